@@ -1,0 +1,91 @@
+"""Rows of unequal length, stored end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """One row of int64 values per client, without padding.
+
+    Row ``c`` is ``values[offsets[c]:offsets[c + 1]]``.
+
+    Attributes:
+        values: ``(n,)`` all rows end to end.
+        offsets: ``(C + 1,)`` int64, ascending, from 0 to n.
+
+    Example:
+        >>> rows = Ragged.from_lists([[3, 1], [], [2]])
+        >>> rows.lengths.tolist()
+        [2, 0, 1]
+        >>> rows.take(torch.tensor([2, 0])).tolists()
+        [[2], [3, 1]]
+    """
+
+    values: Tensor  # (n,)
+    offsets: Tensor  # (C + 1,) int64
+
+    @staticmethod
+    def from_lists(rows: Sequence[Sequence[int]]) -> Ragged:
+        """Build from Python lists, one a client."""
+        flat = [value for row in rows for value in row]
+        lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+        return Ragged(torch.tensor(flat, dtype=torch.int64), _offsets(lengths))
+
+    @staticmethod
+    def from_pairs(row: Tensor, value: Tensor, n_rows: int) -> Ragged:
+        """Group ``value`` by ``row``; the order within a row is kept.
+
+        Args:
+            row: ``(n,)`` int64 in [0, n_rows), in any order.
+            value: ``(n,)``.
+            n_rows: number of rows C, empty ones included.
+        """
+        order = torch.argsort(row, stable=True)
+        return Ragged(value[order], _offsets(torch.bincount(row, minlength=n_rows)))
+
+    def __len__(self) -> int:
+        return self.offsets.numel() - 1
+
+    @property
+    def lengths(self) -> Tensor:
+        """Row lengths, ``(C,)`` int64."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    @property
+    def rows(self) -> Tensor:
+        """Row number of every value, ``(n,)`` int64."""
+        return torch.repeat_interleave(torch.arange(len(self)), self.lengths)
+
+    @property
+    def positions(self) -> Tensor:
+        """Position of every value within its row, ``(n,)`` int64."""
+        return torch.arange(self.values.numel()) - self.offsets[:-1].repeat_interleave(self.lengths)
+
+    def take(self, index: Tensor) -> Ragged:
+        """Rows ``index`` (``(K,)`` int64), in that order, copied into a new Ragged."""
+        lengths = self.lengths[index]
+        offsets = _offsets(lengths)
+        shift = (self.offsets[:-1][index] - offsets[:-1]).repeat_interleave(lengths)
+        return Ragged(self.values[torch.arange(int(offsets[-1])) + shift], offsets)
+
+    def mask(self, n_columns: int) -> Tensor:
+        """Boolean membership table ``(C, n_columns)``."""
+        table = torch.zeros(len(self), n_columns, dtype=torch.bool)
+        table[self.rows, self.values] = True
+        return table
+
+    def tolists(self) -> list[list[int]]:
+        """Python lists, one a client."""
+        return [part.tolist() for part in torch.split(self.values, self.lengths.tolist())]
+
+
+def _offsets(lengths: Tensor) -> Tensor:
+    offsets = torch.zeros(lengths.numel() + 1, dtype=torch.int64)
+    torch.cumsum(lengths, 0, out=offsets[1:])
+    return offsets

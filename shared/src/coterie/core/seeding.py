@@ -1,0 +1,139 @@
+"""Counter-based randomness: a draw is a pure function of (seed, round, client, position).
+
+A stream of random numbers would make results depend on the order in which clients run. Here every
+number is the hash of its coordinates, so chunks, engines and arrival order cannot change it.
+The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+_MIX1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+_MIX2 = 0x94D049BB133111EB - (1 << 64)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Logical right shift of int64 (torch's own is arithmetic)."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = x + _GOLDEN
+    x = (x ^ _shift(x, 30)) * _MIX1
+    x = (x ^ _shift(x, 27)) * _MIX2
+    return x ^ _shift(x, 31)
+
+
+@dataclass(frozen=True)
+class Key:
+    """The address of a random draw: one key, or one for each client.
+
+    Attributes:
+        state: int64, ``()`` for a single key or ``(C,)`` for one key a client.
+
+    Example:
+        >>> key = Key.from_seed(0).fold("round", 3)
+        >>> of_clients = key.fold(torch.tensor([7, 9]))
+        >>> a, b = of_clients.uniform(2)
+        >>> torch.equal(b, key.fold(torch.tensor([9])).uniform(2)[0])
+        True
+    """
+
+    state: Tensor
+
+    @staticmethod
+    def from_seed(seed: int) -> Key:
+        """The root key of a run."""
+        return Key(_mix(torch.tensor(seed, dtype=torch.int64)))
+
+    def fold(self, *parts: str | int | Tensor) -> Key:
+        """Derive a key: by name, by number, or, with a ``(C,)`` tensor of ids, one key a client."""
+        state = self.state
+        for part in parts:
+            if isinstance(part, str):
+                part = zlib.crc32(part.encode())
+            state = _mix(state ^ _mix(torch.as_tensor(part, dtype=torch.int64)))
+        return Key(state)
+
+    def take(self, index: Tensor) -> Key:
+        """Keys of the clients ``index``, ``(K,)`` int64."""
+        return Key(self.state[index])
+
+    def bits(self, counter: Tensor) -> Tensor:
+        """Hash counters: 64 random bits each, as int64.
+
+        Args:
+            counter: int64, any shape that broadcasts against ``state``; draws with the same
+                counter are the same.
+        """
+        return _mix(self.state ^ _mix(counter))
+
+    def uniform(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Uniform numbers in [0, 1): ``(*shape)`` for a single key, ``(C, *shape)`` for C keys."""
+        return unit(self._grid(shape), dtype)
+
+    def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Standard normal numbers (Box-Muller), shaped as in `uniform`."""
+        radius = (-2.0 * torch.log1p(-self.fold("radius").uniform(*shape, dtype=torch.float64))).sqrt()
+        angle = (2.0 * torch.pi) * self.fold("angle").uniform(*shape, dtype=torch.float64)
+        return (radius * torch.cos(angle)).to(dtype)
+
+    def laplace(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Laplace numbers of scale 1 (variance 2), shaped as in `uniform`."""
+        centred = self.uniform(*shape, dtype=torch.float64) - (0.5 - 2.0**-54)
+        return (-centred.sign() * torch.log1p(-2.0 * centred.abs())).to(dtype)
+
+    def integers(self, high: Tensor | int, counter: Tensor) -> Tensor:
+        """Uniform integers in [0, high), one a counter (``high`` far below 2^31)."""
+        return (_shift(self.bits(counter), 32) * high) >> 32
+
+    def seed(self) -> int:
+        """A seed for a foreign generator (numpy, scikit-learn), in [0, 2^31)."""
+        return int(_shift(self.state, 33))
+
+    @contextmanager
+    def torch_rng(self) -> Iterator[None]:
+        """Seed torch's global generator inside the block only, for ``nn.Module.__init__``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.random.default_generator.manual_seed(self.seed())
+            yield
+
+    def _grid(self, shape: tuple[int, ...]) -> Tensor:
+        count = torch.arange(int(torch.tensor(shape).prod()) if shape else 1).reshape(shape or ())
+        state = self.state.reshape(self.state.shape + (1,) * len(shape))
+        return _mix(state ^ _mix(count))
+
+
+def unit(bits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Map 64 random bits to [0, 1): 24 bits for float32, 53 for float64."""
+    if dtype == torch.float64:
+        return _shift(bits, 11).to(dtype) * 2.0**-53
+    return _shift(bits, 40).to(dtype) * 2.0**-24
+
+
+def shuffle_rows(key: Key, row: Tensor, position: Tensor) -> Tensor:
+    """Order in which a keyed shuffle within each row visits the elements.
+
+    Args:
+        key: one key an element, ``state`` of shape ``(n,)``; equal within a row.
+        row: ``(n,)`` int64 row numbers below 2^20, ascending.
+        position: ``(n,)`` int64 position of each element in its row.
+
+    Returns:
+        ``(n,)`` int64 indices: rows stay in order, the elements of a row are permuted.
+
+    Example:
+        >>> row, position = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 2, 0])
+        >>> keys = Key.from_seed(1).fold(torch.tensor([5, 6])).take(row)
+        >>> sorted(shuffle_rows(keys, row, position)[:3].tolist())
+        [0, 1, 2]
+    """
+    return torch.argsort((row << 43) | _shift(key.bits(position), 21))
