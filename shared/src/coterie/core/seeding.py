@@ -82,7 +82,9 @@ class Key:
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Standard normal numbers (Box-Muller), shaped as in `uniform`."""
-        radius = (-2.0 * torch.log1p(-self.fold("radius").uniform(*shape, dtype=torch.float64))).sqrt()
+        radius = (
+            -2.0 * torch.log1p(-self.fold("radius").uniform(*shape, dtype=torch.float64))
+        ).sqrt()
         angle = (2.0 * torch.pi) * self.fold("angle").uniform(*shape, dtype=torch.float64)
         return (radius * torch.cos(angle)).to(dtype)
 

@@ -1,0 +1,202 @@
+"""A cohort of clients, and the transaction by which the server asks them for a step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core import tree
+from coterie.core.aggregation import Fold
+from coterie.core.client import Client, ClientData
+from coterie.core.journal import Journal
+from coterie.core.messages import Down, Report, Up
+from coterie.core.privacy.ledger import Ledger
+from coterie.core.privacy.middleware import Middleware
+from coterie.core.rows import Rows
+from coterie.core.seeding import Key
+from coterie.core.state import PrivateStore
+
+
+@dataclass
+class Replies:
+    """What a cohort answered.
+
+    Attributes:
+        ids: ``(A,)`` ascending, the clients whose answer was accepted.
+        failed: client id -> why its answer was refused.
+        up: the stacked uploads in the order of ``ids``; None when they were folded.
+        total: the folded sum of the uploads; None when they were kept.
+    """
+
+    ids: Tensor
+    failed: dict[int, str]
+    up: Any = None
+    total: Any = None
+
+    def mean(self, name: str) -> Tensor:
+        """Mean of one folded field over the accepted clients (FedAvg with equal weights)."""
+        return self.total[name] / max(self.ids.numel(), 1)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Clients that take part, with everything an in-process engine needs to run them.
+
+    Attributes:
+        client: the client half.
+        ids: ``(R,)`` ascending client ids.
+        data: their local data, aligned with ``ids``.
+        store: private state of all clients.
+        secret: root key of the clients' own randomness; the server half never sees it.
+        when: coordinates of the round, folded into every client key.
+        chunk: clients per stacked call; None = all at once.
+        middleware: what uploads pass on their way out (clipping, noise).
+    """
+
+    client: Client[Any]
+    ids: Tensor
+    data: Any
+    store: PrivateStore[Any]
+    secret: Key
+    when: tuple[int, ...]
+    ledger: Ledger
+    journal: Journal
+    chunk: int | None = None
+    middleware: tuple[Middleware, ...] = ()
+    _asked: Iterator[int] = field(default_factory=itertools.count)
+
+    def __len__(self) -> int:
+        return self.ids.numel()
+
+    def sample(self, fraction: float, key: Key) -> Cohort:
+        """Draw a random part of the cohort, without replacement, at least one client."""
+        if fraction >= 1.0 or len(self) == 0:
+            return self
+        count = max(1, round(fraction * len(self)))
+        draws = key.fold(self.ids).uniform(dtype=torch.float64)
+        return self.part(torch.topk(draws, count, largest=False).indices.sort().values)
+
+    def part(self, index: Tensor) -> Cohort:
+        """The clients at the ascending positions ``index``, ``(K,)`` int64."""
+        return replace(self, ids=self.ids[index], data=self.data.take(index))
+
+    def enrol(self) -> Tensor:
+        """Let the newcomers of the cohort make their private state; return their ids."""
+        newcomers = self.store.newcomers(self.ids)
+        if newcomers.numel():
+            part = self.part(torch.searchsorted(self.ids, newcomers))
+            key = self.secret.fold(newcomers).fold("enrol")
+            self.store.enrol(newcomers, self.client.enrol(part.data, key))
+        return newcomers
+
+    def ask(self, step: str, down: Down | None, *, reduce: Fold | None = None) -> Replies:
+        """Ask every client for a step; a transaction per client.
+
+        Each chunk is run, guarded (a non-finite upload or private state is refused), committed
+        (private state of accepted clients only), entered in the ledger, then folded into
+        ``reduce`` or kept.
+
+        Args:
+            step: name of a `Client` step.
+            down: the message that all clients receive.
+            reduce: folds uploads into a sum at once, so that memory is bounded by the chunk.
+        """
+        call = getattr(self.client, step)
+        nonce = (*self.when, next(self._asked))
+        failed: dict[int, str] = {}
+        accepted, kept, total = [], [], None
+        for index in self._chunks():
+            ids = self.ids[index]
+            key = self.secret.fold(ids).fold(step, *nonce)
+            mine = self.store.take(ids)
+            up, new = call(down, mine, self.data.take(index), key)
+            ok, reasons = _guard(up, new, ids)
+            failed |= reasons
+            self.ledger.down(step, down, ids.numel())
+            if not bool(ok.all()):
+                up, new, index, ids, key = _only(ok, up, new, index, ids, key)
+            if new is not None:
+                self.store.commit(ids, new)
+            accepted.append(index)
+            if up is None:
+                continue
+            for layer in self.middleware:
+                up = layer(up, key)
+            self.ledger.up(step, up, ids.numel())
+            if reduce is not None:
+                total = reduce.add(total, up)
+            else:
+                kept.append(up)
+        for client, why in failed.items():
+            self.journal.refuse(step, client, why)
+        return self._replies(accepted, kept, total, failed)
+
+    def _replies(
+        self, accepted: list[Tensor], kept: list[Up], total: Any, failed: dict[int, str]
+    ) -> Replies:
+        index = torch.cat(accepted) if accepted else torch.empty(0, dtype=torch.int64)
+        order = torch.argsort(index)
+        up = None
+        if kept:
+            up = kept[0]
+            for more in kept[1:]:
+                up = tree.concatenate(up, more)
+            up = tree.take(up, order)
+        return Replies(self.ids[index[order]], failed, up, total)
+
+    def _chunks(self) -> Iterator[Tensor]:
+        """Positions of the clients, chunk by chunk; clients of equal work together."""
+        if not len(self):
+            return
+        limit = min(c for c in (self.chunk, self.client.max_chunk, len(self)) if c)
+        work = self.client.work(self.data)
+        order = torch.arange(len(self))
+        if work is not None and limit < len(self):
+            order = torch.argsort(work, descending=True, stable=True)
+        for part in torch.split(order, limit):
+            yield part.sort().values
+
+
+def _guard(up: Any, new: Any, ids: Tensor) -> tuple[Tensor, dict[int, str]]:
+    """Which clients' answers are finite, and why the others are refused."""
+    ok = torch.ones(ids.numel(), dtype=torch.bool)
+    reasons: dict[int, str] = {}
+    for origin, message in (("upload", up), ("private state", new)):
+        for name, good in _finite_fields(message, ids.numel()):
+            for client in ids[ok & ~good].tolist():
+                reasons[client] = f"NaN or infinity in {origin} '{name}'"
+            ok &= good
+    return ok, reasons
+
+
+def _finite_fields(message: Any, count: int) -> Iterator[tuple[str, Tensor]]:
+    for name, value in tree.children(message) if message is not None else ():
+        if hasattr(value, "touched"):
+            rows: Rows = value
+            yield name, rows.finite()
+            continue
+        # A Report says NaN for "not measured"; only infinities are wrong there.
+        nan_allowed = isinstance(message, Report)
+        for path, leaf in tree.tensors({name: value}):
+            if leaf.is_floating_point() and leaf.numel():
+                flat = leaf.reshape(count, -1)
+                if nan_allowed:
+                    flat = torch.where(flat.isnan(), 0.0, flat)
+                yield path, flat.sum(1).isfinite()
+
+
+def _only(
+    ok: Tensor, up: Any, new: Any, index: Tensor, ids: Tensor, key: Key
+) -> tuple[Any, Any, Tensor, Tensor, Key]:
+    keep = ok.nonzero().flatten()
+    new = None if new is None else tree.take(new, keep)
+    up = None if up is None else tree.take(up, keep)
+    return up, new, index[keep], ids[keep], key.take(keep)
+
+
+__all__ = ["ClientData", "Cohort", "Replies"]

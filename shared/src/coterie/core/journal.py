@@ -1,0 +1,40 @@
+"""What a round measured, handed to the loggers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass
+class Journal:
+    """Numbers of the current round; the driver empties it after logging.
+
+    Attributes:
+        scalars: name -> value, such as ``eval/ndcg@20``.
+        clients: name -> (ids, values), per-client measurements ``(R,)``.
+        refused: ``(step, client, why)`` of answers that were left out.
+    """
+
+    scalars: dict[str, float] = field(default_factory=dict)
+    clients: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    refused: list[tuple[str, int, str]] = field(default_factory=list)
+
+    def scalar(self, name: str, value: float | Tensor) -> None:
+        """Note one number."""
+        self.scalars[name] = float(value)
+
+    def per_client(self, name: str, ids: Tensor, values: Tensor) -> None:
+        """Note one number a client; both ``(R,)``."""
+        self.clients[name] = (ids, values)
+
+    def refuse(self, step: str, client: int, why: str) -> None:
+        """Note an answer that was left out."""
+        self.refused.append((step, client, why))
+
+    def clear(self) -> None:
+        """Forget the round."""
+        self.scalars.clear()
+        self.clients.clear()
+        self.refused.clear()

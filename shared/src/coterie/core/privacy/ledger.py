@@ -1,0 +1,82 @@
+"""The ledger: every byte that crosses the boundary, counted from shapes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core import tree
+from coterie.core.rows import Rows
+
+INDEX_BYTES = 4  # a row number travels as int32
+
+
+@dataclass
+class Ledger:
+    """Bytes by step, direction and field, since the start of the run.
+
+    Attributes:
+        totals: ``(step, direction, field) -> [messages, bytes]``, direction "up" or "down".
+    """
+
+    totals: dict[tuple[str, str, str], list[int]] = field(
+        default_factory=lambda: defaultdict(lambda: [0, 0])
+    )
+
+    def down(self, step: str, message: Any, n_clients: int) -> None:
+        """Count one message sent to each of ``n_clients``."""
+        for path, leaf in tree.tensors(message):
+            self._add(step, "down", path, n_clients, n_clients * leaf.numel() * leaf.element_size())
+
+    def up(self, step: str, message: Any, n_clients: int) -> None:
+        """Count a stacked upload of ``n_clients``."""
+        for name, value in tree.children(message):
+            if isinstance(value, Tensor):
+                self._add(step, "up", name, n_clients, value.numel() * value.element_size())
+            elif hasattr(value, "touched"):
+                self._add(step, "up", name, n_clients, int(row_bytes(value).sum()))
+
+    def bytes(self, direction: str) -> int:
+        """Bytes in one direction so far."""
+        return sum(b for (_, d, _), (_, b) in self.totals.items() if d == direction)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table of the ledger, as plain rows."""
+        return [
+            {"step": step, "direction": way, "field": name, "messages": count, "bytes": size}
+            for (step, way, name), (count, size) in sorted(self.totals.items())
+        ]
+
+    def load(self, rows: list[dict[str, Any]]) -> None:
+        """Restore what `rows` gave."""
+        self.totals.clear()
+        for row in rows:
+            key = (row["step"], row["direction"], row["field"])
+            self.totals[key] = [row["messages"], row["bytes"]]
+
+    def _add(self, step: str, way: str, name: str, count: int, size: int) -> None:
+        entry = self.totals[step, way, name]
+        entry[0] += count
+        entry[1] += size
+
+
+def row_bytes(rows: Rows) -> Tensor:
+    """Bytes of each client's changed rows on the wire, ``(C,)`` int64: row numbers and values."""
+    width = rows.width * rows.element_size
+    return rows.touched() * (width + INDEX_BYTES)
+
+
+def stacked_bytes(message: Any) -> Tensor:
+    """Bytes of each client's part of a stacked upload, ``(C,)`` int64."""
+    sizes = [
+        row_bytes(value)
+        if hasattr(value, "touched")
+        else torch.full((value.shape[0],), value[0].numel() * value.element_size())
+        for _, value in tree.children(message)
+        if value is not None and value.shape[0]
+    ]
+    return torch.stack(sizes).sum(0)

@@ -1,0 +1,47 @@
+"""The server half of an algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+from coterie.core.seeding import Key
+
+if TYPE_CHECKING:
+    from coterie.core.cohort import Cohort
+
+S = TypeVar("S")
+Decision = Literal["go", "block", "end"]
+
+
+class Server(Generic[S]):
+    """The server half: rounds over cohorts of clients, and what happens between data blocks.
+
+    State is a value: a dataclass of tensors and plain values that a checkpoint can hold. Settings
+    and whatever else the server holds are constructor arguments.
+    """
+
+    def begin(self, key: Key) -> S:
+        """Make the state before the first block."""
+        raise NotImplementedError(f"{type(self).__name__} must say how the server starts")
+
+    def start_block(self, state: S, block: int, cohort: Cohort, key: Key) -> S:
+        """Prepare for a block of a stream (new items, new clients). Default: nothing."""
+        return state
+
+    def round(self, state: S, cohort: Cohort, key: Key) -> S:
+        """Run one communication round."""
+        raise NotImplementedError(f"{type(self).__name__} must say what a round is")
+
+    def end_block(self, state: S, cohort: Cohort, key: Key) -> S:
+        """Finish a block: final tests, what is carried on. Default: nothing."""
+        return state
+
+    def stop(self, state: S, history: Sequence[dict[str, float]]) -> Decision:
+        """Decide after a round: go on, end this block, or end the run. Default: go on.
+
+        Args:
+            state: after the round.
+            history: metrics of the rounds of this block so far, oldest first.
+        """
+        return "go"

@@ -1,0 +1,115 @@
+"""Trees of tensors: dataclasses and dicts whose leaves are tensors or plain values.
+
+Messages, private state and server state are such trees. A *stacked* tree has the client axis
+first in every tensor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+def children(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the named children of a dataclass or a dict; nothing for a leaf."""
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        yield from ((f.name, getattr(tree, f.name)) for f in dataclasses.fields(tree))
+    elif isinstance(tree, dict):
+        yield from tree.items()
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield ``(path, leaf)`` for every leaf that is not None, in declaration order.
+
+    Example:
+        >>> [(path, leaf.tolist()) for path, leaf in leaves({"a": {"b": torch.ones(2)}})]
+        [('a.b', [1.0, 1.0])]
+    """
+    if _is_node(tree):
+        for name, child in children(tree):
+            yield from leaves(child, f"{path}.{name}" if path else name)
+    elif tree is not None:
+        yield path, tree
+
+
+def tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the leaves that are tensors."""
+    return ((path, leaf) for path, leaf in leaves(tree) if isinstance(leaf, Tensor))
+
+
+def map_tensors(function: Callable[..., Tensor], tree: T, *others: T) -> T:
+    """Apply ``function`` to every tensor of a tree (and the same places of others).
+
+    Plain values (numbers, strings, None) are taken from the first tree.
+
+    Example:
+        >>> map_tensors(torch.add, {"a": torch.ones(1)}, {"a": torch.ones(1)})
+        {'a': tensor([2.])}
+    """
+    if isinstance(tree, Tensor):
+        return function(tree, *others)  # type: ignore[return-value]
+    if not _is_node(tree):
+        return tree
+    columns = [dict(children(other)) for other in others]
+    new = {
+        name: map_tensors(function, child, *(column[name] for column in columns))
+        for name, child in children(tree)
+    }
+    if isinstance(tree, dict):
+        return new  # type: ignore[return-value]
+    return dataclasses.replace(tree, **new)  # type: ignore[type-var]
+
+
+def take(tree: T, index: Tensor) -> T:
+    """Clients ``index`` of a stacked tree, copied. Nodes with a ``take`` of their own use it.
+
+    Example:
+        >>> take({"a": torch.arange(3)}, torch.tensor([2, 0]))
+        {'a': tensor([2, 0])}
+    """
+    if isinstance(tree, Tensor):
+        return tree[index]  # type: ignore[return-value]
+    if hasattr(tree, "take"):
+        return tree.take(index)  # type: ignore[no-any-return]
+    if not _is_node(tree):
+        return tree
+    new = {name: take(child, index) for name, child in children(tree)}
+    if isinstance(tree, dict):
+        return new  # type: ignore[return-value]
+    return dataclasses.replace(tree, **new)  # type: ignore[type-var]
+
+
+def concatenate(first: T, second: T) -> T:
+    """Stack two stacked trees of one structure, one after the other."""
+    return map_tensors(lambda a, b: torch.cat([a, b]), first, second)
+
+
+def to_plain(tree: Any) -> Any:
+    """Turn dataclasses into dicts, for a checkpoint that holds tensors and plain values only."""
+    if _is_node(tree):
+        return {name: to_plain(child) for name, child in children(tree)}
+    return tree
+
+
+def from_plain(like: T, plain: Any) -> T:
+    """Rebuild a tree of the structure of ``like`` from what `to_plain` gave.
+
+    Raises:
+        KeyError: a field is missing.
+    """
+    if plain is None or not _is_node(like):
+        return plain
+    if isinstance(like, dict):
+        return {name: from_plain(child, plain[name]) for name, child in like.items()}  # type: ignore[return-value]
+    new = {name: from_plain(child, plain[name]) for name, child in children(like)}
+    return dataclasses.replace(like, **new)  # type: ignore[type-var]
+
+
+def _is_node(tree: Any) -> bool:
+    return isinstance(tree, dict) or (dataclasses.is_dataclass(tree) and not isinstance(tree, type))
