@@ -1,0 +1,1 @@
+"""Interactions: readers, filters, temporal blocks, per-user splits and negative sampling."""

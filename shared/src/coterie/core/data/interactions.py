@@ -1,0 +1,104 @@
+"""The one in-memory form of a data set: who touched what, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import UserError
+
+
+@dataclass(frozen=True, eq=False)
+class Interactions:
+    """User-item interactions, one a row, with the original names beside the numbers.
+
+    Attributes:
+        user: ``(n,)`` int64 user numbers, below ``n_users``.
+        item: ``(n,)`` int64 item numbers, below ``n_items``.
+        time: ``(n,)`` int64 in the source's own unit; only the order counts. A source without
+            times has the same number (0) in every row, see `require_time`.
+        rating: ``(n,)`` float32, all above 0, or None.
+        user_names: original id of every user number.
+        item_names: original id of every item number.
+        titles: title of every item number, or None.
+        genres: genres of every item number, or None.
+        source: where the rows come from, for messages and reports.
+    """
+
+    user: Tensor  # (n,) int64
+    item: Tensor  # (n,) int64
+    time: Tensor  # (n,) int64
+    rating: Tensor | None  # (n,) float32
+    user_names: list[str]
+    item_names: list[str]
+    titles: list[str] | None
+    genres: list[list[str]] | None
+    source: str
+
+    def __len__(self) -> int:
+        return self.user.numel()
+
+    @property
+    def n_users(self) -> int:
+        """Number of user numbers, those without a row included."""
+        return len(self.user_names)
+
+    @property
+    def n_items(self) -> int:
+        """Number of item numbers, those without a row included."""
+        return len(self.item_names)
+
+    def take(self, index: Tensor) -> Interactions:
+        """Rows ``index`` (``(m,)`` int64 or ``(n,)`` bool), in that order; numbers stay."""
+        rating = None if self.rating is None else self.rating[index]
+        return replace(
+            self,
+            user=self.user[index],
+            item=self.item[index],
+            time=self.time[index],
+            rating=rating,
+        )
+
+    def renumbered(self) -> Interactions:
+        """Number users and items by first appearance in row order; drop those without a row."""
+        user, users = _by_first_appearance(self.user)
+        item, items = _by_first_appearance(self.item)
+        return replace(
+            self,
+            user=user,
+            item=item,
+            user_names=[self.user_names[old] for old in users],
+            item_names=[self.item_names[old] for old in items],
+            titles=None if self.titles is None else [self.titles[old] for old in items],
+            genres=None if self.genres is None else [self.genres[old] for old in items],
+        )
+
+    def require_time(self, purpose: str) -> Tensor:
+        """Return ``time`` if it tells rows apart.
+
+        Args:
+            purpose: what needs the times, as the beginning of the message.
+
+        Raises:
+            UserError: if every row has the same time, as in a file without timestamps.
+        """
+        if len(self) and bool((self.time == self.time[0]).all()):
+            raise UserError(
+                f"{purpose} needs timestamps, and {self.source} has none (all are "
+                f"{int(self.time[0])}): use a data set with timestamps, or name the column of a "
+                "file of yours by --data.columns time=COLUMN"
+            )
+        return self.time
+
+
+def _by_first_appearance(ids: Tensor) -> tuple[Tensor, list[int]]:
+    """New number of every row, and the old number of every new one."""
+    old, inverse = torch.unique(ids, return_inverse=True)
+    first = torch.full_like(old, ids.numel())
+    first.scatter_reduce_(0, inverse, torch.arange(ids.numel()), "amin")
+    order = torch.argsort(first)
+    number = torch.empty_like(order)
+    number[order] = torch.arange(order.numel())
+    return number[inverse], old[order].tolist()
