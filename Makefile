@@ -1,0 +1,87 @@
+# Set up, train, test and measure. `make help` lists the targets; each one works on a fresh clone.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PACKAGES := ./shared $(patsubst %/pyproject.toml,./%,$(wildcard packages/*/pyproject.toml))
+MANIFESTS := pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
+SOURCES := $(PACKAGES:%=%/src)
+PAPERS := $(basename $(notdir $(wildcard configs/*.yaml)))
+
+DATA_FLAGS = $(if $(DATA),--data $(DATA))
+RUN_FLAGS = $(DATA_FLAGS) $(if $(SEED),--seed $(SEED)) $(if $(PRESET),--preset $(PRESET))
+PYTEST = $(BIN)/python -m pytest -q -n 2 --doctest-modules tests $(SOURCES)
+
+# Checked while the Makefile is read, so that the one line comes before any installation.
+ifneq ($(filter train table sweep,$(MAKECMDGOALS)),)
+ifeq ($(strip $(PAPER)),)
+$(error PAPER is missing, say: make $(firstword $(MAKECMDGOALS)) PAPER=$(firstword $(PAPERS) f3crec))
+endif
+endif
+
+.PHONY: help
+help: ## List the targets
+	@echo "Usage: make TARGET [NAME=value ...]"
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1|\2/p' Makefile | while IFS='|' read -r name text; do \
+		printf '%-11s %s\n' "$$name" "$$text"; done
+	@echo "Papers: $(or $(PAPERS),none yet). Another interpreter: make setup PYTHON=python3.12"
+
+.PHONY: setup
+setup: $(INSTALLED) ## Create .venv and install every package in it, editable, with the tested versions
+	@echo "Installed in .venv; run $(BIN)/coterie, or make train PAPER=$(firstword $(PAPERS) f3crec)."
+
+$(INSTALLED): $(MANIFESTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "coterie needs Python 3.11 or newer, say: make setup PYTHON=python3.12" >&2; exit 2; }
+	@echo "Installing into .venv; this takes a minute or two."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt pip
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
+		--group dev $(PACKAGES:%=-e %)
+	@touch $@
+
+.PHONY: train
+train: $(INSTALLED) ## Train a paper: PAPER=f3crec [DATA=ml-100k SEED=0 PRESET=smoke ARGS="--key value"]
+	@$(BIN)/coterie train $(PAPER) $(RUN_FLAGS) $(ARGS)
+
+.PHONY: table
+table: $(INSTALLED) ## Reproduce a table or figure: PAPER= [DATA= TABLE=2 | FIGURE=4] [SEEDS="0 1 2"]
+	@$(BIN)/coterie table $(PAPER) $(DATA_FLAGS) $(if $(TABLE),--table $(TABLE)) \
+		$(if $(FIGURE),--figure $(FIGURE)) $(if $(SEEDS),--seeds "$(SEEDS)") $(ARGS)
+
+.PHONY: sweep
+sweep: $(INSTALLED) ## Run configs/sweeps/PAPER.yaml on this machine, no account needed: PAPER= [DATA= SEEDS=]
+	@$(BIN)/coterie sweep $(PAPER) $(DATA_FLAGS) $(if $(SEEDS),--seeds "$(SEEDS)") $(ARGS)
+
+.PHONY: bench
+bench: $(INSTALLED) ## Measure speed and memory against the reference loop: [PAPER=, else every paper]
+	@for paper in $(or $(PAPER),$(PAPERS)); do $(BIN)/coterie bench $$paper $(ARGS); done
+
+.PHONY: lint
+lint: $(INSTALLED) ## Check style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy $(SOURCES)
+
+.PHONY: test
+test: lint ## Check style and types, then run the unit tests and doctests
+	@$(PYTEST) -m "not slow" $(ARGS)
+
+.PHONY: test-all
+test-all: lint ## The same, with the tests that take minutes
+	@$(PYTEST) $(ARGS)
+
+.PHONY: dist
+dist: $(INSTALLED) ## Build the wheels into dist/
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist $(PACKAGES)
+	@ls dist
+
+.PHONY: clean
+clean: ## Remove .venv, dist/ and caches; runs/ stays
+	@rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find shared packages tests -name __pycache__ -type d -prune -exec rm -rf {} +
