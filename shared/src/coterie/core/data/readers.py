@@ -19,16 +19,17 @@ from coterie.core.data.tables import Layout, Table, read_table
 from coterie.core.errors import UserError
 
 _RATINGS = ("user", "item", "rating", "time")
-_GENRES_100K = (
+_GENRE_COLUMNS = (
     "unknown|Action|Adventure|Animation|Children's|Comedy|Crime|Documentary|Drama|Fantasy|"
     "Film-Noir|Horror|Musical|Mystery|Romance|Sci-Fi|Thriller|War|Western"
-).split("|")  # noqa: SIM905
-_HETREC_MOVIE = (
+)
+_GENRES_100K = _GENRE_COLUMNS.split("|")
+_FILM_COLUMNS = (
     "id title imdbID spanishTitle imdbPictureURL year rtID rtAllCriticsRating "
     "rtAllCriticsNumReviews rtAllCriticsNumFresh rtAllCriticsNumRotten rtAllCriticsScore "
     "rtTopCriticsRating rtTopCriticsNumReviews rtTopCriticsNumFresh rtTopCriticsNumRotten "
     "rtTopCriticsScore rtAudienceRating rtAudienceNumRatings rtAudienceScore rtPictureURL"
-).split()  # noqa: SIM905
+)
 
 Titles = dict[str, str]
 Genres = dict[str, list[str]]
@@ -227,7 +228,7 @@ def _hetrec_films(folder: Path) -> tuple[Titles | None, Genres | None]:
     titles: Titles | None = None
     genres: Genres | None = None
     if path := find_file(folder, "movies.dat"):
-        table = _with_or_without_header(path, tuple(_HETREC_MOVIE), "latin-1")
+        table = _with_or_without_header(path, tuple(_FILM_COLUMNS.split()), "latin-1")
         titles = dict(zip(_ids(table, "id"), table.strings("title"), strict=True))
     if path := find_file(folder, "movie_genres.dat"):
         table = _with_or_without_header(path, ("movieID", "genre"))

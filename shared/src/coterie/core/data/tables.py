@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -40,11 +42,6 @@ class Layout:
     encoding: str = "utf-8-sig"
     whole_lines: bool = False
     remedy: str = "fetch the file again"
-
-    @property
-    def quoting(self) -> Literal[0, 3]:
-        """The quoting rule, as pandas and csv number it."""
-        return csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,7 @@ def read_table(path: Path, layout: Layout, as_text: bool = False) -> Table:
             names=list(layout.columns),
             header=0 if layout.header else None,
             index_col=False,
-            quoting=layout.quoting,
+            quoting=csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE,
             dtype=str if as_text else None,
             keep_default_na=False,
             low_memory=False,
@@ -171,11 +168,20 @@ def read_text(path: Path, layout: Layout) -> str:
         raise located(path, line, what, "save the file in that encoding") from None
 
 
-def first_line(text: str, separator: str, quoted: bool = True) -> list[str]:
+def first_line(text: str, separator: str, quoted: bool) -> list[str]:
     """Fields of the first line that is not blank."""
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    return next((fields for _, fields in _lines(text, separator, quoted)), [])
+
+
+def _lines(text: str, separator: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
+    """Line number and fields of every row; blank lines and quoted line ends are counted."""
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting)
-    return next((row for row in rows if row), [])
+    start = 1
+    for fields in rows:
+        if fields:
+            yield start, fields
+        start = rows.line_num + 1
 
 
 def _read_bytes(path: Path, layout: Layout) -> bytes:
@@ -205,30 +211,18 @@ def _check_first_line(path: Path, text: str, layout: Layout) -> None:
 
 def _miscounted(path: Path, text: str, layout: Layout, error: Exception) -> UserError:
     """Find the line that pandas refused: it has too many fields, or an open quote."""
-    rows = csv.reader(
-        io.StringIO(text, newline=""), delimiter=layout.separator, quoting=layout.quoting
-    )
-    start, count = 1, len(layout.columns)
+    line, count = 0, len(layout.columns)
     try:
-        for row in rows:
-            if row and len(row) != count:
-                what = f"expected {count} columns, found {len(row)}"
-                return located(path, start, what, layout.remedy)
-            start = rows.line_num + 1
+        for line, fields in _lines(text, layout.separator, layout.quoted):
+            if len(fields) != count:
+                what = f"expected {count} columns, found {len(fields)}"
+                return located(path, line, what, layout.remedy)
     except csv.Error as fault:
-        return located(path, start, str(fault), layout.remedy)
-    return located(path, start, str(error).splitlines()[0], layout.remedy)
+        return located(path, line + 1, str(fault), layout.remedy)
+    return located(path, line, str(error).splitlines()[0], layout.remedy)
 
 
 def _line_of(text: str, layout: Layout, row: int) -> int:
-    """Line on which data row ``row`` starts (blank lines and quoted line ends counted)."""
-    rows = csv.reader(
-        io.StringIO(text, newline=""), delimiter=layout.separator, quoting=layout.quoting
-    )
-    seen, start = -1 - int(layout.header), 1
-    for fields in rows:
-        seen += bool(fields)
-        if seen == row:
-            return start
-        start = rows.line_num + 1
-    return start
+    """Line on which data row ``row`` starts."""
+    lines = _lines(text, layout.separator, layout.quoted)
+    return next(itertools.islice(lines, row + layout.header, None))[0]

@@ -1,0 +1,99 @@
+"""Load a data set by name or path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.core.data.download import download
+from coterie.core.data.interactions import Interactions
+from coterie.core.data.names import DATA_SETS, DataSet, data_root, data_set, find_file
+from coterie.core.data.own_csv import read_csv
+from coterie.core.data.readers import READERS
+from coterie.core.data.sample import generate
+from coterie.core.errors import UserError
+
+_ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One line of ``coterie data``; counts are None where the files are absent or unreadable."""
+
+    name: str
+    about: str
+    terms: str
+    present: bool
+    folder: Path | None
+    users: int | None = None
+    items: int | None = None
+    interactions: int | None = None
+    problem: str = ""
+
+
+def load(
+    name_or_path: str | Path,
+    root: str | Path | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> Interactions:
+    """Load a data set by name, or a CSV file by path.
+
+    Args:
+        name_or_path: one of `coterie.core.data.names.names`, or the path of a CSV file.
+        root: folder of the data sets; default $COTERIE_DATA, else ~/.cache/coterie. A set that is
+            missing there is downloaded from its official address.
+        columns: of a CSV file, see `coterie.core.data.own_csv.read_csv`.
+
+    Raises:
+        UserError: for an unknown name, a file that is missing and cannot be fetched, or a
+            malformed one.
+    """
+    name = str(name_or_path)
+    if name not in DATA_SETS and _is_path(name):
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise UserError(f"there is no file {path}: check the path")
+        return read_csv(path, columns)
+    entry = data_set(name)
+    if columns:
+        raise UserError(f"'{name}' has its own columns: leave --data.columns out")
+    if not entry.files:
+        return generate()
+    return READERS[name](_folder(entry, data_root(root)))
+
+
+def list_data(root: str | Path | None = None) -> list[Listing]:
+    """List the known data sets, with counts where they are present; downloads nothing."""
+    return [_listing(entry, data_root(root)) for entry in DATA_SETS.values()]
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or "\\" in name or name.endswith(_ENDINGS) or Path(name).is_file()
+
+
+def _folder(entry: DataSet, root: Path) -> Path:
+    folder = root / entry.name
+    return folder if find_file(folder, *entry.files) else download(entry, root)
+
+
+def _listing(entry: DataSet, root: Path) -> Listing:
+    folder = root / entry.name if entry.files else None
+    present = folder is None or find_file(folder, *entry.files) is not None
+    blank = Listing(entry.name, entry.about, entry.terms, present, folder)
+    if not present:
+        return blank
+    try:
+        found = load(entry.name, root)
+    except UserError as error:
+        return Listing(entry.name, entry.about, entry.terms, present, folder, problem=str(error))
+    return Listing(
+        entry.name,
+        entry.about,
+        entry.terms,
+        present,
+        folder,
+        found.n_users,
+        found.n_items,
+        len(found),
+    )
