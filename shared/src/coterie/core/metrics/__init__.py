@@ -1,0 +1,1 @@
+"""Metrics: full ranking, and summaries over clients."""
