@@ -1,0 +1,1 @@
+"""Plain ``nn.Module`` recommenders with a pure ``score`` and ``loss``."""
