@@ -13,11 +13,11 @@ from torch import Tensor
 from coterie.core import tree
 from coterie.core.aggregation import Fold
 from coterie.core.client import Client, ClientData
+from coterie.core.guard import guard
 from coterie.core.journal import Journal
-from coterie.core.messages import Down, Report, Up
+from coterie.core.messages import Down, Up
 from coterie.core.privacy.ledger import Ledger
 from coterie.core.privacy.middleware import Middleware
-from coterie.core.rows import Rows
 from coterie.core.seeding import Key
 from coterie.core.state import PrivateStore
 
@@ -115,7 +115,7 @@ class Cohort:
             key = self.secret.fold(ids).fold(step, *nonce)
             mine = self.store.take(ids)
             up, new = call(down, mine, self.data.take(index), key)
-            ok, reasons = _guard(up, new, ids)
+            ok, reasons = guard(up, new, ids)
             failed |= reasons
             self.ledger.down(step, down, ids.numel())
             if not bool(ok.all()):
@@ -160,34 +160,6 @@ class Cohort:
             order = torch.argsort(work, descending=True, stable=True)
         for part in torch.split(order, limit):
             yield part.sort().values
-
-
-def _guard(up: Any, new: Any, ids: Tensor) -> tuple[Tensor, dict[int, str]]:
-    """Which clients' answers are finite, and why the others are refused."""
-    ok = torch.ones(ids.numel(), dtype=torch.bool)
-    reasons: dict[int, str] = {}
-    for origin, message in (("upload", up), ("private state", new)):
-        for name, good in _finite_fields(message, ids.numel()):
-            for client in ids[ok & ~good].tolist():
-                reasons[client] = f"NaN or infinity in {origin} '{name}'"
-            ok &= good
-    return ok, reasons
-
-
-def _finite_fields(message: Any, count: int) -> Iterator[tuple[str, Tensor]]:
-    for name, value in tree.children(message) if message is not None else ():
-        if hasattr(value, "touched"):
-            rows: Rows = value
-            yield name, rows.finite()
-            continue
-        # A Report says NaN for "not measured"; only infinities are wrong there.
-        nan_allowed = isinstance(message, Report)
-        for path, leaf in tree.tensors({name: value}):
-            if leaf.is_floating_point() and leaf.numel():
-                flat = leaf.reshape(count, -1)
-                if nan_allowed:
-                    flat = torch.where(flat.isnan(), 0.0, flat)
-                yield path, flat.sum(1).isfinite()
 
 
 def _only(

@@ -35,10 +35,11 @@ class Ledger:
     def up(self, step: str, message: Any, n_clients: int) -> None:
         """Count a stacked upload of ``n_clients``."""
         for name, value in tree.children(message):
-            if isinstance(value, Tensor):
-                self._add(step, "up", name, n_clients, value.numel() * value.element_size())
-            elif hasattr(value, "touched"):
+            if hasattr(value, "touched"):
                 self._add(step, "up", name, n_clients, int(row_bytes(value).sum()))
+            elif value is not None:
+                size = sum(t.numel() * t.element_size() for _, t in tree.tensors({name: value}))
+                self._add(step, "up", name, n_clients, size)
 
     def bytes(self, direction: str) -> int:
         """Bytes in one direction so far."""
@@ -72,11 +73,12 @@ def row_bytes(rows: Rows) -> Tensor:
 
 def stacked_bytes(message: Any) -> Tensor:
     """Bytes of each client's part of a stacked upload, ``(C,)`` int64."""
-    sizes = [
-        row_bytes(value)
-        if hasattr(value, "touched")
-        else torch.full((value.shape[0],), value[0].numel() * value.element_size())
-        for _, value in tree.children(message)
-        if value is not None and value.shape[0]
-    ]
+    sizes = []
+    for name, value in tree.children(message):
+        if hasattr(value, "touched"):
+            sizes.append(row_bytes(value))
+            continue
+        for _, leaf in tree.tensors({name: value}):
+            if leaf.shape[0]:
+                sizes.append(torch.full((leaf.shape[0],), leaf[0].numel() * leaf.element_size()))
     return torch.stack(sizes).sum(0)
