@@ -85,6 +85,11 @@ def take(tree: T, index: Tensor) -> T:
     return dataclasses.replace(tree, **new)  # type: ignore[type-var]
 
 
+def clone(tree: T) -> T:
+    """Copy every tensor."""
+    return map_tensors(Tensor.clone, tree)
+
+
 def concatenate(first: T, second: T) -> T:
     """Stack two stacked trees of one structure, one after the other."""
     return map_tensors(lambda a, b: torch.cat([a, b]), first, second)

@@ -1,0 +1,1 @@
+"""F³CRec: federated continual recommendation (Lim et al., CIKM 2025)."""

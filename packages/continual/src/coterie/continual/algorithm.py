@@ -1,0 +1,187 @@
+"""F³CRec, Algorithm 2: the server half, for all methods and ablations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from coterie.continual.messages import EvaluationTable, ItemTable, ProxyTables
+from coterie.continual.retention.proxies import moving_average
+from coterie.continual.settings import Settings
+from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
+from coterie.core.aggregation import Sum
+from coterie.core.cohort import Cohort, Replies
+from coterie.core.metrics.clients import summarise
+from coterie.core.seeding import Key
+from coterie.core.server import Decision, Server
+
+
+@dataclass(frozen=True)
+class State:
+    """What the server knows.
+
+    Attributes:
+        items: ``(n, d)`` Q_g.
+        best: the same at the block's best validation round.
+        old: ``(n_old, d)`` Q_g at the end of the previous block; None in the base block.
+        slow: ``(n_old, d)`` stability proxy of Q (SPP).
+        fast: ``(n_old, d)`` plasticity proxy of Q (SPP).
+        block: t.
+        round: r within the block, rounds done.
+        best_score: validation NDCG of ``best``.
+        best_round: its round, from 1.
+    """
+
+    items: Tensor
+    best: Tensor
+    old: Tensor | None = None
+    slow: Tensor | None = None
+    fast: Tensor | None = None
+    block: int = 0
+    round: int = 0
+    best_score: float = -1.0
+    best_round: int = 0
+
+
+class F3CRec(Server[State]):
+    """Federated continual recommendation over a stream of blocks.
+
+    Args:
+        settings: with the reading's choices resolved.
+        n_items: items known in each block, I^0, …, I^T.
+    """
+
+    def __init__(self, settings: Settings, n_items: Sequence[int]) -> None:
+        self.settings, self.n_items = settings, n_items
+        self.dtype = getattr(torch, settings.engine.dtype)
+
+    def begin(self, key: Key) -> State:
+        """Initialise Q_g^0 (line 1)."""
+        items = self._fresh_items(key, 0, self.n_items[0])
+        return State(items, items)
+
+    def start_block(self, state: State, block: int, cohort: Cohort, key: Key) -> State:
+        """Carry Q over, add new items, enrol new users (lines 4 to 8, and 2 for block 0)."""
+        cohort.enrol()  # lines 2 and 7: the clients draw Φ_u themselves
+        if block == 0:
+            return state
+        cohort.ask("start_block", ItemTable(state.best))
+        kept = state.best if self.settings.carry == "best" else state.items
+        fresh = self._fresh_items(key, kept.shape[0], self.n_items[block])
+        items = torch.cat([kept, fresh])  # lines 5 and 6
+        return replace(
+            state, items=items, best=items, old=state.best, block=block, round=0, best_score=-1.0
+        )
+
+    def round(self, state: State, cohort: Cohort, key: Key) -> State:
+        """One communication round (lines 10 to 19), then validation on all clients."""
+        selected = cohort.sample(self.settings.participation, key.fold("sample"))  # line 10
+        if self._practises(state):
+            assert state.slow is not None and state.fast is not None
+            selected.ask("practise", ProxyTables(state.items, state.slow, state.fast, state.round))
+        down = ItemTable(state.items, self._pulled_to(state), state.round)
+        replies = selected.ask("update", down, reduce=Sum())  # lines 11 to 13
+        items = self._remember(state, self._pre_aggregate(state, replies))
+        state = replace(state, items=items, round=state.round + 1)
+        self._report_training(cohort, replies)
+        return self._validate(state, cohort)
+
+    def end_block(self, state: State, cohort: Cohort, key: Key) -> State:
+        """Finish a block: clients carry their parameters on, the best round is tested."""
+        cohort.ask("end_block", ItemTable(state.best))
+        reports = cohort.ask("evaluate", EvaluationTable(state.best, split="test"))
+        for name, values in (("ndcg", reports.up.ndcg), ("recall", reports.up.recall)):
+            key_name = f"{name}@{self.settings.top_k}"
+            cohort.journal.scalar(f"test/block{state.block}/{key_name}", _mean(values))
+            cohort.journal.per_client(f"test/{key_name}", reports.ids, values)
+        cohort.journal.scalar(f"test/block{state.block}/best_round", state.best_round)
+        return self._move_proxies(state)
+
+    def stop(self, state: State, history: Sequence[dict[str, float]]) -> Decision:
+        """End the block after R rounds or ``patience`` rounds without a better validation."""
+        waited = state.round - state.best_round
+        done = state.round >= self.settings.rounds or waited >= self.settings.patience
+        return "block" if done else "go"
+
+    def _pre_aggregate(self, state: State, replies: Replies) -> Tensor:
+        """Q_g' = mean of the clients' tables (line 14, Eq. 7)."""
+        if replies.total is None:  # nobody answered
+            return state.items
+        items = state.items + replies.mean("items")
+        if state.old is not None and "pull" in replies.total:
+            n_old = state.old.shape[0]
+            items[:n_old] -= replies.mean("pull") * (state.items[:n_old] - state.old)
+        return items
+
+    def _remember(self, state: State, items: Tensor) -> Tensor:
+        """Blend with the previous block's table, as the method does (lines 15 to 19)."""
+        beta = self.settings.temporal_mean.beta
+        if state.old is None:
+            return items
+        match self.settings.method:
+            case "f3crec" | "f3crec-wo-cc" | "f3crec-wo-arm":
+                shift = knowledge_shift(state.old, items[: state.old.shape[0]])
+                return temporal_mean(items, state.old, item_wise_weight(shift, beta))
+            case "f3crec-wo-itm":
+                return temporal_mean(items, state.old, beta)
+            case _:
+                return items
+
+    def _validate(self, state: State, cohort: Cohort) -> State:
+        """Track the best round of the block by validation NDCG (early stopping's measure)."""
+        reports = cohort.ask("evaluate", EvaluationTable(state.items))
+        ndcg_key = f"eval/ndcg@{self.settings.top_k}"
+        score = round(_mean(reports.up.ndcg), 5)  # ties within 5 digits keep the earlier round
+        summary = summarise(reports.up.ndcg)
+        cohort.journal.scalar(ndcg_key, _mean(reports.up.ndcg))
+        cohort.journal.scalar(f"{ndcg_key}_worst10", summary.worst10)
+        cohort.journal.scalar(f"eval/recall@{self.settings.top_k}", _mean(reports.up.recall))
+        cohort.journal.per_client(ndcg_key, reports.ids, reports.up.ndcg)
+        if score > state.best_score:
+            cohort.ask("keep_best", None)
+            return replace(
+                state, best=state.items, best_score=score, best_round=state.round
+            )
+        return state
+
+    def _report_training(self, cohort: Cohort, replies: Replies) -> None:
+        if replies.total is None:
+            return
+        cohort.journal.scalar("fed/clients", replies.ids.numel())
+        cohort.journal.scalar("fed/loss", replies.mean("loss"))
+        cohort.journal.scalar("f3crec/replay_size", replies.mean("replayed"))
+
+    def _pulled_to(self, state: State) -> Tensor | None:
+        return state.old if self.settings.method == "reg" else None
+
+    def _practises(self, state: State) -> bool:
+        due = state.round % self.settings.spp.refresh == 0
+        return self.settings.method == "spp" and state.block > 0 and due
+
+    def _move_proxies(self, state: State) -> State:
+        """S_t and P_t of the item table (SPP); rows of new items are copied."""
+        if self.settings.method != "spp":
+            return state
+        moved = {}
+        for name, momentum in (("slow", self.settings.spp.slow), ("fast", self.settings.spp.fast)):
+            previous = getattr(state, name)
+            moved[name] = state.best
+            if previous is not None:
+                known = state.best[: previous.shape[0]]
+                averaged = moving_average(previous, known, momentum)
+                moved[name] = torch.cat([averaged, state.best[previous.shape[0] :]])
+        return replace(state, **moved)
+
+    def _fresh_items(self, key: Key, first: int, count: int) -> Tensor:
+        """Rows N(0, init_std²) of the items [first, count), ``(count - first, d)``."""
+        keys = key.fold("items").fold(torch.arange(first, count))
+        std = self.settings.model.init_std
+        return std * keys.normal(self.settings.model.dim, dtype=self.dtype)
+
+
+def _mean(values: Tensor) -> float:
+    """Mean over the clients that had something to find."""
+    return float(values.nanmean()) if bool((~values.isnan()).any()) else 0.0

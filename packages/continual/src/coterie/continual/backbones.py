@@ -1,0 +1,141 @@
+"""The three backbones: scores that are linear in the item, s_ui = <v_u, q_i> + c_u.
+
+For all three the private parameters of user u amount to one vector v_u and one offset c_u, so the
+gradient of item i is a residual times v_u, an outer product over items. Local training uses that
+(`coterie.continual.local`). Stacked over C users.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from coterie.continual.settings import ModelSettings
+from coterie.core.seeding import Key
+
+Params = dict[str, Tensor]
+
+
+class Backbone(Protocol):
+    """A federated recommendation model with a public item table and private parameters."""
+
+    item_lr: float  # learning rate of items, before the factor |I|
+    rates: dict[str, float]  # learning rate of each private parameter
+    head_first: bool  # True: private and item parameters step in turn, each with a fresh forward
+
+    def start(self, key: Key, dim: int, dtype: torch.dtype) -> Params:
+        """Draw the private parameters of newcomers, each ``(C, ...)``."""
+        ...
+
+    def query(self, params: Params) -> tuple[Tensor, Tensor]:
+        """Return v ``(C, d)`` and c ``(C,)``."""
+        ...
+
+    def descend(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
+        """Take one SGD step on the private parameters, given dL/dv ``(C, d)`` and dL/dc ``(C,)``."""
+        ...
+
+
+class FedMF:
+    """Matrix factorisation: s_ui = <p_u, q_i> (Chai et al. 2020, unencrypted as in F³CRec)."""
+
+    head_first = False
+
+    def __init__(self, lr: float, init_std: float) -> None:
+        self.item_lr, self.init_std = lr, init_std
+        self.rates = {"user": lr}
+
+    def start(self, key: Key, dim: int, dtype: torch.dtype) -> Params:
+        """Draw p_u ~ N(0, init_std²), ``(C, d)``."""
+        return {"user": self.init_std * key.normal(dim, dtype=dtype)}
+
+    def query(self, params: Params) -> tuple[Tensor, Tensor]:
+        """v = p_u, c = 0."""
+        user = params["user"]
+        return user, user.new_zeros(user.shape[0])
+
+    def descend(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
+        """p_u <- p_u - lr dL/dp_u."""
+        return {"user": params["user"] - self.rates["user"] * grad_v}
+
+
+class FedNCF:
+    """One private linear layer on [p_u; q_i]: s_ui = <w_p, p_u> + <w_q, q_i> + b.
+
+    This is F³CRec's "1-layer MLP"; it is additive, so p_u shifts all items alike and cannot change
+    a ranking. Learning rates as in the public code: head lr, user and items lr * lr_eta.
+    """
+
+    head_first = False
+
+    def __init__(self, lr: float, lr_eta: float, init_std: float) -> None:
+        self.item_lr, self.init_std = lr * lr_eta, init_std
+        self.rates = {"user": lr * lr_eta, "w_user": lr, "w_item": lr, "bias": lr}
+
+    def start(self, key: Key, dim: int, dtype: torch.dtype) -> Params:
+        """Draw p_u ~ N(0, init_std²) and the head as torch's Linear(2d, 1) does."""
+        bound = (2 * dim) ** -0.5
+        head = bound * (2 * key.fold("head").uniform(2 * dim + 1, dtype=dtype) - 1)
+        return {
+            "user": self.init_std * key.normal(dim, dtype=dtype),
+            "w_user": head[:, :dim].contiguous(),
+            "w_item": head[:, dim : 2 * dim].contiguous(),
+            "bias": head[:, 2 * dim].contiguous(),
+        }
+
+    def query(self, params: Params) -> tuple[Tensor, Tensor]:
+        """v = w_q, c = <w_p, p_u> + b."""
+        return params["w_item"], (params["w_user"] * params["user"]).sum(1) + params["bias"]
+
+    def descend(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
+        """Step on p_u, w_p, w_q and b at once."""
+        offset = grad_c[:, None]
+        gradients = {
+            "user": offset * params["w_user"],
+            "w_user": offset * params["user"],
+            "w_item": grad_v,
+            "bias": grad_c,
+        }
+        return {name: params[name] - self.rates[name] * g for name, g in gradients.items()}
+
+
+class PFedRec:
+    """A private score function on the item alone: s_ui = <w_u, q_i> + b_u (Zhang et al. 2023).
+
+    Dual personalisation: a step on (w_u, b_u) first, then a fresh forward and a step on the items.
+    """
+
+    head_first = True
+
+    def __init__(self, lr: float, lr_eta: float) -> None:
+        self.item_lr = lr * lr_eta
+        self.rates = {"weight": lr, "bias": lr}
+
+    def start(self, key: Key, dim: int, dtype: torch.dtype) -> Params:
+        """Draw the head as torch's Linear(d, 1) does."""
+        head = dim**-0.5 * (2 * key.fold("head").uniform(dim + 1, dtype=dtype) - 1)
+        return {"weight": head[:, :dim].contiguous(), "bias": head[:, dim].contiguous()}
+
+    def query(self, params: Params) -> tuple[Tensor, Tensor]:
+        """v = w_u, c = b_u."""
+        return params["weight"], params["bias"]
+
+    def descend(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
+        """Step on w_u and b_u."""
+        return {
+            "weight": params["weight"] - self.rates["weight"] * grad_v,
+            "bias": params["bias"] - self.rates["bias"] * grad_c,
+        }
+
+
+def make_backbone(model: ModelSettings) -> Backbone:
+    """Build the backbone that the settings name."""
+    match model.name:
+        case "fedmf":
+            return FedMF(model.lr, model.init_std)
+        case "fedncf":
+            return FedNCF(model.lr, model.lr_eta, model.init_std)
+        case "pfedrec":
+            return PFedRec(model.lr, model.lr_eta)

@@ -1,0 +1,137 @@
+"""The client half of F³CRec and its baselines (Algorithm 1). Never imports the server half."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from coterie.continual.backbones import make_backbone
+from coterie.continual.batches import draw_batches
+from coterie.continual.block_data import BlockData
+from coterie.continual.local_training import LocalTraining
+from coterie.continual.messages import (
+    EvaluationTable,
+    ItemTable,
+    ItemUpdate,
+    Profile,
+    ProxyTables,
+    RankingReport,
+)
+from coterie.continual.retention.base import score_items
+from coterie.continual.retention.choose import make_retention
+from coterie.continual.retention.proxies import Proxies
+from coterie.continual.settings import Settings
+from coterie.core import tree
+from coterie.core.client import Client, step
+from coterie.core.metrics.ranking import ranking_metrics
+from coterie.core.seeding import Key
+
+
+class ContinualClient(Client[Profile]):
+    """A user: trains on the current block's own data, remembers through its retention method.
+
+    Every step is stacked over a chunk of C users and treats each alone.
+
+    Args:
+        settings: with the reading's choices resolved.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.backbone = make_backbone(settings.model)
+        self.retention = make_retention(settings, self.backbone)
+        self.dtype = getattr(torch, settings.engine.dtype)
+
+    def enrol(self, data: BlockData, key: Key) -> Profile:
+        """Initialise Φ_u of new users (Algorithm 2, lines 2 and 7)."""
+        params = self.backbone.start(key, self.settings.model.dim, self.dtype)
+        blocks = torch.zeros(data.ids.numel(), dtype=torch.int64)
+        return Profile(params, tree.clone(params), self.retention.empty(params), blocks)
+
+    def work(self, data: BlockData) -> Tensor:
+        """Local samples of each user, ``(C,)``."""
+        return data.train.lengths
+
+    @step
+    def start_block(
+        self, down: ItemTable, mine: Profile, data: BlockData, key: Key
+    ) -> tuple[None, Profile]:
+        """Look back at θ_u of the last block before training on a new one (Eq. 1)."""
+        return None, replace(mine, memory=self.retention.at_block_start(mine, down.items))
+
+    @step
+    def update(
+        self, down: ItemTable, mine: Profile, data: BlockData, key: Key
+    ) -> tuple[ItemUpdate, Profile]:
+        """Train locally: Algorithm 1, ClientUpdate(u, Q_g, t)."""
+        model = self.settings.model
+        item_lr = self.item_lr(down.items.shape[0])
+        batches = draw_batches(
+            key.fold("batches"),
+            data.train,
+            down.items.shape[0],
+            negatives=model.negatives,
+            batch_size=model.batch_size,
+            epochs=model.epochs,
+            dtype=self.dtype,
+        )
+        trained = LocalTraining(
+            self.backbone,
+            down.items,  # line 1: Q_u <- Q_g
+            mine.params,  # line 2: Φ_u <- latest private parameters
+            batches,
+            item_lr,
+            self.retention.replay(mine, down.round, key),
+            self.retention.pull(mine, down, item_lr),
+        ).run()  # lines 3 to 16
+        pulled = None if trained.shrink is None else 1.0 - trained.shrink
+        up = ItemUpdate(trained.rows, pulled, trained.loss, trained.replayed)
+        return up, replace(mine, params=trained.params)  # line 17
+
+    @step
+    def practise(
+        self, down: ProxyTables, mine: Profile, data: BlockData, key: Key
+    ) -> tuple[None, Profile]:
+        """Draw the items to be replayed from the proxies (SPP only)."""
+        assert isinstance(self.retention, Proxies)
+        return None, replace(mine, memory=self.retention.draw(mine, down, data.train, key))
+
+    @step
+    def evaluate(
+        self, down: EvaluationTable, mine: Profile, data: BlockData, key: Key
+    ) -> tuple[RankingReport, None]:
+        """Rank all items the user has not trained on in this block (section 5.1)."""
+        testing = down.split == "test"
+        scores = score_items(self.backbone, mine.best if testing else mine.params, down.items)
+        if testing:
+            scores = self.retention.correct(scores, mine, down.items)
+        seen = data.train.mask(scores.shape[1])
+        if testing:
+            seen |= data.valid.mask(scores.shape[1])
+        targets = data.test if testing else data.valid
+        found = ranking_metrics(scores, targets, self.settings.top_k, seen)
+        return RankingReport(found.ndcg, found.recall), None
+
+    @step
+    def keep_best(
+        self, down: None, mine: Profile, data: BlockData, key: Key
+    ) -> tuple[None, Profile]:
+        """Keep the parameters of the round that was the best on validation so far."""
+        return None, replace(mine, best=tree.clone(mine.params))
+
+    @step
+    def end_block(
+        self, down: ItemTable, mine: Profile, data: BlockData, key: Key
+    ) -> tuple[None, Profile]:
+        """Carry parameters to the next block and note what is worth keeping of this one."""
+        if self.settings.carry == "best":
+            mine = replace(mine, params=tree.clone(mine.best))
+        memory = self.retention.at_block_end(mine, down.items, data, key)
+        return None, replace(mine, memory=memory, blocks=mine.blocks + 1)
+
+    def item_lr(self, n_items: int) -> float:
+        """Learning rate of item rows; times |I| it makes up for clients that touch few rows."""
+        scale = n_items if self.settings.model.item_lr_scale == "num_items" else 1
+        return self.backbone.item_lr * scale

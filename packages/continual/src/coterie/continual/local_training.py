@@ -1,0 +1,219 @@
+"""Local SGD of a chunk of users on a score that is linear in the item: exact, without item copies.
+
+User u's local table after batches 0..b-1 is the shared table plus a sum of outer products,
+
+    Q_u = O + s_b (Q - O) + sum over b' < b of  left_b' (x) v_b',
+
+(O and s_b only under a pull towards an old table O, else s_b = 1), because the gradient of item i
+is a residual times v_u. So neither scores nor gradients need a table per user: three matrix
+products a batch, and the upload leaves as `FactoredRows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.continual.backbones import Backbone, Params
+from coterie.continual.batches import Batches
+from coterie.core.rows import FactoredRows
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Items that a user practises again with soft labels, beside the batch; stacked over C users.
+
+    Adds ``sum_k weight[k] * BCE(sigmoid(s[item[k]]), target[k])`` to the loss.
+
+    Attributes:
+        users: ``(A,)`` int64 positions in the chunk of those who replay.
+        items: ``(A, M)`` int64.
+        targets: ``(A, M)`` soft labels in [0, 1].
+        weights: ``(A, M)``; 0 leaves an item out.
+    """
+
+    users: Tensor
+    items: Tensor
+    targets: Tensor
+    weights: Tensor
+
+
+ChooseReplay = Callable[[int, Tensor, Tensor], Replay | None]
+"""(batch number, active users ``(A,)``, their scores ``(A, n_items)``) -> what they replay."""
+
+
+@dataclass(frozen=True)
+class Pull:
+    """A pull of old item rows and private parameters to where the previous block left them.
+
+    Attributes:
+        table: ``(n_old, d)`` O.
+        item_rate: share of the distance to O that a step takes away.
+        towards: private parameters at the start of the block, each ``(C, ...)``.
+        rates: the same share for each private parameter, ``(C,)``; 0 for new users.
+    """
+
+    table: Tensor
+    item_rate: float
+    towards: Params
+    rates: Params
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What local training gives for C users.
+
+    Attributes:
+        rows: change of the item table by gradients.
+        shrink: ``(C,)`` factor s on the distance to the old table; None without a pull.
+        params: private parameters.
+        loss: ``(C,)`` mean of the batch losses.
+        replayed: ``(C,)`` mean number of replayed items in a batch.
+    """
+
+    rows: FactoredRows
+    shrink: Tensor | None
+    params: Params
+    loss: Tensor
+    replayed: Tensor
+
+
+class LocalTraining:
+    """One local update of C users, batch by batch.
+
+    Args:
+        backbone: the scores.
+        table: ``(n, d)`` shared item table Q.
+        params: private parameters, each ``(C, ...)``.
+        batches: of the C users.
+        item_lr: learning rate of items.
+        replay: chooses what is replayed beside each batch; None replays nothing.
+        pull: None pulls nowhere.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        table: Tensor,
+        params: Params,
+        batches: Batches,
+        item_lr: float,
+        replay: ChooseReplay | None = None,
+        pull: Pull | None = None,
+    ) -> None:
+        self.backbone, self.table, self.batches = backbone, table, batches
+        self.item_lr, self.replay, self.pull = item_lr, replay, pull
+        self.params = {name: value.clone() for name, value in params.items()}
+        n_terms, dim = batches.owner.numel(), table.shape[1]
+        self.left = table.new_empty(n_terms, table.shape[0])
+        self.right = table.new_empty(n_terms, dim)
+        n_users = batches.order.numel()
+        self.loss = table.new_zeros(n_users)
+        self.replayed = table.new_zeros(n_users)
+        self.steps = torch.zeros(n_users, dtype=torch.int64)
+
+    def run(self) -> Trained:
+        """Run all batches."""
+        for number in range(len(self.batches)):
+            self._step(number)
+        steps = self.steps.clamp_min(1)
+        rows = FactoredRows(self.batches.owner, self.left, self.right, self.steps.numel())
+        shrink = None
+        if self.pull is not None:
+            shrink = (1.0 - self.pull.item_rate) ** self.steps.to(self.table.dtype)
+        return Trained(rows, shrink, self.params, self.loss / steps, self.replayed / steps)
+
+    def _step(self, number: int) -> None:
+        """One batch of every user who still has one (Algorithm 1, lines 5 to 14)."""
+        term = self.batches.terms(number)
+        users = self.batches.owner[term]
+        params = {name: value[users] for name, value in self.params.items()}
+        vector, offset = self.backbone.query(params)
+        scores = self._scores(number, vector, offset)
+        replay = self.replay(number, users, scores) if self.replay is not None else None
+        self._measure(term, scores, replay)
+        residual = self._residual(term, scores, replay)
+        gradient = self._gradient(number, residual)
+        new = self.backbone.descend(params, gradient, residual.sum(1))
+        if self.backbone.head_first:
+            vector, offset = self.backbone.query(new)
+            residual = self._residual(term, self._scores(number, vector, offset), replay)
+        self._pull(number, users, params, new)
+        torch.mul(residual, -self.item_lr, out=self.left[term])
+        self.right[term] = vector
+        for name, value in new.items():
+            self.params[name][users] = value
+        self.steps[users] += 1
+
+    def _scores(self, number: int, vector: Tensor, offset: Tensor) -> Tensor:
+        """Scores of all items under the users' own local tables, ``(A, n)``."""
+        scores = torch.addmm(offset[:, None], vector, self.table.T)
+        if self.pull is not None:
+            n_old = self.pull.table.shape[0]
+            scores[:, :n_old] -= self._lost(number) * (vector @ self._away().T)
+        for earlier in self._earlier(number, vector.shape[0]):
+            inner = (self.right[earlier] * vector).sum(1, keepdim=True)
+            scores.addcmul_(self.left[earlier], inner)
+        return scores
+
+    def _gradient(self, number: int, residual: Tensor) -> Tensor:
+        """dL/dv, the residuals times the users' own local tables, ``(A, d)``."""
+        gradient = residual @ self.table
+        if self.pull is not None:
+            n_old = self.pull.table.shape[0]
+            gradient -= self._lost(number) * (residual[:, :n_old] @ self._away())
+        for earlier in self._earlier(number, residual.shape[0]):
+            weight = (self.left[earlier] * residual).sum(1, keepdim=True)
+            gradient.addcmul_(weight, self.right[earlier])
+        return gradient
+
+    def _earlier(self, number: int, active: int) -> list[slice]:
+        """Terms of the active users in each earlier batch."""
+        return [slice(start, start + active) for start in self.batches.starts[:number]]
+
+    def _away(self) -> Tensor:
+        """Q - O, ``(n_old, d)``."""
+        assert self.pull is not None
+        return self.table[: self.pull.table.shape[0]] - self.pull.table
+
+    def _lost(self, number: int) -> float:
+        """Share of Q - O that the pull has taken away after ``number`` steps."""
+        assert self.pull is not None
+        return 1.0 - (1.0 - self.pull.item_rate) ** number
+
+    def _residual(self, term: slice, scores: Tensor, replay: Replay | None) -> Tensor:
+        """dL/ds, ``(A, n)``: mean over the batch, plus the replayed items."""
+        size = self.batches.size[term, None]
+        probability = torch.sigmoid(scores)
+        residual = probability * self.batches.drawn[term]
+        residual -= self.batches.positive[term]
+        residual /= size
+        if replay is not None:
+            at = probability[replay.users].gather(1, replay.items)
+            part = replay.weights * (at - replay.targets)
+            residual[replay.users] = residual[replay.users].scatter_add(1, replay.items, part)
+        return residual
+
+    def _measure(self, term: slice, scores: Tensor, replay: Replay | None) -> None:
+        """Add the batch's mean BCE and the number of replayed items to the users' sums."""
+        users = self.batches.owner[term]
+        # BCE(s, y) summed over the batch: drawn * softplus(s) - positive * s.
+        loss = torch.nn.functional.softplus(scores).mul_(self.batches.drawn[term]).sum(1)
+        loss -= (scores * self.batches.positive[term]).sum(1)
+        self.loss[users] += loss / self.batches.size[term]
+        if replay is not None:
+            count = (replay.weights != 0).sum(1).to(self.replayed.dtype)
+            self.replayed[users[replay.users]] += count
+
+    def _pull(self, number: int, users: Tensor, before: Params, new: Params) -> None:
+        """Pull the step's old item rows (what earlier batches changed) and private parameters."""
+        if self.pull is None:
+            return
+        for earlier in self._earlier(number, users.numel()):
+            self.left[earlier, : self.pull.table.shape[0]] *= 1.0 - self.pull.item_rate
+        for name, value in before.items():
+            rate = self.pull.rates[name][users].reshape(-1, *[1] * (value.dim() - 1))
+            new[name] = new[name] + rate * (self.pull.towards[name][users] - value)

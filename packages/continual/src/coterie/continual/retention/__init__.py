@@ -1,0 +1,1 @@
+"""What a client keeps of earlier blocks, one file a method."""

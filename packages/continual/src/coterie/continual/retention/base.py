@@ -1,0 +1,73 @@
+"""The interface of client-side continual-learning methods; the base class is fine-tuning (FT)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.continual.backbones import Backbone, Params
+from coterie.continual.local_training import ChooseReplay, Pull
+from coterie.continual.messages import ItemTable, Profile
+from coterie.core.seeding import Key
+
+Memory = dict[str, Any]
+
+
+class Retention:
+    """Keep nothing: fine-tuning, L_u = mean over the batch of BCE(sigmoid(s_ui), y_ui).
+
+    All methods share the base block; each overrides only what it adds. Everything is stacked over
+    the C users of a chunk and must treat each user alone.
+    """
+
+    needs_old_table = False
+    """The server sends the previous block's table with every round."""
+    needs_block_start = False
+    """The client looks at the table once before the first round of a block."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+
+    def empty(self, params: Params) -> Memory:
+        """Make the memory of newcomers."""
+        return {}
+
+    def at_block_start(self, mine: Profile, table: Tensor) -> Memory:
+        """Look back before training on a new block.
+
+        Args:
+            mine: of C users; ``mine.best`` are the parameters of the last block's best round.
+            table: ``(n_old, d)`` the last block's best item table.
+        """
+        return mine.memory
+
+    def at_block_end(self, mine: Profile, table: Tensor, data: Any, key: Key) -> Memory:
+        """Note what is worth keeping of a finished block.
+
+        Args:
+            mine: of C users, already with the parameters that are carried on.
+            table: ``(n, d)`` the block's best item table.
+            data: the block's data of these users.
+            key: the users' keys, ``(C,)``.
+        """
+        return mine.memory
+
+    def replay(self, mine: Profile, round: int, key: Key) -> ChooseReplay | None:
+        """Say what is practised again beside each batch; None for nothing."""
+        return None
+
+    def pull(self, mine: Profile, down: ItemTable, item_lr: float) -> Pull | None:
+        """Say where parameters are pulled to; None for nowhere."""
+        return None
+
+    def correct(self, scores: Tensor, mine: Profile, table: Tensor) -> Tensor:
+        """Correct the scores ``(C, n)`` before items are ranked."""
+        return scores
+
+
+def score_items(backbone: Backbone, params: Params, table: Tensor) -> Tensor:
+    """Scores of all items, ``(C, n)``."""
+    vector, offset = backbone.query(params)
+    return torch.addmm(offset[:, None], vector, table.T)

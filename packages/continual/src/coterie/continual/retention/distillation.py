@@ -1,0 +1,79 @@
+"""KD: distil the previous model on its own top-N list."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from coterie.continual.backbones import Backbone, Params
+from coterie.continual.local_training import ChooseReplay, Replay
+from coterie.continual.messages import Profile
+from coterie.continual.retention.base import Memory, Retention, score_items
+from coterie.continual.settings import ReplaySettings
+from coterie.core.metrics.ranking import top_k
+from coterie.core.seeding import Key
+
+
+class Distillation(Retention):
+    """Replay the whole list S_u of N remembered items (baseline KD, and F³CRec w/o a.r.m).
+
+    S_u is the top N of the previous model over the old items (Eq. 1), the teacher's probability
+    y_old = sigmoid(s_old) is frozen, and
+
+        L = L_Rec + λ_KD mean over S_u of -[y_old log y + (1 - y_old) log(1 - y)].
+
+    The paper prints Eq. 5 as a sum without the minus sign; its code takes the mean with it, the
+    default here (`reduction`, `sign`). New users have no list and no such term.
+    """
+
+    needs_block_start = True
+
+    def __init__(self, backbone: Backbone, settings: ReplaySettings) -> None:
+        super().__init__(backbone)
+        self.settings = settings
+
+    def empty(self, params: Params) -> Memory:
+        """No list yet: N places for items and the teacher's probabilities, ``(C, N)``."""
+        first = next(iter(params.values()))
+        shape = (first.shape[0], self.settings.top_n)
+        return {"items": torch.zeros(shape, dtype=torch.int64), "taught": first.new_zeros(shape)}
+
+    def at_block_start(self, mine: Profile, table: Tensor) -> Memory:
+        """List S_u and the teacher's probabilities from θ_u of the last block (Eq. 1)."""
+        scores = score_items(self.backbone, mine.best, table)
+        items = mine.memory["items"]
+        if self.settings.remember == "block-start":
+            items = top_k(scores, self.settings.top_n)
+        return {"items": items, "taught": torch.sigmoid(scores.gather(1, items))}
+
+    def at_block_end(self, mine: Profile, table: Tensor, data: object, key: Key) -> Memory:
+        """List S_u now, if the list is that of the last block seen (public code)."""
+        if self.settings.remember == "block-start":
+            return mine.memory
+        items = top_k(score_items(self.backbone, mine.best, table), self.settings.top_n)
+        return mine.memory | {"items": items}
+
+    def replay(self, mine: Profile, round: int, key: Key) -> ChooseReplay | None:
+        """Replay of old users, for every batch."""
+        if not bool((mine.blocks > 0).any()):
+            return None
+
+        def choose(batch: int, users: Tensor, scores: Tensor) -> Replay:
+            old = (mine.blocks[users] > 0).nonzero().flatten()
+            who = users[old]
+            items, taught = mine.memory["items"][who], mine.memory["taught"][who]
+            chosen = self.choose(items, scores[old], key.take(who).fold("replay", batch))
+            return Replay(old, items, taught, self._weights(chosen, taught.dtype))
+
+        return choose
+
+    def choose(self, items: Tensor, scores: Tensor, key: Key) -> Tensor:
+        """Which of the remembered items are replayed, ``(A, N)`` bool: here all."""
+        return torch.ones_like(items, dtype=torch.bool)
+
+    def _weights(self, chosen: Tensor, dtype: torch.dtype) -> Tensor:
+        """λ_KD, shared among the m replayed items for the mean (Eq. 5 and 6)."""
+        weights = self.settings.lambda_kd * chosen.to(dtype)
+        if self.settings.reduction == "mean":
+            weights /= chosen.sum(1, keepdim=True).clamp_min(1)
+        return weights if self.settings.sign == "minus" else -weights

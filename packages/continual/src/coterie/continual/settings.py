@@ -1,0 +1,178 @@
+"""Settings of federated continual recommendation. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from coterie.core.settings import (
+    DataSettings,
+    EngineSettings,
+    LoggerSettings,
+    PrivacySettings,
+    RunSettings,
+)
+
+Method = Literal[
+    "ft",
+    "reg",
+    "kd",
+    "rlp2",
+    "spp",
+    "f3crec",
+    "f3crec-wo-cc",
+    "f3crec-wo-arm",
+    "f3crec-wo-sc",
+    "f3crec-wo-itm",
+]
+BackboneName = Literal["fedmf", "fedncf", "pfedrec"]
+Reading = Literal["recommended", "literal", "released"]
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The backbone and its local training."""
+
+    name: BackboneName = "fedmf"
+    """Backbone: FedMF, FedNCF (one linear layer, as F³CRec has it) or PFedRec."""
+    dim: int = 32
+    """Embedding size d (section 5.1)."""
+    lr: float = 1.0
+    """Learning rate η of the private parameters (of the head for FedNCF and PFedRec)."""
+    lr_eta: float = 170.0
+    """Factor on η for FedNCF's user vector and for the items of FedNCF and PFedRec (public code)."""
+    item_lr_scale: Literal["num_items", "one"] = "num_items"
+    """Multiply the item learning rate by the number of items, which makes up for the mean over
+    clients that never touched an item (public code), or by one."""
+    batch_size: int = 512
+    """Samples in a local batch (section 5.1)."""
+    negatives: int = 4
+    """Sampled negatives for each positive, drawn afresh every round (public code)."""
+    epochs: int = 1
+    """Local epochs E in a round (section 5.1)."""
+    init_std: float = 0.01
+    """Standard deviation of fresh embeddings (public code)."""
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """Adaptive replay memory on the client (section 4.2); KD uses all but epsilon."""
+
+    top_n: int = 30
+    """N, length of the list S_u of remembered items (Eq. 1)."""
+    epsilon: float = 0.006
+    """ε, how fast the memory shrinks with the preference shift (Eq. 3)."""
+    lambda_kd: float = 0.1
+    """λ_KD, weight of distillation (Eq. 6)."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Mean (public code) or sum (Eq. 5 as printed) over the replayed items."""
+    sign: Literal["minus", "printed"] = "minus"
+    """Cross entropy with its minus sign, or Eq. 5 as printed, which lacks it."""
+    remember: Literal["block-start", "last-seen"] = "block-start"
+    """When S_u is listed: from the parameters at the start of the block (section 4.2.1), or at the
+    end of the last block the user took part in, with scores of the newest table (public code)."""
+
+
+@dataclass(frozen=True)
+class TemporalMeanSettings:
+    """Item-wise temporal mean on the server (section 4.3)."""
+
+    beta: float = 0.9
+    """β, largest weight of the previous block's item (Eq. 9)."""
+
+
+@dataclass(frozen=True)
+class RegSettings:
+    """The Reg baseline: a squared pull towards the previous block's parameters."""
+
+    strength: float = 0.1
+    """λ, weight of the pull."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Over the entries of a table; `sum` needs a very small λ with item steps of η|I|."""
+
+
+@dataclass(frozen=True)
+class RLP2Settings:
+    """The RLP2 baseline: ReLoop2's error memory (Zhu et al., KDD 2023), one for each user."""
+
+    neighbours: int = 20
+    """K, memory samples that correct a prediction."""
+    temperature: float = 0.1
+    """τ of the attention over neighbours."""
+    strength: float = 0.3
+    """λ, weight of the correction."""
+    gamma: float = 1.0
+    """γ: 1 uses the label error, 0 the neighbours' own error."""
+    threshold: float = 0.0
+    """Keep only samples whose error |y - b| exceeds this."""
+    capacity: int = 256
+    """Samples in a user's memory; the oldest leave first."""
+
+
+@dataclass(frozen=True)
+class SPPSettings:
+    """The SPP baseline: stability and plasticity proxies (Lee et al., KDD 2024)."""
+
+    slow: float = 0.9
+    """w_s, momentum of the stability proxy."""
+    fast: float = 0.1
+    """w_p, momentum of the plasticity proxy."""
+    epsilon: float = 1e-4
+    """ε, sharpness of the sampling by rank discrepancy."""
+    horizon: int = 100
+    """A: only items a proxy ranks above this are replayed."""
+    n_slow: int = 5
+    """Items replayed from the stability proxy."""
+    n_fast: int = 5
+    """Items replayed from the plasticity proxy."""
+    strength: float = 0.5
+    """λ_r, weight of the replay; it fades as exp(-round / 10)."""
+    refresh: int = 5
+    """Rounds between two draws of the replayed items."""
+
+
+@dataclass(frozen=True)
+class StreamSettings(DataSettings):
+    """The data stream."""
+
+    fractions: tuple[float, ...] = (0.6, 0.4 / 3, 0.4 / 3)
+    """Shares of all blocks but the last, in time (section 5.1)."""
+    base_order: Literal["random", "chronological"] = "random"
+    """How a user's items of the base block are split 80/10/10."""
+    block_order: Literal["random", "chronological"] = "chronological"
+    """The same for later blocks: random in the paper, chronological in the public code."""
+    split_seed: int | None = None
+    """Seed of random splits; None takes the run's seed."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One run of federated continual recommendation."""
+
+    method: Method = "f3crec"
+    """Continual-learning method, or an ablation of F³CRec (Tables 3 and 6)."""
+    reading: Reading = "recommended"
+    """recommended: the paper's idea done right; literal: as printed; released: as the public code."""
+    seed: int = 0
+    """Seed of everything random."""
+    rounds: int = 100
+    """Most communication rounds R in a block."""
+    patience: int = 30
+    """Rounds without a better validation NDCG@20 before a block ends (public code)."""
+    participation: float = 1.0
+    """Share of the block's clients drawn in each round (Algorithm 2, line 10)."""
+    carry: Literal["best", "last"] = "best"
+    """Which round's parameters go on to the next block."""
+    top_k: int = 20
+    """k of NDCG@k and Recall@k."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    replay: ReplaySettings = field(default_factory=ReplaySettings)
+    temporal_mean: TemporalMeanSettings = field(default_factory=TemporalMeanSettings)
+    reg: RegSettings = field(default_factory=RegSettings)
+    rlp2: RLP2Settings = field(default_factory=RLP2Settings)
+    spp: SPPSettings = field(default_factory=SPPSettings)
+    data: StreamSettings = field(default_factory=StreamSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    logger: LoggerSettings = field(default_factory=LoggerSettings)
+    run: RunSettings = field(default_factory=RunSettings)
