@@ -17,11 +17,15 @@ from coterie.core.seeding import Key
 
 Objective = Literal["pointwise", "pairwise"]
 
+_CHUNK = 1024
+
 
 class EpochBatches(IterableDataset[Pairs | Triples]):
     """Whole batches of one epoch: pairs drawn and shuffled at once, then cut.
 
-    What an epoch holds is a function of (key, epoch, rows), so a resumed run sees the same pairs.
+    What an epoch holds is a function of (key, epoch, users, rows), so a resumed run sees the same
+    pairs. A user who has every item has no negatives: their positives stay in "pointwise" batches
+    and drop out of "pairwise" ones.
 
     Args:
         users: ``(C,)`` int64, the user of every row.
@@ -35,7 +39,7 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
         epoch: asked at the start of each iteration for the number of the epoch.
 
     Raises:
-        ValueError: there is no positive, or a number is out of range.
+        ValueError: there is no pair to train on, or a number is out of range.
     """
 
     def __init__(
@@ -50,9 +54,9 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
         known: Ragged | None = None,
         epoch: Callable[[], int] = lambda: 0,
     ) -> None:
-        _check_rows(users, train=train, known=known)
-        if not train.values.numel():
-            raise ValueError("there is no training interaction to draw pairs from")
+        self.known = train if known is None else known
+        _check_rows(users, train=train, known=self.known)
+        _check_items(n_items, train=train, known=self.known)
         least = 0 if objective == "pointwise" else 1
         if negatives < least or batch_size < 1:
             raise ValueError(
@@ -61,34 +65,52 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
             )
         self.users, self.train, self.n_items, self.key = users, train, n_items, key
         self.negatives, self.batch_size, self.objective = negatives, batch_size, objective
-        self.known = train if known is None else known
         self.epoch = epoch
+        self.open_rows = _rows_with_free_items(self.known, n_items)
+        self.n_pairs = int(train.lengths[self.open_rows].sum()) * negatives
+        self.n_pairs += train.values.numel() if objective == "pointwise" else 0
+        if not self.n_pairs:
+            raise ValueError("there is no pair to train on: no interaction, or no free item")
 
     def __len__(self) -> int:
-        per_positive = self.negatives + (self.objective == "pointwise")
-        return -(-self.train.values.numel() * per_positive // self.batch_size)
+        return -(-self.n_pairs // self.batch_size)
 
     def __iter__(self) -> Iterator[Pairs | Triples]:
         pairs = self.draw(self.epoch())
-        for index in torch.arange(len(pairs.user)).split(self.batch_size):
+        for index in torch.arange(self.n_pairs).split(self.batch_size):
             yield pairs.take(index)
 
     def draw(self, epoch: int) -> Pairs | Triples:
         """All pairs of an epoch, shuffled."""
         key = self.key.fold("epoch", epoch)
-        user, item = self.users[self.train.rows], self.train.values
-        negative = sample_negatives(
-            key.fold("negatives"), self.train, self.n_items, self.negatives, self.known
-        )
-        repeated = user.repeat_interleave(self.negatives)
-        pairs: Pairs | Triples
+        order = torch.argsort(key.fold("shuffle").bits(torch.arange(self.n_pairs)))
+        negative = self._negatives(key.fold("negatives"))
+        drawn = self.train.take(self.open_rows)
+        user = self.users[self.open_rows][drawn.rows].repeat_interleave(self.negatives)
         if self.objective == "pairwise":
-            pairs = Triples(repeated, item.repeat_interleave(self.negatives), negative)
-        else:
-            label = torch.cat([torch.ones(item.numel()), torch.zeros(negative.numel())])
-            pairs = Pairs(torch.cat([user, repeated]), torch.cat([item, negative]), label)
-        count = torch.arange(len(pairs.user))
-        return pairs.take(torch.argsort(key.fold("shuffle").bits(count)))
+            positive = drawn.values.repeat_interleave(self.negatives)
+            return Triples(user, positive, negative).take(order)
+        label = torch.zeros(self.n_pairs)
+        label[: self.train.values.numel()] = 1.0
+        return Pairs(
+            torch.cat([self.users[self.train.rows], user]),
+            torch.cat([self.train.values, negative]),
+            label,
+        ).take(order)
+
+    def _negatives(self, key: Key) -> Tensor:
+        # The mask of known items is dense, so it is made for a chunk of rows at a time.
+        chunks = [
+            sample_negatives(
+                key.fold(self.users[rows]),
+                self.train.take(rows),
+                self.n_items,
+                self.negatives,
+                self.known.take(rows).mask(self.n_items),
+            )
+            for rows in self.open_rows.split(_CHUNK)
+        ]
+        return torch.cat(chunks)
 
 
 class RankingChunks:
@@ -145,7 +167,7 @@ class PairsDataModule(lightning.LightningDataModule):
         batch_size: int = 512,
         objective: Objective = "pointwise",
         known: Ragged | None = None,
-        chunk_size: int = 1024,
+        chunk_size: int = _CHUNK,
     ) -> None:
         super().__init__()
         _check_rows(users, train=train, valid=valid, test=test)
@@ -177,7 +199,21 @@ def _join(first: Ragged, second: Ragged) -> Ragged:
     return Ragged.from_pairs(rows, values, len(first))
 
 
-def _check_rows(users: Tensor, **parts: Ragged | None) -> None:
+def _check_rows(users: Tensor, **parts: Ragged) -> None:
     for name, part in parts.items():
-        if part is not None and len(part) != users.numel():
+        if len(part) != users.numel():
             raise ValueError(f"{name} has {len(part)} rows for {users.numel()} users")
+
+
+def _check_items(n_items: int, **parts: Ragged) -> None:
+    for name, part in parts.items():
+        items = part.values
+        if items.numel() and not 0 <= int(items.min()) <= int(items.max()) < n_items:
+            raise ValueError(f"{name} has an item outside 0..{n_items - 1}")
+
+
+def _rows_with_free_items(known: Ragged, n_items: int) -> Tensor:
+    """Rows that do not hold every item, ``(K,)`` int64 ascending; repeated items count once."""
+    distinct = torch.unique(known.rows * n_items + known.values)
+    count = torch.bincount(distinct // n_items, minlength=len(known))
+    return (count < n_items).nonzero()[:, 0]

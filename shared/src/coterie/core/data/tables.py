@@ -120,7 +120,7 @@ def read_table(path: Path, layout: Layout, as_text: bool = False) -> Table:
 
     Raises:
         UserError: if the file cannot be read, is empty, cut off, in another encoding, or a line
-            has too many fields. Fields that are missing or not numbers are refused by `Table`'s
+            has too few or too many fields. Fields that are not numbers are refused by `Table`'s
             methods, for the columns that are asked for.
     """
     text = read_text(path, layout)
@@ -142,9 +142,17 @@ def read_table(path: Path, layout: Layout, as_text: bool = False) -> Table:
             low_memory=False,
         )
     except (pd.errors.ParserError, ValueError, OverflowError) as error:
-        raise _miscounted(path, text, layout, error) from None
+        refusal = str(error).splitlines()[0]
+        raise _miscounted(path, text, layout) or located(
+            path, text.count("\n") + 1, refusal, layout.remedy
+        ) from None
     if frame.empty:
         raise located(path, 1, "the file has no rows", layout.remedy)
+    # pandas fills up a line that is too short. Counting separators is fast; lines are looked at
+    # only where the sum is wrong, be it for that reason or for separators within quotes.
+    separators = (len(frame) + layout.header) * (len(layout.columns) - 1)
+    if text.count(layout.separator) != separators and (fault := _miscounted(path, text, layout)):
+        raise fault
     return Table(path, layout, text, frame)
 
 
@@ -179,7 +187,7 @@ def _lines(text: str, separator: str, quoted: bool) -> Iterator[tuple[int, list[
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting)
     start = 1
     for fields in rows:
-        if fields:
+        if len(fields) > 1 or any(field.strip() for field in fields):
             yield start, fields
         start = rows.line_num + 1
 
@@ -209,8 +217,8 @@ def _check_first_line(path: Path, text: str, layout: Layout) -> None:
         raise located(path, 1, f"expected the header {wanted}", layout.remedy)
 
 
-def _miscounted(path: Path, text: str, layout: Layout, error: Exception) -> UserError:
-    """Find the line that pandas refused: it has too many fields, or an open quote."""
+def _miscounted(path: Path, text: str, layout: Layout) -> UserError | None:
+    """Find the first line with too few or too many fields."""
     line, count = 0, len(layout.columns)
     try:
         for line, fields in _lines(text, layout.separator, layout.quoted):
@@ -219,7 +227,7 @@ def _miscounted(path: Path, text: str, layout: Layout, error: Exception) -> User
                 return located(path, line, what, layout.remedy)
     except csv.Error as fault:
         return located(path, line + 1, str(fault), layout.remedy)
-    return located(path, line, str(error).splitlines()[0], layout.remedy)
+    return None
 
 
 def _line_of(text: str, layout: Layout, row: int) -> int:
