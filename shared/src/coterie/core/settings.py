@@ -1,0 +1,80 @@
+"""Settings that every paper shares. Torch-free; the docstring of a field is its ``--help`` text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which interactions to train on."""
+
+    name: str = "sample"
+    """Name of a data set (`coterie data` lists them), or the path of a CSV file."""
+    root: str | None = None
+    """Folder of the data sets; default $COTERIE_DATA, else ~/.cache/coterie."""
+    columns: dict[str, str] | None = None
+    """Columns of a CSV file, as user=NAME,item=NAME,time=NAME."""
+    min_interactions: int | None = None
+    """k of the k-core filter; default is what the literature uses with the data set."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How the clients are simulated; changes speed and memory, never the algorithm."""
+
+    chunk: int | None = None
+    """Clients that run stacked at once; default is chosen by memory."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Floating-point type of all parameters."""
+    threads: int | None = None
+    """Threads of torch; default is torch's own choice."""
+
+
+@dataclass(frozen=True)
+class PrivacySettings:
+    """Clipping and noise on the uploads, applied by the client."""
+
+    clip: float | None = None
+    """Largest L2 norm of a client's upload; noise needs one."""
+    noise: Literal["none", "laplace", "gaussian"] = "none"
+    """Distribution of the noise added to an upload."""
+    scale: float = 0.0
+    """Scale of the noise as a multiple of the clipping norm."""
+    delta: float = 1e-5
+    """δ at which the accountant reports ε (gaussian only)."""
+    uploads: Literal["touched", "dense"] = "touched"
+    """Upload the rows a client touched, or the whole table, which hides which ones those are."""
+
+
+@dataclass(frozen=True)
+class LoggerSettings:
+    """Where numbers go besides metrics.csv, which is always written."""
+
+    wandb: Literal["offline", "online", "off"] = "offline"
+    """Weights & Biases: files in the run folder only, an account, or not at all."""
+    project: str = "coterie"
+    """Project of W&B."""
+    group: str | None = None
+    """Group of W&B; default is paper and data set."""
+    client_rows: int = 2000
+    """Most rows of the table of clients."""
+    histogram_every: int = 10
+    """Rounds between two histograms over clients."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The run folder, checkpoints and progress."""
+
+    out: str | None = None
+    """Folder of all runs; default is runs."""
+    name: str | None = None
+    """Name of this run's folder; default is made of data set, method, backbone and seed."""
+    resume: bool = False
+    """Go on with a run of that name from its last checkpoint."""
+    checkpoint_every: int = 1
+    """Rounds between two checkpoints."""
+    progress: bool = True
+    """Show a progress bar."""
