@@ -72,9 +72,7 @@ class F3CRec(Server[State]):
         kept = state.best if self.settings.carry == "best" else state.items
         fresh = self._fresh_items(key, kept.shape[0], self.n_items[block])
         items = torch.cat([kept, fresh])  # lines 5 and 6
-        return replace(
-            state, items=items, best=items, old=state.best, block=block, round=0, best_score=-1.0
-        )
+        return State(items, items, state.best, state.slow, state.fast, block, round=0, best_round=0)
 
     def round(self, state: State, cohort: Cohort, key: Key) -> State:
         """One communication round (lines 10 to 19), then validation on all clients."""
@@ -142,9 +140,7 @@ class F3CRec(Server[State]):
         cohort.journal.per_client(ndcg_key, reports.ids, reports.up.ndcg)
         if score > state.best_score:
             cohort.ask("keep_best", None)
-            return replace(
-                state, best=state.items, best_score=score, best_round=state.round
-            )
+            return replace(state, best=state.items, best_score=score, best_round=state.round)
         return state
 
     def _report_training(self, cohort: Cohort, replies: Replies) -> None:

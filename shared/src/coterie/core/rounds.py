@@ -1,0 +1,174 @@
+"""Lightning runs the rounds: one training step is one communication round, one epoch one block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from coterie.core import tree
+from coterie.core.cohort import Cohort
+from coterie.core.errors import UserError
+from coterie.core.federation import Federation
+from coterie.core.journal import Journal
+from coterie.core.privacy.ledger import Ledger
+from coterie.core.seeding import Key
+from coterie.core.state import PrivateStore
+
+
+class FederatedModule(lightning.LightningModule):
+    """Drive a federation under ``lightning.Trainer``.
+
+    Where a run stands is the module's own state (block, round), never the batch index, so that a
+    run continues from a checkpoint exactly where it was.
+
+    Args:
+        federation: what is run.
+
+    Attributes:
+        journal: what the last round measured.
+        ledger: bytes that crossed the boundary.
+        block: number of the block, from 0.
+        round: rounds done, over all blocks.
+        block_round: rounds done in this block.
+        results: final measurements, the journal's scalars named ``test/…``.
+    """
+
+    def __init__(self, federation: Federation) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.federation = federation
+        self.journal, self.ledger = Journal(), Ledger()
+        self.store: PrivateStore[Any] = PrivateStore()
+        self.block = self.round = self.block_round = 0
+        self.history: list[dict[str, float]] = []
+        self.results: dict[str, float] = {}
+        self.block_open = self.finished = False
+        root = Key.from_seed(federation.seed)
+        self._secret, self._server_key = root.fold("clients"), root.fold("server")
+        self.server_state = federation.server.begin(self._server_key.fold("begin"))
+
+    def train_dataloader(self) -> DataLoader[int]:
+        """Ticks, one a round, until the block ends."""
+        return DataLoader(_Ticks(self), batch_size=None)
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> None:
+        """Run one communication round, and what opens or closes its block."""
+        self.journal.clear()
+        server = self.federation.server
+        if not self.block_open:
+            self._open_block()
+        self.block_round += 1
+        cohort, key = self._cohort(self.block_round), self._key(self.block_round)
+        self.server_state = server.round(self.server_state, cohort, key)
+        self.round += 1
+        self.history.append(dict(self.journal.scalars))
+        decision = server.stop(self.server_state, self.history)
+        if decision != "go":
+            self.server_state = server.end_block(self.server_state, cohort, key.fold("end"))
+            self._close_block(last=decision == "end")
+        tests = {n: v for n, v in self.journal.scalars.items() if n.startswith("test/")}
+        self.results.update(tests)
+        self._advance_global_step()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """An optimizer of nothing: Lightning counts its steps, and rounds must count."""
+        return torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=0.0)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add server state, private state of all clients, ledger and position."""
+        checkpoint["federation"] = {
+            "server": tree.to_plain(self.server_state),
+            "store": self.store.to_plain(),
+            "ledger": self.ledger.rows(),
+            "history": self.history,
+            "results": self.results,
+            **{name: getattr(self, name) for name in _POSITION},
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore what `on_save_checkpoint` added.
+
+        Raises:
+            UserError: the checkpoint is of another method or backbone.
+        """
+        saved = checkpoint.get("federation", {})
+        try:
+            self.server_state = tree.from_plain(self.server_state, saved["server"])
+            self.store.load_plain(saved["store"], self._private_structure())
+            self.ledger.load(saved["ledger"])
+            self.history, self.results = saved["history"], saved["results"]
+            for name in _POSITION:
+                setattr(self, name, saved[name])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"the checkpoint does not fit this run ({error}): it is of another method, "
+                "backbone or version; start a new run with another --run.name"
+            ) from error
+
+    def _open_block(self) -> None:
+        self.history = []
+        cohort = self._cohort(0)
+        self.server_state = self.federation.server.start_block(
+            self.server_state, self.block, cohort, self._key(0)
+        )
+        self.block_open = True
+
+    def _close_block(self, last: bool) -> None:
+        self.block_open = False
+        self.block_round = 0
+        self.block += 1
+        self.finished = last or self.block == len(self.federation.blocks)
+
+    def _cohort(self, round_in_block: int) -> Cohort:
+        federation = self.federation
+        data = federation.blocks[self.block]
+        return Cohort(
+            federation.client,
+            data.ids,
+            data,
+            self.store,
+            self._secret,
+            (self.block, round_in_block),
+            self.ledger,
+            self.journal,
+            federation.chunk,
+            federation.middleware,
+        )
+
+    def _key(self, round_in_block: int) -> Key:
+        return self._server_key.fold("block", self.block, "round", round_in_block)
+
+    def _private_structure(self) -> Any:
+        """Private state of one client, for its structure only."""
+        first = self.federation.blocks[0].take(torch.tensor([0]))
+        return self.federation.client.enrol(first, self._secret.fold(first.ids))
+
+    def _advance_global_step(self) -> None:
+        # In manual optimisation the Trainer counts optimizer steps; callbacks and loggers rely on
+        # its count.
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        optimizer.step()
+
+
+class _Ticks(IterableDataset[int]):
+    """Yield one tick a round until the module closes the block."""
+
+    def __init__(self, module: FederatedModule) -> None:
+        self.module = module
+
+    def __len__(self) -> int:
+        return self.module.federation.rounds
+
+    def __iter__(self) -> Iterator[int]:
+        block = self.module.block
+        while not self.module.finished and self.module.block == block:
+            yield self.module.block_round
+
+
+_POSITION = ("block", "round", "block_round", "block_open", "finished")
