@@ -8,6 +8,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# Left by an interrupted installation, which pip cannot mend.
+UNFINISHED := .venv/.installing
 PACKAGES := ./shared $(patsubst %/pyproject.toml,./%,$(wildcard packages/*/pyproject.toml))
 MANIFESTS := pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
 SOURCES := $(PACKAGES:%=%/src)
@@ -39,11 +41,13 @@ $(INSTALLED): $(MANIFESTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "coterie needs Python 3.11 or newer, say: make setup PYTHON=python3.12" >&2; exit 2; }
 	@echo "Installing into .venv; this takes a minute or two."
+	@if [ -e $(UNFINISHED) ]; then rm -rf .venv; fi
+	@mkdir -p .venv && touch $(UNFINISHED)
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt pip
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
 		--group dev $(PACKAGES:%=-e %)
-	@touch $@
+	@mv $(UNFINISHED) $@
 
 .PHONY: train
 train: $(INSTALLED) ## Train a paper: PAPER=f3crec [DATA=ml-100k SEED=0 PRESET=smoke ARGS="--key value"]
