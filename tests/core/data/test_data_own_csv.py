@@ -63,6 +63,11 @@ def test_fractions_of_seconds_keep_their_order(write):
     assert data.time.tolist() == [1_250_000, 1_500_000, 1_000_000]
 
 
+def test_nanoseconds_are_exact(write):
+    data = read_csv(write("u,i,t\na,x,1600000000000000001\na,y,1600000000000000000\n"), COLUMNS)
+    assert data.time.tolist() == [1_600_000_000_000_000_001, 1_600_000_000_000_000_000]
+
+
 def test_missing_time_is_refused_only_where_needed(write):
     path = write("u,i\n" + "a,x\nb,y\n" * 20)
     data = read_csv(path, {"user": "u", "item": "i"})

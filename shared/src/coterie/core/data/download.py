@@ -50,7 +50,7 @@ def download(entry: DataSet, root: Path) -> Path:
             archive = Path(temporary) / "archive.zip"
             _fetch(entry, archive)
             _check_digest(entry, archive)
-            os.replace(_unpack(entry, archive, Path(temporary) / "files"), target)
+            _place(_unpack(entry, archive, Path(temporary) / "files"), target, entry)
     except _NETWORK_ERRORS as error:
         reason = getattr(error, "reason", None) or error
         raise UserError(
@@ -111,3 +111,12 @@ def _unpack(entry: DataSet, archive: Path, folder: Path) -> Path:
         if find_file(candidate, *entry.files):
             return candidate
     raise zipfile.BadZipFile(f"it has no {entry.files[0]}")
+
+
+def _place(unpacked: Path, target: Path, entry: DataSet) -> None:
+    try:
+        os.replace(unpacked, target)
+    except OSError:
+        # Another process may have put the same data set there in the meantime.
+        if not find_file(target, *entry.files):
+            raise

@@ -101,6 +101,9 @@ def _times(table: Table, column: str) -> np.ndarray:
     first = pd.to_numeric(values[:1], errors="coerce")
     if first.isna().any():
         return _dates(table, column, values)
+    whole = pd.to_numeric(values, errors="coerce")
+    if whole.dtype == np.int64:  # exact even for nanoseconds, which float64 is not
+        return whole.to_numpy()
     number = table.numbers(column)
     if not (number % 1).any() and np.abs(number).max() < 2.0**53:
         return number.astype(np.int64)

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import itertools
+import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -107,7 +108,8 @@ class Table:
 
 def located(path: Path, line: int, what: str, remedy: str) -> UserError:
     """Make the one-line error of a malformed file."""
-    return UserError(f"{path}, line {line}: {what}; {remedy}")
+    # A damaged file puts anything into the message, line ends included.
+    return UserError(f"{path}, line {line}: " + " ".join(f"{what}; {remedy}".split()))
 
 
 def read_table(path: Path, layout: Layout, as_text: bool = False) -> Table:
@@ -130,18 +132,20 @@ def read_table(path: Path, layout: Layout, as_text: bool = False) -> Table:
         layout = replace(layout, separator="\t")
     _check_first_line(path, text, layout)
     try:
-        frame = pd.read_csv(
-            io.StringIO(text),
-            sep=layout.separator,
-            names=list(layout.columns),
-            header=0 if layout.header else None,
-            index_col=False,
-            quoting=csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE,
-            dtype=str if as_text else None,
-            keep_default_na=False,
-            low_memory=False,
-        )
-    except (pd.errors.ParserError, ValueError, OverflowError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                io.StringIO(text),
+                sep=layout.separator,
+                names=list(layout.columns),
+                header=0 if layout.header else None,
+                index_col=False,
+                quoting=csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE,
+                dtype=str if as_text else None,
+                keep_default_na=False,
+                low_memory=False,
+            )
+    except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError, OverflowError) as error:
         refusal = str(error).splitlines()[0]
         raise _miscounted(path, text, layout) or located(
             path, text.count("\n") + 1, refusal, layout.remedy
