@@ -32,9 +32,11 @@ class FederatedModule(lightning.LightningModule):
     Attributes:
         journal: what the last round measured.
         ledger: bytes that crossed the boundary.
-        block: number of the block, from 0.
+        block: number of the block that the last round belongs to, from 0; -1 before the first.
         round: rounds done, over all blocks.
-        block_round: rounds done in this block.
+        block_round: rounds done in that block.
+        block_open: whether that block goes on.
+        finished: whether the run is complete.
         results: final measurements, the journal's scalars named ``test/…``.
     """
 
@@ -44,7 +46,8 @@ class FederatedModule(lightning.LightningModule):
         self.federation = federation
         self.journal, self.ledger = Journal(), Ledger()
         self.store: PrivateStore[Any] = PrivateStore()
-        self.block = self.round = self.block_round = 0
+        self.block = -1
+        self.round = self.block_round = 0
         self.history: list[dict[str, float]] = []
         self.results: dict[str, float] = {}
         self.block_open = self.finished = False
@@ -70,7 +73,10 @@ class FederatedModule(lightning.LightningModule):
         decision = server.stop(self.server_state, self.history)
         if decision != "go":
             self.server_state = server.end_block(self.server_state, cohort, key.fold("end"))
-            self._close_block(last=decision == "end")
+            self.block_open = False
+            self.finished = decision == "end" or self.block + 1 == len(self.federation.blocks)
+            # Blocks are Lightning's epochs, but their number is known to the server alone.
+            self.trainer.should_stop = self.finished
         tests = {n: v for n, v in self.journal.scalars.items() if n.startswith("test/")}
         self.results.update(tests)
         self._advance_global_step()
@@ -111,18 +117,14 @@ class FederatedModule(lightning.LightningModule):
             ) from error
 
     def _open_block(self) -> None:
+        self.block += 1
+        self.block_round = 0
         self.history = []
         cohort = self._cohort(0)
         self.server_state = self.federation.server.start_block(
             self.server_state, self.block, cohort, self._key(0)
         )
         self.block_open = True
-
-    def _close_block(self, last: bool) -> None:
-        self.block_open = False
-        self.block_round = 0
-        self.block += 1
-        self.finished = last or self.block == len(self.federation.blocks)
 
     def _cohort(self, round_in_block: int) -> Cohort:
         federation = self.federation
@@ -166,9 +168,11 @@ class _Ticks(IterableDataset[int]):
         return self.module.federation.rounds
 
     def __iter__(self) -> Iterator[int]:
-        block = self.module.block
-        while not self.module.finished and self.module.block == block:
-            yield self.module.block_round
+        if self.module.finished:
+            return
+        yield self.module.round
+        while self.module.block_open:
+            yield self.module.round
 
 
 _POSITION = ("block", "round", "block_round", "block_open", "finished")

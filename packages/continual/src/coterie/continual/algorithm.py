@@ -78,7 +78,8 @@ class F3CRec(Server[State]):
         """One communication round (lines 10 to 19), then validation on all clients."""
         selected = cohort.sample(self.settings.participation, key.fold("sample"))  # line 10
         if self._practises(state):
-            assert state.slow is not None and state.fast is not None
+            assert state.slow is not None
+            assert state.fast is not None
             selected.ask("practise", ProxyTables(state.items, state.slow, state.fast, state.round))
         down = ItemTable(state.items, self._pulled_to(state), state.round)
         replies = selected.ask("update", down, reduce=Sum())  # lines 11 to 13
@@ -161,21 +162,23 @@ class F3CRec(Server[State]):
         """S_t and P_t of the item table (SPP); rows of new items are copied."""
         if self.settings.method != "spp":
             return state
-        moved = {}
-        for name, momentum in (("slow", self.settings.spp.slow), ("fast", self.settings.spp.fast)):
-            previous = getattr(state, name)
-            moved[name] = state.best
-            if previous is not None:
-                known = state.best[: previous.shape[0]]
-                averaged = moving_average(previous, known, momentum)
-                moved[name] = torch.cat([averaged, state.best[previous.shape[0] :]])
-        return replace(state, **moved)
+        slow = _move(state.slow, state.best, self.settings.spp.slow)
+        fast = _move(state.fast, state.best, self.settings.spp.fast)
+        return replace(state, slow=slow, fast=fast)
 
     def _fresh_items(self, key: Key, first: int, count: int) -> Tensor:
         """Rows N(0, init_std²) of the items [first, count), ``(count - first, d)``."""
         keys = key.fold("items").fold(torch.arange(first, count))
         std = self.settings.model.init_std
         return std * keys.normal(self.settings.model.dim, dtype=self.dtype)
+
+
+def _move(proxy: Tensor | None, table: Tensor, momentum: float) -> Tensor:
+    """Move a proxy of the item table towards ``table``; the first one is a copy."""
+    if proxy is None:
+        return table
+    averaged = moving_average(proxy, table[: proxy.shape[0]], momentum)
+    return torch.cat([averaged, table[proxy.shape[0] :]])
 
 
 def _mean(values: Tensor) -> float:

@@ -34,7 +34,7 @@ class Backbone(Protocol):
         ...
 
     def descend(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
-        """Take one SGD step on the private parameters, given dL/dv ``(C, d)`` and dL/dc ``(C,)``."""
+        """Take one SGD step on private parameters, given dL/dv ``(C, d)`` and dL/dc ``(C,)``."""
         ...
 
 
@@ -52,12 +52,12 @@ class FedMF:
         return {"user": self.init_std * key.normal(dim, dtype=dtype)}
 
     def query(self, params: Params) -> tuple[Tensor, Tensor]:
-        """v = p_u, c = 0."""
+        """Give v = p_u, c = 0."""
         user = params["user"]
         return user, user.new_zeros(user.shape[0])
 
     def descend(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
-        """p_u <- p_u - lr dL/dp_u."""
+        """Step p_u <- p_u - lr dL/dp_u."""
         return {"user": params["user"] - self.rates["user"] * grad_v}
 
 
@@ -86,7 +86,7 @@ class FedNCF:
         }
 
     def query(self, params: Params) -> tuple[Tensor, Tensor]:
-        """v = w_q, c = <w_p, p_u> + b."""
+        """Give v = w_q, c = <w_p, p_u> + b."""
         return params["w_item"], (params["w_user"] * params["user"]).sum(1) + params["bias"]
 
     def descend(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
@@ -119,7 +119,7 @@ class PFedRec:
         return {"weight": head[:, :dim].contiguous(), "bias": head[:, dim].contiguous()}
 
     def query(self, params: Params) -> tuple[Tensor, Tensor]:
-        """v = w_u, c = b_u."""
+        """Give v = w_u, c = b_u."""
         return params["weight"], params["bias"]
 
     def descend(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:

@@ -59,7 +59,11 @@ class ContinualClient(Client[Profile]):
         self, down: ItemTable, mine: Profile, data: BlockData, key: Key
     ) -> tuple[None, Profile]:
         """Look back at θ_u of the last block before training on a new one (Eq. 1)."""
-        return None, replace(mine, memory=self.retention.at_block_start(mine, down.items))
+        memory = self.retention.at_block_start(mine, down.items)
+        params = mine.params
+        if self.settings.restart_private:
+            params = self.backbone.start(key, self.settings.model.dim, self.dtype)
+        return None, replace(mine, params=params, memory=memory)
 
     @step
     def update(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -106,5 +107,5 @@ class Profile(Private):
 
     params: dict[str, Tensor]
     best: dict[str, Tensor]
-    memory: dict[str, Tensor]
+    memory: dict[str, Any]
     blocks: Tensor

@@ -40,7 +40,7 @@ class ModelSettings:
     lr: float = 1.0
     """Learning rate η of the private parameters (of the head for FedNCF and PFedRec)."""
     lr_eta: float = 170.0
-    """Factor on η for FedNCF's user vector and for the items of FedNCF and PFedRec (public code)."""
+    """Factor on η for FedNCF's user vector, and for items of FedNCF and PFedRec (public code)."""
     item_lr_scale: Literal["num_items", "one"] = "num_items"
     """Multiply the item learning rate by the number of items, which makes up for the mean over
     clients that never touched an item (public code), or by one."""
@@ -64,13 +64,14 @@ class ReplaySettings:
     """ε, how fast the memory shrinks with the preference shift (Eq. 3)."""
     lambda_kd: float = 0.1
     """λ_KD, weight of distillation (Eq. 6)."""
-    reduction: Literal["mean", "sum"] = "mean"
-    """Mean (public code) or sum (Eq. 5 as printed) over the replayed items."""
-    sign: Literal["minus", "printed"] = "minus"
-    """Cross entropy with its minus sign, or Eq. 5 as printed, which lacks it."""
-    remember: Literal["block-start", "last-seen"] = "block-start"
+    reduction: Literal["mean", "sum"] | None = None
+    """Mean (public code) or sum (Eq. 5 as printed) over the replay; default: the reading's."""
+    sign: Literal["minus", "printed"] | None = None
+    """Cross entropy with its minus sign, or Eq. 5 as printed, without; default: the reading's."""
+    remember: Literal["block-start", "last-seen"] | None = None
     """When S_u is listed: from the parameters at the start of the block (section 4.2.1), or at the
-    end of the last block the user took part in, with scores of the newest table (public code)."""
+    end of the last block the user took part in, with scores of the newest table (public code);
+    default: the reading's."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +140,9 @@ class StreamSettings(DataSettings):
     """Shares of all blocks but the last, in time (section 5.1)."""
     base_order: Literal["random", "chronological"] = "random"
     """How a user's items of the base block are split 80/10/10."""
-    block_order: Literal["random", "chronological"] = "chronological"
-    """The same for later blocks: random in the paper, chronological in the public code."""
+    block_order: Literal["random", "chronological"] | None = None
+    """The same for later blocks: random in the paper, chronological in the public code; default:
+    the reading's."""
     split_seed: int | None = None
     """Seed of random splits; None takes the run's seed."""
 
@@ -152,7 +154,7 @@ class Settings:
     method: Method = "f3crec"
     """Continual-learning method, or an ablation of F³CRec (Tables 3 and 6)."""
     reading: Reading = "recommended"
-    """recommended: the paper's idea done right; literal: as printed; released: as the public code."""
+    """recommended: the idea done right; literal: as printed; released: as the public code does."""
     seed: int = 0
     """Seed of everything random."""
     rounds: int = 100
@@ -161,8 +163,11 @@ class Settings:
     """Rounds without a better validation NDCG@20 before a block ends (public code)."""
     participation: float = 1.0
     """Share of the block's clients drawn in each round (Algorithm 2, line 10)."""
-    carry: Literal["best", "last"] = "best"
-    """Which round's parameters go on to the next block."""
+    carry: Literal["best", "last"] | None = None
+    """Which round's parameters go on to the next block; default: the reading's."""
+    restart_private: bool | None = None
+    """Draw private parameters anew at the start of every block, as the public code does for FedNCF
+    and PFedRec; default: the reading's."""
     top_k: int = 20
     """k of NDCG@k and Recall@k."""
     model: ModelSettings = field(default_factory=ModelSettings)

@@ -117,6 +117,16 @@ def data_set(name: str) -> DataSet:
     return DATA_SETS[name]
 
 
+def default_core(name: str) -> int:
+    """Give the k of the k-core filter that the literature uses; 5 for a file of the user's own.
+
+    Example:
+        >>> default_core("ml-100k"), default_core("my.csv")
+        (10, 5)
+    """
+    return DATA_SETS[name].core if name in DATA_SETS else 5
+
+
 def data_root(root: str | Path | None = None) -> Path:
     """Folder of the data sets: ``root``, else $COTERIE_DATA, else ~/.cache/coterie."""
     return Path(root or os.environ.get("COTERIE_DATA") or "~/.cache/coterie").expanduser()

@@ -1,4 +1,4 @@
-"""SPP: stability and plasticity proxies (Lee, Kang, Kweon, Yu, KDD 2024), split over the parties."""
+"""SPP: stability and plasticity proxies (Lee et al., KDD 2024), split over the parties."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Proxies(Retention):
 
 def _ranks(scores: Tensor, masked: Tensor) -> Tensor:
     """Zero-based ranks ``(C, n)``, the user's own items last."""
-    order = scores.masked_fill(masked, -torch.inf).argsort(1, descending=True, stable=True)
+    order = scores.masked_fill(masked, -torch.inf).sort(dim=1, descending=True, stable=True).indices
     rank = torch.empty_like(order)
     return rank.scatter_(1, order, torch.arange(scores.shape[1]).expand_as(order))
 

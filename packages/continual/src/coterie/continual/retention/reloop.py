@@ -86,7 +86,10 @@ class ErrorMemory(Retention):
         return (base + self.settings.strength * error).clamp(0, 1)
 
     def _hidden(self, user: int, mine: Profile, table: Tensor) -> Tensor:
-        """h of all items, ``(n, d or 2d)``: p∘q for FedMF, [p; q] for FedNCF, q for PFedRec."""
+        """Hidden vectors h of all items, ``(n, d or 2d)``.
+
+        That is p∘q for FedMF, [p; q] for FedNCF, q for PFedRec.
+        """
         own = mine.best.get("user")
         if own is None:
             return table

@@ -1,0 +1,86 @@
+"""One run of federated continual recommendation: its data, its two halves, its description."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from coterie.continual.algorithm import F3CRec
+from coterie.continual.block_data import BlockData
+from coterie.continual.client import ContinualClient
+from coterie.continual.readings import resolve
+from coterie.continual.settings import Settings
+from coterie.core.data.blocks import Block, Stream, temporal_blocks
+from coterie.core.data.catalogue import load
+from coterie.core.data.kcore import k_core
+from coterie.core.data.names import default_core
+from coterie.core.data.splits import split_block
+from coterie.core.errors import UserError
+from coterie.core.federation import Federation
+from coterie.core.privacy.build import middleware
+
+
+class Experiment:
+    """Build everything that `coterie train f3crec` runs.
+
+    Args:
+        settings: as the user gave them; the reading's choices are filled in.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = resolve(settings)
+
+    @cached_property
+    def stream(self) -> Stream:
+        """The interactions after filtering, cut into blocks."""
+        data = self.settings.data
+        interactions = load(data.name, data.root, data.columns)
+        core = default_core(data.name) if data.min_interactions is None else data.min_interactions
+        stream = temporal_blocks(k_core(interactions, core), data.fractions)
+        smallest = stream.blocks[0].n_items
+        if self.settings.replay.top_n > smallest:
+            raise UserError(
+                f"replay.top_n {self.settings.replay.top_n} exceeds the {smallest} items of the "
+                "first block: choose a smaller one"
+            )
+        return stream
+
+    @cached_property
+    def blocks(self) -> list[BlockData]:
+        """What the clients of each block may read."""
+        return [self._block_data(block) for block in self.stream.blocks]
+
+    def client(self) -> ContinualClient:
+        """Build the client half."""
+        return ContinualClient(self.settings)
+
+    def federation(self) -> Federation:
+        """Build both halves over the stream."""
+        settings = self.settings
+        return Federation(
+            server=F3CRec(settings, [block.n_items for block in self.stream.blocks]),
+            client=self.client(),
+            blocks=self.blocks,
+            seed=settings.seed,
+            rounds=settings.rounds,
+            chunk=settings.engine.chunk,
+            middleware=middleware(settings.privacy),
+            monitor=f"eval/ndcg@{settings.top_k}",
+        )
+
+    def final_metrics(self, results: dict[str, float]) -> dict[str, float]:
+        """Average the tests of the blocks after the first, as the paper's tables do."""
+        last = len(self.stream.blocks) - 1
+        averages = {}
+        for name in ("ndcg", "recall"):
+            metric = f"{name}@{self.settings.top_k}"
+            values = [results[f"test/block{t}/{metric}"] for t in range(1, last + 1)]
+            averages[f"test/average/{metric}"] = sum(values) / len(values)
+        return results | averages
+
+    def _block_data(self, block: Block) -> BlockData:
+        data = self.settings.data
+        order = data.base_order if block.index == 0 else data.block_order
+        assert order is not None
+        seed = self.settings.seed if data.split_seed is None else data.split_seed
+        parts = split_block(self.stream, block, order, seed)
+        return BlockData(parts.users, parts.train, parts.valid, parts.test)

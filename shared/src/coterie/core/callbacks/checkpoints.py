@@ -1,0 +1,69 @@
+"""Checkpoints that survive a kill at any moment: written beside, then renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import lightning
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+LAST, BEST = "last.ckpt", "best.ckpt"
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Write a checkpoint to a temporary name, flush it to the disk, then rename it."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
+    ) -> None:
+        """Save; a process killed in between leaves the previous checkpoint whole."""
+        partial = Path(f"{path}.partial")
+        super().save_checkpoint(checkpoint, partial, storage_options)
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+
+
+class Checkpoints(lightning.Callback):
+    """Keep the last round, and the best round by the validation metric of the newest block.
+
+    Args:
+        folder: holds ``last.ckpt`` and ``best.ckpt``.
+        every: rounds between two checkpoints; the end of a block is always kept.
+        monitor: name of a journal scalar, higher is better.
+    """
+
+    def __init__(self, folder: Path, every: int, monitor: str | None) -> None:
+        self.folder, self.every, self.monitor = folder, every, monitor
+        self.best = (-1, float("-inf"))  # block, value
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run must know: the best value so far."""
+        return {"best": list(self.best)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        block, value = state_dict["best"]
+        self.best = (block, value)
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *_: Any
+    ) -> None:
+        """Save after a round."""
+        module: Any = pl_module
+        value = module.journal.scalars.get(self.monitor)
+        # A new block starts afresh: its validation data are others.
+        better = value is not None and (module.block, value) > self.best
+        if better:
+            self.best = (module.block, value)
+        due = module.round % self.every == 0 or not module.block_open
+        if not due and not better:
+            return
+        trainer.save_checkpoint(self.folder / LAST)
+        if better:
+            partial = self.folder / f"{BEST}.partial"
+            shutil.copyfile(self.folder / LAST, partial)
+            os.replace(partial, self.folder / BEST)
