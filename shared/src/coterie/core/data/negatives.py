@@ -12,6 +12,7 @@ from coterie.core.seeding import Key
 # is fixed, so that no draw depends on what other clients need.
 _ATTEMPTS = 8
 _ATTEMPT_STRIDE = 1 << 32
+_LOW_HALF = (1 << 32) - 1
 NO_NEGATIVE = -1
 
 
@@ -49,24 +50,35 @@ def sample_negatives(
     """
     if known is None:
         known = positives.mask(n_items)
-    repetition = torch.arange(per_positive)
-    client = positives.rows[:, None].expand(-1, per_positive).reshape(-1)
-    counter = (positives.positions[:, None] * per_positive + repetition).reshape(-1)
-    drawn = key.take(client).integers(n_items, counter)
+    drawn = _first_draws(key, positives, n_items, per_positive)
+    client = positives.rows.repeat_interleave(per_positive)
+    place = client * n_items
     flat = known.reshape(-1)
-    rejected = flat.index_select(0, client * n_items + drawn).nonzero().squeeze(1)
-    for attempt in range(1, _ATTEMPTS):
+    rejected = flat.index_select(0, place + drawn).nonzero().squeeze(1)
+    first = positives.offsets[:-1] * per_positive
+    for attempt in range(1, _ATTEMPTS + 1):
         if not rejected.numel():
-            return drawn
+            break
         again = client[rejected]
-        number = counter[rejected] + attempt * _ATTEMPT_STRIDE
+        number = rejected - first[again] + attempt * _ATTEMPT_STRIDE
+        if attempt == _ATTEMPTS:
+            drawn[rejected] = _pick_free(key, known, again, number)
+            break
         candidate = key.take(again).integers(n_items, number)
         drawn[rejected] = candidate
         rejected = rejected[flat[again * n_items + candidate]]
-    if rejected.numel():
-        number = counter[rejected] + _ATTEMPTS * _ATTEMPT_STRIDE
-        drawn[rejected] = _pick_free(key, known, client[rejected], number)
     return drawn
+
+
+def _first_draws(key: Key, positives: Ragged, n_items: int, per_positive: int) -> Tensor:
+    """Draw from all items, ``(n * r,)``: each half of a 64-bit hash is one draw."""
+    hashes = (per_positive + 1) // 2
+    counter = positives.positions[:, None] * hashes + torch.arange(hashes)
+    states = key.state[positives.rows].repeat_interleave(hashes).reshape(counter.shape)
+    bits = Key(states).bits(counter)
+    halves = torch.stack([bits >> 32, bits], dim=-1).bitwise_and_(_LOW_HALF)
+    drawn = halves.mul_(n_items).bitwise_right_shift_(32)
+    return drawn.reshape(-1, 2 * hashes)[:, :per_positive].reshape(-1)
 
 
 def _pick_free(key: Key, known: Tensor, client: Tensor, counter: Tensor) -> Tensor:
