@@ -121,12 +121,18 @@ class RankingChunks:
         excluded: C rows of items left out of the ranking.
         targets: C rows of items to find.
         chunk_size: users a chunk; bounds the memory of a score table.
+
+    Raises:
+        ValueError: the numbers of rows differ, or ``chunk_size`` is below 1.
     """
 
     def __init__(self, users: Tensor, excluded: Ragged, targets: Ragged, chunk_size: int) -> None:
         _check_rows(users, excluded=excluded, targets=targets)
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
         self.users, self.excluded, self.targets = users, excluded, targets
-        self.chunks = (targets.lengths > 0).nonzero()[:, 0].split(chunk_size)
+        chunks = (targets.lengths > 0).nonzero()[:, 0].split(chunk_size)
+        self.chunks = [rows for rows in chunks if rows.numel()]  # no users split into one chunk
 
     def __len__(self) -> int:
         return len(self.chunks)

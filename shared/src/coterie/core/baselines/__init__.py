@@ -1,0 +1,1 @@
+"""Trivial baselines, to be printed beside every result."""
