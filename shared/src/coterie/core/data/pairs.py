@@ -99,6 +99,8 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
         ).take(order)
 
     def _negatives(self, key: Key) -> Tensor:
+        if not self.negatives:
+            return torch.empty(0, dtype=torch.int64)
         # The mask of known items is dense, so it is made for a chunk of rows at a time.
         chunks = [
             sample_negatives(
