@@ -1,0 +1,135 @@
+"""metrics.csv: one line a round, always a valid CSV, cut back when a run is resumed."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from coterie.core.callbacks.contract import rounds_of
+from coterie.core.errors import UserError
+
+FIRST_COLUMNS = ("round", "block")
+
+
+class CsvLog(Callback):
+    """Write every round's scalars to ``metrics.csv``.
+
+    Columns are ``round``, ``block``, then keys in the order of their first appearance. A key that
+    appears later gets an empty cell in the earlier lines; the file is then replaced at once. When
+    training starts, lines after the restored round are dropped, so that a resumed run's file is
+    that of an uninterrupted one.
+
+    Args:
+        folder: the run folder.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "metrics.csv"
+        self._columns: list[str] = []
+        self._file: TextIO | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the lines up to the restored round, none for a new run."""
+        with self._explained():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            columns, lines = _read(self.path)
+            done = rounds_of(pl_module).round
+            lines = [line for line in lines if int(line["round"]) <= done]
+            keys = [key for key in columns if any(line[key] for line in lines)]
+            self._rewrite(list(dict.fromkeys((*FIRST_COLUMNS, *keys))), lines)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Append the round's line and hand it to the operating system."""
+        rounds = rounds_of(pl_module)
+        scalars = rounds.journal.scalars
+        line = {"round": str(rounds.round), "block": str(rounds.block)}
+        line |= {key: number(value) for key, value in scalars.items() if key not in FIRST_COLUMNS}
+        new = [key for key in line if key not in self._columns]
+        with self._explained():
+            if new:
+                self._rewrite([*self._columns, *new], _read(self.path)[1])
+            self._append(line)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Close the file."""
+        self._close()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Close the file."""
+        self._close()
+
+    def _append(self, line: dict[str, str]) -> None:
+        if self._file is None:
+            self._file = self.path.open("a", newline="", encoding="utf-8")
+        writer = csv.DictWriter(self._file, self._columns, restval="", lineterminator="\n")
+        writer.writerow(line)
+        self._file.flush()
+
+    def _rewrite(self, columns: list[str], lines: Sequence[dict[str, str]]) -> None:
+        self._close()
+        temporary = self.path.with_suffix(".csv.tmp")
+        try:
+            with temporary.open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(
+                    file, columns, restval="", extrasaction="ignore", lineterminator="\n"
+                )
+                writer.writeheader()
+                writer.writerows(lines)
+            os.replace(temporary, self.path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._columns = columns
+
+    def _close(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            # Every line was flushed; one that could not be was reported when it was written.
+            with suppress(OSError):
+                file.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"cannot write {self.path}: {error.strerror}; free some space or choose another "
+                f"folder with --run.out"
+            ) from error
+
+
+def number(value: float) -> str:
+    """Write a number so that reading it gives the same one back.
+
+    Example:
+        >>> number(587.0), number(0.1), number(float("nan"))
+        ('587', '0.1', 'nan')
+    """
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Columns and complete lines of the file; both empty where there is none."""
+    if not path.is_file():
+        return [], []
+    text = path.read_text(encoding="utf-8")
+    # A process killed while writing leaves a line without its end: its numbers may be cut short.
+    whole = text[: text.rfind("\n") + 1]
+    reader = csv.DictReader(whole.splitlines(), restval="")
+    return list(reader.fieldnames or []), [
+        line for line in reader if str(line.get("round")).isdigit()
+    ]

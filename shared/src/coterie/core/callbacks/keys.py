@@ -1,0 +1,61 @@
+"""The fixed vocabulary of metric keys; every chart has ``round`` as its x axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+X_AXIS = "round"
+NAMESPACES = ("fed", "eval", "test", "cost", "privacy", "clients")
+CLIENT_TABLE = "clients/table"
+CLIENT_MEASURES = ("eval/ndcg@20", "test/ndcg@20", "test/recall@20")
+
+
+@dataclass(frozen=True)
+class MetricKey:
+    """One documented key.
+
+    Attributes:
+        name: as it stands in ``metrics.csv`` and in W&B; a star stands for a number.
+        unit: "1" for a pure number.
+        meaning: one line for the documentation.
+        summary: what W&B keeps of the curve besides the last value: "max", "min" or None.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    summary: str | None = None
+
+
+KEYS: tuple[MetricKey, ...] = (
+    MetricKey("round", "rounds", "communication rounds so far over all blocks; the x axis"),
+    MetricKey("block", "1", "data block of the round, from 0"),
+    MetricKey("fed/loss", "1", "training loss, mean over the clients of the round", "min"),
+    MetricKey("fed/clients", "clients", "clients whose update was accepted"),
+    MetricKey("fed/refused", "answers", "answers left out in this round"),
+    MetricKey("eval/ndcg@20", "1", "validation NDCG@20, mean over clients", "max"),
+    MetricKey("eval/ndcg@20_worst10", "1", "the same, mean over the worst tenth of clients", "max"),
+    MetricKey("eval/ndcg@20_stream", "1", "mean over blocks of the best one, in the last round"),
+    MetricKey("eval/recall@20", "1", "validation recall@20, mean over clients", "max"),
+    MetricKey("test/block*/ndcg@20", "1", "test NDCG@20 of a block, in its last round"),
+    MetricKey("test/block*/recall@20", "1", "test recall@20 of a block, in its last round"),
+    MetricKey("test/block*/best_round", "rounds", "round of the block that was tested"),
+    MetricKey("cost/up_bytes", "bytes", "sent by clients in this round"),
+    MetricKey("cost/down_bytes", "bytes", "sent to clients in this round"),
+    MetricKey("cost/seconds", "s", "wall time of this round"),
+    MetricKey("cost/up_bytes_total", "bytes", "sent by clients since the start"),
+    MetricKey("cost/down_bytes_total", "bytes", "sent to clients since the start"),
+    MetricKey("cost/seconds_total", "s", "wall time of all rounds so far, without logging"),
+    MetricKey("privacy/epsilon", "1", "ε of differential privacy spent so far"),
+)
+
+
+def documented(name: str) -> MetricKey | None:
+    """Find the documented key; a star in it stands for a number.
+
+    Example:
+        >>> documented("test/block2/ndcg@20").unit, documented("eval/ndgc@20")
+        ('1', None)
+    """
+    return next((key for key in KEYS if fnmatchcase(name, key.name)), None)
