@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from coterie.core.dense_rows import DenseRows
 from coterie.core.ragged import Ragged
 
 R = TypeVar("R", bound="Rows")
@@ -59,8 +60,8 @@ class Rows(Protocol):
         """Number of rows that each client changed, ``(C,)`` int64."""
         ...
 
-    def wire(self) -> TouchedRows:
-        """The form that travels: row numbers and values."""
+    def wire(self) -> TouchedRows | DenseRows:
+        """The form that travels: row numbers and values, or the whole table."""
         ...
 
 

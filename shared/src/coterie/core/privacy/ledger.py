@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core import tree
+from coterie.core.dense_rows import DenseRows
 from coterie.core.rows import Rows
 
 INDEX_BYTES = 4  # a row number travels as int32
@@ -66,9 +67,12 @@ class Ledger:
 
 
 def row_bytes(rows: Rows) -> Tensor:
-    """Bytes of each client's changed rows on the wire, ``(C,)`` int64: row numbers and values."""
-    width = rows.width * rows.element_size
-    return rows.touched() * (width + INDEX_BYTES)
+    """Bytes of each client's changed rows on the wire, ``(C,)`` int64: row numbers and values.
+
+    A whole table (`DenseRows`) needs no row numbers.
+    """
+    index = 0 if isinstance(rows, DenseRows) else INDEX_BYTES
+    return rows.touched() * (rows.width * rows.element_size + index)
 
 
 def stacked_bytes(message: Any) -> Tensor:

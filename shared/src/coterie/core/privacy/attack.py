@@ -1,0 +1,199 @@
+"""The measured attack: how well one upload tells a user's positive items (F³CRec, §5.6)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+from torch import Tensor
+
+from coterie.core.privacy.noise import GaussianNoise, LaplaceNoise
+from coterie.core.privacy.scorers import SCORERS
+from coterie.core.ragged import Ragged
+from coterie.core.rows import Rows
+from coterie.core.seeding import Key
+
+METRICS = ("auc", "precision", "recall")
+_CLIENTS = 64  # whole tables at a time
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class AttackReport:
+    """How well each scorer finds the positives of each client; NaN where there is no question.
+
+    Attributes:
+        values: ``scorer -> metric -> (C,)`` float64. Metrics: `auc` (chance 0.5); `precision` of
+            the n⁺ best guesses, n⁺ the client's number of positives; `recall` of the 2 n⁺ best.
+        chance: ``metric -> (C,)``, what guessing at random gives.
+    """
+
+    values: dict[str, dict[str, Floats]]
+    chance: dict[str, Floats]
+
+    def means(self) -> dict[str, float]:
+        """Means over the clients, named ``scorer/metric`` and ``chance/metric``."""
+        columns = {**self.values, "chance": self.chance}
+        return {
+            f"{name}/{metric}": _mean(value)
+            for name, metrics in columns.items()
+            for metric, value in metrics.items()
+        }
+
+    def rows(self) -> list[dict[str, str | float]]:
+        """One row a scorer, chance last, for a table."""
+        columns = {**self.values, "chance": self.chance}
+        return [
+            {"scorer": name, **{metric: _mean(value) for metric, value in metrics.items()}}
+            for name, metrics in columns.items()
+        ]
+
+
+def measure(
+    uploads: Rows, public_table: Tensor, positives: Ragged, candidates: Ragged | None = None
+) -> AttackReport:
+    """Attack one upload of each client.
+
+    Ties count as half (AUC) or as their expectation under a random order.
+
+    Args:
+        uploads: changes of the item table by C clients, with noise or without.
+        public_table: ``(n, d)`` the table the changes were computed from.
+        positives: the clients' true positive items in that round.
+        candidates: the items to be told apart for each client; None = all n. With the touched rows
+            of the upload before noise this asks: which of the items trained on were positive?
+
+    Raises:
+        ValueError: sizes of the arguments differ.
+    """
+    n_items, width = public_table.shape
+    if len(positives) != uploads.n_clients or width != uploads.width:
+        raise ValueError(
+            f"{uploads.n_clients} uploads of width {uploads.width}, but positives of "
+            f"{len(positives)} clients and a table of width {width}"
+        )
+    true = positives.mask(n_items).numpy()
+    asked = np.ones_like(true) if candidates is None else candidates.mask(n_items).numpy()
+    parts: dict[str, list[Floats]] = {name: [] for name in SCORERS}
+    for index in torch.split(torch.arange(uploads.n_clients), _CLIENTS):
+        change = uploads.take(index).dense()
+        for name, score in SCORERS.items():
+            scores = score(change, public_table.to(change.dtype)).double().numpy()
+            parts[name].append(_metrics(scores, true[index], asked[index]))
+    values = {
+        name: dict(zip(METRICS, np.concatenate(part, axis=1), strict=True))
+        for name, part in parts.items()
+    }
+    chance = _metrics(np.zeros(true.shape), true, asked)
+    return AttackReport(values, dict(zip(METRICS, chance, strict=True)))
+
+
+def attack_curve(
+    uploads: Rows,
+    public_table: Tensor,
+    positives: Ragged,
+    scales: Sequence[float],
+    key: Key,
+    *,
+    noise: Literal["laplace", "gaussian"] = "laplace",
+    candidates: Ragged | None = None,
+) -> dict[float, AttackReport]:
+    """Attack the same uploads behind noise of several scales; scale 0 = as they are.
+
+    Args:
+        uploads: changes without noise.
+        public_table: ``(n, d)``.
+        positives: the clients' positive items.
+        scales: λ or σ, each at least 0.
+        key: the clients' keys, ``(C,)``; all scales use the same draws.
+        noise: its distribution.
+        candidates: as in `measure`.
+    """
+    kind = {"laplace": LaplaceNoise, "gaussian": GaussianNoise}[noise]
+    curve = {}
+    for scale in scales:
+        reports = []
+        for index in torch.split(torch.arange(uploads.n_clients), _CLIENTS):
+            part: Rows = uploads.take(index)
+            if scale > 0:
+                part = kind(scale).rows(part, key.take(index))
+            chosen = None if candidates is None else candidates.take(index)
+            reports.append(measure(part, public_table, positives.take(index), chosen))
+        curve[scale] = _joined(reports)
+    return curve
+
+
+def plot_curve(curve: dict[float, AttackReport], path: Path, metric: str = "auc") -> Path:
+    """Draw one line a scorer over the scale of the noise, with the chance level, as PNG.
+
+    Args:
+        curve: what `attack_curve` gave.
+        path: file to write.
+        metric: `auc`, `precision` or `recall`.
+    """
+    from matplotlib.figure import Figure  # without pyplot: no display, no global state
+
+    figure = Figure(figsize=(5.0, 3.5), layout="constrained")
+    axes = figure.subplots()
+    scales = list(curve)
+    for name in (*SCORERS, "chance"):
+        means = [report.means()[f"{name}/{metric}"] for report in curve.values()]
+        axes.plot(scales, means, ":k" if name == "chance" else "o-", label=name)
+    axes.set(xlabel="scale of the noise", ylabel=f"{metric}, mean over clients", ylim=(0, 1.03))
+    axes.set_title("How well one upload tells the positive items")
+    axes.legend()
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        figure.savefig(temporary, format="png", dpi=150)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _metrics(scores: Floats, true: Flags, asked: Flags) -> Floats:
+    """AUC, precision at n⁺ and recall at 2 n⁺ of each client, ``(3, C)``."""
+    true = true & asked
+    n_true, n_asked = true.sum(1), asked.sum(1)
+    scores = np.where(asked, scores, -np.inf)
+    ranks = rankdata(scores, axis=1) - (~asked).sum(1, keepdims=True)
+    n_false = n_asked - n_true
+    with np.errstate(invalid="ignore", divide="ignore"):
+        # Mann-Whitney: the share of (positive, other) pairs in the right order.
+        auc = ((ranks * true).sum(1) - n_true * (n_true + 1) / 2) / (n_true * n_false)
+        precision = _hits(scores, true, n_true) / n_true
+        recall = _hits(scores, true, np.minimum(2 * n_true, n_asked)) / n_true
+    found = np.stack([auc, precision, recall])
+    return np.where((n_true > 0) & (n_false > 0), found, np.nan)
+
+
+def _hits(scores: Floats, true: Flags, count: NDArray[np.int64]) -> Floats:
+    """Expected positives among the ``count`` best of each client, ties in random order."""
+    order = -np.sort(-scores, axis=1)
+    last = np.take_along_axis(order, np.maximum(count - 1, 0)[:, None], axis=1)
+    above, tied = scores > last, scores == last
+    share = (count - above.sum(1)) / np.maximum(tied.sum(1), 1)
+    return (above & true).sum(1) + share * (tied & true).sum(1)
+
+
+def _joined(reports: list[AttackReport]) -> AttackReport:
+    values = {
+        name: {m: np.concatenate([r.values[name][m] for r in reports]) for m in METRICS}
+        for name in SCORERS
+    }
+    return AttackReport(
+        values, {m: np.concatenate([r.chance[m] for r in reports]) for m in METRICS}
+    )
+
+
+def _mean(values: Floats) -> float:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")

@@ -1,0 +1,190 @@
+"""Clipping and noise: middleware that changes a client's parameters before they leave it.
+
+Noise on the touched rows of an item table only would still show which rows those are, so a noisy
+change of rows is sent whole (`DenseRows`) or padded to a declared number of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from coterie.core.dense_rows import DenseRows
+from coterie.core.errors import UserError
+from coterie.core.privacy import draws
+from coterie.core.privacy.padding import pad_rows
+from coterie.core.privacy.parameters import change_parameters, is_rows, parameters
+from coterie.core.rows import Rows, TouchedRows
+from coterie.core.seeding import Key
+
+U = TypeVar("U")
+MAX_DENSE_BYTES = 1 << 31
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Scale each client's whole upload down to a norm: all its parameters together.
+
+    Attributes:
+        norm: the largest norm C that leaves a client.
+        order: 2 for the L2 norm (with Gaussian noise), 1 for the L1 norm (with Laplace noise).
+
+    Raises:
+        UserError: the norm is not a positive number.
+    """
+
+    norm: float
+    order: Literal[1, 2] = 2
+
+    def __post_init__(self) -> None:
+        if not (self.norm > 0 and math.isfinite(self.norm)):
+            raise UserError(f"privacy.clip must be a positive number, not {self.norm}")
+
+    def __call__(self, up: U, key: Key) -> U:
+        """Return the upload with norms of at most ``norm``; the keys are not used."""
+        parts = [_power(value, self.order) for value in parameters(up)]
+        if not parts:
+            return up
+        total = torch.stack(parts).sum(0).clamp_min(0)
+        size = total.sqrt() if self.order == 2 else total
+        factor = torch.where(size > self.norm, self.norm / size, torch.ones_like(size))
+        return change_parameters(up, lambda _, value: _scaled(value, factor))
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """Independent noise on every parameter of every client, drawn with the client's own key."""
+
+    scale: float
+    uploads: Literal["dense", "padded"] = "dense"
+    padded_rows: int | None = None
+
+    name: ClassVar[str]
+    draw: ClassVar[draws.Draw]
+
+    def __post_init__(self) -> None:
+        if not (self.scale > 0 and math.isfinite(self.scale)):
+            raise UserError(f"privacy.scale must be a positive number with noise, not {self.scale}")
+        if self.uploads not in ("dense", "padded"):
+            raise UserError(
+                f"{self.name} noise on {self.uploads} rows only would still show which rows those "
+                "are: set privacy.uploads to dense (or padded)"
+            )
+        if (self.uploads == "padded") != (self.padded_rows is not None):
+            raise UserError("padded uploads need padded_rows, their number of rows, and only they")
+
+    def __call__(self, up: U, key: Key) -> U:
+        """Return the noisy upload.
+
+        Args:
+            up: the stacked upload; `Rows` become `DenseRows` (or padded `TouchedRows`).
+            key: the clients' own keys, ``(C,)``.
+
+        Raises:
+            UserError: integers leave the client, or the dense tables of a chunk are over 2 GiB.
+        """
+        return change_parameters(up, lambda path, value: self._noisy(path, value, key))
+
+    def _noisy(self, path: str, value: Any, key: Key) -> Any:
+        key = key.fold("noise", path)
+        if is_rows(value):
+            return self.rows(value, key)
+        if not value.is_floating_point():
+            raise UserError(f"upload field '{path}' holds no real numbers: noise cannot hide it")
+        noise = self._draw(key, value[0].numel() if len(value) else 0, value.dtype)
+        return value + noise.reshape(value.shape)
+
+    def rows(self, rows: Rows, key: Key) -> Rows:
+        """Return the changes with noise, whole or padded; keys and errors as for an upload."""
+        wire = rows.wire()
+        if isinstance(wire, DenseRows):
+            return DenseRows(self._table(wire, key).add_(wire.values))
+        if self.padded_rows is not None:
+            return self._padded(wire, self.padded_rows, key)
+        table = self._table(wire, key)
+        place = wire.index.rows * wire.n_rows + wire.index.values
+        table.reshape(-1, wire.width).index_add_(0, place, wire.values)
+        return DenseRows(table)
+
+    def _table(self, rows: TouchedRows | DenseRows, key: Key) -> Tensor:
+        """Noise for every row of the table, ``(C, n, d)``."""
+        _check_memory(rows)
+        noise = self._draw(key, rows.n_rows * rows.width, rows.values.dtype)
+        return noise.reshape(rows.n_clients, rows.n_rows, rows.width)
+
+    def _padded(self, rows: TouchedRows, size: int, key: Key) -> TouchedRows:
+        padded = pad_rows(rows, size, key.fold("padding"))
+        noise = self._draw(key, size * rows.width, rows.values.dtype)
+        values = padded.values + noise.reshape(padded.values.shape)
+        return TouchedRows(padded.index, values, rows.n_rows)
+
+    def _draw(self, key: Key, count: int, dtype: torch.dtype) -> Tensor:
+        return type(self).draw(key, count, dtype).mul_(self.scale)
+
+
+@dataclass(frozen=True)
+class LaplaceNoise(_Noise):
+    """Add Laplace(0, λ) to every parameter, the whole item table included (F³CRec, §5.6).
+
+    Attributes:
+        scale: λ; the variance is 2 λ².
+        uploads: "dense" or "padded".
+        padded_rows: number of rows that every client sends, with "padded".
+
+    Raises:
+        UserError: the scale is not positive, or ``uploads`` would show the touched rows.
+    """
+
+    name: ClassVar[str] = "laplace"
+    draw: ClassVar[draws.Draw] = staticmethod(draws.laplace)
+
+
+@dataclass(frozen=True)
+class GaussianNoise(_Noise):
+    """Add N(0, σ²) to every parameter, the whole item table included.
+
+    Attributes:
+        scale: σ, the standard deviation, in units of the parameters (not of the clip).
+        uploads: "dense" or "padded".
+        padded_rows: number of rows that every client sends, with "padded".
+
+    Raises:
+        UserError: the scale is not positive, or ``uploads`` would show the touched rows.
+    """
+
+    name: ClassVar[str] = "gaussian"
+    draw: ClassVar[draws.Draw] = staticmethod(draws.normal)
+
+
+def _power(value: Rows | Tensor, order: int) -> Tensor:
+    """Sum of absolute values or of squares of each client's part, ``(C,)``."""
+    if isinstance(value, Tensor):
+        flat = value[:, None].flatten(1)
+        return flat.abs().sum(1) if order == 1 else flat.square().sum(1)
+    if order == 2:
+        return value.squared_norm()
+    wire = value.wire()
+    if isinstance(wire, DenseRows):
+        return wire.values.abs().sum((1, 2))
+    norm = wire.values.new_zeros(wire.n_clients)
+    return norm.index_add_(0, wire.index.rows, wire.values.abs().sum(1))
+
+
+def _scaled(value: Any, factor: Tensor) -> Any:
+    if isinstance(value, Tensor):
+        return value * factor.reshape(-1, *[1] * (value.dim() - 1))
+    return value.scaled(factor)
+
+
+def _check_memory(rows: TouchedRows | DenseRows) -> None:
+    one = rows.n_rows * rows.width * rows.element_size
+    if rows.n_clients * one > MAX_DENSE_BYTES:
+        fitting = max(1, MAX_DENSE_BYTES // (8 * one))
+        raise UserError(
+            f"dense uploads of {rows.n_clients} clients at once need "
+            f"{rows.n_clients * one / 2**30:.1f} GiB: set engine.chunk to {fitting} or less"
+        )

@@ -1,0 +1,86 @@
+"""The protocol of an algorithm as a table: what goes down, what leaves, what it reveals."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from docstring_parser import DocstringStyle, parse
+
+from coterie.core.client import Client
+from coterie.core.messages import Down, Report, Up, declared
+from coterie.core.privacy.parameters import PARAMETERS
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+COLUMNS = ("step", "direction", "message", "field", "content", "reveals", "depends on", "noise")
+
+
+def protocol_table(client_class: type[Client[Any]]) -> list[dict[str, str]]:
+    """List every field that crosses the boundary, from the annotations of the client's steps.
+
+    The column "depends on" names the private fields that may influence an upload (a test checks
+    it); "noise" says whether clipping and noise, when set, cover the field.
+
+    Raises:
+        TypeError: an upload's field is not declared with `leaves`.
+    """
+    rows: list[dict[str, str]] = []
+    for step, down, up in client_class.steps():
+        if down is not None and issubclass(down, Down):
+            rows += [_row(step, "down", down, *field) for field in _contents(down)]
+        if up is not None and issubclass(up, Up):
+            rows += _leaving(step, up)
+    return rows
+
+
+def to_markdown(rows: list[dict[str, str]]) -> str:
+    r"""Render the table as markdown.
+
+    Example:
+        >>> print(to_markdown([dict.fromkeys(COLUMNS, "a|b")]).splitlines()[2])
+        | a\|b | a\|b | a\|b | a\|b | a\|b | a\|b | a\|b | a\|b |
+    """
+    lines = [list(COLUMNS), ["---"] * len(COLUMNS)]
+    lines += [[row[name].replace("|", "\\|") for name in COLUMNS] for row in rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+
+def to_rich(rows: list[dict[str, str]], title: str | None = None) -> Table:
+    """Render the table for a terminal; what leaves a client is bold."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, show_lines=False)
+    for name in COLUMNS:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        style = "bold" if row["direction"] == "up" else "dim"
+        table.add_row(*(Text(row[name]) for name in COLUMNS), style=style)
+    return table
+
+
+def _leaving(step: str, up: type[Up]) -> list[dict[str, str]]:
+    rows = []
+    for leaf in declared(up):
+        covered = leaf.reveals in PARAMETERS and not issubclass(up, Report)
+        row = _row(step, "up", up, leaf.name, leaf.what)
+        row["reveals"] = leaf.reveals.value
+        row["depends on"] = ", ".join(sorted(leaf.depends_on)) or "-"
+        row["noise"] = "covered" if covered else "not covered"
+        rows.append(row)
+    return rows
+
+
+def _row(step: str, way: str, message: type, field: str, content: str) -> dict[str, str]:
+    cells = (step, way, message.__name__, field, content, "-", "-", "-")
+    return dict(zip(COLUMNS, cells, strict=True))
+
+
+def _contents(message: type[Down]) -> list[tuple[str, str]]:
+    """Names of a message's fields with their text in the docstring's "Attributes"."""
+    text = parse(message.__doc__ or "", DocstringStyle.GOOGLE)
+    words = {p.arg_name: " ".join((p.description or "").split()) for p in text.params}
+    fields = dataclasses.fields(message)
+    return [(field.name, words.get(field.name, "").rstrip(".") or field.name) for field in fields]
