@@ -1,0 +1,144 @@
+"""Local data of clients as samples: features, labels, whatever a loss takes, end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.core.ragged import Ragged
+from coterie.core.seeding import Key, shuffle_rows
+
+
+@dataclass(frozen=True)
+class SampleData:
+    """Samples of C clients, without padding.
+
+    Client c owns the samples ``offsets[c]`` to ``offsets[c + 1]``.
+
+    Attributes:
+        ids: ``(C,)`` int64, ascending client ids.
+        samples: fields by name, each ``(n, ...)``.
+        offsets: ``(C + 1,)`` int64, ascending, from 0 to n.
+
+    Raises:
+        ValueError: the lengths do not fit together.
+
+    Example:
+        >>> data = SampleData.from_clients([{"x": torch.ones(2)}, {"x": torch.zeros(3)}])
+        >>> data.lengths.tolist(), data.take(torch.tensor([1])).samples["x"].tolist()
+        ([2, 3], [0.0, 0.0, 0.0])
+    """
+
+    ids: Tensor
+    samples: dict[str, Tensor]
+    offsets: Tensor
+
+    def __post_init__(self) -> None:
+        if self.offsets.shape != (self.ids.numel() + 1,):
+            raise ValueError(f"{self.ids.numel()} clients need one offset more than clients")
+        if int(self.offsets[0]) != 0 or bool((self.lengths < 0).any()):
+            raise ValueError("offsets of samples must start at 0 and ascend")
+        for name, values in self.samples.items():
+            if values.shape[:1] != (int(self.offsets[-1]),):
+                raise ValueError(f"samples '{name}' must hold {int(self.offsets[-1])} rows")
+
+    @staticmethod
+    def from_clients(
+        clients: Sequence[dict[str, Tensor]], ids: Sequence[int] | None = None
+    ) -> SampleData:
+        """Stack the samples of clients, each a dict of ``(n_c, ...)``.
+
+        Args:
+            clients: at least one.
+            ids: ascending; 0, 1, … by default.
+        """
+        samples = {name: torch.cat([client[name] for client in clients]) for name in clients[0]}
+        lengths = [len(next(iter(client.values()))) for client in clients]
+        offsets = torch.tensor([0, *lengths]).cumsum(0)
+        numbers = range(len(clients)) if ids is None else ids
+        return SampleData(torch.tensor(list(numbers), dtype=torch.int64), samples, offsets)
+
+    def __len__(self) -> int:
+        return self.ids.numel()
+
+    @property
+    def lengths(self) -> Tensor:
+        """Number of samples of each client, ``(C,)`` int64."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def take(self, index: Tensor) -> SampleData:
+        """Data of the clients at the positions ``index``, ``(K,)`` int64."""
+        places = Ragged(torch.arange(int(self.offsets[-1])), self.offsets).take(index)
+        samples = {name: values[places.values] for name, values in self.samples.items()}
+        return SampleData(self.ids[index], samples, places.offsets)
+
+
+class MiniBatches:
+    """Shuffled mini-batches of a chunk of clients, in the form that `coterie.core.local.fit` takes.
+
+    Every epoch shuffles a client's samples anew and cuts them into ⌈n_c / B⌉ batches; the last one
+    may be smaller.
+
+    Args:
+        data: of C clients.
+        epochs: local epochs E.
+        batch_size: B; None = all samples of a client in one batch (B = ∞), unshuffled.
+        key: the clients' keys, ``state`` of shape ``(C,)``.
+
+    Attributes:
+        steps: ``(C,)`` int64, number of batches of each client: E ⌈n_c / B⌉.
+
+    Example:
+        >>> data = SampleData.from_clients([{"x": torch.ones(2)}, {"x": torch.zeros(1)}])
+        >>> batches = MiniBatches(data, 1, None, Key.from_seed(0).fold(data.ids))
+        >>> batches.steps.tolist(), batches(0, torch.tensor([0, 1]))["mask"].tolist()
+        ([1, 1], [[True, True], [True, False]])
+    """
+
+    def __init__(self, data: SampleData, epochs: int, batch_size: int | None, key: Key) -> None:
+        longest = int(data.lengths.max()) if len(data) else 0
+        self._size = max(longest if batch_size is None else batch_size, 1)
+        self._data = data
+        self._per_epoch = batch_counts(data.lengths, batch_size)
+        several = bool((self._per_epoch > 1).any())
+        self._order = _shuffles(data, epochs if several else 0, key)
+        self.steps = epochs * self._per_epoch
+
+    def __call__(self, number: int, rows: Tensor) -> dict[str, Tensor]:
+        """Batch ``number`` of the clients ``rows``, which all must have that many; see `fit`."""
+        epoch = number // self._per_epoch[rows]
+        done = number % self._per_epoch[rows] * self._size
+        sizes = (self._data.lengths[rows] - done).clamp(max=self._size)
+        column = torch.arange(int(sizes.max()))
+        # Padding repeats a sample of the client, so that no loss meets a value it cannot take.
+        place = column.minimum(sizes[:, None] - 1) + (self._data.offsets[rows] + done)[:, None]
+        if self._order.numel():
+            place = self._order[epoch[:, None], place]
+        batch = {name: values[place] for name, values in self._data.samples.items()}
+        if bool((sizes < column.numel()).any()):
+            batch["mask"] = column < sizes[:, None]
+        return batch
+
+
+def batch_counts(lengths: Tensor, batch_size: int | None) -> Tensor:
+    """Batches in one epoch of each client, ``(C,)`` int64.
+
+    Args:
+        lengths: ``(C,)`` numbers of samples.
+        batch_size: None = one batch.
+    """
+    if batch_size is None:
+        return (lengths > 0).long()
+    return (lengths + batch_size - 1) // batch_size
+
+
+def _shuffles(data: SampleData, epochs: int, key: Key) -> Tensor:
+    """Where each place of each epoch's order finds its sample, ``(E, n)``."""
+    owners = Ragged(torch.empty(int(data.offsets[-1])), data.offsets)
+    row, position = owners.rows, owners.positions
+    keys = [key.fold("epoch", epoch).take(row) for epoch in range(epochs)]
+    orders = [shuffle_rows(each, row, position) for each in keys]
+    return torch.stack(orders) if orders else torch.empty(0, 0, dtype=torch.int64)

@@ -1,0 +1,223 @@
+"""Local training of a chunk of clients: the same steps for every row of stacked parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+
+from coterie.core import tree
+from coterie.core.row_optimizer import Params, RowAdam, RowOptimizer, RowSGD, RowState
+from coterie.core.stacking import by_rows, concatenate, stacked
+
+Batch = dict[str, Tensor]
+Loss = Callable[[Params, Batch], Tensor]
+
+
+class Batches(Protocol):
+    """Batches of a chunk of clients, made when they are needed.
+
+    A batch is a dict of tensors with two leading axes ``(K, B, ...)``: K clients, B samples. Where
+    clients have unequal numbers of samples, the shorter ones are padded (with finite values) and
+    ``batch["mask"]``, ``(K, B)`` bool, says which samples count; where all are equal there is no
+    mask. `masked` turns a loss that knows no mask into one that obeys it.
+    """
+
+    def __call__(self, number: int, rows: Tensor) -> Batch:
+        """Batch ``number`` (from 0) of the clients at the positions ``rows``, ``(K,)`` int64."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What local training gives.
+
+    Attributes:
+        params: each ``(C, ...)``.
+        state: of the optimizers.
+        loss: ``(C,)`` mean loss over the steps of each client; 0 for a client without steps.
+    """
+
+    params: Params
+    state: RowState
+    loss: Tensor
+
+
+def fit(
+    loss: Loss,
+    params: Params,
+    batches: Batches,
+    opt: RowOptimizer,
+    lr: float | Tensor,
+    steps: int | Tensor,
+    *,
+    state: RowState | None = None,
+    clip: float | Tensor | None = None,
+) -> Fitted:
+    """Train C clients side by side, each with its own number of steps.
+
+    The clients are sorted by their number of steps and those that have finished leave the stack,
+    so nothing moves them and no work is done for them.
+
+    Args:
+        loss: ``loss(params, batch) -> ()`` of one client (no client axis); it must be a pure
+            function without random draws.
+        params: each ``(C, ...)``.
+        batches: gives the stacked batches.
+        opt: the optimizer.
+        lr: learning rate, one for all or ``(C,)``.
+        steps: number of steps, one for all or ``(C,)`` int64.
+        state: of the optimizers, to go on from; None = a fresh start.
+        clip: largest gradient norm, one for all or ``(C,)``.
+
+    Example:
+        >>> def loss(params, batch):
+        ...     return (params["w"] - batch["x"]).square().sum()
+        >>> x = torch.tensor([[1.0], [2.0]])
+        >>> fitted = fit(loss, {"w": torch.zeros(2)}, lambda number, rows: {"x": x[rows]},
+        ...              RowSGD(), 0.5, torch.tensor([0, 1]))
+        >>> fitted.params["w"].tolist()
+        [0.0, 2.0]
+    """
+    first = next(iter(params.values()))
+    n_clients = first.shape[0]
+    job = _Job(
+        loss=loss,
+        batches=batches,
+        opt=opt,
+        start=Fitted(params, state or opt.begin(params), first.new_zeros(n_clients)),
+        lr=_per_row(lr, n_clients),
+        clip=None if clip is None else _per_row(clip, n_clients),
+        steps=torch.as_tensor(steps).expand(n_clients),
+    )
+    rows = torch.arange(n_clients)
+    return by_rows(job.run, rows) if n_clients else job.start
+
+
+def losses(loss: Loss, params: Params, batches: Batches, rows: Tensor) -> Tensor:
+    """Losses ``(K,)`` of the clients ``rows`` on their first batch, all with the same parameters.
+
+    Args:
+        loss: of one client.
+        params: of one client, without client axis.
+        batches: gives the stacked batches.
+        rows: ``(K,)`` int64 positions, K at least 1.
+    """
+
+    def run(rows: Tensor) -> Tensor:
+        shared = {name: value.expand(rows.numel(), *value.shape) for name, value in params.items()}
+        return stacked(loss)(shared, batches(0, rows))
+
+    return by_rows(run, rows)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The arguments of `fit`, one a client."""
+
+    loss: Loss
+    batches: Batches
+    opt: RowOptimizer
+    start: Fitted
+    lr: Tensor
+    clip: Tensor | None
+    steps: Tensor
+
+    def run(self, rows: Tensor) -> Fitted:
+        """Train the clients at some positions, ``(K,)`` int64."""
+        steps = self.steps[rows]
+        order = torch.argsort(steps, descending=True, stable=True)
+        rows, steps = rows[order], steps[order]
+        now = tree.take(self.start, rows)
+        slope = stacked(grad_and_value(self.loss))
+        done: list[Fitted] = []
+        for number in range(int(steps[0])):
+            active = int((steps > number).sum())
+            if active < rows.numel():
+                done.append(_cut(now, active, None))
+                now, rows = _cut(now, 0, active), rows[:active]
+            grads, value = slope(now.params, self.batches(number, rows))
+            clip = None if self.clip is None else self.clip[rows]
+            params, state = self.opt.step(now.params, grads, now.state, self.lr[rows], clip=clip)
+            now = Fitted(params, state, now.loss + value)
+        end = concatenate([now, *reversed(done)])
+        mean = Fitted(end.params, end.state, end.loss / steps.clamp(min=1))
+        return tree.take(mean, torch.argsort(order))
+
+
+def pure_loss(module: nn.Module) -> Loss:
+    """Loss of a module as a function of its parameters: ``module.loss(batch)`` made pure."""
+    called = _CallsLoss(module)
+
+    def loss(params: Params, batch: Batch) -> Tensor:
+        named = {f"module.{name}": value for name, value in params.items()}
+        return functional_call(called, named, (batch,))
+
+    return loss
+
+
+def masked(loss: Loss) -> Loss:
+    """Make a loss obey a batch's mask.
+
+    Args:
+        loss: of one client; the mean over the samples of its batch of something that depends on
+            one sample. It need not know of masks.
+
+    Returns:
+        The loss over the samples that count. Batches without a mask go to ``loss`` itself.
+    """
+
+    def obeying(params: Params, batch: Batch) -> Tensor:
+        if "mask" not in batch:
+            return loss(params, batch)
+        samples = {name: value for name, value in batch.items() if name != "mask"}
+        mask = batch["mask"]
+        values = per_sample(loss, params, samples)
+        return torch.where(mask, values, 0.0).sum() / mask.sum()
+
+    return obeying
+
+
+def per_sample(loss: Loss, params: Params, samples: Batch) -> Tensor:
+    """Losses ``(B,)`` of single samples: each is a batch of one."""
+    alone = {name: value.unsqueeze(1) for name, value in samples.items()}
+    return stacked(lambda sample: loss(params, sample))(alone)
+
+
+class _CallsLoss(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.module.loss(batch)  # type: ignore[operator]
+
+
+def _per_row(value: float | Tensor, n_clients: int) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64).expand(n_clients)
+
+
+def _cut(fitted: Fitted, start: int, end: int | None) -> Fitted:
+    return tree.map_tensors(lambda leaf: leaf[start:end], fitted)
+
+
+__all__ = [
+    "Batch",
+    "Batches",
+    "Fitted",
+    "Loss",
+    "Params",
+    "RowAdam",
+    "RowOptimizer",
+    "RowSGD",
+    "RowState",
+    "fit",
+    "losses",
+    "masked",
+    "per_sample",
+    "pure_loss",
+]
