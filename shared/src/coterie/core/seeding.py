@@ -22,14 +22,17 @@ _MIX2 = 0x94D049BB133111EB - (1 << 64)
 
 def _shift(x: Tensor, bits: int) -> Tensor:
     """Logical right shift of int64 (torch's own is arithmetic)."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+    return (x >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _mix(x: Tensor) -> Tensor:
+    """One output of SplitMix64 for each int64 state."""
     x = x + _GOLDEN
-    x = (x ^ _shift(x, 30)) * _MIX1
-    x = (x ^ _shift(x, 27)) * _MIX2
-    return x ^ _shift(x, 31)
+    for bits, factor in ((30, _MIX1), (27, _MIX2), (31, 1)):
+        x ^= _shift(x, bits)
+        if factor != 1:
+            x *= factor
+    return x
 
 
 @dataclass(frozen=True)
@@ -68,13 +71,13 @@ class Key:
         return Key(self.state[index])
 
     def bits(self, counter: Tensor) -> Tensor:
-        """Hash counters: 64 random bits each, as int64.
+        """Hash counters: 64 random bits each, as int64; number ``counter`` of SplitMix64's stream.
 
         Args:
             counter: int64, any shape that broadcasts against ``state``; draws with the same
                 counter are the same.
         """
-        return _mix(self.state ^ _mix(counter))
+        return _mix(self.state + counter * _GOLDEN)
 
     def uniform(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Uniform numbers in [0, 1): ``(*shape)`` for a single key, ``(C, *shape)`` for C keys."""
@@ -95,7 +98,7 @@ class Key:
 
     def integers(self, high: Tensor | int, counter: Tensor) -> Tensor:
         """Uniform integers in [0, high), one a counter (``high`` far below 2^31)."""
-        return (_shift(self.bits(counter), 32) * high) >> 32
+        return _shift(self.bits(counter), 32).mul_(high).bitwise_right_shift_(32)
 
     def seed(self) -> int:
         """A seed for a foreign generator (numpy, scikit-learn), in [0, 2^31)."""
@@ -111,7 +114,7 @@ class Key:
     def _grid(self, shape: tuple[int, ...]) -> Tensor:
         count = torch.arange(int(torch.tensor(shape).prod()) if shape else 1).reshape(shape or ())
         state = self.state.reshape(self.state.shape + (1,) * len(shape))
-        return _mix(state ^ _mix(count))
+        return _mix(state + count * _GOLDEN)
 
 
 def unit(bits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -126,11 +129,11 @@ def shuffle_rows(key: Key, row: Tensor, position: Tensor) -> Tensor:
 
     Args:
         key: one key an element, ``state`` of shape ``(n,)``; equal within a row.
-        row: ``(n,)`` int64 row numbers below 2^20, ascending.
+        row: ``(n,)`` int64 row numbers below 2^20.
         position: ``(n,)`` int64 position of each element in its row.
 
     Returns:
-        ``(n,)`` int64 indices: rows stay in order, the elements of a row are permuted.
+        ``(n,)`` int64 indices: by ascending row, the elements of a row in random order.
 
     Example:
         >>> row, position = torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1, 2, 0])

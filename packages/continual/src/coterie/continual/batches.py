@@ -98,10 +98,14 @@ def _draw_epoch(
 ) -> tuple[Tensor, Tensor, Tensor, int]:
     """Samples of one pass: item, batch number and user of each, positives first."""
     negative = sample_negatives(key.fold("negatives"), train, n_items, negatives)
-    row = train.rows
+    row, position = train.rows, train.positions
     user = torch.cat([row, row.repeat_interleave(negatives)])
     item = torch.cat([train.values, negative])
-    number = _batch_numbers(key.fold("shuffle"), train.lengths, user, negatives, batch_size)
+    repetition = torch.arange(1, negatives + 1)
+    identity = torch.cat([position, (position[:, None] + (repetition << 32)).reshape(-1)])
+    number = _batch_numbers(
+        key.fold("shuffle"), train.lengths, user, identity, negatives, batch_size
+    )
     known = item >= 0  # -1: a user who has consumed every item has no negatives
     n_positive = train.values.numel()
     if not bool(known.all()):
@@ -110,20 +114,19 @@ def _draw_epoch(
 
 
 def _batch_numbers(
-    key: Key, lengths: Tensor, user: Tensor, negatives: int, batch_size: int
+    key: Key, lengths: Tensor, user: Tensor, identity: Tensor, negatives: int, batch_size: int
 ) -> Tensor:
-    """Batch of each sample after a shuffle within its user; users with one batch need none."""
+    """Batch of each sample after a shuffle within its user; users with one batch need none.
+
+    ``identity`` numbers the samples of a user, so that the shuffle does not depend on the chunk.
+    """
     number = torch.zeros_like(user)
     many = (lengths * (1 + negatives) > batch_size)[user].nonzero().flatten()
     if not many.numel():
         return number
-    # Order the samples of these users by user; their place in it is their identity.
-    by_user = many[torch.argsort(user[many], stable=True)]
-    row = user[by_user]
-    start = torch.zeros_like(lengths)
-    counts = torch.bincount(row, minlength=lengths.numel())
-    start[1:] = counts.cumsum(0)[:-1]
-    position = torch.arange(row.numel()) - start[row]
-    shuffled = by_user[shuffle_rows(key.take(row), row, position)]
-    number[shuffled] = position // batch_size
+    row, place = user[many], identity[many]
+    shuffled = many[shuffle_rows(key.take(row), row, place)]
+    sizes = torch.bincount(row, minlength=lengths.numel())
+    start = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    number[shuffled] = (torch.arange(row.numel()) - start) // batch_size
     return number

@@ -201,8 +201,9 @@ class LocalTraining:
         """Add the batch's mean BCE and the number of replayed items to the users' sums."""
         users = self.batches.owner[term]
         # BCE(s, y) summed over the batch: drawn * softplus(s) - positive * s.
-        loss = torch.nn.functional.softplus(scores).mul_(self.batches.drawn[term]).sum(1)
-        loss -= (scores * self.batches.positive[term]).sum(1)
+        softplus = scores.clamp(-80, 80).exp_().log1p_()
+        loss = torch.einsum("ai,ai->a", softplus, self.batches.drawn[term])
+        loss -= torch.einsum("ai,ai->a", scores, self.batches.positive[term])
         self.loss[users] += loss / self.batches.size[term]
         if replay is not None:
             count = (replay.weights != 0).sum(1).to(self.replayed.dtype)
