@@ -5,6 +5,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from coterie.core.errors import UserError
+
+
+def at_least(key: str, value: float | None, low: float) -> None:
+    """Check the range of a setting; None stands for a default and passes.
+
+    Raises:
+        UserError: the value is below ``low``.
+
+    Example:
+        >>> at_least("rounds", 0, 1)
+        Traceback (most recent call last):
+        ...
+        coterie.core.errors.UserError: 'rounds' must be at least 1, not 0
+    """
+    if value is not None and value < low:
+        raise UserError(f"'{key}' must be at least {low:g}, not {value:g}")
+
+
+def between(key: str, value: float | None, low: float, high: float) -> None:
+    """Check that a setting is above ``low`` and at most ``high``; None passes.
+
+    Raises:
+        UserError: it is not.
+
+    Example:
+        >>> between("participation", 1.5, 0, 1)
+        Traceback (most recent call last):
+        ...
+        coterie.core.errors.UserError: 'participation' must be above 0 and at most 1, not 1.5
+    """
+    if value is not None and not low < value <= high:
+        raise UserError(f"'{key}' must be above {low:g} and at most {high:g}, not {value:g}")
+
 
 @dataclass(frozen=True)
 class DataSettings:
@@ -19,6 +53,9 @@ class DataSettings:
     min_interactions: int | None = None
     """k of the k-core filter; default is what the literature uses with the data set."""
 
+    def __post_init__(self) -> None:
+        at_least("data.min_interactions", self.min_interactions, 0)
+
 
 @dataclass(frozen=True)
 class EngineSettings:
@@ -30,6 +67,10 @@ class EngineSettings:
     """Floating-point type of all parameters."""
     threads: int | None = None
     """Threads of torch; default is torch's own choice."""
+
+    def __post_init__(self) -> None:
+        at_least("engine.chunk", self.chunk, 1)
+        at_least("engine.threads", self.threads, 1)
 
 
 @dataclass(frozen=True)
@@ -47,6 +88,13 @@ class PrivacySettings:
     uploads: Literal["touched", "dense"] = "touched"
     """Upload the rows a client touched, or the whole table, which hides which ones those are."""
 
+    def __post_init__(self) -> None:
+        between("privacy.clip", self.clip, 0, float("inf"))
+        at_least("privacy.scale", self.scale, 0)
+        between("privacy.delta", self.delta, 0, 1)
+        if self.noise != "none" and self.clip is None:
+            raise UserError("'privacy.noise' needs a clipping norm, say: --privacy.clip 1.0")
+
 
 @dataclass(frozen=True)
 class LoggerSettings:
@@ -63,6 +111,10 @@ class LoggerSettings:
     histogram_every: int = 10
     """Rounds between two histograms over clients."""
 
+    def __post_init__(self) -> None:
+        at_least("logger.client_rows", self.client_rows, 0)
+        at_least("logger.histogram_every", self.histogram_every, 1)
+
 
 @dataclass(frozen=True)
 class RunSettings:
@@ -78,3 +130,8 @@ class RunSettings:
     """Rounds between two checkpoints."""
     progress: bool = True
     """Show a progress bar."""
+
+    def __post_init__(self) -> None:
+        at_least("run.checkpoint_every", self.checkpoint_every, 1)
+        if self.name is not None and (self.name in ("", ".", "..") or "/" in self.name):
+            raise UserError(f"'run.name' must be the name of a folder, not '{self.name}'")

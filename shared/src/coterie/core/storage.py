@@ -1,0 +1,85 @@
+"""Files written in one step or not at all, with errors of the disk as one line. Torch-free."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import UserError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an error of the disk below ``path`` into one line for the user.
+
+    Raises:
+        UserError: the disk is full, or ``path`` cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, path) from None
+
+
+def storage_error(error: OSError, path: Path) -> UserError:
+    """Say in one line what is wrong with the disk.
+
+    Example:
+        >>> storage_error(OSError(errno.ENOSPC, "No space"), Path("runs"))
+        UserError('no space left for runs: free some, or choose another folder by --out DIR')
+    """
+    if error.errno in _FULL:
+        return UserError(
+            f"no space left for {path}: free some, or choose another folder by --out DIR"
+        )
+    reason = (error.strerror or str(error)).lower()
+    return UserError(f"cannot write {path} ({reason}): choose another folder by --out DIR")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under a temporary name, then rename it.
+
+    Raises:
+        UserError: the disk is full, or the folder cannot be written; the old file stays.
+    """
+    with writing(path):
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON as `write_text` does; numbers that are not finite become null."""
+    write_text(path, json.dumps(finite(content), indent=2, ensure_ascii=False) + "\n")
+
+
+def finite(content: Any) -> Any:
+    """Replace NaN and infinity by None, which JSON has a word for.
+
+    Example:
+        >>> finite({"a": [1.5, float("nan")]})
+        {'a': [1.5, None]}
+    """
+    if isinstance(content, dict):
+        return {str(key): finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [finite(value) for value in content]
+    if isinstance(content, float) and content - content != 0.0:
+        return None
+    return content
