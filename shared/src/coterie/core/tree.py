@@ -76,7 +76,7 @@ def take(tree: T, index: Tensor) -> T:
     if isinstance(tree, Tensor):
         return tree[index]  # type: ignore[return-value]
     if hasattr(tree, "take"):
-        return tree.take(index)  # type: ignore[no-any-return]
+        return tree.take(index)
     if not _is_node(tree):
         return tree
     new = {name: take(child, index) for name, child in children(tree)}

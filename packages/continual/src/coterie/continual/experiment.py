@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 from coterie.continual.algorithm import F3CRec
@@ -11,6 +12,7 @@ from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
 from coterie.core.data.blocks import Block, Stream, temporal_blocks
 from coterie.core.data.catalogue import load
+from coterie.core.data.interactions import Interactions
 from coterie.core.data.kcore import k_core
 from coterie.core.data.names import default_core
 from coterie.core.data.splits import split_block
@@ -49,6 +51,15 @@ class Experiment:
         """What the clients of each block may read."""
         return [self._block_data(block) for block in self.stream.blocks]
 
+    @property
+    def interactions(self) -> Interactions:
+        """The filtered interactions; users and items numbered by first appearance in time."""
+        return self.stream.interactions
+
+    def describe_data(self) -> list[dict[str, int | float]]:
+        """Tabulate the blocks as the paper's Table 1 does."""
+        return self.stream.statistics()
+
     def client(self) -> ContinualClient:
         """Build the client half."""
         return ContinualClient(self.settings)
@@ -67,7 +78,11 @@ class Experiment:
             monitor=f"eval/ndcg@{settings.top_k}",
         )
 
-    def final_metrics(self, results: dict[str, float]) -> dict[str, float]:
+    def reference(self) -> dict[str, float]:
+        """The paper's Table 2 for this method, backbone and data set."""
+        return {}
+
+    def final_metrics(self, results: Mapping[str, float]) -> dict[str, float]:
         """Average the tests of the blocks after the first, as the paper's tables do."""
         last = len(self.stream.blocks) - 1
         averages = {}
@@ -75,7 +90,7 @@ class Experiment:
             metric = f"{name}@{self.settings.top_k}"
             values = [results[f"test/block{t}/{metric}"] for t in range(1, last + 1)]
             averages[f"test/average/{metric}"] = sum(values) / len(values)
-        return results | averages
+        return dict(results) | averages
 
     def _block_data(self, block: Block) -> BlockData:
         data = self.settings.data

@@ -1,0 +1,40 @@
+"""The privacy budget: ε spent so far, noted after every round."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import lightning
+
+from coterie.core.callbacks.contract import rounds_of
+from coterie.core.privacy.build import accountant
+from coterie.core.settings import PrivacySettings
+
+
+class PrivacyBudget(lightning.Callback):
+    """Note ``privacy/epsilon`` of a client in every round so far, against the server.
+
+    Nothing is noted where nothing is guaranteed (noise without a clip).
+    """
+
+    def __init__(self, settings: PrivacySettings) -> None:
+        self.accountant = accountant(settings)
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *_: Any
+    ) -> None:
+        """Count the round."""
+        journal = rounds_of(pl_module).journal
+        self.accountant.step()
+        epsilon = self.accountant.epsilon()
+        if math.isfinite(epsilon):
+            journal.scalar("privacy/epsilon", epsilon)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Rounds so far, for a resumed run."""
+        return self.accountant.to_plain()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore `state_dict`."""
+        self.accountant.load_plain(state_dict)

@@ -1,0 +1,87 @@
+"""What a paper gives to the command line: one run's data, halves and description."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from coterie.core.data.interactions import Interactions
+from coterie.core.federation import Federation
+from coterie.core.settings import (
+    DataSettings,
+    EngineSettings,
+    LoggerSettings,
+    PrivacySettings,
+    RunSettings,
+)
+
+
+class PaperSettings(Protocol):
+    """The settings that every paper has beside its own."""
+
+    @property
+    def method(self) -> str:
+        """Method of the paper, or a baseline."""
+        ...
+
+    @property
+    def reading(self) -> str:
+        """Reading of the paper: recommended, literal or released."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Seed of everything random."""
+        ...
+
+    @property
+    def data(self) -> DataSettings:
+        """Which interactions."""
+        ...
+
+    @property
+    def engine(self) -> EngineSettings:
+        """How clients are simulated."""
+        ...
+
+    @property
+    def privacy(self) -> PrivacySettings:
+        """Clipping and noise."""
+        ...
+
+    @property
+    def logger(self) -> LoggerSettings:
+        """Where numbers go."""
+        ...
+
+    @property
+    def run(self) -> RunSettings:
+        """Run folder and progress."""
+        ...
+
+
+class Experiment(Protocol):
+    """One (paper, data, method, seed)."""
+
+    settings: Any  # PaperSettings, with everything the reading leaves open filled in
+
+    @property
+    def interactions(self) -> Interactions:
+        """The data as the clients' ids and item numbers refer to it."""
+        ...
+
+    def federation(self) -> Federation:
+        """Build both halves and the clients' data."""
+        ...
+
+    def describe_data(self) -> list[dict[str, Any]]:
+        """Tabulate the data, one row a block."""
+        ...
+
+    def final_metrics(self, results: Mapping[str, float]) -> dict[str, float]:
+        """Add averages to the final measurements of a run."""
+        ...
+
+    def reference(self) -> dict[str, float]:
+        """The paper's values of the same measurements; empty where it has none."""
+        ...

@@ -1,0 +1,142 @@
+"""`coterie train`: run a paper's experiment under a Lightning Trainer, in a run folder."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from coterie.core.callbacks.budget import PrivacyBudget
+from coterie.core.callbacks.checkpoints import LAST, AtomicCheckpointIO, Checkpoints
+from coterie.core.callbacks.costs import Costs
+from coterie.core.callbacks.csv import CsvLog
+from coterie.core.callbacks.progress import RoundProgress
+from coterie.core.callbacks.refusals import Refusals
+from coterie.core.callbacks.stream import StreamScore
+from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
+from coterie.core.dashboard import render
+from coterie.core.errors import UserError
+from coterie.core.experiment import Experiment
+from coterie.core.federation import Federation
+from coterie.core.papers import Paper, load
+from coterie.core.report import show_data, show_results
+from coterie.core.rounds import FederatedModule
+from coterie.core.runfolder import RunFolder
+from coterie.core.schema import values_of
+from coterie.core.storage import writing
+from coterie.core.summary import Summary
+
+
+def train(paper: Paper, settings: Any) -> Path:
+    """Train, log, checkpoint and summarise one run; return its folder.
+
+    Args:
+        paper: which paper.
+        settings: of the paper's settings class.
+
+    Raises:
+        UserError: data, settings or the run folder are unusable; says what to do.
+    """
+    if settings.engine.threads is not None:
+        torch.set_num_threads(settings.engine.threads)
+    experiment: Experiment = load(paper.experiment)(settings)
+    federation = experiment.federation()
+    folder = RunFolder.for_settings(paper, experiment.settings)
+    show_data(paper, experiment)
+    module = FederatedModule(federation)
+    began = time.perf_counter()
+    with writing(folder.path):
+        fit(module, callbacks(paper, experiment, federation, folder), _resume_from(folder))
+        render(folder.path)
+    folder.write_json("ledger.json", module.ledger.rows())
+    summary = Summary(
+        rounds=module.round,
+        metrics=experiment.final_metrics(module.results),
+        reference=experiment.reference(),
+        up_bytes=module.ledger.bytes("up"),
+        down_bytes=module.ledger.bytes("down"),
+        seconds=time.perf_counter() - began,
+    )
+    folder.write_summary(summary)
+    show_results(folder.path, summary)
+    return folder.path
+
+
+def fit(module: FederatedModule, using: list[Callback], resume_from: Path | None = None) -> None:
+    """Run all rounds of a federation.
+
+    Args:
+        module: drives the federation.
+        using: callbacks, in the order in which they see a finished round.
+        resume_from: a checkpoint to go on from.
+
+    Raises:
+        UserError: the checkpoint cannot be read or is of another run.
+    """
+    with _quiet():
+        trainer = lightning.Trainer(
+            accelerator="cpu",
+            max_epochs=-1,  # the server says when a run ends
+            num_sanity_val_steps=0,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=any(isinstance(c, RoundProgress) for c in using),
+            enable_model_summary=False,
+            callbacks=using,
+            plugins=[AtomicCheckpointIO()],
+        )
+        try:
+            trainer.fit(module, ckpt_path=resume_from, weights_only=True)
+        except (RuntimeError, EOFError, KeyError) as error:
+            if resume_from is None or module.round:
+                raise
+            raise UserError(f"checkpoint {resume_from} cannot be read: {error}") from error
+
+
+def callbacks(
+    paper: Paper, experiment: Experiment, federation: Federation, folder: RunFolder
+) -> list[Callback]:
+    """List what happens after every round; the checkpoint is last, so it holds all the others."""
+    settings = experiment.settings
+    monitor = federation.monitor or ""
+    found: list[Callback] = [Costs(), Refusals(), StreamScore(monitor)]
+    if settings.privacy.noise != "none":
+        found.append(PrivacyBudget(settings.privacy))
+    if settings.run.progress:
+        found.append(RoundProgress(federation.rounds, monitor))
+    found.append(CsvLog(folder.path))
+    if settings.logger.wandb != "off":
+        card = RunCard(paper.name, settings.method, settings.data.name, settings.seed)
+        config = values_of(settings)
+        found.append(WandbLog(settings.logger, folder.path, card, config, monitor))
+    found.append(Checkpoints(folder.checkpoints, settings.run.checkpoint_every, monitor))
+    return found
+
+
+def _resume_from(folder: RunFolder) -> Path | None:
+    last = folder.checkpoints / LAST
+    return last if last.is_file() else None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Lightning's advice about hardware, workers and its other products out of the output."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"lightning\..*")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
