@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from coterie.core.dense_rows import DenseRows
 from coterie.core.messages import Down, Report, Reveals, Up, leaves
 from coterie.core.ragged import Ragged
 from coterie.core.rows import FactoredRows, Rows, TouchedRows
@@ -123,6 +124,18 @@ def test_rows_travel_as_int32_numbers_and_values():
     assert torch.equal(back.dense(), rows.wire().dense())
     torch.testing.assert_close(back.sum(), rows.sum())
     assert encode(Table(rows.wire(), torch.tensor([2, 1])), HEADER) == data
+
+
+def test_a_noisy_table_travels_whole():
+    message = Table(DenseRows(torch.randn(3, 5, 2)), torch.tensor([2, 0, 1]))
+    data = encode(message, HEADER)
+    back = decode(data, Table, like=message, clients=3)[0]
+    assert isinstance(back.items, DenseRows)
+    assert torch.equal(back.items.values, message.items.values)
+    with pytest.raises(ProtocolError, match=r"all rows of a table .* expected some rows"):
+        decode(data, Table, like=table())
+    with pytest.raises(ProtocolError, match="2 axes"):
+        decode(forge(data, tensor("items.table", torch.zeros(5, 2))), Table)
 
 
 def test_same_message_same_bytes_whatever_its_memory():

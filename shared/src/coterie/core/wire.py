@@ -1,9 +1,9 @@
 """The bytes of a message: safetensors for tensors, JSON for everything else; never pickle.
 
 A message is flattened by dotted path. Tensors become safetensors entries of that name; changes of
-rows travel as int32 row numbers and values (their `wire` form). Plain values (str, int, float,
-bool, None) and the key lists of dicts go, with the `Header`, into one JSON text of the safetensors
-metadata. Equal messages give equal bytes, bit for bit, NaN included.
+rows travel in their `wire` form: int32 row numbers and values, or the whole table. Plain values
+(str, int, float, bool, None) and the key lists of dicts go, with the `Header`, into one JSON text
+of the safetensors metadata. Equal messages give equal bytes, bit for bit, NaN included.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from coterie.core import tree
+from coterie.core.dense_rows import DenseRows
+from coterie.core.rows import TouchedRows
 from coterie.core.wire_schema import ProtocolError, Schema, check_form, escape, join
 
 VERSION = 1
@@ -127,13 +129,7 @@ def _flatten(node: Any, path: str, tensors: dict[str, Tensor], static: dict[str,
     if isinstance(node, Tensor):
         tensors[path] = node
     elif hasattr(node, "wire"):
-        rows = node.wire()
-        if rows.n_rows > torch.iinfo(torch.int32).max:
-            raise ProtocolError(f"field {path!r} has more rows than int32 can number")
-        tensors[join(path, "index")] = rows.index.values.to(torch.int32)
-        tensors[join(path, "offsets")] = rows.index.offsets
-        tensors[join(path, "values")] = rows.values
-        static[join(path, "n_rows")] = rows.n_rows
+        _flatten_rows(node.wire(), path, tensors, static)
     elif isinstance(node, dict):
         if not all(isinstance(key, str) for key in node):
             raise ProtocolError(f"field {path!r} has keys that are not strings")
@@ -147,6 +143,20 @@ def _flatten(node: Any, path: str, tensors: dict[str, Tensor], static: dict[str,
         static[path] = node
     else:
         raise ProtocolError(f"field {path!r} holds a {type(node).__name__}, which cannot travel")
+
+
+def _flatten_rows(
+    rows: TouchedRows | DenseRows, path: str, tensors: dict[str, Tensor], static: dict[str, Any]
+) -> None:
+    if isinstance(rows, DenseRows):
+        tensors[join(path, "table")] = rows.values
+        return
+    if rows.n_rows > torch.iinfo(torch.int32).max:
+        raise ProtocolError(f"field {path!r} has more rows than int32 can number")
+    tensors[join(path, "index")] = rows.index.values.to(torch.int32)
+    tensors[join(path, "offsets")] = rows.index.offsets
+    tensors[join(path, "values")] = rows.values
+    static[join(path, "n_rows")] = rows.n_rows
 
 
 def _open(data: bytes, max_bytes: int) -> tuple[dict[str, Tensor], Any]:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
+from coterie.core.dense_rows import DenseRows
 from coterie.core.ragged import Ragged
 from coterie.core.rows import TouchedRows
 
@@ -115,7 +116,12 @@ class Schema:
         hint = (get_args(kind) or (str, Tensor))[1]
         return {key: self._field(hint, join(path, escape(key))) for key in keys}
 
-    def _rows(self, path: str) -> TouchedRows:
+    def _rows(self, path: str) -> TouchedRows | DenseRows:
+        if join(path, "table") in self._tensors:
+            table = self._tensor(join(path, "table"))
+            if table.dim() != 3:
+                raise ProtocolError(f"field {path!r} has a table of {table.dim()} axes, not 3")
+            return DenseRows(table)
         numbers, offsets = self._tensor(join(path, "index")), self._tensor(join(path, "offsets"))
         values, n_rows = self._tensor(join(path, "values")), self._plain(join(path, "n_rows"))
         if numbers.dtype != torch.int32 or type(n_rows) is not int or n_rows < 0:
@@ -157,7 +163,7 @@ def check_form(message: Any, like: Any, clients: int | None, path: str = "") -> 
     Raises:
         ProtocolError: they differ.
     """
-    if isinstance(message, (Tensor, TouchedRows, Ragged)):
+    if isinstance(message, (Tensor, TouchedRows, DenseRows, Ragged)):
         count = len(message) if isinstance(message, Ragged) else _clients(message)
         if clients is not None and count != clients:
             raise ProtocolError(f"field {path!r} is for {count} clients, not for {clients}")
@@ -183,10 +189,10 @@ def _children(node: Any) -> dict[str, Any]:
     return {}
 
 
-def _clients(message: Tensor | TouchedRows) -> int:
-    if isinstance(message, TouchedRows):
-        return message.n_clients
-    return message.shape[0] if message.dim() else 0
+def _clients(message: Tensor | TouchedRows | DenseRows) -> int:
+    if isinstance(message, Tensor):
+        return message.shape[0] if message.dim() else 0
+    return message.n_clients
 
 
 def _form(value: Any) -> str:
@@ -196,7 +202,8 @@ def _form(value: Any) -> str:
     if isinstance(value, Ragged):
         return f"rows of {value.values.dtype}"
     rows = value.wire()
-    return f"changes of a table {rows.values.dtype} ({rows.n_rows}, {rows.width})"
+    kind = "all" if isinstance(rows, DenseRows) else "some"
+    return f"{kind} rows of a table {rows.values.dtype} ({rows.n_rows}, {rows.width})"
 
 
 def _check_offsets(rows: Ragged, path: str) -> None:
