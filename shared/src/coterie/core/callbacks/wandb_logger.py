@@ -94,6 +94,7 @@ class WandbLog(Callback):
         self.rows = ClientRows(tuple(measures), settings.client_rows)
         self._id: str | None = None
         self._due: dict[str, int] = {}  # measurement -> round of its next histogram
+        self._to_unset: list[str] = []
         self._wandb: Any = None
         self._run: Any = None
         self._table: Any = None
@@ -159,7 +160,9 @@ class WandbLog(Callback):
         online = self.settings.wandb == "online" or "WANDB_SWEEP_ID" in os.environ
         if not online:
             # W&B's own error reporting looks for its server even when the run is offline.
-            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+            self._environ("WANDB_ERROR_REPORTING", "false")
+        # Parts of the client table wait there for a sync; the default is in the home folder.
+        self._environ("WANDB_DATA_DIR", str(self.folder / "wandb"))
         import wandb  # its import takes half a second, and it may be missing
 
         self._wandb = wandb
@@ -186,6 +189,12 @@ class WandbLog(Callback):
             ),
         )
         self._define()
+
+    def _environ(self, name: str, value: str) -> None:
+        """Set what is settable by environment only, until the run is finished."""
+        if name not in os.environ:
+            os.environ[name] = value
+            self._to_unset.append(name)
 
     def _define(self) -> None:
         self._run.define_metric(X_AXIS)
@@ -232,3 +241,5 @@ class WandbLog(Callback):
         if self._run is not None:
             run, self._run = self._run, None
             self._guard(lambda: run.finish(exit_code=code))
+        while self._to_unset:
+            os.environ.pop(self._to_unset.pop(), None)

@@ -1,0 +1,291 @@
+"""An offline W&B run, read back with W&B's own `wandb leet inspect`."""
+
+import json
+import logging
+import os
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import wandb
+
+from coterie.core.callbacks.client_log import ClientRows, histogram
+from coterie.core.callbacks.costs import Costs
+from coterie.core.callbacks.keys import KEYS
+from coterie.core.callbacks.refusals import Refusals
+from coterie.core.callbacks.stream import StreamScore
+from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
+from coterie.core.settings import LoggerSettings
+
+CARD = RunCard("f3crec", "ft", "ml-100k", 3, tags=("smoke",))
+CONFIG = {"method": "ft", "seed": 3, "model": {"dim": 32, "lr": 1.0}, "data": {"name": "ml-100k"}}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def home(tmp_path_factory):
+    """Neither an account nor settings of the machine, and no file outside the run folder."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("WANDB_")]:
+            patch.delenv(name)
+        patch.setenv("HOME", str(folder))
+        patch.setenv("WANDB_CONFIG_DIR", str(folder / "config"))
+        patch.setenv("WANDB_CACHE_DIR", str(folder / "cache"))
+        yield folder
+
+
+def logger_of(folder, **settings):
+    folder.mkdir(exist_ok=True)
+    return WandbLog(LoggerSettings(**{"histogram_every": 2} | settings), folder, CARD, CONFIG)
+
+
+def inspect(file, *options):
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", *options, "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout
+
+
+def records(file):
+    return [json.loads(line) for line in inspect(file).splitlines()]
+
+
+def history_of(lines):
+    return [line["history"]["item"] for line in lines if line["type"] == "history"]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, PretendedRounds, fit):
+    """Folder, wandb folder and records of one run of six rounds in two blocks."""
+    folder = tmp_path_factory.mktemp("run")
+    log = logger_of(folder)
+
+    class Refusing(PretendedRounds):
+        def _measure(self, number):
+            super()._measure(number)
+            self.journal.refuse("update", 900_000_000_004, "NaN or infinity in upload 'items'")
+
+    fit(Refusing(), [Refusals(), Costs(), StreamScore(), log], folder)
+    [file] = folder.glob("wandb/offline-run-*/run-*.wandb")
+    return log, folder / "wandb", records(file)
+
+
+def test_every_round_is_there_with_round_as_step(written):
+    history = history_of(written[2])
+    assert [item["round"] for item in history] == [1, 2, 3, 4, 5, 6]
+    assert [item["_step"] for item in history] == [1, 2, 3, 4, 5, 6]
+    assert [item["block"] for item in history] == [0, 0, 0, 1, 1, 1]
+    assert [item["fed/loss"] for item in history] == [1.0 / r for r in range(1, 7)]
+    assert history[-1]["eval/ndcg@20_stream"] == 0.25
+    assert all(item["fed/refused"] == 1 for item in history)
+    assert history[2]["test/block0/ndcg@20"] == 3.25
+
+
+def test_round_is_the_x_axis_of_every_documented_key(written):
+    metrics = [line["metric"] for line in written[2] if line["type"] == "metric"]
+    axes = {m.get("name", m.get("glob_name")): m.get("step_metric") for m in metrics}
+    assert axes.pop("round") is None
+    assert set(axes.values()) == {"round"}
+    plain = {key.name for key in KEYS if "*" not in key.name} - {"round"}
+    assert plain <= axes.keys()
+    assert {f"{name}/*" for name in ("fed", "eval", "test", "cost", "clients", "f3crec")} <= set(
+        axes
+    )
+
+
+def test_the_summary_keeps_the_largest_validation_score(written):
+    [file] = written[1].glob("offline-run-*/run-*.wandb")
+    summary = json.loads(inspect(file, "--summary"))
+    assert (summary["state"], summary["step"], summary["console"]) == ("finished", 6, [])
+    assert summary["summary"]["eval/ndcg@20"] == {"max": 0.5}
+    metrics = {m["name"]: m for m in (r.get("metric", {}) for r in written[2]) if "name" in m}
+    assert metrics["eval/ndcg@20"]["summary"] == {"max": True}
+
+
+def test_name_group_job_type_tags_and_resolved_settings(written):
+    [run] = [line["run"] for line in written[2] if line["type"] == "run"]
+    assert run["display_name"] == "f3crec-ft-ml-100k-3"
+    assert run["run_group"] == "f3crec/ml-100k"
+    assert run["job_type"] == "federated"
+    assert run["tags"] == ["smoke"]
+    assert run["project"] == "coterie"
+    assert {k: v for k, v in run["config"]["update"].items() if k != "_wandb"} == CONFIG
+
+
+def test_histograms_every_other_round_count_every_client(written):
+    history = history_of(written[2])
+    for item in history:
+        assert ("clients/eval/ndcg@20._type" in item) == (item["round"] % 2 == 1)
+    third = history[2]
+    expected = np.histogram(np.linspace(0, 1, 5) * 3, bins=64)
+    assert third["clients/eval/ndcg@20.values"] == expected[0].tolist()
+    assert third["clients/eval/ndcg@20.bins"] == pytest.approx(expected[1].tolist())
+    assert sum(third["clients/test/ndcg@20.values"]) == 2
+
+
+def test_the_client_table_grows_by_increments(written):
+    log, folder, lines = written
+    history = [item for item in history_of(lines) if "clients/table._type" in item]
+    assert {item["clients/table._type"] for item in history} == {"incremental-table-file"}
+    files = [next(folder.glob(f"*/files/{item['clients/table.path']}")) for item in history]
+    parts = [json.loads(file.read_text()) for file in files]
+    assert {tuple(part["columns"]) for part in parts} == {
+        ("round", "client", "eval/ndcg@20", "test/ndcg@20", "test/recall@20")
+    }
+    rows = [part["data"] for part in parts]
+    rounds = [item["round"] for item in history]
+    assert [{row[0] for row in part} for part in rows] == [{r} for r in rounds]
+    assert [len(part) for part in rows] == [5, 5, 5, 2]  # round 6 measures test for two clients
+    assert rounds == [1, 3, 5, 6]
+    assert rows[0][1][1:] == [log.rows.pseudonym(900_000_000_002), 0.25, None, None]
+
+
+def test_no_private_state_and_no_client_id_leaves(written):
+    everything = b"".join(path.read_bytes() for path in written[1].rglob("*") if path.is_file())
+    assert b"eval/ndcg@20" in everything  # the search does find what is there
+    assert struct.pack("<f", 0.123456789) not in everything
+    assert b"0.12345" not in everything
+    assert b"90000000000" not in everything
+    assert written[0].rows.salt.encode() not in everything
+
+
+def test_no_artifact_but_the_tables_own(written):
+    kinds = {line["artifact"]["type"] for line in written[2] if line["type"] == "artifact"}
+    assert kinds == {"wandb-run-incremental-table"}
+
+
+def test_nothing_is_left_outside_the_run_folder(written, home):
+    left = [path for path in home.rglob("*") if path.is_file()]
+    assert all("/logs/" in str(path) for path in left), left
+    assert "WANDB_DATA_DIR" not in os.environ
+
+
+def test_it_stays_silent(PretendedRounds, fit, tmp_path, capfd):
+    fit(PretendedRounds(rounds=2), [logger_of(tmp_path)], tmp_path)
+    out, err = capfd.readouterr()
+    assert "wandb" not in (out + err).lower()
+
+
+def test_a_resumed_run_has_the_same_id_names_and_axis(PretendedRounds, fit, tmp_path):
+    first, second = logger_of(tmp_path), logger_of(tmp_path)
+    fit(PretendedRounds(rounds=3), [first], tmp_path)
+    fit(PretendedRounds(rounds=5), [second], tmp_path, resume=tmp_path / "last.ckpt")
+    assert second.rows.salt == first.rows.salt
+    folders = sorted(tmp_path.glob("wandb/offline-run-*"))
+    files = [next(folder.glob("*.wandb")) for folder in folders]
+    assert len(files) == 2
+    assert len({file.name for file in files}) == 1
+    steps = sorted(item["_step"] for file in files for item in history_of(records(file)))
+    assert steps == [1, 2, 3, 4, 5]
+
+
+def test_off_writes_nothing(PretendedRounds, fit, tmp_path):
+    fit(PretendedRounds(), [logger_of(tmp_path, wandb="off")], tmp_path)
+    assert not (tmp_path / "wandb").exists()
+
+
+def warned(caplog):
+    return [record.message for record in caplog.records if "W&B" in record.message]
+
+
+def test_a_run_goes_on_where_wandb_cannot_start(
+    PretendedRounds, fit, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(OSError("no space")))
+    module = PretendedRounds()
+    fit(module, [logger_of(tmp_path)], tmp_path)
+    assert module.round == 6
+    assert warned(caplog) == ["W&B logging is off, metrics.csv goes on: OSError: no space"]
+
+
+def test_a_run_goes_on_where_wandb_is_missing(PretendedRounds, fit, tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    module = PretendedRounds()
+    fit(module, [logger_of(tmp_path)], tmp_path)
+    assert module.round == 6
+    [line] = warned(caplog)
+    assert line.endswith("wandb is not installed (pip install wandb)")
+
+
+class FailingRun:
+    """A W&B run whose calls fail from the given number on."""
+
+    def __init__(self, log_fails_at, finish_fails=False):
+        self.rounds, self.codes = [], []
+        self.log_fails_at, self.finish_fails = log_fails_at, finish_fails
+
+    def define_metric(self, *_, **__):
+        pass
+
+    def log(self, line, step, commit):
+        if step >= self.log_fails_at:
+            raise wandb.errors.CommError("the service died")
+        self.rounds.append(step)
+
+    def finish(self, exit_code):
+        self.codes.append(exit_code)
+        if self.finish_fails:
+            raise BrokenPipeError("the service died")
+
+
+@pytest.mark.parametrize(("fails_at", "finish_fails"), [(3, False), (99, True)])
+def test_a_run_goes_on_where_wandb_breaks_on_the_way(
+    PretendedRounds, fit, tmp_path, monkeypatch, caplog, fails_at, finish_fails
+):
+    run = FailingRun(fails_at, finish_fails)
+    monkeypatch.setattr(wandb, "init", lambda **_: run)
+    module = PretendedRounds()
+    with caplog.at_level(logging.WARNING):
+        fit(module, [logger_of(tmp_path)], tmp_path)
+    assert module.round == 6
+    assert run.rounds == list(range(1, min(fails_at, 7)))
+    assert len(warned(caplog)) == 1
+
+
+def test_a_failed_run_is_finished_as_failed(PretendedRounds, fit, tmp_path, monkeypatch):
+    run = FailingRun(99)
+    monkeypatch.setattr(wandb, "init", lambda **_: run)
+    with pytest.raises(RuntimeError, match="the round failed"):
+        fit(PretendedRounds(fail_at=4), [logger_of(tmp_path)], tmp_path)
+    assert run.codes == [1]
+
+
+def test_a_run_of_a_sweeps_agent_is_online_under_the_agents_id(
+    PretendedRounds, fit, tmp_path, monkeypatch
+):
+    asked = {}
+    monkeypatch.setenv("WANDB_SWEEP_ID", "s")
+    monkeypatch.setenv("WANDB_RUN_ID", "given")
+    monkeypatch.setattr(wandb, "init", lambda **kw: asked.update(kw) or FailingRun(99))
+    fit(PretendedRounds(rounds=1), [logger_of(tmp_path)], tmp_path)
+    assert asked["id"] == "given"
+    assert asked["settings"].mode == "online"
+
+
+def test_rows_are_capped_and_the_sample_stays():
+    ids = torch.arange(1000)
+    rows = ClientRows(("m",), limit=120, panel=50)
+    first, second, third, fourth = (
+        rows.take(r, {"m": (ids[r:], torch.rand(1000)[r:])}) for r in range(4)
+    )
+    assert [len(part) for part in (first, second, third, fourth)] == [50, 50, 20, 0]
+    assert len({row[1] for row in first} & {row[1] for row in second}) >= 49
+    assert {row[1] for row in third} <= {row[1] for row in second}
+
+
+def test_another_run_gives_a_client_another_name():
+    assert ClientRows((), 1).pseudonym(7) != ClientRows((), 1).pseudonym(7)
+
+
+def test_histograms_leave_out_what_was_not_measured():
+    counts, _ = histogram(torch.tensor([0.0, float("nan"), 1.0, float("inf")]))
+    assert counts.sum() == 2
+    assert histogram(torch.tensor([float("nan")])) is None
+    assert histogram(torch.empty(0)) is None
+
+
+def test_more_than_one_number_a_client_is_refused():
+    with pytest.raises(ValueError, match="one number a client"):
+        histogram(torch.zeros(5, 4))
