@@ -86,9 +86,9 @@ def test_clip_of_a_zero_upload_and_of_no_parameters() -> None:
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
 def test_clip_and_scale_must_be_positive_numbers(bad: float) -> None:
-    with pytest.raises(UserError, match="privacy.clip"):
+    with pytest.raises(UserError, match=r"privacy\.clip"):
         Clip(bad)
-    with pytest.raises(UserError, match="privacy.scale"):
+    with pytest.raises(UserError, match=r"privacy\.scale"):
         GaussianNoise(bad)
 
 

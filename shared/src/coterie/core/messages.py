@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any, TypeVar, get_type_hints
+import types
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Some = TypeVar("Some")
 
@@ -95,12 +96,26 @@ def declared(message: type[Up]) -> list[Leaving]:
 
 
 def message_types(step: Any) -> tuple[type | None, type | None]:
-    """Read the message types ``(down, up)`` of a step from its annotations."""
+    """Read the message types ``(down, up)`` of a step from its annotations.
+
+    ``Some | None`` counts as ``Some``.
+
+    Raises:
+        TypeError: an annotation is missing or names no single message type: it would be absent from
+            the privacy table.
+    """
     hints = get_type_hints(step)
-    down = hints.get("down")
-    up = getattr(hints.get("return"), "__args__", (None,))[0]
-    return _plain(down), _plain(up)
+    returns = get_args(hints.get("return"))
+    if "down" not in hints or len(returns) != 2:
+        raise TypeError(f"step '{step.__name__}' must annotate down and tuple[up, mine]")
+    return _message(hints["down"], step), _message(returns[0], step)
 
 
-def _plain(hint: Any) -> type | None:
-    return hint if isinstance(hint, type) and hint is not type(None) else None
+def _message(hint: Any, step: Any) -> type | None:
+    union = get_origin(hint) in (Union, types.UnionType)
+    found = [one for one in (get_args(hint) if union else (hint,)) if one not in (None, type(None))]
+    if not found:
+        return None
+    if len(found) > 1 or not (isinstance(found[0], type) and issubclass(found[0], (Down, Up))):
+        raise TypeError(f"step '{step.__name__}' must name one message type, not {hint}")
+    return found[0]

@@ -78,22 +78,22 @@ class PrivacySettings:
     """Clipping and noise on the uploads, applied by the client."""
 
     clip: float | None = None
-    """Largest L2 norm of a client's upload; noise needs one."""
+    """Largest norm of a client's upload (L1 with Laplace noise, else L2). Noise without one hides
+    but guarantees nothing, as in F³CRec, section 5.6."""
     noise: Literal["none", "laplace", "gaussian"] = "none"
     """Distribution of the noise added to an upload."""
     scale: float = 0.0
-    """Scale of the noise as a multiple of the clipping norm."""
+    """Scale of the noise in units of the parameters: λ of Laplace noise, σ of Gaussian noise."""
     delta: float = 1e-5
     """δ at which the accountant reports ε (gaussian only)."""
     uploads: Literal["touched", "dense"] = "touched"
-    """Upload the rows a client touched, or the whole table, which hides which ones those are."""
+    """Upload the rows a client touched, or the whole table, which noise needs: noise on touched
+    rows only would still show which ones those are."""
 
     def __post_init__(self) -> None:
         between("privacy.clip", self.clip, 0, float("inf"))
         at_least("privacy.scale", self.scale, 0)
         between("privacy.delta", self.delta, 0, 1)
-        if self.noise != "none" and self.clip is None:
-            raise UserError("'privacy.noise' needs a clipping norm, say: --privacy.clip 1.0")
 
 
 @dataclass(frozen=True)

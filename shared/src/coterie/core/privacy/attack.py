@@ -85,10 +85,10 @@ def measure(
     asked = np.ones_like(true) if candidates is None else candidates.mask(n_items).numpy()
     parts: dict[str, list[Floats]] = {name: [] for name in SCORERS}
     for index in torch.split(torch.arange(uploads.n_clients), _CLIENTS):
-        change = uploads.take(index).dense()
+        change, part = uploads.take(index).dense(), index.numpy()
         for name, score in SCORERS.items():
             scores = score(change, public_table.to(change.dtype)).double().numpy()
-            parts[name].append(_metrics(scores, true[index], asked[index]))
+            parts[name].append(_metrics(scores, true[part], asked[part]))
     values = {
         name: dict(zip(METRICS, np.concatenate(part, axis=1), strict=True))
         for name, part in parts.items()

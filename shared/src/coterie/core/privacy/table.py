@@ -24,7 +24,7 @@ def protocol_table(client_class: type[Client[Any]]) -> list[dict[str, str]]:
     it); "noise" says whether clipping and noise, when set, cover the field.
 
     Raises:
-        TypeError: an upload's field is not declared with `leaves`.
+        TypeError: an upload's field is not declared with `leaves`, or a step lacks annotations.
     """
     rows: list[dict[str, str]] = []
     for step, down, up in client_class.steps():
@@ -81,6 +81,8 @@ def _row(step: str, way: str, message: type, field: str, content: str) -> dict[s
 def _contents(message: type[Down]) -> list[tuple[str, str]]:
     """Names of a message's fields with their text in the docstring's "Attributes"."""
     text = parse(message.__doc__ or "", DocstringStyle.GOOGLE)
-    words = {p.arg_name: " ".join((p.description or "").split()) for p in text.params}
+    words = {
+        p.arg_name: " ".join((p.description or "").replace("``", "").split()) for p in text.params
+    }
     fields = dataclasses.fields(message)
     return [(field.name, words.get(field.name, "").rstrip(".") or field.name) for field in fields]

@@ -1,0 +1,60 @@
+"""Settings to middleware: what is built, and which contradictions are named."""
+
+import warnings
+from dataclasses import replace
+
+import pytest
+
+from coterie.core.errors import UserError
+from coterie.core.privacy.accountant import Accountant
+from coterie.core.privacy.build import accountant, middleware
+from coterie.core.privacy.noise import Clip, GaussianNoise, LaplaceNoise
+from coterie.core.settings import PrivacySettings
+
+PLAIN = PrivacySettings()
+LAPLACE = PrivacySettings(noise="laplace", scale=0.1, clip=2.0, uploads="dense")
+
+
+def test_what_is_built() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert middleware(PLAIN) == ()
+        assert middleware(PrivacySettings(clip=3.0)) == (Clip(3.0, 2),)
+        assert middleware(LAPLACE) == (Clip(2.0, 1), LaplaceNoise(0.1))
+        gaussian = replace(LAPLACE, noise="gaussian")
+        assert middleware(gaussian) == (Clip(2.0, 2), GaussianNoise(0.1))
+
+
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+def test_noise_without_a_clip_warns(noise: str) -> None:
+    with pytest.warns(UserWarning, match=f"{noise} noise without privacy.clip gives no privacy"):
+        (layer,) = middleware(replace(LAPLACE, noise=noise, clip=None))
+    assert layer.scale == 0.1
+
+
+def test_the_accountant_belongs_to_the_middleware() -> None:
+    assert accountant(LAPLACE) == Accountant("laplace", 0.1, 2.0, 1e-5)
+    with pytest.raises(UserError, match=r"privacy\.scale"):
+        accountant(replace(LAPLACE, scale=0.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scale": 0.0}, r"laplace noise needs a positive privacy\.scale, not 0\.0"),
+        ({"scale": float("nan")}, r"laplace noise needs a positive privacy\.scale"),
+        ({"noise": "none"}, r"privacy\.scale 0\.1 has no effect without noise"),
+        ({"noise": "gausian"}, "did you mean 'gaussian'"),
+        ({"clip": 0.0}, r"privacy\.clip' must be above 0"),
+        ({"clip": float("inf")}, r"privacy\.clip"),
+        ({"delta": 0.0}, r"privacy\.delta' must be above 0"),
+        ({"delta": 1.0}, r"privacy\.delta"),
+        ({"uploads": "touched"}, "would still show which items"),
+        ({"uploads": "dence"}, "did you mean 'dense'"),
+        ({"noise": "none", "scale": 0.0}, "dense uploads without noise hide nothing"),
+    ],
+)
+def test_contradictions_are_named_in_one_line(change: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        middleware(replace(LAPLACE, **change))
+    assert "\n" not in str(error.value)
