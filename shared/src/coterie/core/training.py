@@ -27,7 +27,7 @@ from coterie.core.errors import UserError
 from coterie.core.experiment import Experiment
 from coterie.core.federation import Federation
 from coterie.core.papers import Paper, load
-from coterie.core.report import show_data, show_results
+from coterie.core.console import show_data, show_results
 from coterie.core.rounds import FederatedModule
 from coterie.core.runfolder import RunFolder
 from coterie.core.schema import values_of

@@ -1,0 +1,50 @@
+"""What `coterie train` prints before and after a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from coterie.core.experiment import Experiment
+from coterie.core.papers import Paper
+from coterie.core.summary import Summary
+
+
+def show_data(paper: Paper, experiment: Experiment) -> None:
+    """Print what is trained on what, with the statistics of every block."""
+    settings = experiment.settings
+    console = Console()
+    console.print(
+        f"[bold]{paper.name}[/bold]: {settings.method} ({settings.reading} reading), "
+        f"seed {settings.seed}, on {experiment.interactions.source}"
+    )
+    rows = experiment.describe_data()
+    table = Table(*rows[0].keys(), box=None, header_style="dim")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    console.print(table)
+
+
+def show_results(folder: Path, summary: Summary) -> None:
+    """Print the summary of a finished run: metrics beside the paper's, bytes, where files are."""
+    console = Console(soft_wrap=True)
+    table = Table("metric", "ours", "paper", box=None, header_style="dim")
+    for name, value in summary.metrics.items():
+        paper = summary.reference.get(name)
+        table.add_row(name, _cell(value), "" if paper is None else _cell(paper))
+    console.print(table)
+    console.print(
+        f"{summary.rounds} rounds in {summary.seconds:.1f} s; clients sent "
+        f"{summary.up_bytes / 1e6:.1f} MB and received {summary.down_bytes / 1e6:.1f} MB\n"
+        f"written to {folder}: summary.json, metrics.csv, curves.png, ledger.json, config.yaml, "
+        "checkpoints/"
+    )
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.4f}"
+    return f"{int(value):,}" if isinstance(value, int | float) else str(value)

@@ -1,0 +1,70 @@
+"""Train in a process of its own that may kill itself: arguments OUT KILL_AT RESUME.
+
+KILL_AT is ``none``, or where the process ends itself by SIGKILL: ``round`` (in the middle of an
+ask, after some chunks have been committed), ``asks`` (between two asks of a round), ``switch``
+(while a block is closed and the next one opened), or ``write`` (while a checkpoint is written).
+"""
+
+import os
+import signal
+import sys
+
+import torch
+
+from coterie.continual.client import ContinualClient
+from coterie.continual.settings import ModelSettings, Settings
+from coterie.core.callbacks.checkpoints import AtomicCheckpointIO
+from coterie.core.cohort import Cohort
+from coterie.core.papers import find_paper
+from coterie.core.settings import EngineSettings, LoggerSettings, RunSettings
+from coterie.core.training import train
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def at_call(owner, name, number, after=False):
+    """Die at call ``number`` of ``owner.name``."""
+    original, calls = getattr(owner, name), [0]
+
+    def counted(*args, **kwargs):
+        calls[0] += 1
+        if calls[0] == number and not after:
+            die()
+        result = original(*args, **kwargs)
+        if calls[0] == number:
+            die()
+        return result
+
+    setattr(owner, name, counted)
+
+
+def arm(kill_at):
+    match kill_at:
+        case "round":  # the third chunk of the second update; two chunks are committed
+            at_call(ContinualClient, "update", 8)
+        case "asks":  # after the update of round 2, before its evaluation
+            at_call(Cohort, "ask", 4, after=True)
+        case "switch":  # clients have ended the block, the next one is not open yet
+            at_call(ContinualClient, "start_block", 2)
+        case "write":
+            at_call(os, "fsync", 6)
+
+
+def main(out, kill_at, resume):
+    torch.set_num_threads(1)
+    arm(kill_at)
+    settings = Settings(
+        rounds=4,
+        participation=0.7,
+        model=ModelSettings(dim=8, batch_size=64),
+        engine=EngineSettings(chunk=64),
+        logger=LoggerSettings(wandb="off"),
+        run=RunSettings(out=out, name="run", resume=resume == "resume", progress=False),
+    )
+    train(find_paper("f3crec"), settings)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

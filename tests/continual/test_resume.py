@@ -1,0 +1,55 @@
+"""A run killed at any moment goes on to the same bits."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from coterie.core import tree
+
+SCRIPT = Path(__file__).with_name("killed_run.py")
+KILLED = -9
+
+
+def run(out, kill_at="none", resume="new"):
+    command = [sys.executable, str(SCRIPT), str(out), kill_at, resume]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def final_state(out):
+    checkpoint = torch.load(out / "f3crec/run/checkpoints/last.ckpt", weights_only=True)
+    return dict(tree.leaves(checkpoint["federation"]))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    out = tmp_path_factory.mktemp("uninterrupted")
+    finished = run(out)
+    assert finished.returncode == 0, finished.stderr
+    return out
+
+
+@pytest.mark.parametrize("kill_at", ["round", "asks", "switch", "write"])
+def test_a_killed_run_resumes_to_the_same_bits(uninterrupted, tmp_path, kill_at):
+    assert run(tmp_path, kill_at).returncode == KILLED
+    assert not (tmp_path / "f3crec/run/summary.json").exists()
+    resumed = run(tmp_path, resume="resume")
+    assert resumed.returncode == 0, resumed.stderr
+    expected, found = final_state(uninterrupted), final_state(tmp_path)
+    assert expected.keys() == found.keys()
+    for path, value in expected.items():
+        same = torch.equal(value, found[path]) if torch.is_tensor(value) else value == found[path]
+        assert same or "seconds" in str(value), path
+
+
+def test_a_resumed_metrics_file_has_every_round_once(uninterrupted, tmp_path):
+    assert run(tmp_path, "switch").returncode == KILLED
+    assert run(tmp_path, resume="resume").returncode == 0
+    rounds = [
+        [row["round"] for row in csv.DictReader((out / "f3crec/run/metrics.csv").open())]
+        for out in (uninterrupted, tmp_path)
+    ]
+    assert rounds[0] == rounds[1] == [str(r) for r in range(1, len(rounds[0]) + 1)]
