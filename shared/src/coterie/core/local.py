@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -149,13 +149,21 @@ class _Job:
         return tree.take(mean, torch.argsort(order))
 
 
-def pure_loss(module: nn.Module) -> Loss:
-    """Loss of a module as a function of its parameters: ``module.loss(batch)`` made pure."""
+def pure_loss(
+    module: nn.Module, as_batch: Callable[[dict[str, Tensor]], Any] | None = None
+) -> Loss:
+    """Loss of a module as a function of its parameters: ``module.loss(batch)`` made pure.
+
+    Args:
+        module: has ``loss(batch) -> ()``.
+        as_batch: makes of the dict what ``module.loss`` takes; None = the dict itself.
+    """
     called = _CallsLoss(module)
 
     def loss(params: Params, batch: Batch) -> Tensor:
         named = {f"module.{name}": value for name, value in params.items()}
-        return functional_call(called, named, (batch,))
+        taken = batch if as_batch is None else as_batch(batch)
+        return functional_call(called, named, (taken,))
 
     return loss
 
@@ -193,7 +201,7 @@ class _CallsLoss(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Any) -> Tensor:
         return self.module.loss(batch)  # type: ignore[operator]
 
 

@@ -1,0 +1,415 @@
+"""FedAvg and FedProx against a naive loop in float64 and closed forms."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie.core.baselines.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings, ServerModel
+from coterie.core.baselines.fedprox import FedProxClient, FedProxServer, FedProxSettings
+from coterie.core.client import step
+from coterie.core.cohort import Cohort
+from coterie.core.data.samples import MiniBatches, SampleData
+from coterie.core.errors import UserError
+from coterie.core.federation import Federation
+from coterie.core.journal import Journal
+from coterie.core.messages import Private
+from coterie.core.privacy.ledger import Ledger
+from coterie.core.privacy.noise import Clip
+from coterie.core.seeding import Key
+from coterie.core.state import PrivateStore
+
+KEY = Key.from_seed(3)
+SECRET = KEY.fold("clients")
+LENGTHS = [5, 1, 0, 12, 7, 7, 3, 2, 9, 4]
+MU = 0.7
+
+
+class Linear(nn.Module):
+    """Least squares: each client's loss is quadratic in w."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(3, dtype=torch.float64))
+
+    def loss(self, batch):
+        return 0.5 * (batch["x"] @ self.w - batch["y"]).square().mean()
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Linear(3, 4, dtype=torch.float64)
+        self.out = nn.Linear(4, 1, dtype=torch.float64)
+
+    def loss(self, batch):
+        return (self.out(torch.relu(self.hidden(batch["x"])))[:, 0] - batch["y"]).square().mean()
+
+
+def sample_data(lengths=LENGTHS, ids=None) -> SampleData:
+    clients = [
+        {
+            "x": KEY.fold("x", c).normal(n, 3, dtype=torch.float64) + 0.3 * c,
+            "y": KEY.fold("y", c).normal(n, dtype=torch.float64),
+        }
+        for c, n in enumerate(lengths)
+    ]
+    return SampleData.from_clients(clients, ids)
+
+
+def cohort_of(client, data, chunk=None, round_number=1, middleware=()) -> Cohort:
+    cohort = Cohort(
+        client,
+        data.ids,
+        data,
+        PrivateStore(),
+        SECRET,
+        (0, round_number),
+        Ledger(),
+        Journal(),
+        chunk,
+        middleware,
+    )
+    cohort.enrol()
+    return cohort
+
+
+def algorithm(name, build, **options):
+    with KEY.torch_rng():
+        module = build()
+    if name == "fedprox":
+        settings = FedProxSettings(mu=MU, **options)
+        return FedProxServer(build, settings), FedProxClient(module, settings)
+    settings = FedAvgSettings(**options)
+    return FedAvgServer(build, settings), FedAvgClient(module, settings)
+
+
+def run(server, client, data, rounds, chunk=None) -> tuple[ServerModel, list[Journal]]:
+    state, journals = server.begin(KEY), []
+    for number in range(1, rounds + 1):
+        cohort = cohort_of(client, data, chunk, number)
+        state = server.round(state, cohort, KEY.fold("round", number))
+        journals.append(cohort.journal)
+    return state, journals
+
+
+def naive(build, data, rounds, epochs, batch_size, lr, mu) -> dict[str, Tensor]:
+    """FedAvg and FedProx, client by client with an ordinary optimizer."""
+    with KEY.torch_rng():
+        module = build()
+    weights = {k: v.detach().clone() for k, v in module.named_parameters()}
+    for number in range(1, rounds + 1):
+        total = {k: torch.zeros_like(v) for k, v in weights.items()}
+        n_all = int(data.lengths.sum())
+        for c in range(len(data)):
+            one = data.take(torch.tensor([c]))
+            # The client's own key for the first ask ("update") of this round.
+            key = SECRET.fold(one.ids).fold("update", 0, number, 0)
+            batches = MiniBatches(one, epochs, batch_size, key)
+            module.load_state_dict(weights)
+            sgd = torch.optim.SGD(module.parameters(), lr=lr)
+            for b in range(int(batches.steps[0])):
+                sgd.zero_grad()
+                loss = module.loss({k: v[0] for k, v in batches(b, torch.tensor([0])).items()})
+                for k, v in module.named_parameters():
+                    loss = loss + mu / 2 * (v - weights[k]).square().sum()
+                loss.backward()
+                sgd.step()
+            for k, v in module.named_parameters():
+                total[k] += int(one.lengths[0]) / n_all * v.detach()
+        weights = total
+    return weights
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox"])
+@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize("build", [Linear, Net])
+@pytest.mark.parametrize("chunk", [1, 7, None])
+def test_equals_a_naive_loop(name, batch_size, build, chunk):
+    data = sample_data()
+    server, client = algorithm(name, build, epochs=3, batch_size=batch_size, lr=0.05)
+    state, _ = run(server, client, data, 3, chunk)
+    expected = naive(build, data, 3, 3, batch_size, 0.05, MU if name == "fedprox" else 0.0)
+    assert list(state.weights) == list(expected)
+    for key, value in expected.items():
+        torch.testing.assert_close(state.weights[key], value, atol=1e-12, rtol=1e-12)
+
+
+def test_one_full_batch_step_is_centralised_sgd():
+    data = sample_data()
+    server, client = algorithm("fedavg", Net, lr=0.1)
+    state, journals = run(server, client, data, 5, 3)
+    with KEY.torch_rng():
+        module = Net()
+    sgd = torch.optim.SGD(module.parameters(), lr=0.1)
+    seen = []
+    for _ in range(5):
+        sgd.zero_grad()
+        loss = module.loss(data.samples)
+        loss.backward()
+        sgd.step()
+        seen.append(loss.item())
+    for key, value in module.named_parameters():
+        torch.testing.assert_close(state.weights[key], value.detach(), atol=1e-13, rtol=1e-13)
+    losses = [journal.scalars["fed/loss"] for journal in journals]
+    assert losses == pytest.approx(seen, rel=1e-12)
+    # Evaluation after a round is the training loss that the next one starts from.
+    after = [journal.scalars["eval/loss"] for journal in journals]
+    assert after[:-1] == pytest.approx(seen[1:], rel=1e-12)
+
+
+def test_fedavg_fixed_point_of_quadratic_clients():
+    """E full-batch steps map w to w_k* + (I - lr H_k)^E (w - w_k*): a linear fixed point."""
+    data, epochs, lr = sample_data([8, 5, 9]), 4, 0.1
+    server, client = algorithm("fedavg", Linear, epochs=epochs, lr=lr)
+    eye = torch.eye(3, dtype=torch.float64)
+    pull, push = torch.zeros_like(eye), torch.zeros(3, dtype=torch.float64)
+    for c in range(3):
+        one = data.take(torch.tensor([c])).samples
+        n = len(one["y"])
+        hessian = one["x"].T @ one["x"] / n
+        best = torch.linalg.solve(hessian, one["x"].T @ one["y"] / n)
+        kept = torch.linalg.matrix_power(eye - lr * hessian, epochs)
+        pull += n / 22 * (eye - kept)
+        push += n / 22 * (eye - kept) @ best
+    fixed = ServerModel({"w": torch.linalg.solve(pull, push)})
+    after = server.round(fixed, cohort_of(client, data), KEY)
+    torch.testing.assert_close(after.weights["w"], fixed.weights["w"], atol=1e-12, rtol=1e-12)
+
+
+def test_fedprox_converges_to_the_proximal_point():
+    """With many local steps, w_k = (H_k + mu I)^-1 (b_k + mu w): the proximal operator."""
+    data = sample_data([8, 5, 9])
+    server, client = algorithm("fedprox", Linear, epochs=400, lr=0.1)
+    start = server.begin(KEY)
+    after = server.round(start, cohort_of(client, data), KEY)
+    eye, expected = torch.eye(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    for c in range(3):
+        one = data.take(torch.tensor([c])).samples
+        n = len(one["y"])
+        left = one["x"].T @ one["x"] / n + MU * eye
+        right = one["x"].T @ one["y"] / n + MU * start.weights["w"]
+        expected += n / 22 * torch.linalg.solve(left, right)
+    torch.testing.assert_close(after.weights["w"], expected, atol=1e-9, rtol=1e-9)
+
+
+def test_fedprox_without_mu_is_fedavg():
+    data = sample_data()
+    server, client = algorithm("fedavg", Net, epochs=2, batch_size=3)
+    plain, _ = run(server, client, data, 2)
+    settings = FedProxSettings(mu=0.0, epochs=2, batch_size=3)
+    prox, _ = run(FedProxServer(Net, settings), FedProxClient(Net(), settings), data, 2)
+    for key, value in plain.weights.items():
+        torch.testing.assert_close(prox.weights[key], value, atol=1e-15, rtol=1e-15)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox"])
+def test_client_order_makes_no_difference(name):
+    """The same clients, stored in another order under the same ids."""
+    data = sample_data()
+    server, client = algorithm(name, Net, epochs=2, batch_size=3)
+    straight, _ = run(server, client, data, 2, chunk=4)
+    turn = torch.arange(len(data)).flip(0)
+    turned = data.take(turn)
+    state = server.begin(KEY)
+    for number in (1, 2):
+        cohort = cohort_of(client, data, 3, number)
+        cohort = replace(cohort, ids=turned.ids, data=turned)
+        state = server.round(state, cohort, KEY.fold("round", number))
+    for key, value in straight.weights.items():
+        torch.testing.assert_close(state.weights[key], value, atol=1e-13, rtol=1e-13)
+
+
+def test_one_client_is_plain_sgd():
+    data = sample_data([6])
+    server, client = algorithm("fedavg", Linear, epochs=2, lr=0.1)
+    state, _ = run(server, client, data, 1)
+    w = server.begin(KEY).weights["w"]
+    x, y = data.samples["x"], data.samples["y"]
+    for _ in range(2):
+        w = w - 0.1 * x.T @ (x @ w - y) / 6
+    torch.testing.assert_close(state.weights["w"], w, atol=1e-14, rtol=1e-14)
+
+
+def test_empty_clients_weigh_nothing():
+    server, client = algorithm("fedavg", Net, epochs=2, batch_size=3)
+    full = sample_data()
+    index = (full.lengths > 0).nonzero().flatten()
+    with_empty, journals = run(server, client, full, 2)
+    without, _ = run(server, client, full.take(index), 2)
+    for key, value in without.weights.items():
+        torch.testing.assert_close(with_empty.weights[key], value, atol=1e-14, rtol=1e-14)
+    assert journals[0].refused == []
+
+
+@pytest.mark.parametrize("lengths", [[0], [0, 0, 0]])
+def test_nobody_has_data(lengths):
+    server, client = algorithm("fedavg", Net)
+    state, journals = run(server, client, sample_data(lengths), 1)
+    assert torch.equal(state.weights["out.bias"], server.begin(KEY).weights["out.bias"])
+    assert "fed/loss" not in journals[0].scalars
+    assert "eval/loss" not in journals[0].scalars
+
+
+@dataclass(frozen=True)
+class Visits(Private):
+    count: Tensor  # (C,) int64
+
+
+class CountingClient(FedAvgClient):
+    """Remembers how often it was accepted."""
+
+    def enrol(self, data, key):
+        return Visits(torch.zeros(len(data), dtype=torch.int64))
+
+    @step
+    def update(self, down, mine, data, key):
+        up, _ = super().update(down, mine, data, key)
+        return up, Visits(mine.count + 1)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, None])
+def test_nan_client_is_refused_and_rolled_back(chunk):
+    data = sample_data()
+    data.samples["x"][data.offsets[3]] = torch.nan
+    server, _ = algorithm("fedavg", Net, epochs=2, batch_size=3, evaluate_every=0)
+    client = CountingClient(Net(), server.settings)
+    cohort = cohort_of(client, data, chunk)
+    state = server.round(server.begin(KEY), cohort, KEY)
+    assert [(s, c) for s, c, _ in cohort.journal.refused] == [("update", 3)]
+    assert cohort.store.take(data.ids).count.tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1]
+    assert cohort.journal.scalars["fed/clients"] == 9
+    others = data.take(torch.tensor([c for c in range(len(data)) if c != 3]))
+    expected = server.round(server.begin(KEY), cohort_of(client, others, chunk), KEY)
+    for key, value in expected.weights.items():
+        assert value.isfinite().all()
+        torch.testing.assert_close(state.weights[key], value, atol=1e-13, rtol=1e-13)
+
+
+def test_all_clients_broken_leaves_the_model():
+    data = sample_data([2, 2])
+    data.samples["y"][:] = torch.inf
+    server, client = algorithm("fedavg", Linear)
+    state, journals = run(server, client, data, 1)
+    assert torch.equal(state.weights["w"], server.begin(KEY).weights["w"])
+    assert len(journals[0].refused) >= 2
+
+
+def test_part_of_the_clients_takes_part():
+    data = sample_data([4] * 20)
+    server, client = algorithm("fedavg", Linear, fraction=0.25)
+    _, journals = run(server, client, data, 2)
+    assert [journal.scalars["fed/clients"] for journal in journals] == [5, 5]
+
+
+def test_ledger_counts_every_parameter():
+    data = sample_data([4, 4])
+    server, client = algorithm("fedavg", Net, evaluate_every=0)
+    cohort = cohort_of(client, data)
+    server.round(server.begin(KEY), cohort, KEY)
+    n_parameters = 3 * 4 + 4 + 4 + 1
+    assert cohort.ledger.bytes("down") == 2 * n_parameters * 8
+    assert cohort.ledger.bytes("up") == 2 * (n_parameters * 8 + 8 + 8)
+
+
+def test_clipping_bounds_the_whole_model():
+    data = sample_data([4])
+    server, client = algorithm("fedavg", Net, lr=0.5)
+    cohort = cohort_of(client, data, middleware=(Clip(1e-3),))
+    before = server.begin(KEY)
+    after = server.round(before, cohort, KEY)
+    moved = sum((after.weights[k] - v).square().sum() for k, v in before.weights.items())
+    assert float(moved.sqrt()) == pytest.approx(1e-3)
+
+
+def test_frozen_parameters_stay_and_do_not_travel():
+    class Half(Net):
+        def __init__(self):
+            super().__init__()
+            self.hidden.requires_grad_(False)
+
+    server, client = algorithm("fedavg", Half, lr=0.01)
+    assert list(server.begin(KEY).weights) == ["out.weight", "out.bias"]
+    _, journals = run(server, client, sample_data(), 3)
+    losses = [journal.scalars["eval/loss"] for journal in journals]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_a_batch_of_another_form():
+    class Tupled(Net):
+        def loss(self, batch):
+            x, y = batch
+            return super().loss({"x": x, "y": y})
+
+    data = sample_data()
+    server, client = algorithm("fedavg", Net, epochs=2, batch_size=3)
+    other = FedAvgClient(Tupled(), server.settings, as_batch=lambda batch: (batch["x"], batch["y"]))
+    expected, _ = run(server, client, data, 1)
+    found, _ = run(server, other, data, 1)
+    assert all(torch.equal(found.weights[k], v) for k, v in expected.weights.items())
+
+
+def test_the_same_seed_gives_the_same_model():
+    server, _ = algorithm("fedavg", Net)
+    torch.rand(3)
+    first = server.begin(KEY).weights
+    before = torch.get_rng_state()
+    second = server.begin(KEY).weights
+    assert torch.equal(before, torch.get_rng_state())
+    assert all(torch.equal(first[k], second[k]) for k in first)
+    assert not torch.equal(server.begin(KEY.fold(1)).weights["out.bias"], first["out.bias"])
+
+
+def test_batch_normalisation_and_empty_modules_are_refused():
+    class Normed(Net):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+    with pytest.raises(UserError, match="'norm' is batch normalisation"):
+        FedAvgClient(Normed(), FedAvgSettings())
+    with pytest.raises(UserError, match="Identity has no parameters"):
+        FedAvgServer(nn.Identity, FedAvgSettings()).begin(KEY)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"fraction": 0.0},
+        {"fraction": 1.1},
+        {"epochs": 0},
+        {"rounds": 0},
+        {"batch_size": 0},
+        {"lr": 0.0},
+        {"lr": float("nan")},
+        {"evaluate_every": -1},
+        {"mu": -1.0},
+        {"mu": float("inf")},
+    ],
+)
+def test_settings_out_of_range_are_named(wrong):
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        FedProxSettings(**wrong)
+
+
+def test_lightning_drives_it(tmp_path):
+    from lightning import Trainer
+
+    from coterie.core.rounds import FederatedModule
+
+    server, client = algorithm("fedavg", Linear, rounds=4)
+    module = FederatedModule(Federation(server, client, [sample_data()], rounds=4))
+    trainer = Trainer(
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+        num_sanity_val_steps=0,
+    )
+    trainer.fit(module)
+    losses = [record["eval/loss"] for record in module.history]
+    assert len(losses) == 4
+    assert losses == sorted(losses, reverse=True)
