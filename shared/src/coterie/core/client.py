@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from torch import Tensor
 
 from coterie.core.messages import Private, message_types
+from coterie.core.ragged import Ragged
 from coterie.core.seeding import Key
 
 P = TypeVar("P", bound=Private)
@@ -53,6 +54,14 @@ class Client(Generic[P]):
     def work(self, data: Any) -> Tensor | None:
         """Estimate the work of each client, ``(C,)``; equal work is put into the same chunk."""
         return None
+
+    def predict(self, down: Any, mine: P) -> Tensor:
+        """Score all items for C clients on their devices, ``(C, n_items)``."""
+        raise NotImplementedError(f"{type(self).__name__} does not recommend")
+
+    def adapt(self, down: Any, history: Ragged, key: Key) -> P:
+        """Fit the private state of C newcomers to their items with the public part fixed."""
+        raise NotImplementedError(f"{type(self).__name__} does not adapt to newcomers")
 
     @classmethod
     def steps(cls) -> Iterator[tuple[str, type | None, type | None]]:

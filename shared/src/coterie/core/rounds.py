@@ -16,6 +16,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation import Federation
 from coterie.core.journal import Journal
 from coterie.core.privacy.ledger import Ledger
+from coterie.core.ragged import Ragged
 from coterie.core.seeding import Key
 from coterie.core.state import PrivateStore
 
@@ -115,6 +116,31 @@ class FederatedModule(lightning.LightningModule):
                 f"the checkpoint does not fit this run ({error}): it is of another method, "
                 "backbone or version; start a new run with another --run.name"
             ) from error
+
+    def retest(self) -> dict[str, float]:
+        """Measure the newest block again on its test data."""
+        self.journal.clear()
+        self.federation.server.test(self.server_state, self._cohort(self.block_round))
+        return dict(self.journal.scalars)
+
+    def scores(self, client: int) -> Tensor:
+        """Scores of all items for one client, ``(1, n_items)``, as its device computes them.
+
+        Raises:
+            UserError: the client never took part.
+        """
+        ids = torch.tensor([client])
+        if self.store.newcomers(ids).numel():
+            raise UserError(f"client {client} has not taken part in any round yet")
+        down = self.federation.server.serve(self.server_state)
+        return self.federation.client.predict(down, self.store.take(ids))
+
+    def scores_for_newcomer(self, items: Tensor) -> Tensor:
+        """Scores of all items for someone new with a history ``(n,)``; nothing is uploaded."""
+        down = self.federation.server.serve(self.server_state)
+        key = self._secret.fold("newcomer").fold(torch.tensor([0]))
+        mine = self.federation.client.adapt(down, Ragged.from_lists([items.tolist()]), key)
+        return self.federation.client.predict(down, mine)
 
     def _open_block(self) -> None:
         self.block += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
+from coterie.core.messages import Down
 from coterie.core.seeding import Key
 
 if TYPE_CHECKING:
@@ -36,6 +37,14 @@ class Server(Generic[S]):
     def end_block(self, state: S, cohort: Cohort, key: Key) -> S:
         """Finish a block: final tests, what is carried on. Default: nothing."""
         return state
+
+    def test(self, state: S, cohort: Cohort) -> None:
+        """Note the final measurements of the newest block in the cohort's journal."""
+        raise NotImplementedError(f"{type(self).__name__} has no test")
+
+    def serve(self, state: S) -> Down:
+        """Give what a client downloads to recommend on its own."""
+        raise NotImplementedError(f"{type(self).__name__} serves nothing")
 
     def stop(self, state: S, history: Sequence[dict[str, float]]) -> Decision:
         """Decide after a round: go on, end this block, or end the run. Default: go on.

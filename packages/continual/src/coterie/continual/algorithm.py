@@ -91,13 +91,21 @@ class F3CRec(Server[State]):
     def end_block(self, state: State, cohort: Cohort, key: Key) -> State:
         """Finish a block: clients carry their parameters on, the best round is tested."""
         cohort.ask("end_block", ItemTable(state.best))
+        self.test(state, cohort)
+        cohort.journal.scalar(f"test/block{state.block}/best_round", state.best_round)
+        return self._move_proxies(state)
+
+    def test(self, state: State, cohort: Cohort) -> None:
+        """Test the block's best round on all clients."""
         reports = cohort.ask("evaluate", EvaluationTable(state.best, split="test"))
         for name, values in (("ndcg", reports.up.ndcg), ("recall", reports.up.recall)):
             key_name = f"{name}@{self.settings.top_k}"
             cohort.journal.scalar(f"test/block{state.block}/{key_name}", _mean(values))
             cohort.journal.per_client(f"test/{key_name}", reports.ids, values)
-        cohort.journal.scalar(f"test/block{state.block}/best_round", state.best_round)
-        return self._move_proxies(state)
+
+    def serve(self, state: State) -> ItemTable:
+        """Give the best round's item table."""
+        return ItemTable(state.best)
 
     def stop(self, state: State, history: Sequence[dict[str, float]]) -> Decision:
         """End the block after R rounds or ``patience`` rounds without a better validation."""

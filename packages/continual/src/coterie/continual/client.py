@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.continual.backbones import make_backbone
-from coterie.continual.batches import draw_batches
+from coterie.continual.batches import Batches, draw_batches
 from coterie.continual.block_data import BlockData
 from coterie.continual.local_training import LocalTraining
 from coterie.continual.messages import (
@@ -26,6 +26,7 @@ from coterie.continual.settings import Settings
 from coterie.core import tree
 from coterie.core.client import Client, step
 from coterie.core.metrics.ranking import ranking_metrics
+from coterie.core.ragged import Ragged
 from coterie.core.seeding import Key
 
 
@@ -70,17 +71,9 @@ class ContinualClient(Client[Profile]):
         self, down: ItemTable, mine: Profile, data: BlockData, key: Key
     ) -> tuple[ItemUpdate, Profile]:
         """Train locally: Algorithm 1, ClientUpdate(u, Q_g, t)."""
-        model = self.settings.model
-        item_lr = self.item_lr(down.items.shape[0])
-        batches = draw_batches(
-            key.fold("batches"),
-            data.train,
-            down.items.shape[0],
-            negatives=model.negatives,
-            batch_size=model.batch_size,
-            epochs=model.epochs,
-            dtype=self.dtype,
-        )
+        n_items = down.items.shape[0]
+        item_lr = self.item_lr(n_items)
+        batches = self._draw(key.fold("batches"), data.train, n_items)
         trained = LocalTraining(
             self.backbone,
             down.items,  # line 1: Q_u <- Q_g
@@ -134,6 +127,32 @@ class ContinualClient(Client[Profile]):
             mine = replace(mine, params=tree.clone(mine.best))
         memory = self.retention.at_block_end(mine, down.items, data, key)
         return None, replace(mine, memory=memory, blocks=mine.blocks + 1)
+
+    def predict(self, down: ItemTable, mine: Profile) -> Tensor:
+        """Score all items with the parameters of the best round, ``(C, n_items)``."""
+        scores = score_items(self.backbone, mine.best, down.items)
+        return self.retention.correct(scores, mine, down.items)
+
+    def adapt(self, down: ItemTable, history: Ragged, key: Key) -> Profile:
+        """Fit Φ_u of newcomers to their items by local epochs with the item table fixed."""
+        params = self.backbone.start(key, self.settings.model.dim, self.dtype)
+        for epoch in range(self.settings.adapt_epochs):
+            batches = self._draw(key.fold("adapt", epoch), history, down.items.shape[0])
+            params = LocalTraining(self.backbone, down.items, params, batches, 0.0).run().params
+        blocks = torch.zeros(len(history), dtype=torch.int64)
+        return Profile(params, tree.clone(params), self.retention.empty(params), blocks)
+
+    def _draw(self, key: Key, train: Ragged, n_items: int) -> Batches:
+        model = self.settings.model
+        return draw_batches(
+            key,
+            train,
+            n_items,
+            negatives=model.negatives,
+            batch_size=model.batch_size,
+            epochs=model.epochs,
+            dtype=self.dtype,
+        )
 
     def item_lr(self, n_items: int) -> float:
         """Learning rate of item rows; times |I| it makes up for clients that touch few rows."""

@@ -168,6 +168,8 @@ class Settings:
     restart_private: bool | None = None
     """Draw private parameters anew at the start of every block, as the public code does for FedNCF
     and PFedRec; default: the reading's."""
+    adapt_epochs: int = 50
+    """Local epochs by which a new user's private parameters are fitted when serving."""
     top_k: int = 20
     """k of NDCG@k and Recall@k."""
     model: ModelSettings = field(default_factory=ModelSettings)

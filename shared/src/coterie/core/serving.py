@@ -1,0 +1,127 @@
+"""Use a trained run: measure it again, recommend to its users, adapt to someone new."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from coterie.core.callbacks.checkpoints import LAST
+from coterie.core.data.interactions import Interactions
+from coterie.core.errors import UserError, nearest
+from coterie.core.experiment import Experiment
+from coterie.core.metrics.ranking import top_k
+from coterie.core.papers import find_paper, load
+from coterie.core.rounds import FederatedModule
+from coterie.core.runfolder import RunFolder
+
+
+def open_run(run: Path) -> tuple[Experiment, FederatedModule]:
+    """Load a run's data and the state of its last checkpoint.
+
+    Raises:
+        UserError: there is no such run, or its checkpoint is missing, damaged or of another run.
+    """
+    folder = RunFolder.open(run)
+    experiment: Experiment = load(find_paper(folder.paper).experiment)(folder.settings)
+    module = FederatedModule(experiment.federation())
+    path = folder.checkpoints / LAST
+    if not path.is_file():
+        raise UserError(f"{run} has no checkpoint {path}: train it first, or go on with --resume")
+    try:
+        checkpoint = torch.load(path, weights_only=True)
+    except Exception as error:  # torch raises what the damaged bytes happen to trigger
+        raise UserError(f"checkpoint {path} is damaged ({type(error).__name__})") from error
+    module.on_load_checkpoint(checkpoint)
+    return experiment, module
+
+
+def evaluate(run: Path) -> dict[str, float]:
+    """Measure the newest block of a run again on its test data.
+
+    Raises:
+        UserError: as `open_run`.
+    """
+    _, module = open_run(run)
+    return module.retest()
+
+
+def recommend(
+    run: Path, *, user: str | None = None, new_user: Path | None = None, top: int = 10
+) -> list[dict[str, Any]]:
+    """Recommend the best items that the user has not consumed yet.
+
+    Args:
+        run: folder of a run.
+        user: id of one of its users, as in the data set.
+        new_user: CSV with a column ``item`` (ids) or ``title``: the history of someone new, whose
+            private parameters are fitted here with the public ones fixed; nothing is uploaded.
+        top: how many.
+
+    Returns:
+        Rows ``rank, item, title, score``, best first.
+
+    Raises:
+        UserError: the user or an item is unknown, or as `open_run`.
+    """
+    experiment, module = open_run(run)
+    data = experiment.interactions
+    if new_user is not None:
+        known = read_history(new_user, data)
+        scores = module.scores_for_newcomer(known)
+    else:
+        number = _user_number(str(user), data)
+        scores = module.scores(number)
+        known = data.item[data.user == number].unique()
+    known = known[known < scores.shape[1]]
+    seen = torch.zeros_like(scores, dtype=torch.bool)
+    seen[0, known] = True
+    best = top_k(scores, top, seen)[0]
+    return [
+        {
+            "rank": rank,
+            "item": data.item_names[item],
+            "title": data.titles[item] if data.titles else "",
+            "score": round(float(scores[0, item]), 4),
+        }
+        for rank, item in enumerate(best[best >= 0].tolist(), start=1)
+    ]
+
+
+def read_history(path: Path, data: Interactions) -> Tensor:
+    """Read the items of a new user, ``(n,)`` int64 item numbers without repetition.
+
+    Raises:
+        UserError: the file is not a CSV with a column item or title, or none of them is known.
+    """
+    try:
+        table = pd.read_csv(path, dtype=str, skipinitialspace=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as CSV: {error}") from error
+    for column, names in (("item", data.item_names), ("title", data.titles or [])):
+        if column in table.columns and names:
+            number = {name: place for place, name in enumerate(names)}
+            wanted = table[column].dropna().tolist()
+            found = sorted({number[name] for name in wanted if name in number})
+            if found:
+                return torch.tensor(found)
+            hint = nearest(str(wanted[0]), number) if wanted else "the column is empty"
+            if len(hint) > 200:
+                hint = "see the item ids of the data set"
+            raise UserError(f"{path}: none of its {column}s is known to the run: {hint}")
+    raise UserError(
+        f"{path} has the columns {', '.join(table.columns)}: it needs one named item (ids) or title"
+    )
+
+
+def _user_number(name: str, data: Interactions) -> int:
+    try:
+        return data.user_names.index(name)
+    except ValueError:
+        raise UserError(
+            f"user '{name}' is not in the run's data after filtering "
+            f"({data.n_users} users, such as {', '.join(data.user_names[:3])})"
+        ) from None
