@@ -40,7 +40,6 @@ class Given:
         preset: its name.
         variant: its name; "none" for no variant at all.
         print_config: whether only to print.
-        help: whether only to explain.
         flags: text by dotted key.
     """
 
@@ -48,7 +47,6 @@ class Given:
     preset: str | None = None
     variant: str | None = None
     print_config: bool = False
-    help: bool = False
     flags: dict[str, str] = field(default_factory=dict)
 
 
@@ -136,8 +134,7 @@ def split(settings: type, argv: Sequence[str]) -> Given:
     parser.add_argument("--preset")
     parser.add_argument("--variant")
     parser.add_argument("--print_config", action="store_true")
-    parser.add_argument("--help", "-h", action="store_true")
-    own = {"config", "preset", "variant", "print_config", "help"}
+    own = {"config", "preset", "variant", "print_config"}
     short = {key: name for name, key in short_forms(settings).items()}
     for key, leaf in known.items():
         names = [f"--{key}", *([f"--{short[key]}"] if key in short else [])]
@@ -150,9 +147,7 @@ def split(settings: type, argv: Sequence[str]) -> Given:
     if rest:
         raise _unknown(rest[0], [*known, *sorted(own), *short.values()])
     flags = {key: text for key, text in vars(found).items() if key not in own}
-    return Given(
-        tuple(found.config), found.preset, found.variant, found.print_config, found.help, flags
-    )
+    return Given(tuple(found.config), found.preset, found.variant, found.print_config, flags)
 
 
 def merge(typed: TypedValues, sources: Sequence[Source], given: Given) -> dict[str, Any]:

@@ -212,7 +212,7 @@ def paper_of(path: Path) -> Paper:
     if not path.is_dir():
         beside = path.parent.iterdir() if path.parent.is_dir() else ()
         runs = [folder.name for folder in beside if (folder / "config.yaml").is_file()]
-        hint = nearest(path.name, runs) if runs else f"{path.parent} holds no runs"
+        hint = nearest(path.name, runs) if runs else "check the path"
         raise UserError(f"there is no run {path}: {hint}")
     config = path / "config.yaml"
     if not config.is_file():

@@ -144,7 +144,7 @@ def suggest(key: str, known: Iterable[str]) -> str:
 
     Example:
         >>> known = ["seed", "model.dim", "model.lr", "temporal_mean.beta"]
-        >>> suggest("model.dmi", known), suggest("beta", known)
+        >>> suggest("model.dmi", known), suggest("bta", known)
         ("did you mean 'model.dim'?", "did you mean 'temporal_mean.beta'?")
         >>> suggest("zzz", known)
         'known: model, seed, temporal_mean'
@@ -160,6 +160,9 @@ def suggest(key: str, known: Iterable[str]) -> str:
         same = [other for other in known if _last(other) == word]
         close = difflib.get_close_matches(key, same, n=1, cutoff=0.0)
         close = close or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+        words = {_last(other): other for other in reversed(known)}
+        like = difflib.get_close_matches(word, words, n=1, cutoff=0.75)
+        close = close or [words[name] for name in like]
         inside = {other.partition(".")[0]: other.partition(".")[0] for other in known}
         close = close or difflib.get_close_matches(key, inside, n=1, cutoff=0.6)
     return (

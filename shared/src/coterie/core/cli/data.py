@@ -1,0 +1,71 @@
+"""``coterie data [NAME]``: the data sets that are here, or the blocks of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from coterie.core.cli.arguments import Arguments
+from coterie.core.cli.output import print_json, print_rows, say
+from coterie.core.data.blocks import temporal_blocks
+from coterie.core.data.catalogue import list_data, load
+from coterie.core.data.kcore import k_core
+from coterie.core.data.names import default_core
+from coterie.core.settings import DataSettings
+from coterie.core.typed_values import TypedValues
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: there is no such data set, or it is malformed.
+    """
+    parser = Arguments("data", "Show the data sets that are here, or the blocks of one.")
+    parser.add_argument("name", nargs="?", help="a data set, or the path of a CSV file")
+    parser.add_argument("--data_root", metavar="DIR", help="default: $COTERIE_DATA")
+    parser.add_argument("--columns", metavar="user=u,item=i,time=t", help="of a CSV file")
+    parser.add_argument("--min_interactions", metavar="K", help="k of the k-core filter")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    given = parser.parse_args(argv)
+    if given.name is None:
+        _all(given.data_root, given.json)
+        return
+    flags = {"columns": given.columns, "min_interactions": given.min_interactions}
+    typed = TypedValues(DataSettings).from_flags({k: v for k, v in flags.items() if v is not None})
+    settings = DataSettings(name=given.name, root=given.data_root, **typed)
+    _one(settings, given.json)
+
+
+def _all(root: str | None, as_json: bool) -> None:
+    listings = [asdict(listing) for listing in list_data(root)]
+    rows: list[dict[str, Any]] = [
+        row | {"folder": None if row["folder"] is None else str(row["folder"])} for row in listings
+    ]
+    if as_json:
+        for row in rows:
+            print_json(row)
+    else:
+        print_rows(rows)
+
+
+def _one(settings: DataSettings, as_json: bool) -> None:
+    core = settings.min_interactions
+    core = default_core(settings.name) if core is None else core
+    found = load(settings.name, settings.root, settings.columns)
+    kept = k_core(found, core)
+    statistics = temporal_blocks(kept).statistics()
+    if as_json:
+        for row in statistics:
+            print_json(row)
+        return
+    say(
+        f"{found.source}: {len(found):,} interactions, {found.n_users:,} users, "
+        f"{found.n_items:,} items"
+    )
+    print_rows(
+        statistics,
+        title=f"Blocks after the {core}-core filter ({len(kept):,} interactions); users and items "
+        "are accumulated",
+    )

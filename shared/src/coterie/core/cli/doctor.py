@@ -1,0 +1,117 @@
+"""``coterie doctor``: check this machine and the installation."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from coterie.core.cli.arguments import Arguments
+from coterie.core.cli.output import print_json, print_rows, say
+from coterie.core.config_files import presets
+from coterie.core.data.names import DATA_SETS, data_root, find_file
+from coterie.core.papers import find_paper, papers
+from coterie.core.runfolder import DEFAULT_OUT
+
+Check = tuple[str, bool, str]  # what, whether it is fine, in words
+_ENOUGH = 1 << 30  # bytes on the disk
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: two equal runs differ (``--determinism``).
+    """
+    parser = Arguments("doctor", "Check this machine and the installation.")
+    parser.add_argument("--out", type=Path, default=Path(DEFAULT_OUT), help="folder of all runs")
+    parser.add_argument("--data_root", metavar="DIR", help="default: $COTERIE_DATA")
+    parser.add_argument("--determinism", metavar="PAPER", help="train twice in brief and compare")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    given = parser.parse_args(argv)
+    if given.determinism:
+        import_module("coterie.core.cli.determinism").check(find_paper(given.determinism))
+        return
+    rows = [
+        {"check": what, "state": "ok" if fine else "look", "found": words}
+        for what, fine, words in _checks(given.out, given.data_root)
+    ]
+    if given.json:
+        for row in rows:
+            print_json(row)
+    else:
+        print_rows(rows)
+        say("All is well." if all(row["state"] == "ok" for row in rows) else "See what says look.")
+
+
+def _checks(out: Path, root: str | None) -> Iterator[Check]:
+    yield "python", True, f"{platform.python_version()} on {platform.system()}"
+    yield _torch()
+    for package in ("lightning", "torchmetrics", "jsonargparse"):
+        yield _package(package)
+    yield _wandb()
+    known = papers()
+    yield "papers", bool(known), ", ".join(known) or "none: pip install ./packages/continual"
+    yield "presets", bool(presets()), ", ".join(presets()) or "none are packed"
+    yield _data(root)
+    yield from _folder(out)
+
+
+def _torch() -> Check:
+    try:
+        torch = import_module("torch")
+    except ImportError as error:
+        return "torch", False, f"cannot be imported: {error}"
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU"
+    cores = os.cpu_count() or 1
+    threads = torch.get_num_threads()
+    return "torch", True, f"{torch.__version__} on {device}, {threads} threads, {cores} cores"
+
+
+def _package(name: str) -> Check:
+    try:
+        return name, True, version(name)
+    except PackageNotFoundError:
+        return name, False, f"not installed: pip install {name}"
+
+
+def _wandb() -> Check:
+    if find_spec("wandb") is None:
+        return "wandb", False, "not installed; runs still write metrics.csv"
+    netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    try:
+        known = "api.wandb.ai" in netrc.read_text()
+    except (OSError, UnicodeDecodeError):
+        known = False
+    if known or os.environ.get("WANDB_API_KEY"):
+        return "wandb", True, f"{version('wandb')}, logged in: --logger.wandb online sends runs"
+    return "wandb", True, f"{version('wandb')}, no account: runs stay offline"
+
+
+def _data(root: str | None) -> Check:
+    folder = data_root(root)
+    found = [
+        entry.name
+        for entry in DATA_SETS.values()
+        if not entry.files or find_file(folder / entry.name, *entry.files)
+    ]
+    return "data", True, f"{', '.join(found)} (in {folder})"
+
+
+def _folder(out: Path) -> Iterator[Check]:
+    out = out.expanduser()
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+        yield "run folder", True, f"{out} can be written"
+    except OSError as error:
+        yield "run folder", False, f"{out} cannot be written: {(error.strerror or '').lower()}"
+    free = shutil.disk_usage(there).free
+    yield "disk", free >= _ENOUGH, f"{free / (1 << 30):.1f} GiB free for {out}"

@@ -1,0 +1,30 @@
+"""``coterie evaluate --run DIR``: measure a trained run again on its test data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from coterie.core.cli.arguments import Arguments
+from coterie.core.cli.output import print_json, print_rows
+from coterie.core.runfolder import paper_of
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: there is no such run, or it has no checkpoint.
+    """
+    parser = Arguments("evaluate", "Measure a trained run again on its test data.")
+    parser.add_argument("--run", required=True, type=Path, help="folder of the run")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    given = parser.parse_args(argv)
+    paper_of(given.run)
+    metrics = import_module("coterie.core.serving").evaluate(given.run)
+    if given.json:
+        print_json(metrics)
+    else:
+        rows = [{"metric": name, "value": value} for name, value in metrics.items()]
+        print_rows(rows, title=str(given.run))

@@ -1,0 +1,39 @@
+"""``coterie list``: papers, methods, data sets, presets and tuned configurations. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coterie.core.cli.arguments import Arguments
+from coterie.core.cli.output import print_json, print_rows, say
+from coterie.core.config_files import presets, variants
+from coterie.core.data.names import DATA_SETS
+from coterie.core.papers import papers
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run the command."""
+    parser = Arguments("list", "Show papers, methods, data sets, presets, tuned configurations.")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    given = parser.parse_args(argv)
+    known = [
+        {
+            "paper": paper.name,
+            "package": f"coterie.{paper.package}",
+            "title": paper.title,
+            "reference": paper.reference,
+            "methods": list(paper.methods),
+            "variants": variants(paper),
+        }
+        for paper in papers().values()
+    ]
+    sets = [{"data set": entry.name, "about": entry.about} for entry in DATA_SETS.values()]
+    if given.json:
+        print_json({"papers": known, "data": sets, "presets": presets()})
+        return
+    if known:
+        print_rows(known, title="Papers")
+    else:
+        say("No paper is installed, say: pip install ./packages/continual")
+    print_rows(sets, title="Data sets (coterie data shows which are here)")
+    say(f"Presets: {', '.join(presets()) or 'none'}")

@@ -1,0 +1,64 @@
+"""What commands print: tables for people, JSON lines for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from coterie.core.storage import finite
+
+_PIPE_WIDTH = 200  # columns where no terminal tells its own
+
+
+def console() -> Console:
+    """Make a console on stdout, wide where the output goes into a file or a pipe."""
+    return Console(
+        width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, soft_wrap=False
+    )
+
+
+def say(line: str) -> None:
+    """Print a line as it is."""
+    sys.stdout.write(f"{line}\n")
+
+
+def print_json(row: Any) -> None:
+    """Print one JSON object on one line; numbers that are not finite become null."""
+    say(json.dumps(finite(row), ensure_ascii=False))
+
+
+def print_rows(rows: Iterable[Mapping[str, Any]], title: str | None = None) -> None:
+    """Print rows with equal keys as a table; numbers stand to the right."""
+    rows = list(rows)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(title=title, title_justify="left")
+    for name in columns:
+        numbers = all(isinstance(row.get(name), int | float | None) for row in rows)
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell(row.get(name))) for name in columns))
+    console().print(table)
+
+
+def cell(value: Any) -> str:
+    """Write a value for a table.
+
+    Example:
+        >>> cell(58771), cell(0.10341), cell(None), cell(["a", "b"])
+        ('58,771', '0.1034', '-', 'a, b')
+    """
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

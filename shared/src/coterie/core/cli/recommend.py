@@ -1,0 +1,45 @@
+"""``coterie recommend --run DIR``: recommend items to a user of a run, or to a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from coterie.core.cli.arguments import Arguments, positive
+from coterie.core.cli.output import print_json, print_rows
+from coterie.core.errors import UserError
+from coterie.core.runfolder import paper_of
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: there is no such run, user or file.
+    """
+    parser = Arguments("recommend", "Recommend items to a user of a run, or to a new one.")
+    parser.add_argument("--run", required=True, type=Path, help="folder of the run")
+    who = parser.add_mutually_exclusive_group(required=True)
+    who.add_argument("--user", help="id of the user, as in the data set")
+    who.add_argument(
+        "--new-user",
+        type=Path,
+        metavar="CSV",
+        help="history of someone new, with a column 'item'; adapts here and uploads nothing",
+    )
+    parser.add_argument("--top", type=positive, default=10, help="how many items (default: 10)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    given = parser.parse_args(argv)
+    paper_of(given.run)
+    if given.new_user is not None and not given.new_user.is_file():
+        raise UserError(f"there is no file {given.new_user}: check the path")
+    rows = import_module("coterie.core.serving").recommend(
+        given.run, user=given.user, new_user=given.new_user, top=given.top
+    )
+    if given.json:
+        for row in rows:
+            print_json(row)
+    else:
+        who_for = f"user {given.user}" if given.user is not None else str(given.new_user)
+        print_rows(rows, title=f"For {who_for}")

@@ -1,0 +1,109 @@
+"""``coterie sweep PAPER``: search for hyper-parameters on this machine."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from coterie.core.cli.arguments import Arguments, paper_first, positive, seeds, wants_help
+from coterie.core.cli.output import print_json, print_rows, say
+from coterie.core.cli.train import configure_run
+from coterie.core.config_files import read_text, sweep_file
+from coterie.core.configuration import to_yaml
+from coterie.core.papers import Paper, load
+from coterie.core.report import Report
+from coterie.core.runfolder import DEFAULT_OUT, RunFolder
+from coterie.core.schema import leaves
+from coterie.core.sweeps import Sweep, read_sweep
+
+ABOUT = (
+    "Run configs/sweeps/PAPER.yaml, a W&B sweep file, one run after another and without an "
+    "account. A sweep that was stopped goes on where it was. Every setting of `coterie train "
+    "PAPER` may be given too."
+)
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: the sweep file or a setting is bad.
+    """
+    parser = Arguments("sweep PAPER", ABOUT)
+    parser.add_argument("--file", type=Path, help="another sweep file")
+    parser.add_argument("--count", type=positive, help="most runs; default is the file's cap")
+    parser.add_argument("--seeds", type=seeds, help="repeat each run: 5, or '0 1 2'")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a run")
+    if wants_help(argv):
+        say(parser.format_help().rstrip())
+        return
+    paper, rest = paper_first(argv, "sweep")
+    given, flags = parser.parse_known_args(rest)
+    sweep = _read(paper, given.file)
+    if sweep.method == "bayes" and not given.json:
+        say("Without a W&B server there is no Bayesian search: values are drawn at random.")
+    out = Path(configure_run(paper, flags).settings.run.out or DEFAULT_OUT)
+    rows = []
+    for chosen in _settings(sweep, given.count, given.seeds):
+        rows.append({**chosen, sweep.metric: _train(paper, sweep, chosen, flags)})
+        if given.json:
+            print_json(rows[-1])
+    rows.sort(key=lambda row: _rank(row[sweep.metric], sweep.maximize))
+    saved = Report("sweep", f"Sweep of {paper.name}", rows).save(out / paper.name / "sweep")
+    if not given.json:
+        print_rows(rows, title=f"Sweep of {paper.name}, best first")
+        say(f"Written to {saved}")
+
+
+def _read(paper: Paper, file: Path | None) -> Sweep:
+    known = list(leaves(load(paper.settings)))
+    if file is not None:
+        return read_sweep(str(file), read_text(file), known)
+    text = sweep_file(paper).read_text("utf-8")
+    return read_sweep(f"configs/sweeps/{paper.name}.yaml", text, known)
+
+
+def _settings(
+    sweep: Sweep, count: int | None, every: Sequence[int] | None
+) -> Iterator[dict[str, Any]]:
+    for chosen in sweep.settings(count):
+        if every is None:
+            yield chosen
+        else:
+            yield from ({**chosen, "seed": seed} for seed in every)
+
+
+def _train(paper: Paper, sweep: Sweep, chosen: dict[str, Any], flags: list[str]) -> float | None:
+    """Train with the chosen settings, unless that has been done; return the metric."""
+    words = [*sweep.flags, *(f"--{key}={value}" for key, value in chosen.items()), *flags]
+    settings = configure_run(paper, words).settings
+    digest = hashlib.sha256(to_yaml(settings, paper.name).encode()).hexdigest()[:8]
+    folder = Path(settings.run.out or DEFAULT_OUT) / paper.name / f"sweep-{digest}"
+    words += ["--run.name", folder.name]
+    if not (folder / "summary.json").is_file():
+        words += ["--resume"] if folder.is_dir() else []
+        import_module("coterie.core.training").train(paper, configure_run(paper, words).settings)
+    return _measured(RunFolder.open(folder), sweep.metric)
+
+
+def _measured(folder: RunFolder, metric: str) -> float | None:
+    """The metric at the end of a run: of its summary, else the last one it logged."""
+    final = folder.read_json("summary.json")["metrics"]
+    if metric in final:
+        return final[metric]
+    path = folder.path / "metrics.csv"
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8", newline="") as file:
+        values = [row[metric] for row in csv.DictReader(file) if row.get(metric)]
+    return float(values[-1]) if values else None
+
+
+def _rank(value: float | None, maximize: bool) -> tuple[bool, float]:
+    if value is None:
+        return True, 0.0
+    return False, -value if maximize else value

@@ -1,0 +1,55 @@
+"""``coterie train PAPER``: train a paper on a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+
+from coterie.core.cli.arguments import paper_first, wants_help
+from coterie.core.cli.output import say
+from coterie.core.configuration import Configuration, configure, print_help, to_yaml
+from coterie.core.papers import Paper, papers
+from coterie.core.runfolder import resumable, stored_settings
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: for bad settings and whatever else the user can mend.
+    """
+    if wants_help(argv):
+        _help(argv)
+        return
+    paper, rest = paper_first(argv, "train")
+    configuration = configure_run(paper, rest)
+    if configuration.given.print_config:
+        say(to_yaml(configuration.settings, paper.name).rstrip())
+        return
+    if configuration.variant:
+        file = f"configs/{paper.name}/{configuration.variant}.yaml"
+        say(f"Settings: {file} (--variant none leaves it out)")
+    import_module("coterie.core.training").train(paper, configuration.settings)
+
+
+def configure_run(paper: Paper, argv: Sequence[str]) -> Configuration:
+    """Read the settings of a run; one that is resumed starts from its own stored settings.
+
+    Raises:
+        UserError: for bad settings, or if there is nothing to resume.
+    """
+    configuration = configure(paper, argv)
+    if not configuration.settings.run.resume:
+        return configuration
+    return configure(paper, argv, stored_settings(resumable(paper, configuration.settings)))
+
+
+def _help(argv: Sequence[str]) -> None:
+    if argv[0].startswith("-"):
+        say("usage: coterie train PAPER [--config FILE] [--preset NAME] [--KEY VALUE ...]\n")
+        say("Train a paper on a data set. Settings of a paper: coterie train PAPER --help\n")
+        say("papers:")
+        for paper in papers().values():
+            say(f"  {paper.name:<12} {paper.title} ({paper.reference})")
+    else:
+        print_help(paper_first(argv, "train")[0], "train")
