@@ -2,7 +2,7 @@
 
 For all three the private parameters of user u amount to one vector v_u and one offset c_u, so the
 gradient of item i is a residual times v_u, an outer product over items. Local training uses that
-(`coterie.continual.local`). Stacked over C users.
+(`coterie.continual.local_training`). Stacked over C users.
 """
 
 from __future__ import annotations

@@ -69,7 +69,9 @@ def draw_batches(
         epochs: passes E; negatives and order are drawn afresh for each.
         dtype: of the tables.
     """
-    n_samples = train.lengths * (1 + negatives)
+    known = train.mask(n_items)
+    has_free = known.sum(1) < n_items  # a user who has consumed every item has no negatives
+    n_samples = train.lengths * (1 + negatives * has_free)
     per_epoch = (n_samples + batch_size - 1) // batch_size  # batches of each user
     order = torch.argsort(per_epoch, descending=True, stable=True)
     place = torch.empty_like(order)
@@ -83,7 +85,7 @@ def draw_batches(
     table = torch.zeros(2, int(starts[-1]), n_items, dtype=dtype)
     for epoch in range(epochs):
         item, number, user, n_positive = _draw_epoch(
-            key.fold("epoch", epoch), train, n_items, negatives, batch_size
+            key.fold("epoch", epoch), train, known, n_samples, negatives, batch_size
         )
         row = starts[number + epoch * most] + place[user]
         cell = row * n_items + item
@@ -94,39 +96,36 @@ def draw_batches(
 
 
 def _draw_epoch(
-    key: Key, train: Ragged, n_items: int, negatives: int, batch_size: int
+    key: Key, train: Ragged, known: Tensor, n_samples: Tensor, negatives: int, batch_size: int
 ) -> tuple[Tensor, Tensor, Tensor, int]:
     """Samples of one pass: item, batch number and user of each, positives first."""
-    negative = sample_negatives(key.fold("negatives"), train, n_items, negatives)
+    negative = sample_negatives(key.fold("negatives"), train, known.shape[1], negatives, known)
     row, position = train.rows, train.positions
     user = torch.cat([row, row.repeat_interleave(negatives)])
     item = torch.cat([train.values, negative])
     repetition = torch.arange(1, negatives + 1)
     identity = torch.cat([position, (position[:, None] + (repetition << 32)).reshape(-1)])
-    number = _batch_numbers(
-        key.fold("shuffle"), train.lengths, user, identity, negatives, batch_size
-    )
-    known = item >= 0  # -1: a user who has consumed every item has no negatives
-    n_positive = train.values.numel()
-    if not bool(known.all()):
-        item, number, user = item[known], number[known], user[known]
-    return item, number, user, n_positive
+    drawn = item >= 0
+    if not bool(drawn.all()):  # before batches are cut, so that none is empty
+        item, user, identity = item[drawn], user[drawn], identity[drawn]
+    number = _batch_numbers(key.fold("shuffle"), n_samples, user, identity, batch_size)
+    return item, number, user, train.values.numel()
 
 
 def _batch_numbers(
-    key: Key, lengths: Tensor, user: Tensor, identity: Tensor, negatives: int, batch_size: int
+    key: Key, n_samples: Tensor, user: Tensor, identity: Tensor, batch_size: int
 ) -> Tensor:
     """Batch of each sample after a shuffle within its user; users with one batch need none.
 
     ``identity`` numbers the samples of a user, so that the shuffle does not depend on the chunk.
     """
     number = torch.zeros_like(user)
-    many = (lengths * (1 + negatives) > batch_size)[user].nonzero().flatten()
+    many = (n_samples > batch_size)[user].nonzero().flatten()
     if not many.numel():
         return number
     row, place = user[many], identity[many]
     shuffled = many[shuffle_rows(key.take(row), row, place)]
-    sizes = torch.bincount(row, minlength=lengths.numel())
+    sizes = torch.bincount(row, minlength=n_samples.numel())
     start = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
     number[shuffled] = (torch.arange(row.numel()) - start) // batch_size
     return number

@@ -11,8 +11,9 @@ products a batch, and the upload leaves as `FactoredRows`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -41,8 +42,8 @@ class Replay:
     weights: Tensor
 
 
-ChooseReplay = Callable[[int, Tensor, Tensor], Replay | None]
-"""(batch number, active users ``(A,)``, their scores ``(A, n_items)``) -> what they replay."""
+ChooseReplay = Callable[[Tensor, Tensor, Tensor], Replay | None]
+"""(steps done ``(A,)``, active users ``(A,)``, their scores ``(A, n_items)``) -> the replay."""
 
 
 @dataclass(frozen=True)
@@ -133,15 +134,16 @@ class LocalTraining:
         params = {name: value[users] for name, value in self.params.items()}
         vector, offset = self.backbone.query(params)
         scores = self._scores(number, vector, offset)
-        replay = self.replay(number, users, scores) if self.replay is not None else None
+        replay = self.replay(self.steps[users], users, scores) if self.replay is not None else None
         self._measure(term, scores, replay)
         residual = self._residual(term, scores, replay)
         gradient = self._gradient(number, residual)
         new = self.backbone.descend(params, gradient, residual.sum(1))
+        self._pull_params(users, params, new)
         if self.backbone.head_first:
             vector, offset = self.backbone.query(new)
             residual = self._residual(term, self._scores(number, vector, offset), replay)
-        self._pull(number, users, params, new)
+        self._pull_items(number, users.numel())
         torch.mul(residual, -self.item_lr, out=self.left[term])
         self.right[term] = vector
         for name, value in new.items():
@@ -154,9 +156,9 @@ class LocalTraining:
         if self.pull is not None:
             n_old = self.pull.table.shape[0]
             scores[:, :n_old] -= self._lost(number) * (vector @ self._away().T)
-        for earlier in self._earlier(number, vector.shape[0]):
-            inner = (self.right[earlier] * vector).sum(1, keepdim=True)
-            scores.addcmul_(self.left[earlier], inner)
+        for term, count in self._earlier(number, vector.shape[0]):
+            inner = (self.right[term] * vector[:count]).sum(1, keepdim=True)
+            scores[:count].addcmul_(self.left[term], inner)
         return scores
 
     def _gradient(self, number: int, residual: Tensor) -> Tensor:
@@ -165,24 +167,32 @@ class LocalTraining:
         if self.pull is not None:
             n_old = self.pull.table.shape[0]
             gradient -= self._lost(number) * (residual[:, :n_old] @ self._away())
-        for earlier in self._earlier(number, residual.shape[0]):
-            weight = (self.left[earlier] * residual).sum(1, keepdim=True)
-            gradient.addcmul_(weight, self.right[earlier])
+        for term, count in self._earlier(number, residual.shape[0]):
+            weight = (self.left[term] * residual[:count]).sum(1, keepdim=True)
+            gradient[:count].addcmul_(weight, self.right[term])
         return gradient
 
-    def _earlier(self, number: int, active: int) -> list[slice]:
-        """Terms of the active users in each earlier batch."""
-        return [slice(start, start + active) for start in self.batches.starts[:number]]
+    def _earlier(self, number: int, active: int) -> Iterator[tuple[slice, int]]:
+        """Terms of the active users in each earlier batch, and how many of them had that batch.
+
+        These are the first ``count``. In a second epoch users are active again who had fewer
+        batches in the first.
+        """
+        starts = self.batches.starts
+        for start, end in pairwise(starts[: number + 1]):
+            count = min(active, end - start)
+            yield slice(start, start + count), count
 
     def _away(self) -> Tensor:
         """Q - O, ``(n_old, d)``."""
         assert self.pull is not None
         return self.table[: self.pull.table.shape[0]] - self.pull.table
 
-    def _lost(self, number: int) -> float:
-        """Share of Q - O that the pull has taken away after ``number`` steps."""
+    def _lost(self, number: int) -> Tensor:
+        """Share of Q - O that the pull has taken away so far from each active user, ``(A, 1)``."""
         assert self.pull is not None
-        return 1.0 - (1.0 - self.pull.item_rate) ** number
+        done = self.steps[self.batches.owner[self.batches.terms(number)]]
+        return 1.0 - (1.0 - self.pull.item_rate) ** done[:, None].to(self.table.dtype)
 
     def _residual(self, term: slice, scores: Tensor, replay: Replay | None) -> Tensor:
         """dL/ds, ``(A, n)``: mean over the batch, plus the replayed items."""
@@ -209,12 +219,17 @@ class LocalTraining:
             count = (replay.weights != 0).sum(1).to(self.replayed.dtype)
             self.replayed[users[replay.users]] += count
 
-    def _pull(self, number: int, users: Tensor, before: Params, new: Params) -> None:
-        """Pull the step's old item rows (what earlier batches changed) and private parameters."""
+    def _pull_params(self, users: Tensor, before: Params, new: Params) -> None:
+        """Pull the step's private parameters."""
         if self.pull is None:
             return
-        for earlier in self._earlier(number, users.numel()):
-            self.left[earlier, : self.pull.table.shape[0]] *= 1.0 - self.pull.item_rate
         for name, value in before.items():
             rate = self.pull.rates[name][users].reshape(-1, *[1] * (value.dim() - 1))
             new[name] = new[name] + rate * (self.pull.towards[name][users] - value)
+
+    def _pull_items(self, number: int, active: int) -> None:
+        """Pull what earlier batches changed of old item rows."""
+        if self.pull is None:
+            return
+        for term, _ in self._earlier(number, active):
+            self.left[term, : self.pull.table.shape[0]] *= 1.0 - self.pull.item_rate

@@ -58,11 +58,11 @@ class Distillation(Retention):
         if not bool((mine.blocks > 0).any()):
             return None
 
-        def choose(batch: int, users: Tensor, scores: Tensor) -> Replay:
+        def choose(steps: Tensor, users: Tensor, scores: Tensor) -> Replay:
             old = (mine.blocks[users] > 0).nonzero().flatten()
             who = users[old]
             items, taught = mine.memory["items"][who], mine.memory["taught"][who]
-            chosen = self.choose(items, scores[old], key.take(who).fold("replay", batch))
+            chosen = self.choose(items, scores[old], key.take(who).fold("replay", steps[old]))
             return Replay(old, items, taught, self._weights(chosen, taught.dtype))
 
         return choose

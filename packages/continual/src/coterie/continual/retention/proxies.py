@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -94,10 +95,10 @@ class Proxies(Retention):
         drawn = mine.memory["drawn"]
         if not bool((drawn > 0).any()):
             return None
-        strength = self.settings.strength * float(torch.exp(torch.tensor(-round / 10)))
+        strength = self.settings.strength * math.exp(-round / 10)
         weights = strength * drawn / drawn.sum(1, keepdim=True).clamp_min(1)
 
-        def choose(batch: int, users: Tensor, scores: Tensor) -> Replay:
+        def choose(steps: Tensor, users: Tensor, scores: Tensor) -> Replay:
             memory = mine.memory
             everyone = torch.arange(users.numel())
             return Replay(everyone, memory["items"][users], memory["taught"][users], weights[users])
