@@ -16,7 +16,7 @@ SOURCES := $(PACKAGES:%=%/src)
 PAPERS := $(basename $(notdir $(wildcard configs/*.yaml)))
 
 DATA_FLAGS = $(if $(DATA),--data $(DATA))
-RUN_FLAGS = $(DATA_FLAGS) $(if $(SEED),--seed $(SEED)) $(if $(PRESET),--config configs/presets/$(PRESET).yaml)
+RUN_FLAGS = $(DATA_FLAGS) $(if $(SEED),--seed $(SEED)) $(if $(PRESET),--preset $(PRESET))
 PYTEST = $(BIN)/python -m pytest -q -n 2 --doctest-modules tests $(SOURCES)
 
 # Checked while the Makefile is read, so that the one line comes before any installation.

@@ -46,7 +46,7 @@ def test_train_passes_what_is_named_and_nothing_else() -> None:
     assert dry("train", "PAPER=f3crec").strip().endswith(".venv/bin/coterie train f3crec")
     named = dry("train", "PAPER=f3crec", "DATA=ml-100k", "SEED=0", "ARGS=--algorithm.beta 0.9")
     assert named.strip().endswith("train f3crec --data ml-100k --seed 0 --algorithm.beta 0.9")
-    assert "--config configs/presets/smoke.yaml" in dry("train", "PAPER=f3crec", "PRESET=smoke")
+    assert "--preset smoke" in dry("train", "PAPER=f3crec", "PRESET=smoke")
 
 
 def test_old_interpreter_is_named_before_installing(tmp_path: Path) -> None:
