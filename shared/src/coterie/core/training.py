@@ -45,8 +45,7 @@ def train(paper: Paper, settings: Any) -> Path:
     Raises:
         UserError: data, settings or the run folder are unusable; says what to do.
     """
-    if settings.engine.threads is not None:
-        torch.set_num_threads(settings.engine.threads)
+    torch.set_num_threads(settings.engine.threads)
     experiment: Experiment = load(paper.experiment)(settings)
     federation = experiment.federation()
     folder = RunFolder.for_settings(paper, experiment.settings)
