@@ -61,7 +61,15 @@ class FederatedModule(lightning.LightningModule):
         return DataLoader(_Ticks(self), batch_size=None)
 
     def training_step(self, batch: Tensor, batch_idx: int) -> None:
-        """Run one communication round, and what opens or closes its block."""
+        """Run one communication round, and tell the Trainer when it was the last."""
+        self.advance()
+        if self.finished:
+            # Blocks are Lightning's epochs, but their number is known to the server alone.
+            self.trainer.should_stop = True
+        self._advance_global_step()
+
+    def advance(self) -> None:
+        """Run one communication round, and what opens or closes its block; needs no Trainer."""
         self.journal.clear()
         server = self.federation.server
         if not self.block_open:
@@ -76,11 +84,8 @@ class FederatedModule(lightning.LightningModule):
             self.server_state = server.end_block(self.server_state, cohort, key.fold("end"))
             self.block_open = False
             self.finished = decision == "end" or self.block + 1 == len(self.federation.blocks)
-            # Blocks are Lightning's epochs, but their number is known to the server alone.
-            self.trainer.should_stop = self.finished
         tests = {n: v for n, v in self.journal.scalars.items() if n.startswith("test/")}
         self.results.update(tests)
-        self._advance_global_step()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """An optimizer of nothing: Lightning counts its steps, and rounds must count."""
