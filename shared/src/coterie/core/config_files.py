@@ -59,7 +59,8 @@ def variant_file(paper: Paper, name: str) -> Traversable:
     """
     known = variants(paper)
     if name not in known:
-        raise UserError(f"variant '{name}' of {paper.name} is unknown: {nearest(name, known)}")
+        hint = nearest(name, known) if known else "it has none"
+        raise UserError(f"variant '{name}' of {paper.name} is unknown: {hint}")
     return _packed(paper).joinpath(paper.name, f"{name}.yaml")
 
 
@@ -175,7 +176,8 @@ def _flatten(
         if key in known:
             yield key, value
         elif key not in groups:
-            raise UserError(f"unknown setting '{key}' in {name}: {suggest(key, known)}")
+            meant = groups if isinstance(value, Mapping) else known
+            raise UserError(f"unknown setting '{key}' in {name}: {suggest(key, meant)}")
         elif isinstance(value, Mapping):
             yield from _flatten(name, value, f"{key}.", known, groups)
         elif value is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ from coterie.core.config_files import (
 )
 from coterie.core.errors import UserError
 from coterie.core.papers import Paper, load
-from coterie.core.schema import build, leaves, suggest, to_tree
+from coterie.core.schema import Leaf, build, leaves, suggest, to_tree
 from coterie.core.typed_values import TypedValues, settings_parser, short_forms
 
 Settings = TypeVar("Settings")
@@ -190,7 +190,7 @@ def _fitting(paper: Paper, values: dict[str, Any], settings: type) -> str | None
     return name if name in variants(paper) else None
 
 
-def _lacking(error: argparse.ArgumentError, known: dict[str, Any]) -> UserError:
+def _lacking(error: argparse.ArgumentError, known: Mapping[str, Leaf]) -> UserError:
     flag = (error.argument_name or "").split("/")[0]
     leaf = known.get(flag.removeprefix("--"))
     expected = leaf.expected if leaf else "a value"

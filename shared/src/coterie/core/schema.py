@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 from collections.abc import Iterable, Iterator, Mapping
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from docstring_parser import parse_from_object
@@ -56,7 +57,8 @@ class Leaf:
         return tuple(str(choice) for part in parts for choice in part)
 
 
-def leaves(settings: type) -> dict[str, Leaf]:
+@functools.cache
+def leaves(settings: type) -> Mapping[str, Leaf]:
     """List all settings below a dataclass by dotted key, in the order of its fields.
 
     Example:
@@ -67,7 +69,7 @@ def leaves(settings: type) -> dict[str, Leaf]:
         >>> found["noise"].expected, found["clip"].expected
         ('one of none, laplace, gaussian', 'a number, or null')
     """
-    return {leaf.key: leaf for leaf in _walk(settings, "")}
+    return MappingProxyType({leaf.key: leaf for leaf in _walk(settings, "")})
 
 
 def sections(settings: type) -> dict[str, str]:
@@ -155,19 +157,25 @@ def suggest(key: str, known: Iterable[str]) -> str:
     section, _, word = key.rpartition(".")
     inside = {_last(other): other for other in known if other.rpartition(".")[0] == section}
     if section and inside:
-        close = [inside[name] for name in difflib.get_close_matches(word, inside, n=1, cutoff=0.5)]
-    else:
-        same = [other for other in known if _last(other) == word]
-        close = difflib.get_close_matches(key, same, n=1, cutoff=0.0)
-        close = close or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-        words = {_last(other): other for other in reversed(known)}
-        like = difflib.get_close_matches(word, words, n=1, cutoff=0.75)
-        close = close or [words[name] for name in like]
-        inside = {other.partition(".")[0]: other.partition(".")[0] for other in known}
-        close = close or difflib.get_close_matches(key, inside, n=1, cutoff=0.6)
+        return _closest(word, inside, 0.5) or _known(inside.values())
+    tops = {other.partition(".")[0]: other.partition(".")[0] for other in known}
     return (
-        f"did you mean '{close[0]}'?" if close else "known: " + ", ".join(sorted(inside.values()))
+        _closest(key, {other: other for other in known if _last(other) == word}, 0.0)
+        or _closest(key, {other: other for other in known}, 0.6)
+        or _closest(word, {_last(other): other for other in reversed(known)}, 0.75)
+        or _closest(key, tops, 0.6)
+        or _known(tops.values())
     )
+
+
+def _closest(word: str, meant: Mapping[str, str], cutoff: float) -> str:
+    """Suggest what the closest of the words means; empty if none is similar enough."""
+    close = difflib.get_close_matches(word, meant, n=1, cutoff=cutoff)
+    return f"did you mean '{meant[close[0]]}'?" if close else ""
+
+
+def _known(keys: Iterable[str]) -> str:
+    return "known: " + ", ".join(sorted(keys))
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:

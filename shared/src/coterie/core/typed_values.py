@@ -10,7 +10,7 @@ from typing import Any
 from jsonargparse import ArgumentError, ArgumentParser
 
 from coterie.core.errors import UserError, nearest
-from coterie.core.schema import Leaf, leaves, sections
+from coterie.core.schema import Leaf, alternatives, leaves, sections
 
 SHORT_FORMS = {
     "data": "data.name",
@@ -40,7 +40,7 @@ def settings_parser(settings: type, usage: str) -> ArgumentParser:
         parser.add_argument(name, help=text, **extra)
     groups: dict[str, Any] = {"": parser}
     for name, text in sections(settings).items():
-        groups[name] = parser.add_argument_group(name, text.replace("%", "%%"))
+        groups[name] = parser.add_argument_group(name, text)
     short = {key: name for name, key in short_forms(settings).items()}
     for leaf in leaves(settings).values():
         text = leaf.help + (f" Short form: --{short[leaf.key]}." if leaf.key in short else "")
@@ -48,7 +48,7 @@ def settings_parser(settings: type, usage: str) -> ArgumentParser:
             f"--{leaf.key}",
             type=leaf.hint,
             default=leaf.default,
-            help=text.replace("%", "%%"),
+            help=text,
         )
     return parser
 
@@ -102,6 +102,8 @@ class TypedValues:
             found = self._parser.parse_object(tree, defaults=False)
         except ArgumentError:
             raise _wrong(self._leaves[key], value, where) from None
+        if value is None and type(None) not in alternatives(self._leaves[key].hint):
+            raise _wrong(self._leaves[key], value, where)  # jsonargparse takes null as not given
         return self._finite(self._leaves[key], found[key], where)
 
     def _finite(self, leaf: Leaf, value: Any, where: str) -> Any:

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments
-from coterie.core.cli.output import print_json, print_rows
+from coterie.core.cli.output import aside, print_json, print_rows
 from coterie.core.runfolder import paper_of
 
 
@@ -22,7 +22,8 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(argv)
     paper_of(given.run)
-    metrics = import_module("coterie.core.serving").evaluate(given.run)
+    with aside(given.json):
+        metrics = import_module("coterie.core.serving").evaluate(given.run)
     if given.json:
         print_json(metrics)
     else:

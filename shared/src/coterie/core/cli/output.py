@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from rich.console import Console
@@ -26,6 +27,16 @@ def console() -> Console:
 def say(line: str) -> None:
     """Print a line as it is."""
     sys.stdout.write(f"{line}\n")
+
+
+@contextmanager
+def aside(active: bool) -> Iterator[None]:
+    """Send what others print to stderr, so that stdout holds JSON lines only."""
+    if not active:
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def print_json(row: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.cli.arguments import Arguments, paper_first, positive, seeds, wants_help
-from coterie.core.cli.output import print_json, print_rows, say
+from coterie.core.cli.output import aside, print_json, print_rows, say
 from coterie.core.cli.train import configure_run
 from coterie.core.config_files import read_text, sweep_file
 from coterie.core.configuration import to_yaml
@@ -49,7 +49,8 @@ def run(argv: Sequence[str]) -> None:
     out = Path(configure_run(paper, flags).settings.run.out or DEFAULT_OUT)
     rows = []
     for chosen in _settings(sweep, given.count, given.seeds):
-        rows.append({**chosen, sweep.metric: _train(paper, sweep, chosen, flags)})
+        with aside(given.json):
+            rows.append({**chosen, sweep.metric: _train(paper, sweep, chosen, flags)})
         if given.json:
             print_json(rows[-1])
     rows.sort(key=lambda row: _rank(row[sweep.metric], sweep.maximize))
@@ -86,7 +87,8 @@ def _train(paper: Paper, sweep: Sweep, chosen: dict[str, Any], flags: list[str])
     words += ["--run.name", folder.name]
     if not (folder / "summary.json").is_file():
         words += ["--resume"] if folder.is_dir() else []
-        import_module("coterie.core.training").train(paper, configure_run(paper, words).settings)
+        settings = configure_run(paper, words).settings
+        import_module("coterie.core.training").train(paper, settings)
     return _measured(RunFolder.open(folder), sweep.metric)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments, paper_first, positive, seeds, wants_help
-from coterie.core.cli.output import print_json, print_rows, say
+from coterie.core.cli.output import aside, print_json, print_rows, say
 from coterie.core.configuration import configure
 from coterie.core.errors import UserError
 from coterie.core.papers import load
@@ -38,7 +38,10 @@ def run(argv: Sequence[str]) -> None:
         raise UserError(f"{paper.name} reproduces no tables")
     given, flags = parser.parse_known_args(rest)
     settings = configure(paper, flags).settings
-    report = load(paper.tables)(settings, table=given.table, figure=given.figure, seeds=given.seeds)
+    with aside(given.json):
+        report = load(paper.tables)(
+            settings, table=given.table, figure=given.figure, seeds=given.seeds
+        )
     saved = report.save(Path(settings.run.out or DEFAULT_OUT) / paper.name / "tables")
     if given.json:
         for row in report.rows:

@@ -1,0 +1,252 @@
+"""Settings from files and flags: which source wins, and what each mistake says."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from coterie.core.config_files import presets, variants
+from coterie.core.configuration import configure, parse, print_help, to_yaml
+from coterie.core.errors import UserError
+from coterie.core.papers import Paper, load
+from coterie.core.schema import build, leaves, to_tree, values_of
+from coterie.core.settings import (
+    DataSettings,
+    EngineSettings,
+    LoggerSettings,
+    PrivacySettings,
+    RunSettings,
+)
+
+
+def refusal(toy: Paper, *argv: str) -> str:
+    with pytest.raises(UserError) as caught:
+        configure(toy, argv)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def written(name: str, text: str) -> str:
+    Path(name).write_text(text)
+    return name
+
+
+def test_sources_win_in_order(toy: Paper) -> None:
+    first = written("first.yaml", "rounds: 7\nmodel: {lr: 0.3}\nseed: 1\n")
+    second = written("second.yaml", "model:\n  lr: 0.4\n")
+    found = configure(toy, ["--seed", "5", "--config", first, f"--config={second}"])
+    assert found.settings.algorithm.beta == 0.8  # the paper's own file
+    assert found.settings.rounds == 7  # the first file
+    assert found.settings.model.lr == 0.4  # the second file wins over the first
+    assert found.settings.seed == 5  # flags win although they stand before the files
+    assert found.sources == ("configs/toyrec.yaml", "first.yaml", "second.yaml")
+
+
+def test_preset_lies_over_the_variant_and_below_the_files(toy: Paper) -> None:
+    assert "smoke" in presets()
+    smoke = configure(toy, ["--preset", "smoke", "--data", "ml-100k"])
+    assert smoke.settings.rounds == 2
+    assert smoke.settings.model.lr == 0.5
+    file = written("more.yaml", "rounds: 4\n")
+    assert configure(toy, ["--config", file, "--preset", "smoke"]).settings.rounds == 4
+
+
+def test_variant_fits_data_and_backbone(toy: Paper) -> None:
+    assert variants(toy) == ["ml-100k-mf", "sample-mlp"]
+    tuned = configure(toy, ["--data", "ml-100k"])
+    assert (tuned.variant, tuned.settings.model.lr) == ("ml-100k-mf", 0.5)
+    assert tuned.settings.algorithm.beta == 0.7
+    assert configure(toy, []).variant is None
+    by_file = written("backbone.yaml", "model: {name: mlp}\n")
+    assert configure(toy, ["--config", by_file]).variant == "sample-mlp"
+    assert configure(toy, ["--data", "ml-100k", "--model.lr", "2"]).settings.model.lr == 2.0
+    untuned = configure(toy, ["--data", "ml-100k", "--variant", "none"])
+    assert (untuned.variant, untuned.settings.model.lr) == (None, 0.1)
+    assert configure(toy, ["--variant", "ml-100k-mf"]).settings.model.lr == 0.5
+
+
+def test_flags_of_every_type(toy: Paper) -> None:
+    given = configure(
+        toy,
+        [
+            *("--data", "my.csv", "--data.columns", "user=u,item=i,time=t", "--resume"),
+            *("--run.progress", "false", "--model.widths", "[16, 4]", "--run.name", "2024-01-01"),
+            *("--privacy.delta=1e-7", "--engine.chunk=null", "--data_root", "x", "--seed", "-3"),
+        ],
+    ).settings
+    assert given.data.name == "my.csv"
+    assert given.data.columns == {"user": "u", "item": "i", "time": "t"}
+    assert given.data.root == "x"
+    assert given.run.resume is True
+    assert given.run.progress is False
+    assert given.run.name == "2024-01-01"
+    assert given.model.widths == (16, 4)
+    assert given.privacy.delta == 1e-7
+    assert given.engine.chunk is None
+    assert given.seed == -3
+
+
+def test_defaults_are_those_of_the_class(toy: Paper) -> None:
+    settings = load(toy.settings)
+    assert parse(settings, []) == settings()
+
+
+def test_yaml_comes_back_equal(toy: Paper) -> None:
+    given = configure(toy, ["--data.columns", "user=ü,item=i", "--model.widths", "[3]"]).settings
+    file = written("resolved.yaml", to_yaml(given, "toyrec"))
+    assert configure(toy, ["--config", file]).settings == given
+    settings = load(toy.settings)
+    assert build(settings, {**values_of(given), "model.widths": (3,)}) == given
+    assert yaml.safe_load(to_yaml(given, "toyrec")) == {"paper": "toyrec", **to_tree(given)}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--algorithm.bta", "1"],
+            "unknown setting '--algorithm.bta': did you mean '--algorithm.beta'?",
+        ),
+        (["--beta=1"], "unknown setting '--beta': did you mean '--algorithm.beta'?"),
+        (
+            ["--algoritm.beta", "1"],
+            "unknown setting '--algoritm.beta': did you mean '--algorithm.beta'?",
+        ),
+        (["--dta", "x"], "unknown setting '--dta': did you mean '--data'?"),
+        (
+            ["--model.zzz", "1"],
+            "unknown setting '--model.zzz': known: model.lr, model.name, model.widths",
+        ),
+        (["ml-100k"], "unexpected 'ml-100k': settings are given as --key value"),
+        (["--rounds", "five"], "--rounds: expected a whole number, not 'five'"),
+        (["--rounds", "2.5"], "--rounds: expected a whole number, not '2.5'"),
+        (["--rounds"], "--rounds: expected a whole number after it"),
+        (["--config"], "--config: expected a value after it"),
+        (["--model.lr", "nan"], "--model.lr: expected a number, not 'nan'"),
+        (["--model.lr", ".inf"], "--model.lr: expected a number, not 'inf'"),
+        (["--run.progress", "maybe"], "--run.progress: expected true or false, not 'maybe'"),
+        (
+            ["--method", "pro"],
+            "--method: expected one of avg, prox, not 'pro'; did you mean 'prox'?",
+        ),
+        (["--method", "null"], "--method: expected one of avg, prox, not 'null'"),
+        (["--model.widths", "[1, x]"], "--model.widths: expected a list, as [1, 2], not '[1, x]'"),
+        (
+            ["--data.columns", "user"],
+            "--data.columns: expected pairs, as user=u,item=i, or null, not 'user'",
+        ),
+        (["--engine.chunk", "0"], "'engine.chunk' must be at least 1, not 0"),
+        (["--preset", "smke"], "preset 'smke' is unknown: did you mean 'smoke'?"),
+        (
+            ["--variant", "ml-100-mf"],
+            "variant 'ml-100-mf' of toyrec is unknown: did you mean 'ml-100k-mf'?",
+        ),
+    ],
+)
+def test_wrong_flags(toy: Paper, flags: list[str], message: str) -> None:
+    assert refusal(toy, *flags) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "algorithm: {bta: 1}",
+            "unknown setting 'algorithm.bta' in bad.yaml: did you mean 'algorithm.beta'?",
+        ),
+        (
+            "algoritm: {beta: 1}",
+            "unknown setting 'algoritm' in bad.yaml: did you mean 'algorithm'?",
+        ),
+        ("round: 1", "unknown setting 'round' in bad.yaml: did you mean 'rounds'?"),
+        ("rounds: five", "'rounds' in bad.yaml: expected a whole number, not 'five'"),
+        ("rounds: true", "'rounds' in bad.yaml: expected a whole number, not 'True'"),
+        ("rounds:", "'rounds' in bad.yaml: expected a whole number, not null"),
+        ("rounds: {a: 1}", "'rounds' in bad.yaml: expected a whole number, not '{'a': 1}'"),
+        ("model: {lr: .nan}", "'model.lr' in bad.yaml: expected a number, not 'nan'"),
+        (
+            "algorithm: 3",
+            "'algorithm' in bad.yaml is a section, not one value: it has algorithm.beta",
+        ),
+        (
+            "method: avgg",
+            "'method' in bad.yaml: expected one of avg, prox, not 'avgg'; did you mean 'avg'?",
+        ),
+        (
+            "seed: 1\nrounds: [1\nmodel: 2\n",
+            "bad.yaml, line 3: not valid YAML, expected ',' or ']', but got ':'",
+        ),
+        ("seed: 1\nseed: 2\n", "bad.yaml, line 2: not valid YAML, 'seed' is there twice"),
+        ("- 1\n- 2\n", "bad.yaml: expected settings, as 'rounds: 10', not a list"),
+        ("words", "bad.yaml: expected settings, as 'rounds: 10', not 'words'"),
+        ("paper: f3crec", "bad.yaml is a configuration of f3crec, not of toyrec"),
+    ],
+)
+def test_wrong_files(toy: Paper, text: str, message: str) -> None:
+    assert refusal(toy, "--config", written("bad.yaml", text)) == message
+
+
+def test_the_file_at_fault_is_named_among_several(toy: Paper) -> None:
+    good, bad = written("good.yaml", "rounds: 3\n"), written("bad.yaml", "seed: x\n")
+    expected = "'seed' in bad.yaml: expected a whole number, not 'x'"
+    assert refusal(toy, "--config", good, "--config", bad) == expected
+    assert refusal(toy, "--config", bad, "--config", good) == expected
+
+
+def test_missing_and_unreadable_files(toy: Paper) -> None:
+    written("mine.yaml", "")
+    assert refusal(toy, "--config", "min.yaml") == (
+        "there is no file min.yaml: did you mean 'mine.yaml'?"
+    )
+    Path("binary.yaml").write_bytes(b"\xff\xfe\x00")
+    assert refusal(toy, "--config", "binary.yaml") == "binary.yaml is not a text file in UTF-8"
+    Path("folder.yaml").mkdir()
+    assert refusal(toy, "--config", "folder.yaml") == "cannot read folder.yaml: is a directory"
+
+
+def test_empty_file_and_dotted_keys(toy: Paper) -> None:
+    empty = written("empty.yaml", "# nothing\n")
+    assert configure(toy, ["--config", empty]).settings == configure(toy, []).settings
+    dotted = written("dotted.yaml", "algorithm.beta: 0.3\nmodel:\n")
+    assert configure(toy, ["--config", dotted]).settings.algorithm.beta == 0.3
+
+
+def test_help_holds_every_docstring(toy: Paper, capsys: pytest.CaptureFixture[str]) -> None:
+    print_help(toy, "train")
+    shown = " ".join(capsys.readouterr().out.split())
+    for key, leaf in leaves(load(toy.settings)).items():
+        assert f"--{key}" in shown
+        assert leaf.help.removesuffix(".") in shown
+        assert leaf.help
+    assert "Short form: --data." in shown
+
+
+def test_shared_settings_are_documented_and_frozen() -> None:
+    for settings in (DataSettings, EngineSettings, PrivacySettings, LoggerSettings, RunSettings):
+        assert [leaf.key for leaf in leaves(settings).values() if not leaf.help] == []
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            settings().name = "x"  # type: ignore[misc,union-attr]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EngineSettings(threads=0), "'engine.threads' must be at least 1, not 0"),
+        (lambda: PrivacySettings(clip=0.0), "'privacy.clip' must be above 0, not 0"),
+        (
+            lambda: PrivacySettings(delta=1.5),
+            "'privacy.delta' must be above 0 and at most 1, not 1.5",
+        ),
+        (
+            lambda: RunSettings(name="../x"),
+            "'run.name' must be the name of a folder, not '../x'",
+        ),
+    ],
+)
+def test_ranges_of_shared_settings(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make()
+    assert str(caught.value) == message
