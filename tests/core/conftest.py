@@ -76,7 +76,8 @@ RESULTS = """
 from coterie.core.report import Report
 
 
-def make_table(settings, *, table, figure, seeds):
+def make_table(chosen, *, table, figure, seeds):
+    settings = chosen.settings
     row = {"method": settings.method, "data": settings.data.name, "metric": "ndcg", "mean": 0.5,
            "sd": None, "seeds": len(seeds or ()), "paper": float("nan")}
     return Report(f"table{table}", "A table", [row], notes=["A miss."])

@@ -25,7 +25,9 @@ class Paper:
         settings: the settings dataclass.
         experiment: builds data, client and server of a run.
         client: the client class, whose steps are the protocol.
-        tables: function that reproduces a table or figure.
+        tables: function that reproduces a table or figure, called with a
+            `coterie.core.configuration.Configuration`, ``table``, ``figure`` and ``seeds``; gives
+            a `coterie.core.report.Report`.
         bench: function that measures speed against a reference loop.
         variant_keys: settings whose values, joined by ``-``, name the tuned configuration
             ``configs/<paper>/<variant>.yaml``.

@@ -37,12 +37,12 @@ def run(argv: Sequence[str]) -> None:
     if paper.tables is None:
         raise UserError(f"{paper.name} reproduces no tables")
     given, flags = parser.parse_known_args(rest)
-    settings = configure(paper, flags).settings
+    chosen = configure(paper, flags)
     with aside(given.json):
         report = load(paper.tables)(
-            settings, table=given.table, figure=given.figure, seeds=given.seeds
+            chosen, table=given.table, figure=given.figure, seeds=given.seeds
         )
-    saved = report.save(Path(settings.run.out or DEFAULT_OUT) / paper.name / "tables")
+    saved = report.save(Path(chosen.settings.run.out or DEFAULT_OUT) / paper.name / "tables")
     if given.json:
         for row in report.rows:
             print_json(row)
