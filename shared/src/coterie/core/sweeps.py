@@ -133,7 +133,9 @@ def _choices(key: str, entry: dict[str, Any]) -> list[Any]:
         return list(entry["values"])
     if entry["distribution"] == "int_uniform":
         return list(range(entry["min"], entry["max"] + 1))
-    raise UserError(f"a grid cannot go through the range of '{key}': give its values, or a count")
+    raise UserError(
+        f"a grid cannot go through the range of '{key}': give its values, or use method random"
+    )
 
 
 def _uniform(seed: int, run: int, key: str) -> float:

@@ -26,7 +26,7 @@ def run(argv: Sequence[str]) -> None:
         "--new-user",
         type=Path,
         metavar="CSV",
-        help="history of someone new, with a column 'item'; adapts here and uploads nothing",
+        help="history of someone new (column 'item' or 'title'); adapts here, uploads nothing",
     )
     parser.add_argument("--top", type=positive, default=10, help="how many items (default: 10)")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")

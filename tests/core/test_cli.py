@@ -1,0 +1,393 @@
+"""The command line: what it prints, what it imports, how it ends."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from coterie.core.cli import determinism
+from coterie.core.cli.arguments import seeds
+from coterie.core.cli.main import COMMANDS, main
+from coterie.core.errors import UserError
+from coterie.core.papers import Paper
+from coterie.core.runfolder import RunFolder
+from coterie.core.summary import Summary
+
+Capture = pytest.CaptureFixture[str]
+Trained = list[Any]
+HEAVY = ("torch", "lightning", "pandas", "wandb", "numpy")
+
+
+def fake(monkeypatch: pytest.MonkeyPatch, name: str, **functions: Callable[..., Any]) -> None:
+    module = ModuleType(f"coterie.core.{name}")
+    vars(module).update(functions)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+@pytest.fixture
+def trained(toy: Paper, monkeypatch: pytest.MonkeyPatch) -> Trained:
+    """Settings of the runs that were asked for; each run's metric is its beta."""
+    found: Trained = []
+
+    def train(paper: Paper, settings: Any) -> None:
+        found.append(settings)
+        run = RunFolder.for_settings(paper, settings)
+        (run.path / "metrics.csv").write_text(
+            f"round,eval/ndcg@20,cost/seconds\n1,,0.5\n2,{settings.algorithm.beta},{len(found)}\n"
+        )
+        run.write_summary(Summary(2, {"test/ndcg@20": 0.1}, {}, 1, 1, 1.0))
+
+    fake(monkeypatch, "training", train=train)
+    return found
+
+
+def error(capsys: Capture, *argv: str) -> str:
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("coterie: error: ")
+    return err.removeprefix("coterie: error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--help"],
+        ["--version"],
+        ["list"],
+        ["train", "--help"],
+        ["train", "toyrec", "--help"],
+        ["train", "toyrec", "--print_config"],
+        ["table", "--help"],
+        ["recommend", "--help"],
+    ],
+)
+def test_light_commands_import_nothing_heavy(toy_site: Path, argv: list[str]) -> None:
+    code = (
+        "import sys\nfrom coterie.core.cli.main import main\n"
+        f"try: status = main({argv})\nexcept SystemExit as end: status = end.code\n"
+        f"heavy = [name for name in {HEAVY} if name in sys.modules]\n"
+        "print(status, heavy, file=sys.stderr)"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(toy_site), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True
+    )
+    assert done.stderr.strip().splitlines()[-1] == "0 []"
+    assert done.stdout
+
+
+def test_list_is_quick(toy_site: Path) -> None:
+    def seconds(code: str) -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], capture_output=True, env=env, check=True)
+        return time.perf_counter() - began
+
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(toy_site), *sys.path])}
+    command = "from coterie.core.cli.main import main; main(['list'])"
+    # Above an interpreter that does nothing, so that a slow machine does not fail the test.
+    cost = min(seconds(command) for _ in range(3)) - min(seconds("") for _ in range(3))
+    assert cost < 0.6
+
+
+def test_help_names_every_command(capsys: Capture) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown and text in shown for name, text in COMMANDS.items())
+    assert main([]) == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, capsys: Capture) -> None:
+    try:
+        status = main([command, "--help"])
+    except SystemExit as end:
+        status = end.code  # type: ignore[assignment]
+    assert status == 0
+    assert f"usage: coterie {command}" in capsys.readouterr().out
+
+
+def test_list_names_everything(toy: Paper, capsys: Capture) -> None:
+    assert main(["list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (known,) = (paper for paper in found["papers"] if paper["paper"] == "toyrec")
+    assert known["methods"] == ["avg", "prox"]
+    assert known["variants"] == ["ml-100k-mf", "sample-mlp"]
+    assert "ml-100k" in [entry["data set"] for entry in found["data"]]
+    assert "smoke" in found["presets"]
+    assert main(["list"]) == 0
+    assert "toyrec" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("trian x", "command 'trian' is unknown: did you mean 'train'?"),
+        ("train toyrek", "paper 'toyrek' is not installed: did you mean 'toyrec'?"),
+        ("train tyo", "paper 'tyo' is not installed: did you mean 'toy'?"),
+        ("train toy --rounds x", "--rounds: expected a whole number, not 'x'"),
+        ("train toyrec --beta 1", "unknown setting '--beta': did you mean '--algorithm.beta'?"),
+        ("table toyrec --table 2 --bta 1",
+         "unknown setting '--bta': did you mean '--algorithm.beta'?"),
+        ("table toyrec --table two",
+         "argument --table: expected a whole number above 0, not 'two' "
+         "(see coterie table PAPER --help)"),
+        ("table toyrec --table 2 --seeds x",
+         "argument --seeds: expected how many seeds, as 5, or the seeds, as '0 1 2', not 'x' "
+         "(see coterie table PAPER --help)"),
+        ("evaluate --rn x", "the following arguments are required: --run "
+         "(see coterie evaluate --help)"),
+        ("evaluate --run x --jsn", "unknown argument '--jsn': did you mean '--json'?"),
+        ("evaluate --run x", "there is no run x: check the path"),
+        ("recommend --run . --user 1",
+         ". is not the folder of a run: it has no config.yaml"),
+        ("privacy toyrec", "toyrec names no client class, so its protocol is not known"),
+        ("data ml-100", "data set 'ml-100' is neither a known name nor a file: "
+         "did you mean 'ml-100k'?"),
+        ("data sample --min_interactions x",
+         "--min_interactions: expected a whole number, or null, not 'x'"),
+        ("sweep toyrec --file no.yaml", "there is no file no.yaml: check the path"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(toy: Paper, capsys: Capture, argv: str, message: str) -> None:
+    assert error(capsys, *argv.split()) == message
+
+
+def test_paper_must_be_named(toy: Paper, capsys: Capture) -> None:
+    for argv in (["train"], ["train", "--seed", "1"]):
+        assert error(capsys, *argv).startswith("say which paper: coterie train ")
+
+
+def test_train_gets_paper_and_settings(trained: Trained, capsys: Capture) -> None:
+    assert main(["train", "toy", "--data", "ml-100k", "--seed", "4"]) == 0
+    (settings,) = trained
+    assert (settings.data.name, settings.seed, settings.model.lr) == ("ml-100k", 4, 0.5)
+    assert capsys.readouterr().out == (
+        "Settings: configs/toyrec/ml-100k-mf.yaml (--variant none leaves it out)\n"
+    )
+
+
+def test_print_config_trains_nothing(trained: Trained, capsys: Capture) -> None:
+    assert main(["train", "toyrec", "--print_config", "--rounds", "3"]) == 0
+    assert "rounds: 3\n" in capsys.readouterr().out
+    assert trained == []
+
+
+def test_resume_takes_the_stored_settings(toy: Paper, trained: Trained) -> None:
+    settings = ["--data", "ml-100k", "--model.lr", "0.7", "--run.name", "mine"]
+    assert main(["train", "toyrec", *settings]) == 0
+    again = ["--resume", "--run.name", "mine", "--rounds", "99"]
+    assert main(["train", "toyrec", *again]) == 0
+    first, second = trained
+    assert (second.data.name, second.model.lr, second.rounds) == ("ml-100k", 0.7, 99)
+    assert (first.rounds, first.run.resume, second.run.resume) == (10, False, True)
+    assert [p.name for p in Path("runs/toyrec").iterdir()] == ["mine"]
+
+
+def test_resume_elsewhere_and_without_a_name(toy: Paper, trained: Trained, capsys: Capture) -> None:
+    assert main(["train", "toyrec", "--out", "else", "--algorithm.beta", "0.5"]) == 0
+    (run,) = Path("else/toyrec").iterdir()
+    (run / "summary.json").unlink()
+    assert main(["train", "toyrec", "--out", "else", "--resume"]) == 0
+    assert [s.algorithm.beta for s in trained] == [0.5, 0.5]
+    message = error(capsys, "train", "toyrec", "--resume")
+    assert message.startswith("no unfinished run runs/toyrec/sample-avg-mf-seed0: ")
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def interrupt_as_lightning_does(*_: Any) -> None:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        sys.exit(1)
+
+
+@pytest.mark.parametrize("stop", [interrupt, interrupt_as_lightning_does])
+def test_interruption_says_how_to_go_on(
+    toy: Paper, monkeypatch: pytest.MonkeyPatch, capsys: Capture, stop: Callable[..., None]
+) -> None:
+    fake(monkeypatch, "training", train=stop)
+    assert main(["train", "toyrec", "--data", "my file.csv"]) == 130
+    assert capsys.readouterr().err == (
+        "coterie: interrupted; to go on, say: coterie train toyrec --data 'my file.csv' --resume\n"
+    )
+
+
+def test_bugs_keep_their_traceback(toy: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    fake(monkeypatch, "training", train=bug)
+    with pytest.raises(ZeroDivisionError):
+        main(["train", "toyrec"])
+
+
+def test_error_of_many_lines_becomes_one(
+    toy: Paper, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise UserError("first\n  second")
+
+    fake(monkeypatch, "training", train=fail)
+    assert error(capsys, "train", "toyrec") == "first second"
+
+
+def test_evaluate_and_recommend(
+    toy: Paper, trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def recommend(run: Path, *, user: str | None, new_user: Path | None, top: int) -> list[Any]:
+        return [{"rank": k + 1, "item": f"{run.name}-{user}-{new_user}"} for k in range(top)]
+
+    fake(monkeypatch, "serving", evaluate=lambda run: {"ndcg": 0.25}, recommend=recommend)
+    main(["train", "toyrec", "--run.name", "mine"])
+    capsys.readouterr()
+    run = "runs/toyrec/mine"
+    assert main(["evaluate", "--run", run, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ndcg": 0.25}
+    assert main(["recommend", "--run", run, "--user", "42", "--top", "2", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows == [{"rank": 1, "item": "mine-42-None"}, {"rank": 2, "item": "mine-42-None"}]
+    assert error(capsys, "recommend", "--run", run, "--new-user", "no.csv") == (
+        "there is no file no.csv: check the path"
+    )
+
+
+def test_table_and_bench(toy: Paper, capsys: Capture) -> None:
+    flags = ["--table", "2", "--data", "ml-1m", "--seeds", "0 7", "--json"]
+    assert main(["table", "toyrec", *flags]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        **{"method": "avg", "data": "ml-1m", "metric": "ndcg", "mean": 0.5},
+        **{"sd": None, "seeds": 2, "paper": None},
+    }
+    assert "| avg | ml-1m |" in Path("runs/toyrec/tables/table2.md").read_text()
+    assert main(["bench", "toyrec", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ratio"] == 20.0
+    assert main(["bench", "toyrec", "--out", "other"]) == 0
+    assert "Written to other/toyrec/bench/bench.md" in capsys.readouterr().out
+
+
+def test_sweep_goes_through_the_grid_and_on_where_it_was(trained: Trained, capsys: Capture) -> None:
+    argv = ["sweep", "toyrec", "--seeds", "2", "--json"]
+    assert main(argv) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(r["algorithm.beta"], r["seed"], r["eval/ndcg@20"]) for r in rows] == [
+        *((0.1, 0, 0.1), (0.1, 1, 0.1), (0.2, 0, 0.2), (0.2, 1, 0.2)),
+    ]
+    assert {(s.rounds, s.model.name, s.model.lr) for s in trained} == {(3, "mlp", 0.25)}
+    assert main(argv[:-1]) == 0
+    assert len(trained) == 4  # nothing was trained again
+    lines = Path("runs/toyrec/sweep/sweep.md").read_text().splitlines()
+    assert lines[4].startswith("| 0.2 |")  # best first
+    assert main([*argv, "--rounds", "5"]) == 0
+    assert len(trained) == 8
+
+
+def test_sweep_names_the_mistake(toy: Paper, capsys: Capture) -> None:
+    head = "method: grid\nmetric: {name: a}\n"
+    for text, message in (
+        ("method: gird", "s.yaml: method 'gird' is unknown: did you mean 'grid'?"),
+        ("method: grid", "s.yaml: expected 'parameters', as 'seed: {values: [0, 1]}'"),
+        (
+            head + "parameters: {algorithm.bta: {value: 1}}",
+            "unknown setting 'algorithm.bta' in s.yaml: did you mean 'algorithm.beta'?",
+        ),
+        (
+            head + "parameters: {model.lr: {min: 0.1, max: 1.0}}",
+            "a grid cannot go through the range of 'model.lr': give its values, or use method "
+            "random",
+        ),
+        (
+            head + "parameters: {model.lr: {min: 2, max: 1}}",
+            "s.yaml: 'model.lr' needs values, or min and max as numbers, min below max",
+        ),
+        (
+            head + "parameters: {model.lr: {distribution: unifrom, min: 1, max: 2}}",
+            "s.yaml: distribution 'unifrom' of 'model.lr' is unknown: did you mean 'uniform'?",
+        ),
+    ):
+        Path("s.yaml").write_text(text)
+        assert error(capsys, "sweep", "toyrec", "--file", "s.yaml") == message
+
+
+def test_privacy_lists_the_uploads_of_a_real_paper(capsys: Capture) -> None:
+    assert main(["privacy", "continual", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    up = {(row["step"], row["field"]) for row in rows if row["direction"] == "up"}
+    assert ("update", "items") in up
+    assert all(row["reveals"] != "-" for row in rows if row["direction"] == "up")
+
+
+def test_data_shows_blocks(capsys: Capture) -> None:
+    assert main(["data", "sample", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["block"] for row in rows] == [0, 1, 2, 3]
+    assert rows[-1]["users"] >= rows[0]["users"] > 0
+
+
+@pytest.mark.real_data
+def test_data_equals_table_1_of_the_paper(data_root: Path, capsys: Capture) -> None:
+    assert main(["data", "ml-100k", "--data_root", str(data_root), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["users"] for row in rows] == [587, 697, 827, 943]
+    assert [row["items"] for row in rows] == [1136, 1146, 1148, 1152]
+
+
+def test_doctor_finds_what_is_wrong(toy: Paper, capsys: Capture) -> None:
+    Path("file").touch()
+    assert main(["doctor", "--json", "--out", "file/runs"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = {row["check"]: row for row in rows}
+    assert found["run folder"]["state"] == "look"
+    assert found["run folder"]["found"] == "file/runs cannot be written: not a directory"
+    assert "toyrec" in found["papers"]["found"]
+    assert found["torch"]["state"] == "ok"
+    assert not Path("runs").exists()
+
+
+def test_determinism_compares_all_but_times(
+    toy: Paper, trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert main(["doctor", "--determinism", "toyrec"]) == 0
+    assert "gave the same" in capsys.readouterr().out
+    assert [s.rounds for s in trained] == [2, 2]
+
+    def drifting(paper: Paper, settings: Any) -> None:
+        run = RunFolder.for_settings(paper, settings)
+        (run.path / "metrics.csv").write_text(f"round,loss\n1,{settings.run.name}\n")
+        run.write_summary(Summary(2, {}, {}, 1, 1, 1.0))
+
+    fake(monkeypatch, "training", train=drifting)
+    with pytest.raises(UserError) as caught:
+        determinism.check(toy)
+    assert str(caught.value) == (
+        "two equal runs of toyrec differ in 'loss in row 1': first and second"
+    )
+
+
+def test_output_into_a_closed_pipe_is_no_error(toy_site: Path) -> None:
+    code = "import sys; from coterie.core.cli.main import main; sys.exit(main(['list', '--json']))"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(toy_site), *sys.path])}
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, env=env, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("text", ["x", "", "0", "1 x", "-1"])
+def test_seeds_that_are_none(text: str) -> None:
+    with pytest.raises(Exception, match="expected how many seeds"):
+        seeds(text)
