@@ -133,7 +133,7 @@ class _Job:
         order = torch.argsort(steps, descending=True, stable=True)
         rows, steps = rows[order], steps[order]
         now = tree.take(self.start, rows)
-        slope = stacked(grad_and_value(self.loss))
+        slope = stacked(grad_and_value(self.loss), alone=_slope(self.loss))
         done: list[Fitted] = []
         for number in range(int(steps[0])):
             active = int((steps > number).sum())
@@ -194,6 +194,19 @@ def per_sample(loss: Loss, params: Params, samples: Batch) -> Tensor:
     """Losses ``(B,)`` of single samples: each is a batch of one."""
     alone = {name: value.unsqueeze(1) for name, value in samples.items()}
     return stacked(lambda sample: loss(params, sample))(alone)
+
+
+def _slope(loss: Loss) -> Callable[[Params, Batch], tuple[Params, Tensor]]:
+    """Gradient and value by plain autograd; `torch.func`'s own takes seconds to import."""
+
+    def call(params: Params, batch: Batch) -> tuple[Params, Tensor]:
+        free = {name: value.detach().requires_grad_() for name, value in params.items()}
+        with torch.enable_grad():
+            value = loss(free, batch)
+        grads = torch.autograd.grad(value, list(free.values()), materialize_grads=True)
+        return dict(zip(free, grads, strict=True)), value.detach()
+
+    return call
 
 
 class _CallsLoss(nn.Module):

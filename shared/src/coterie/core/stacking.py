@@ -28,13 +28,16 @@ class Unstackable(RuntimeError):
     """Torch cannot vectorise a function (some recurrent layers, data-dependent control flow)."""
 
 
-def stacked(function: Callable[..., Any]) -> Callable[..., Any]:
+def stacked(
+    function: Callable[..., Any], alone: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
     """Turn a function of one client into one of clients stacked along the first axis.
 
     A single client is served by a plain call. More than one are vectorised by `torch.func.vmap`.
 
     Args:
         function: pure, without random draws; arguments and result are dicts or tuples of tensors.
+        alone: serves a single client in place of ``function``.
 
     Raises:
         Unstackable: when called on several clients, and torch cannot vectorise the function.
@@ -44,7 +47,7 @@ def stacked(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         leaves = pytree.tree_leaves(arguments)
         if leaves and all(leaf.shape[0] == 1 for leaf in leaves):
-            return _call_once(function, arguments)
+            return _call_once(alone or function, arguments)
         try:
             return vmap(function)(*arguments)
         except RuntimeError as error:

@@ -1,0 +1,1 @@
+"""Engines: where the client half of an algorithm runs."""

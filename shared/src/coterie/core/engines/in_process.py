@@ -1,0 +1,59 @@
+"""The in-process engine at C = 1, as bytes: what a client's process must answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import torch
+
+from coterie.core.cohort import Cohort
+from coterie.core.messages import Down
+from coterie.core.wire import Header, encode
+
+
+def request_bytes(cohort: Cohort, step: str, down: Down | None, asked: int = 0) -> bytes:
+    """Encode what a cohort's ask sends to each client.
+
+    Args:
+        cohort: gives the coordinates of the round.
+        step: name of the step.
+        down: the message.
+        asked: how many asks of the cohort for this step came before.
+    """
+    return encode(down, Header(step, (*cohort.when, asked)))
+
+
+def in_process_bytes(
+    cohort: Cohort, step: str, down: Down | None, asked: int = 0
+) -> dict[int, bytes]:
+    """Ask every client alone, in this process, and encode the replies that are accepted.
+
+    Private state is committed as by any ask.
+
+    Args:
+        cohort: the clients.
+        step: name of the step.
+        down: the message.
+        asked: how many asks of the cohort for this step came before.
+
+    Returns:
+        Client id -> bytes of its reply.
+    """
+    replies = {}
+    for place in torch.arange(len(cohort)).split(1):
+        alone = dataclasses.replace(cohort.part(place), _asked={step: itertools.count(asked)})
+        given = alone.ask(step, down, reduce=_Only())
+        client = int(alone.ids)
+        if client not in given.failed:
+            header = Header(step, (*cohort.when, asked), client)
+            replies[client] = encode(given.total, header)
+    return replies
+
+
+class _Only:
+    """Fold of a single upload: itself."""
+
+    def add(self, total: Any, up: Any) -> Any:
+        return up

@@ -1,0 +1,180 @@
+"""A client in a process of its own: a message's bytes in, a message's bytes out.
+
+This is the seam for running clients elsewhere. The process gets a request, its own data and its own
+private state; it imports neither lightning nor a server half, and it answers the same bytes as the
+in-process engine at C = 1.
+
+    python -m coterie.core.engines.process --folder CLIENT < request > reply
+
+The folder is described in `coterie.core.engines.folder`. Only a complete reply goes to standard
+output; what went wrong goes to standard error (it may name paths and stays on the client's
+machine), with exit status 2 for a request or a folder that is not as it must be, 1 for the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import torch
+
+from coterie.core.client import Client
+from coterie.core.engines.folder import ClientFolder
+from coterie.core.errors import UserError, nearest
+from coterie.core.guard import guard
+from coterie.core.messages import Report, Reveals, leaves
+from coterie.core.privacy.middleware import Middleware
+from coterie.core.seeding import Key
+from coterie.core.wire import Header, ProtocolError, decode, encode, peek
+from coterie.core.wire_schema import check_form
+
+
+@dataclass(frozen=True)
+class Refused(Report):
+    """In place of an upload: the step's result was not finite, and nothing was changed."""
+
+    why: str = leaves("which field was not finite", reveals=Reveals.NOTHING)
+
+
+def answer(
+    client: Client[Any],
+    request: bytes,
+    private: bytes,
+    data: Any,
+    secret: Key,
+    middleware: Sequence[Middleware] = (),
+) -> tuple[bytes, bytes]:
+    """Run one step for one client, as `coterie.core.cohort.Cohort.ask` does at C = 1.
+
+    Args:
+        client: the client half.
+        request: a message to one of its steps.
+        private: what an earlier answer gave; empty for a newcomer, who is enrolled first.
+        data: the client's own data, ``ids`` of shape ``(1,)``.
+        secret: root key of the clients' randomness, folded with the client's id here.
+        middleware: what an upload passes before it leaves.
+
+    Returns:
+        The bytes of the reply, and those of the private state to keep.
+
+    Raises:
+        ProtocolError: the request or the private state is not what the step takes.
+        UserError: the data are not of one client, or the client half lacks annotations.
+    """
+    if data.ids.shape != (1,):
+        raise UserError(f"a client's process needs data of one client, got {data.ids.numel()}")
+    header = peek(request)
+    down_type, private_type = _types(client, header.step)
+    down, _ = decode(request, down_type)
+    ids = data.ids
+    mine, kept = _private(client, private, private_type, data, secret)
+    key = secret.fold(ids).fold(header.step, *header.nonce)
+    up, new = getattr(client, header.step)(down, mine, data, key)
+    reply = Header(header.step, header.nonce, int(ids))
+    ok, reasons = guard(up, new, ids)
+    if not bool(ok.all()):
+        return encode(Refused(reasons[int(ids)]), reply), kept
+    if up is not None:
+        for layer in middleware:
+            up = layer(up, key)
+    return encode(up, reply), kept if new is None else encode(new, reply)
+
+
+def read_reply(reply: bytes, step: Any, request: Header, *, like: Any = None) -> tuple[Any, int]:
+    """Read a client's reply on the server's side.
+
+    Args:
+        reply: what `answer` gave.
+        step: the client's step; its annotations name the upload.
+        request: header of the request that is answered.
+        like: an upload of the form that is expected.
+
+    Returns:
+        The upload of one client (or None), and the client's id.
+
+    Raises:
+        ProtocolError: the reply is malformed, of another form, late or refused by the client.
+    """
+    up_type = _hint(step, "return").__args__[0]
+    up, header = decode(reply, up_type | Refused)
+    if (header.step, header.nonce) != (request.step, request.nonce) or header.client is None:
+        raise ProtocolError(f"reply to {header.step} {header.nonce} is not to this request")
+    if isinstance(up, Refused):
+        raise ProtocolError(f"client {header.client} refused: {up.why}")
+    if up is not None:
+        check_form(up, like, 1)
+    return up, header.client
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Answer one request from standard input for the client of a folder."""
+    parser = argparse.ArgumentParser(prog="python -m coterie.core.engines.process")
+    parser.add_argument("--folder", type=Path, required=True, help="the client's own folder")
+    parser.add_argument("--client", help="module:factory, instead of that of client.json")
+    options = parser.parse_args(arguments)
+    try:
+        reply = serve(options.folder, sys.stdin.buffer.read(), options.client)
+    except (UserError, ProtocolError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.buffer.write(reply)
+    sys.stdout.buffer.flush()
+    return 0
+
+
+def serve(path: Path, request: bytes, factory: str | None = None) -> bytes:
+    """Answer a request for the client of a folder, and keep its private state there.
+
+    The private state is kept before the reply is given. If the reply is then lost, the same request
+    (the same step and nonce) starts again from the state before it and gives the same reply.
+
+    Raises:
+        UserError: the folder is not complete.
+        ProtocolError: the request is not for this client half.
+    """
+    folder = ClientFolder(path)
+    torch.set_num_threads(folder.threads)
+    client, middleware = folder.build(factory)
+    data, _ = decode(folder.data(), _hint(client.enrol, "data"))
+    header = peek(request)
+    before = folder.private((header.step, header.nonce))
+    reply, after = answer(client, request, before, data, folder.secret, middleware)
+    if after != before:
+        folder.keep(before, after)
+    return reply
+
+
+def _types(client: Client[Any], step: str) -> tuple[Any, Any]:
+    """Types of the message a step takes and of the private state."""
+    steps = [name for name, *_ in client.steps()]
+    if step not in steps:
+        raise ProtocolError(f"{type(client).__name__} has no step {step!r}: {nearest(step, steps)}")
+    return _hint(getattr(client, step), "down"), _hint(client.enrol, "return")
+
+
+def _hint(function: Any, name: str) -> Any:
+    try:
+        return get_type_hints(function)[name]
+    except KeyError:
+        raise UserError(f"{function.__qualname__} must annotate '{name}': it is protocol") from None
+
+
+def _private(
+    client: Client[Any], private: bytes, kind: Any, data: Any, secret: Key
+) -> tuple[Any, bytes]:
+    """Private state from its bytes, or of a newcomer; and the bytes to keep if nothing changes."""
+    if private:
+        mine, header = decode(private, kind)
+        if header.client != int(data.ids):
+            raise ProtocolError(f"private state is of client {header.client}, not {int(data.ids)}")
+        return mine, private
+    mine = client.enrol(data, secret.fold(data.ids).fold("enrol"))
+    return mine, encode(mine, Header("enrol", (), int(data.ids)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
