@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,7 +30,8 @@ class Replies:
     Attributes:
         ids: ``(A,)`` ascending, the clients whose answer was accepted.
         failed: client id -> why its answer was refused.
-        up: the stacked uploads in the order of ``ids``; None when they were folded.
+        up: the uploads in the order of ``ids``, stacked, or a list in the list form; None when
+            they were folded.
         total: the folded sum of the uploads; None when they were kept.
     """
 
@@ -44,8 +46,29 @@ class Replies:
 
 
 @dataclass(frozen=True)
+class PerClient:
+    """Messages that differ from client to client, for `Cohort.ask` in place of one for all.
+
+    Attributes:
+        message: a `Down` stacked over the cohort, or a list with one for each client.
+    """
+
+    message: Any
+
+    def take(self, index: Tensor) -> Any:
+        """The messages for the clients at the positions ``index``, ``(K,)`` int64."""
+        if isinstance(self.message, list):
+            (place,) = index.tolist()
+            return self.message[place]
+        return tree.take(self.message, index)
+
+
+@dataclass(frozen=True)
 class Cohort:
     """Clients that take part, with everything an in-process engine needs to run them.
+
+    Clients run stacked, a chunk at a time; a client half with ``max_chunk = 1`` runs in the list
+    form: one after the other, each with shapes of its own.
 
     Attributes:
         client: the client half.
@@ -68,7 +91,9 @@ class Cohort:
     journal: Journal
     chunk: int | None = None
     middleware: tuple[Middleware, ...] = ()
-    _asked: Iterator[int] = field(default_factory=itertools.count)
+    _asked: dict[str, Iterator[int]] = field(
+        default_factory=lambda: defaultdict(itertools.count), repr=False
+    )
 
     def __len__(self) -> int:
         return self.ids.numel()
@@ -88,13 +113,16 @@ class Cohort:
     def enrol(self) -> Tensor:
         """Let the newcomers of the cohort make their private state; return their ids."""
         newcomers = self.store.newcomers(self.ids)
-        if newcomers.numel():
-            part = self.part(torch.searchsorted(self.ids, newcomers))
-            key = self.secret.fold(newcomers).fold("enrol")
-            self.store.enrol(newcomers, self.client.enrol(part.data, key))
+        groups = torch.split(newcomers, self.client.max_chunk or max(newcomers.numel(), 1))
+        for ids in groups if newcomers.numel() else ():
+            part = self.part(torch.searchsorted(self.ids, ids))
+            key = self.secret.fold(ids).fold("enrol")
+            self.store.enrol(ids, self.client.enrol(part.data, key))
         return newcomers
 
-    def ask(self, step: str, down: Down | None, *, reduce: Fold | None = None) -> Replies:
+    def ask(
+        self, step: str, down: Down | PerClient | None, *, reduce: Fold | None = None
+    ) -> Replies:
         """Ask every client for a step; a transaction per client.
 
         Each chunk is run, guarded (a non-finite upload or private state is refused), committed
@@ -103,21 +131,23 @@ class Cohort:
 
         Args:
             step: name of a `Client` step.
-            down: the message that all clients receive.
+            down: the message that all clients receive, or `PerClient` messages.
             reduce: folds uploads into a sum at once, so that memory is bounded by the chunk.
         """
         call = getattr(self.client, step)
-        nonce = (*self.when, next(self._asked))
+        # Counted for each step, so that asking for one changes no draw of another.
+        nonce = (*self.when, next(self._asked[step]))
         failed: dict[int, str] = {}
         accepted, kept, total = [], [], None
         for index in self._chunks():
             ids = self.ids[index]
             key = self.secret.fold(ids).fold(step, *nonce)
             mine = self.store.take(ids)
-            up, new = call(down, mine, self.data.take(index), key)
+            sent = down.take(index) if isinstance(down, PerClient) else down
+            up, new = call(sent, mine, self.data.take(index), key)
             ok, reasons = guard(up, new, ids)
             failed |= reasons
-            self.ledger.down(step, down, ids.numel())
+            self.ledger.down(step, sent, 1 if isinstance(down, PerClient) else ids.numel())
             if not bool(ok.all()):
                 up, new, index, ids, key = _only(ok, up, new, index, ids, key)
             if new is not None:
@@ -141,8 +171,10 @@ class Cohort:
     ) -> Replies:
         index = torch.cat(accepted) if accepted else torch.empty(0, dtype=torch.int64)
         order = torch.argsort(index)
-        up = None
-        if kept:
+        up: Any = None
+        if kept and self.client.max_chunk == 1:
+            up = [kept[place] for place in order.tolist()]
+        elif kept:
             up = kept[0]
             for more in kept[1:]:
                 up = tree.concatenate(up, more)

@@ -74,6 +74,11 @@ class Ragged:
         shift = (self.offsets[:-1][index] - offsets[:-1]).repeat_interleave(lengths)
         return Ragged(self.values[torch.arange(int(offsets[-1])) + shift], offsets)
 
+    def concatenate(self, other: Ragged) -> Ragged:
+        """Rows of both, one after the other."""
+        offsets = torch.cat([self.offsets, other.offsets[1:] + self.offsets[-1]])
+        return Ragged(torch.cat([self.values, other.values]), offsets)
+
     def mask(self, n_columns: int) -> Tensor:
         """Boolean membership table ``(C, n_columns)``."""
         table = torch.zeros(len(self), n_columns, dtype=torch.bool)

@@ -46,7 +46,7 @@ class FederatedModule(lightning.LightningModule):
         self.automatic_optimization = False
         self.federation = federation
         self.journal, self.ledger = Journal(), Ledger()
-        self.store: PrivateStore[Any] = PrivateStore()
+        self.store: PrivateStore[Any] = PrivateStore(stacked=federation.client.max_chunk != 1)
         self.block = -1
         self.round = self.block_round = 0
         self.history: list[dict[str, float]] = []

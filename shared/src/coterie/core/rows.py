@@ -144,6 +144,12 @@ class FactoredRows:
         owner = place[self.owner[keep]]
         return FactoredRows(owner, self.left[keep], self.right[keep], index.numel())
 
+    def concatenate(self, other: FactoredRows) -> FactoredRows:
+        """Changes of both groups of clients, one after the other."""
+        owner = torch.cat([self.owner, other.owner + self.n_clients])
+        left, right = torch.cat([self.left, other.left]), torch.cat([self.right, other.right])
+        return FactoredRows(owner, left, right, self.n_clients + other.n_clients)
+
     def touched(self) -> Tensor:
         """Number of rows that each client changed, ``(C,)`` int64."""
         used = torch.zeros(self.n_clients, self.left.shape[1], dtype=torch.bool)
@@ -234,6 +240,11 @@ class TouchedRows:
         """Changes of the clients at the positions ``index``, ``(K,)`` int64."""
         places = Ragged(torch.arange(self.index.values.numel()), self.index.offsets).take(index)
         return TouchedRows(self.index.take(index), self.values[places.values], self.n_rows)
+
+    def concatenate(self, other: TouchedRows) -> TouchedRows:
+        """Changes of both groups of clients, one after the other."""
+        values = torch.cat([self.values, other.values])
+        return TouchedRows(self.index.concatenate(other.index), values, self.n_rows)
 
     def touched(self) -> Tensor:
         """Number of rows that each client changed, ``(C,)`` int64."""

@@ -1,4 +1,4 @@
-"""Private state of all clients, kept for the simulation: row views, never one object a client."""
+"""Private state of all clients, kept for the simulation: rows of one tree, or a list of trees."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ P = TypeVar("P", bound=Private)
 
 
 class PrivateStore(Generic[P]):
-    """Private state of the clients enrolled so far: one stacked tree, a row a client.
+    """Private state of the clients enrolled so far.
+
+    Stacked form: one tree whose tensors have a row for each client. List form, for clients whose
+    state differs in shape: one tree for each client, taken and written one at a time.
+
+    Args:
+        stacked: False for the list form.
 
     Example:
         >>> import dataclasses
@@ -28,9 +34,11 @@ class PrivateStore(Generic[P]):
         [0.0, 3.0]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stacked: bool = True) -> None:
+        self.stacked = stacked
         self._place = torch.empty(0, dtype=torch.int64)  # id -> row, -1 = not enrolled
         self._rows: P | None = None
+        self._list: list[P] = []
         self._count = 0
 
     def __len__(self) -> int:
@@ -42,11 +50,14 @@ class PrivateStore(Generic[P]):
         return ids[self._place[ids] < 0]
 
     def enrol(self, ids: Tensor, private: P) -> None:
-        """Add newcomers with their stacked private state."""
+        """Add newcomers with their stacked private state (one at a time in the list form)."""
         self._reserve(ids)
         self._place[ids] = torch.arange(self._count, self._count + ids.numel())
         self._count += ids.numel()
-        self._rows = private if self._rows is None else tree.concatenate(self._rows, private)
+        if not self.stacked:
+            self._list.append(private)
+        else:
+            self._rows = private if self._rows is None else tree.concatenate(self._rows, private)
 
     def take(self, ids: Tensor) -> P:
         """Copy the private state of ``ids``, stacked in that order.
@@ -54,18 +65,24 @@ class PrivateStore(Generic[P]):
         Raises:
             KeyError: a client is not enrolled.
         """
-        return tree.take(self._enrolled(), self._places(ids))
+        places = self._places(ids)
+        if not self.stacked:
+            return tree.clone(self._list[_only(places)])
+        return tree.take(self._enrolled(), places)
 
     def commit(self, ids: Tensor, private: P) -> None:
         """Write the private state of ``ids`` back."""
         places = self._places(ids)
-        tree.map_tensors(
-            lambda old, new: old.index_copy_(0, places, new), self._enrolled(), private
-        )
+        if not self.stacked:
+            self._list[_only(places)] = private
+            return
+        rows = self._enrolled()
+        tree.map_tensors(lambda old, new: old.index_copy_(0, places, new), rows, private)
 
     def to_plain(self) -> dict[str, Any]:
         """Everything, for a checkpoint."""
-        return {"place": self._place, "count": self._count, "rows": tree.to_plain(self._rows)}
+        rows = tree.to_plain(self._rows if self.stacked else self._list)
+        return {"place": self._place, "count": self._count, "rows": rows}
 
     def load_plain(self, plain: dict[str, Any], like: P) -> None:
         """Restore what `to_plain` gave; ``like`` gives the structure.
@@ -75,7 +92,10 @@ class PrivateStore(Generic[P]):
         """
         self._place, self._count = plain["place"], plain["count"]
         rows = plain["rows"]
-        self._rows = None if rows is None else tree.from_plain(like, rows)
+        if not self.stacked:
+            self._list = [tree.from_plain(like, row) for row in rows]
+        else:
+            self._rows = None if rows is None else tree.from_plain(like, rows)
 
     def _enrolled(self) -> P:
         if self._rows is None:
@@ -93,3 +113,9 @@ class PrivateStore(Generic[P]):
         missing = int(ids.max()) + 1 - self._place.numel() if ids.numel() else 0
         if missing > 0:
             self._place = torch.cat([self._place, torch.full((missing,), -1)])
+
+
+def _only(places: Tensor) -> int:
+    """The single client that the list form takes at a time."""
+    (place,) = places.tolist()
+    return int(place)

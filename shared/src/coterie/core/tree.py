@@ -91,12 +91,27 @@ def clone(tree: T) -> T:
 
 
 def concatenate(first: T, second: T) -> T:
-    """Stack two stacked trees of one structure, one after the other."""
-    return map_tensors(lambda a, b: torch.cat([a, b]), first, second)
+    """Put two stacked trees of one structure one after the other.
+
+    Nodes with a ``concatenate`` of their own use it.
+    """
+    if hasattr(first, "concatenate"):
+        return first.concatenate(second)
+    if isinstance(first, Tensor):
+        return torch.cat([first, second])  # type: ignore[list-item, return-value]
+    if not _is_node(first):
+        return first
+    others = dict(children(second))
+    new = {name: concatenate(child, others[name]) for name, child in children(first)}
+    if isinstance(first, dict):
+        return new  # type: ignore[return-value]
+    return dataclasses.replace(first, **new)  # type: ignore[type-var]
 
 
 def to_plain(tree: Any) -> Any:
     """Turn dataclasses into dicts, for a checkpoint that holds tensors and plain values only."""
+    if isinstance(tree, list):
+        return [to_plain(child) for child in tree]
     if _is_node(tree):
         return {name: to_plain(child) for name, child in children(tree)}
     return tree

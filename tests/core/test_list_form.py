@@ -1,0 +1,118 @@
+"""Clients that differ in shape: the list form, and messages that differ from client to client."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.core import tree
+from coterie.core.aggregation import Sum
+from coterie.core.client import Client, step
+from coterie.core.cohort import Cohort, PerClient
+from coterie.core.journal import Journal
+from coterie.core.messages import Down, Private, Reveals, Up, leaves
+from coterie.core.privacy.ledger import Ledger
+from coterie.core.ragged import Ragged
+from coterie.core.rows import FactoredRows
+from coterie.core.seeding import Key
+from coterie.core.state import PrivateStore
+
+
+@dataclass(frozen=True)
+class Ask(Down):
+    factor: Tensor  # (1,) for all, (K,) per client
+
+
+@dataclass(frozen=True)
+class Answer(Up):
+    total: Tensor = leaves("sum", reveals=Reveals.MEASUREMENT)
+    own: Tensor = leaves("values", reveals=Reveals.PARAMETERS)
+
+
+@dataclass(frozen=True)
+class Width(Private):
+    weights: Tensor  # (1, width of the client)
+
+
+@dataclass(frozen=True)
+class Widths:
+    ids: Tensor
+    widths: Ragged
+
+    def take(self, index: Tensor) -> "Widths":
+        return Widths(self.ids[index], self.widths.take(index))
+
+
+class WideClient(Client[Width]):
+    """Each client has a private vector of its own length."""
+
+    max_chunk = 1
+
+    def enrol(self, data: Widths, key: Key) -> Width:
+        return Width(torch.ones(1, int(data.widths.values[0])))
+
+    @step
+    def grow(self, down: Ask, mine: Width, data: Widths, key: Key) -> tuple[Answer, Width]:
+        weights = mine.weights * down.factor
+        return Answer(weights.sum(1), weights), Width(weights)
+
+
+def cohort(store=None, client=None):
+    data = Widths(torch.tensor([2, 5, 9]), Ragged.from_lists([[3], [1], [4]]))
+    return Cohort(
+        client or WideClient(),
+        data.ids,
+        data,
+        PrivateStore(stacked=False) if store is None else store,
+        Key.from_seed(0),
+        (0, 0),
+        Ledger(),
+        Journal(),
+    )
+
+
+def test_clients_of_different_shapes_answer_as_a_list():
+    asked = cohort()
+    asked.enrol()
+    replies = asked.ask("grow", Ask(torch.tensor([2.0])))
+    assert [answer.own.shape for answer in replies.up] == [(1, 3), (1, 1), (1, 4)]
+    assert [float(answer.total) for answer in replies.up] == [6.0, 2.0, 8.0]
+    assert asked.store.take(torch.tensor([9])).weights.tolist() == [[2.0] * 4]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Ask(torch.tensor([1.0, 10.0, 100.0])), [Ask(torch.tensor([f])) for f in (1.0, 10.0, 100.0)]],
+)
+def test_messages_may_differ_from_client_to_client(message):
+    asked = cohort()
+    asked.enrol()
+    replies = asked.ask("grow", PerClient(message))
+    assert [float(answer.total) for answer in replies.up] == [3.0, 10.0, 400.0]
+    assert asked.ledger.bytes("down") == 3 * 4
+
+
+def test_the_list_form_folds_and_survives_a_checkpoint():
+    asked = cohort()
+    asked.enrol()
+
+    class OnlyTotals(WideClient):
+        @step
+        def grow(self, down: Ask, mine: Width, data: Widths, key: Key) -> tuple[Answer, Width]:
+            up, new = super().grow(down, mine, data, key)
+            return Answer(up.total, up.own.sum(1)), new
+
+    folding = cohort(asked.store, OnlyTotals())
+    assert float(folding.ask("grow", Ask(torch.tensor([2.0])), reduce=Sum()).total["total"]) == 16.0
+    restored = PrivateStore(stacked=False)
+    restored.load_plain(asked.store.to_plain(), Width(torch.zeros(1, 1)))
+    assert restored.take(torch.tensor([2])).weights.tolist() == [[2.0] * 3]
+
+
+def test_kept_rows_of_several_chunks_are_those_of_one():
+    rows = FactoredRows(torch.tensor([0, 1, 2, 0]), torch.randn(4, 5), torch.randn(4, 3), 3)
+    first, rest = rows.take(torch.tensor([0])), rows.take(torch.tensor([1, 2]))
+    for form in (lambda r: r, lambda r: r.wire()):
+        both = tree.concatenate({"items": form(first)}, {"items": form(rest)})["items"]
+        torch.testing.assert_close(both.dense(), rows.dense())
