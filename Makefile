@@ -13,10 +13,9 @@ UNFINISHED := .venv/.installing
 PACKAGES := ./shared $(patsubst %/pyproject.toml,./%,$(wildcard packages/*/pyproject.toml))
 MANIFESTS := pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
 SOURCES := $(PACKAGES:%=%/src)
-PAPERS := $(basename $(notdir $(wildcard configs/*.yaml)))
+PAPERS := $(sort $(basename $(notdir $(wildcard configs/*.yaml configs/sweeps/*.yaml))))
 
-DATA_FLAGS = $(if $(DATA),--data $(DATA))
-RUN_FLAGS = $(DATA_FLAGS) $(if $(SEED),--seed $(SEED)) $(if $(PRESET),--preset $(PRESET))
+FLAGS = $(if $(DATA),--data $(DATA)) $(if $(PRESET),--preset $(PRESET))
 PYTEST = $(BIN)/python -m pytest -q -n 2 --doctest-modules tests $(SOURCES)
 
 # Checked while the Makefile is read, so that the one line comes before any installation.
@@ -51,20 +50,20 @@ $(INSTALLED): $(MANIFESTS)
 
 .PHONY: train
 train: $(INSTALLED) ## Train a paper: PAPER=f3crec [DATA=ml-100k SEED=0 PRESET=smoke ARGS="--key value"]
-	@$(BIN)/coterie train $(PAPER) $(RUN_FLAGS) $(ARGS)
+	@$(BIN)/coterie train $(PAPER) $(FLAGS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: table
 table: $(INSTALLED) ## Reproduce a table or figure: PAPER= [DATA= TABLE=2 | FIGURE=4] [SEEDS="0 1 2"]
-	@$(BIN)/coterie table $(PAPER) $(DATA_FLAGS) $(if $(TABLE),--table $(TABLE)) \
+	@$(BIN)/coterie table $(PAPER) $(FLAGS) $(if $(TABLE),--table $(TABLE)) \
 		$(if $(FIGURE),--figure $(FIGURE)) $(if $(SEEDS),--seeds "$(SEEDS)") $(ARGS)
 
 .PHONY: sweep
 sweep: $(INSTALLED) ## Run configs/sweeps/PAPER.yaml on this machine, no account needed: PAPER= [DATA= SEEDS=]
-	@$(BIN)/coterie sweep $(PAPER) $(DATA_FLAGS) $(if $(SEEDS),--seeds "$(SEEDS)") $(ARGS)
+	@$(BIN)/coterie sweep $(PAPER) $(FLAGS) $(if $(SEEDS),--seeds "$(SEEDS)") $(ARGS)
 
 .PHONY: bench
 bench: $(INSTALLED) ## Measure speed and memory against the reference loop: [PAPER=, else every paper]
-	@for paper in $(or $(PAPER),$(PAPERS)); do $(BIN)/coterie bench $$paper $(ARGS); done
+	@for paper in $(or $(PAPER),$(PAPERS)); do $(BIN)/coterie bench $$paper $(FLAGS) $(ARGS); done
 
 .PHONY: lint
 lint: $(INSTALLED) ## Check style and types
