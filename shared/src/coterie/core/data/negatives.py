@@ -78,7 +78,7 @@ def _first_draws(key: Key, positives: Ragged, n_items: int, per_positive: int) -
     bits = Key(states).bits(counter)
     halves = torch.stack([bits >> 32, bits], dim=-1).bitwise_and_(_LOW_HALF)
     drawn = halves.mul_(n_items).bitwise_right_shift_(32)
-    return drawn.reshape(-1, 2 * hashes)[:, :per_positive].reshape(-1)
+    return drawn.flatten(1)[:, :per_positive].reshape(-1)
 
 
 def _pick_free(key: Key, known: Tensor, client: Tensor, counter: Tensor) -> Tensor:
