@@ -275,6 +275,23 @@ def test_rows_are_capped_and_the_sample_stays():
     assert {row[1] for row in third} <= {row[1] for row in second}
 
 
+def test_rows_hold_each_clients_own_values():
+    rows = ClientRows(("a", "b"), limit=100, panel=100)
+    nothing = torch.empty(0, dtype=torch.int64), torch.empty(0)
+    a = torch.tensor([7, 2, 5]), torch.tensor([0.7, 0.2, float("nan")])
+    b = torch.tensor([2, 9]), torch.tensor([2.5, 9.5])
+    named = {rows.pseudonym(client): client for client in (2, 5, 7, 9)}
+    found = {named[name]: values for _, name, *values in rows.take(1, {"a": a, "b": b})}
+    assert found == {
+        2: [pytest.approx(0.2), 2.5],
+        5: [None, None],
+        7: [pytest.approx(0.7), None],
+        9: [None, 9.5],
+    }
+    assert len(rows.take(2, {"a": nothing, "b": b})) == 2
+    assert rows.take(3, {"a": nothing, "b": nothing}) == []
+
+
 def test_another_run_gives_a_client_another_name():
     assert ClientRows((), 1).pseudonym(7) != ClientRows((), 1).pseudonym(7)
 

@@ -66,6 +66,7 @@ class ClientRows:
     def take(self, round_: int, measured: Measured) -> list[list[Any]]:
         """Make the rows of one round; None stands for "not measured"."""
         present = [measured[name][0] for name in self.measures if name in measured]
+        present = [ids for ids in present if ids.numel()]
         room = min(self.panel, self.limit - self.written)
         if not present or room <= 0:
             return []
@@ -93,8 +94,10 @@ class ClientRows:
 
 def _aligned(ids: Tensor, measured: tuple[Tensor, Tensor] | None) -> list[float | None]:
     """Values of the clients ``ids``; None for those that were not measured, or are NaN."""
-    if measured is None:
+    if measured is None or not measured[0].numel():
         return [None] * ids.numel()
-    known = dict(zip(measured[0].tolist(), measured[1].detach().tolist(), strict=True))
-    values = (known.get(client) for client in ids.tolist())
-    return [None if value is None or math.isnan(value) else value for value in values]
+    known, values = measured[0], measured[1].detach()
+    order = torch.argsort(known)
+    at = order[torch.searchsorted(known, ids, sorter=order).clamp(max=known.numel() - 1)]
+    found = torch.where(known[at] == ids, values[at].double(), torch.nan)
+    return [None if math.isnan(value) else value for value in found.tolist()]

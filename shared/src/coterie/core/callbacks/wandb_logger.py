@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +14,11 @@ from lightning.pytorch.callbacks import Callback
 
 from coterie.core.callbacks.client_log import ClientRows, histogram
 from coterie.core.callbacks.contract import Rounds, rounds_of
-from coterie.core.callbacks.keys import CLIENT_MEASURES, CLIENT_TABLE, KEYS, NAMESPACES, X_AXIS
+from coterie.core.callbacks.keys import CLIENT_MEASURES, X_AXIS
+from coterie.core.callbacks.wandb_run import WandbRun
 
 if TYPE_CHECKING:
     from coterie.core.settings import LoggerSettings
-
-logger = logging.getLogger(__name__)
-
-FLUSH_SECONDS = 1.0  # what a killed process can lose of the offline file; W&B's default is 15
 
 
 @dataclass(frozen=True)
@@ -60,17 +56,16 @@ class RunCard:
 class WandbLog(Callback):
     """Log rounds to W&B; never needs a network or an account, never breaks a run.
 
-    Whatever W&B raises is caught, warned of once, and logging is off from then on. It gets the
-    journal's scalars, histograms of per-client measurements and a capped table under hashed
-    client names; no private state, no ids, no console output, no artifact of ours. Lightning's own
-    WandbLogger is not used: it logs by ``self.log`` against its own step counter.
+    W&B gets the journal's scalars, histograms of per-client measurements and a capped table under
+    hashed client names; no private state, no ids, no console output, no artifact of ours.
+    Lightning's own WandbLogger is not used: it logs by ``self.log`` against its own step counter.
 
     A resumed run has the same W&B run id: online it goes on in the same run, offline it writes a
     second file that ``wandb sync`` adds to the first. Under ``wandb agent`` the run is online.
 
     Args:
         settings: what the user chose.
-        folder: the run folder; W&B writes into its subfolder ``wandb``.
+        folder: the run folder.
         card: what the run is.
         config: the resolved settings.
         monitor: the validation metric, whose largest value W&B keeps.
@@ -94,27 +89,37 @@ class WandbLog(Callback):
         self.rows = ClientRows(tuple(measures), settings.client_rows)
         self._id: str | None = None
         self._due: dict[str, int] = {}  # measurement -> round of its next histogram
-        self._to_unset: list[str] = []
-        self._wandb: Any = None
-        self._run: Any = None
-        self._table: Any = None
-
-    @property
-    def active(self) -> bool:
-        """Whether rounds are being logged."""
-        return self._run is not None
+        self._run: WandbRun | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the run."""
-        if self.settings.wandb != "off":
-            self._guard(self._start)
+        if self.settings.wandb == "off":
+            return
+        # An agent of a sweep says which run it expects.
+        self._id = self._id or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
+        self._run = WandbRun(
+            self.folder,
+            online=self.settings.wandb == "online" or "WANDB_SWEEP_ID" in os.environ,
+            namespaces=(self.card.paper,),
+            summaries={self.monitor: "max"} if self.monitor else {},
+            columns=(X_AXIS, "client", *self.rows.measures),
+            init={
+                "id": self._id,
+                "project": self.settings.project,
+                "name": self.card.name,
+                "group": self.settings.group or self.card.group,
+                "job_type": self.card.job_type,
+                "tags": list(self.card.tags),
+                "config": self.config,
+            },
+        )
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log the round in one call."""
+        """Log the round."""
         if self._run is not None:
-            self._guard(lambda: self._log(rounds_of(pl_module)))
+            self._log(self._run, rounds_of(pl_module))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Finish the run."""
@@ -132,7 +137,7 @@ class WandbLog(Callback):
             "id": self._id,
             "salt": self.rows.salt,
             "written": self.rows.written,
-            "due": self._due,
+            "due": dict(self._due),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -142,104 +147,25 @@ class WandbLog(Callback):
         self.rows.written = state_dict["written"]
         self._due = state_dict["due"]
 
-    def _guard(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        # W&B may raise anything (its process dies, the disk is full, an API changes), and a
-        # training run must not end for the sake of its log.
-        except Exception as error:
-            self._run = None
-            reason = (
-                "wandb is not installed (pip install wandb)"
-                if isinstance(error, ModuleNotFoundError) and error.name == "wandb"
-                else f"{type(error).__name__}: {error}"
-            )
-            logger.warning("W&B logging is off, metrics.csv goes on: %s", reason)
-
-    def _start(self) -> None:
-        online = self.settings.wandb == "online" or "WANDB_SWEEP_ID" in os.environ
-        if not online:
-            # W&B's own error reporting looks for its server even when the run is offline.
-            self._environ("WANDB_ERROR_REPORTING", "false")
-        # Parts of the client table wait there for a sync; the default is in the home folder.
-        self._environ("WANDB_DATA_DIR", str(self.folder / "wandb"))
-        import wandb  # its import takes half a second, and it may be missing
-
-        self._wandb = wandb
-        # An agent of a sweep says which run it expects.
-        self._id = self._id or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
-        self._run = wandb.init(
-            project=self.settings.project,
-            dir=str(self.folder),
-            id=self._id,
-            name=self.card.name,
-            group=self.settings.group or self.card.group,
-            job_type=self.card.job_type,
-            tags=list(self.card.tags),
-            config=self.config,
-            resume="allow",
-            reinit="create_new",
-            settings=wandb.Settings(
-                mode="online" if online else "offline",
-                silent=True,
-                console="off",  # warnings name refused clients
-                save_code=False,
-                init_timeout=30,
-                x_transaction_log_flush_interval=FLUSH_SECONDS,
-            ),
-        )
-        self._define()
-
-    def _environ(self, name: str, value: str) -> None:
-        """Set what is settable by environment only, until the run is finished."""
-        if name not in os.environ:
-            os.environ[name] = value
-            self._to_unset.append(name)
-
-    def _define(self) -> None:
-        self._run.define_metric(X_AXIS)
-        for namespace in (*NAMESPACES, self.card.paper):
-            self._run.define_metric(f"{namespace}/*", step_metric=X_AXIS)
-        summaries = {key.name: key.summary for key in KEYS if "*" not in key.name}
-        if self.monitor is not None:
-            summaries[self.monitor] = "max"
-        del summaries[X_AXIS]
-        for name, summary in summaries.items():
-            self._run.define_metric(name, step_metric=X_AXIS, summary=summary)
-        columns = [X_AXIS, "client", *self.rows.measures]
-        self._table = self._wandb.Table(columns=columns, log_mode="INCREMENTAL")
-
-    def _log(self, rounds: Rounds) -> None:
-        line: dict[str, Any] = {**rounds.journal.scalars, "block": rounds.block}
-        line[X_AXIS] = rounds.round
-        line |= self._clients(rounds)
-        # The step is the round, so that both parts of a resumed run lie on one axis; a row with a
-        # step of its own is held back until the next one unless it is committed.
-        self._run.log(line, step=rounds.round, commit=True)
-
-    def _clients(self, rounds: Rounds) -> dict[str, Any]:
-        """Histograms and rows of the measurements whose turn it is."""
+    def _log(self, run: WandbRun, rounds: Rounds) -> None:
         measured = {
             name: pair
             for name, pair in rounds.journal.clients.items()
             if rounds.round >= self._due.get(name, 0)
         }
-        line: dict[str, Any] = {}
-        for name, (_, values) in measured.items():
+        for name in measured:
             self._due[name] = rounds.round + self.settings.histogram_every
-            counted = histogram(values)
-            if counted is not None:
-                line[f"clients/{name}"] = self._wandb.Histogram(np_histogram=counted)
-        rows = self.rows.take(rounds.round, measured)
-        for row in rows:
-            self._table.add_data(*row)
-        if rows:
-            line[CLIENT_TABLE] = self._table
-        return line
+        try:
+            counted = {name: histogram(values) for name, (_, values) in measured.items()}
+            rows = self.rows.take(rounds.round, measured)
+        except ValueError as error:  # no measurement: one number a client
+            run.fail(error)
+            return
+        histograms = {name: pair for name, pair in counted.items() if pair is not None}
+        scalars = {**rounds.journal.scalars, "block": rounds.block}
+        run.log(rounds.round, scalars, histograms, rows)
 
     def _finish(self, code: int) -> None:
         if self._run is not None:
             run, self._run = self._run, None
-            self._guard(lambda: run.finish(exit_code=code))
-        while self._to_unset:
-            os.environ.pop(self._to_unset.pop(), None)
+            run.finish(code)
