@@ -5,7 +5,7 @@ import json
 import pickle
 import struct
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import safetensors.torch
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coterie.core.dense_rows import DenseRows
-from coterie.core.messages import Down, Report, Reveals, Up, leaves
+from coterie.core.messages import Down, Private, Report, Reveals, Up, leaves
 from coterie.core.ragged import Ragged
 from coterie.core.rows import FactoredRows, Rows, TouchedRows
 from coterie.core.wire import Header, ProtocolError, decode, encode, peek
@@ -44,6 +44,11 @@ class Everything(Down):
     settings: Settings
     old: Tensor | None = None
     split: Literal["valid", "test"] = "valid"
+
+
+@dataclass(frozen=True)
+class Memory(Private):
+    tree: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,23 @@ def test_nested_fields_come_back_as_they_were():
     assert all(bits(back.weights[k]) == bits(message.weights[k]) for k in message.weights)
     assert back.history.tolists() == message.history.tolists()
     assert bits(back.table) == bits(message.table)
+
+
+def test_untyped_trees_describe_themselves():
+    tree = {
+        "slow": {"a.b": torch.ones(2, dtype=torch.float64), "c": {}},
+        "items": torch.zeros(2, 0, dtype=torch.int64),
+        "n": 3,
+        "none": None,
+    }
+    back = decode(encode(Memory(tree), HEADER), Memory)[0].tree
+    assert list(back) == list(tree)
+    assert torch.equal(back["slow"]["a.b"], tree["slow"]["a.b"])
+    assert back["slow"]["c"] == {}
+    assert torch.equal(back["items"], tree["items"])
+    assert (back["n"], back["none"]) == (3, None)
+    with pytest.raises(ProtocolError, match=r"'tree\.rows' is missing"):
+        decode(encode(Memory({"rows": Ragged.from_lists([[1]])}), HEADER), Memory)
 
 
 @pytest.mark.parametrize("rate", [float("inf"), float("-inf"), 5e-324, 0.1 + 0.2])

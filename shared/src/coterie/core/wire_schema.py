@@ -80,6 +80,8 @@ class Schema:
 
     def _value(self, kind: Any, path: str) -> Any:
         origin = get_origin(kind)
+        if kind is Any:
+            return self._anything(path)
         if kind is Tensor:
             return self._tensor(path)
         if origin is dict or kind is dict:
@@ -96,6 +98,14 @@ class Schema:
         if kind in (bool, int, float, str) and type(value) is kind:
             return value
         raise ProtocolError(f"field {path!r} is not of type {kind}")
+
+    def _anything(self, path: str) -> Any:
+        """A tensor, a plain value or a dict of such, whichever came; never a dataclass."""
+        if path in self._tensors:
+            return self._tensor(path)
+        if isinstance(self._static.get(path), list):
+            return self._dict(dict[str, Any], path)
+        return self._plain(path)
 
     def _dataclass(self, kind: Any, path: str) -> Any:
         hints = _hints(kind)
