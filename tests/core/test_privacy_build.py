@@ -49,9 +49,8 @@ def test_the_accountant_belongs_to_the_middleware() -> None:
         ({"clip": float("inf")}, r"privacy\.clip"),
         ({"delta": 0.0}, r"privacy\.delta' must be above 0"),
         ({"delta": 1.0}, r"privacy\.delta"),
-        ({"uploads": "touched"}, "would still show which items"),
-        ({"uploads": "dence"}, "did you mean 'dense'"),
-        ({"noise": "none", "scale": 0.0}, "dense uploads without noise hide nothing"),
+        ({"uploads": "touched"}, "would still show which rows"),
+        ({"uploads": "padded"}, "padded uploads need padded_rows"),
     ],
 )
 def test_contradictions_are_named_in_one_line(change: dict, message: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from coterie.core.data.interactions import Interactions
 from coterie.core.federation import Federation
@@ -14,6 +14,10 @@ from coterie.core.settings import (
     PrivacySettings,
     RunSettings,
 )
+
+if TYPE_CHECKING:
+    from coterie.core.privacy.attack import AttackReport
+    from coterie.core.rounds import FederatedModule
 
 
 class PaperSettings(Protocol):
@@ -80,6 +84,10 @@ class Experiment(Protocol):
 
     def final_metrics(self, results: Mapping[str, float]) -> dict[str, float]:
         """Add averages to the final measurements of a run."""
+        ...
+
+    def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
+        """Attack one upload of every client, behind Laplace noise of several scales."""
         ...
 
     def reference(self) -> dict[str, float]:

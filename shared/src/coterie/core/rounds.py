@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -125,8 +126,12 @@ class FederatedModule(lightning.LightningModule):
     def retest(self) -> dict[str, float]:
         """Measure the newest block again on its test data."""
         self.journal.clear()
-        self.federation.server.test(self.server_state, self._cohort(self.block_round))
+        self.federation.server.test(self.server_state, self.newest_cohort())
         return dict(self.journal.scalars)
+
+    def newest_cohort(self) -> Cohort:
+        """All clients of the newest block, without middleware: to look into a trained run."""
+        return dataclasses.replace(self._cohort(self.block_round), middleware=())
 
     def scores(self, client: int) -> Tensor:
         """Scores of all items for one client, ``(1, n_items)``, as its device computes them.

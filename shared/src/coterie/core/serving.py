@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.experiment import Experiment
 from coterie.core.metrics.ranking import top_k
 from coterie.core.papers import find_paper, load
+from coterie.core.privacy.attack import plot_curve
 from coterie.core.rounds import FederatedModule
 from coterie.core.runfolder import RunFolder
 
@@ -89,6 +91,25 @@ def recommend(
         }
         for rank, item in enumerate(best[best >= 0].tolist(), start=1)
     ]
+
+
+def attack(run: Path, scales: Sequence[float]) -> tuple[list[dict[str, Any]], Path]:
+    """Measure how well a server guesses positive items from one upload of a trained run.
+
+    Args:
+        run: folder of a run.
+        scales: of the Laplace noise that the uploads hide behind; 0 = none.
+
+    Returns:
+        Rows ``noise, scorer, auc, precision, recall``, and the PNG drawn into the run's folder.
+
+    Raises:
+        UserError: as `open_run`.
+    """
+    experiment, module = open_run(run)
+    curve = experiment.attack(module, scales)
+    rows = [{"noise": scale, **row} for scale, report in curve.items() for row in report.rows()]
+    return rows, plot_curve(curve, run / "attack.png")
 
 
 def read_history(path: Path, data: Interactions) -> Tensor:

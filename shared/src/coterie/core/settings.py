@@ -88,9 +88,11 @@ class PrivacySettings:
     """Scale of the noise in units of the parameters: λ of Laplace noise, σ of Gaussian noise."""
     delta: float = 1e-5
     """δ at which the accountant reports ε (gaussian only)."""
-    uploads: Literal["touched", "dense"] = "touched"
-    """Upload the rows a client touched, or the whole table, which noise needs: noise on touched
-    rows only would still show which ones those are."""
+    uploads: Literal["dense", "padded"] = "dense"
+    """What is sent with noise on: the whole table, which hides the touched rows among all, or
+    padded_rows rows, the touched ones and random others. Without noise only touched rows travel."""
+    padded_rows: int | None = None
+    """Number of rows of a padded upload, the same for every client."""
 
     def __post_init__(self) -> None:
         between("privacy.clip", self.clip, 0, float("inf"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.block_data import BlockData
 from coterie.continual.client import ContinualClient
+from coterie.continual.messages import ItemTable
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
 from coterie.core.data.blocks import Block, Stream, temporal_blocks
@@ -18,7 +19,10 @@ from coterie.core.data.names import default_core
 from coterie.core.data.splits import split_block
 from coterie.core.errors import UserError
 from coterie.core.federation import Federation
+from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
+from coterie.core.rounds import FederatedModule
+from coterie.core.seeding import Key
 
 
 class Experiment:
@@ -77,6 +81,18 @@ class Experiment:
             middleware=middleware(settings.privacy),
             monitor=f"eval/ndcg@{settings.top_k}",
         )
+
+    def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
+        """Attack one upload of every client of the newest block, behind several Laplace scales.
+
+        The server guesses which items are positives, among all items it knows (section 5.6).
+        """
+        cohort = module.newest_cohort()
+        down = ItemTable(module.server_state.best)
+        up = cohort.ask("update", down).up
+        data = cohort.data
+        keys = Key.from_seed(self.settings.seed).fold("attack").fold(cohort.ids)
+        return attack_curve(up.items.wire(), down.items, data.train, scales, keys)
 
     def reference(self) -> dict[str, float]:
         """The paper's Table 2 for this method, backbone and data set."""

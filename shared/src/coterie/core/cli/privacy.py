@@ -1,14 +1,16 @@
-"""``coterie privacy PAPER``: show what leaves a client."""
+"""``coterie privacy PAPER``: show what leaves a client, or attack the uploads of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments, paper_first, wants_help
-from coterie.core.cli.output import console, print_json, say
+from coterie.core.cli.output import console, print_json, print_rows, say
 from coterie.core.errors import UserError
 from coterie.core.papers import load
+from coterie.core.runfolder import paper_of
 
 
 def run(argv: Sequence[str]) -> None:
@@ -20,11 +22,25 @@ def run(argv: Sequence[str]) -> None:
     parser = Arguments("privacy PAPER", "Show every field that crosses the boundary of a client.")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument("--markdown", action="store_true", help="print a markdown table")
+    parser.add_argument("--attack", type=Path, metavar="RUN", help="attack one upload of a run")
+    parser.add_argument(
+        "--noise", type=float, nargs="+", default=[0.0, 0.1, 0.3, 0.5], help="Laplace scales"
+    )
     if wants_help(argv):
         say(parser.format_help().rstrip())
         return
     paper, rest = paper_first(argv, "privacy")
     given = parser.parse_args(rest)
+    if given.attack is not None:
+        paper_of(given.attack)
+        rows, figure = import_module("coterie.core.serving").attack(given.attack, given.noise)
+        if given.json:
+            for row in rows:
+                print_json(row)
+        else:
+            print_rows(rows, title="How well one upload tells a user's positive items")
+            say(f"Drawn in {figure}")
+        return
     if paper.client is None:
         raise UserError(f"{paper.name} names no client class, so its protocol is not known")
     table = import_module("coterie.core.privacy.table")

@@ -26,7 +26,7 @@ def generate(seed: int = 0) -> Interactions:
     Example:
         >>> data = generate()
         >>> data.n_users, data.n_items
-        (300, 400)
+        (300, 399)
     """
     key = Key.from_seed(seed).fold("sample")
     genres, mixture = _film_genres(key)

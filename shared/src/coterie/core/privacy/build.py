@@ -33,7 +33,8 @@ def middleware(settings: PrivacySettings) -> tuple[Middleware, ...]:
     if settings.clip is not None:
         layers.append(Clip(settings.clip, order=1 if settings.noise == "laplace" else 2))
     if settings.noise != "none":
-        layers.append(NOISES[settings.noise](settings.scale))
+        noise = NOISES[settings.noise]
+        layers.append(noise(settings.scale, settings.uploads, settings.padded_rows))
         if settings.clip is None:
             warnings.warn(
                 f"{settings.noise} noise without privacy.clip gives no privacy guarantee "
@@ -52,7 +53,9 @@ def accountant(settings: PrivacySettings) -> Accountant:
     from coterie.core.privacy.accountant import Accountant  # dp_accounting takes a second
 
     _check(settings)
-    return Accountant(settings.noise, settings.scale, settings.clip, settings.delta)
+    return Accountant(
+        settings.noise, settings.scale, settings.clip, settings.delta, settings.uploads
+    )
 
 
 def _check(settings: PrivacySettings) -> None:
@@ -70,21 +73,3 @@ def _check(settings: PrivacySettings) -> None:
         raise UserError(f"privacy.clip must be a positive number, not {settings.clip}")
     if not 0 < settings.delta < 1:
         raise UserError(f"privacy.delta must lie between 0 and 1, not {settings.delta}")
-    _check_uploads(noise, settings.uploads)
-
-
-def _check_uploads(noise: str, uploads: str) -> None:
-    if uploads not in ("touched", "dense"):
-        raise UserError(
-            f"privacy.uploads '{uploads}' is unknown: {nearest(uploads, ['touched', 'dense'])}"
-        )
-    if noise != "none" and uploads == "touched":
-        raise UserError(
-            f"{noise} noise on touched rows only would still show which items a client trained on: "
-            "set privacy.uploads to dense"
-        )
-    if noise == "none" and uploads == "dense":
-        raise UserError(
-            "dense uploads without noise hide nothing, since untouched rows are 0: set "
-            "privacy.noise, or privacy.uploads to touched"
-        )

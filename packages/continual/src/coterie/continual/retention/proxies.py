@@ -22,8 +22,8 @@ def moving_average(old: Any, new: Any, momentum: float) -> Any:
     """Average two trees of parameters: momentum * old + (1 - momentum) * new.
 
     Example:
-        >>> moving_average(torch.tensor(0.0), torch.tensor(1.0), 0.9).item()
-        0.10000002384185791
+        >>> moving_average(torch.tensor(0.0), torch.tensor(1.0), 0.75).item()
+        0.25
     """
     return tree.map_tensors(lambda a, b: momentum * a + (1 - momentum) * b, old, new)
 
