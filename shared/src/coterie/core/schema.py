@@ -64,8 +64,8 @@ def leaves(settings: type) -> Mapping[str, Leaf]:
     Example:
         >>> from coterie.core.settings import PrivacySettings
         >>> found = leaves(PrivacySettings)
-        >>> list(found)
-        ['clip', 'noise', 'scale', 'delta', 'uploads']
+        >>> list(found)[:2]
+        ['clip', 'noise']
         >>> found["noise"].expected, found["clip"].expected
         ('one of none, laplace, gaussian', 'a number, or null')
     """
@@ -108,8 +108,8 @@ def values_of(settings: Any) -> dict[str, Any]:
 
     Example:
         >>> from coterie.core.settings import EngineSettings
-        >>> values_of(EngineSettings())
-        {'chunk': None, 'dtype': 'float32', 'threads': None}
+        >>> values_of(EngineSettings(chunk=64))["chunk"]
+        64
     """
     found: dict[str, Any] = {}
     for field in dataclasses.fields(settings):

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from coterie.core.cli.output import say
+from coterie.core.cli.output import aside, say
 from coterie.core.configuration import configure
 from coterie.core.errors import UserError
 from coterie.core.papers import Paper
@@ -38,7 +38,8 @@ def _numbers(paper: Paper, folder: Path, name: str) -> dict[str, Any]:
     """Everything a run measured, as text where it was printed, without times."""
     flags = ["--out", str(folder), "--run.name", name, "--run.progress", "false"]
     flags += ["--preset", "smoke", "--logger.wandb", "off"]
-    import_module("coterie.core.training").train(paper, configure(paper, flags).settings)
+    with aside(active=True):
+        import_module("coterie.core.training").train(paper, configure(paper, flags).settings)
     run = RunFolder.open(folder / paper.name / name)
     numbers = dict(run.read_json("summary.json")["metrics"])
     with (run.path / "metrics.csv").open(encoding="utf-8", newline="") as file:

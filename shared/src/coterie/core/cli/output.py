@@ -48,12 +48,14 @@ def print_rows(rows: Iterable[Mapping[str, Any]], title: str | None = None) -> N
     """Print rows with equal keys as a table; numbers stand to the right."""
     rows = list(rows)
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(title=title, title_justify="left")
+    table = Table()
     for name in columns:
         numbers = all(isinstance(row.get(name), int | float | None) for row in rows)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell(row.get(name))) for name in columns))
+    if title:
+        say(title)  # a title of the table would be folded to the width of narrow columns
     console().print(table)
 
 

@@ -1,0 +1,42 @@
+"""Every packed configuration fits the real settings."""
+
+import pytest
+
+from coterie.core.config_files import paper_file, presets, read_packed, sweep_file, variants
+from coterie.core.configuration import configure
+from coterie.core.papers import Paper, load, papers
+from coterie.core.schema import leaves
+from coterie.core.sweeps import read_sweep
+
+each_paper = pytest.mark.parametrize("paper", papers().values(), ids=lambda paper: paper.name)
+
+
+@each_paper
+def test_every_preset_and_variant_is_accepted(paper: Paper) -> None:
+    assert presets()
+    for preset in presets():
+        assert configure(paper, ["--preset", preset]).settings
+    for variant in variants(paper):
+        found = configure(paper, ["--variant", variant])
+        assert f"configs/{paper.name}/{variant}.yaml" in found.sources
+    general = paper_file(paper)
+    if general is not None:
+        assert read_packed(general, load(paper.settings), paper.name).values
+
+
+@each_paper
+def test_the_sweep_varies_real_settings_within_their_types(paper: Paper) -> None:
+    known = list(leaves(load(paper.settings)))
+    sweep = read_sweep("sweep", sweep_file(paper).read_text("utf-8"), known)
+    for chosen in sweep.settings(count=5):
+        flags = [f"--{key}={value}" for key, value in chosen.items()]
+        assert configure(paper, [*sweep.flags, *flags]).settings
+
+
+@each_paper
+def test_descriptor_matches_the_settings(paper: Paper) -> None:
+    known = leaves(load(paper.settings))
+    assert known["method"].choices == paper.methods
+    assert set(paper.variant_keys) <= set(known)
+    assert {"reading", "seed", "rounds", "data.name", "run.out"} <= set(known)
+    assert [leaf.key for leaf in known.values() if not leaf.help] == []
