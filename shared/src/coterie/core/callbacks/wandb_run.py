@@ -97,8 +97,9 @@ class WandbRun:
 
     def _set_environment(self) -> list[str]:
         """Set what is settable by environment only and not the user's choice; return the names."""
-        # Parts of the client table wait there for a sync; the default is in the home folder.
-        wanted = {"WANDB_DATA_DIR": str(self.folder / "wandb")}
+        # Parts of the client table wait for a sync in the one, logs go to the other; by default
+        # both are in the home folder, which may not be writable.
+        wanted = dict.fromkeys(("WANDB_DATA_DIR", "WANDB_CACHE_DIR"), str(self.folder / "wandb"))
         if not self.online:
             # W&B's own error reporting looks for its server even when the run is offline.
             wanted["WANDB_ERROR_REPORTING"] = "false"
