@@ -76,7 +76,7 @@ def make_folders(root: Path, factory=FACTORY, **options) -> dict[int, Path]:
     paths = {}
     for place, client in enumerate(LENGTHS):
         paths[client] = root / str(client)
-        ClientFolder.create(paths[client], factory, own(place), SECRET, **options)
+        ClientFolder.create(paths[client], factory, own(place), SECRET.fold(client), **options)
     return paths
 
 
@@ -150,7 +150,8 @@ def test_replies_match_the_stacked_engine():
     cohort = cohort_of(LinearClient())
     request = request_bytes(cohort, "update", slope())
     replies = [
-        answer(LinearClient(), request, b"", own(place), SECRET)[0] for place in range(len(LENGTHS))
+        answer(LinearClient(), request, b"", own(place), SECRET.fold(client))[0]
+        for place, client in enumerate(LENGTHS)
     ]
     read = [read_reply(reply, LinearClient.update, peek(request)) for reply in replies]
     assert [client for _, client in read] == list(LENGTHS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from coterie.continual.messages import (
     ProxyTables,
     RankingReport,
 )
+from coterie.continual.readings import resolve
 from coterie.continual.retention.base import score_items
 from coterie.continual.retention.choose import make_retention
 from coterie.continual.retention.proxies import Proxies
@@ -27,6 +29,7 @@ from coterie.core import tree
 from coterie.core.client import Client, step
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.ragged import Ragged
+from coterie.core.schema import build
 from coterie.core.seeding import Key
 
 
@@ -102,14 +105,18 @@ class ContinualClient(Client[Profile]):
         """Rank all items the user has not trained on in this block (section 5.1)."""
         testing = down.split == "test"
         scores = score_items(self.backbone, mine.best if testing else mine.params, down.items)
+        broken = ~scores.sum(1).isfinite()
         if testing:
             scores = self.retention.correct(scores, mine, down.items)
+        scores = scores.masked_fill(broken[:, None], 0.0)
         seen = data.train.mask(scores.shape[1])
         if testing:
             seen |= data.valid.mask(scores.shape[1])
         targets = data.test if testing else data.valid
         found = ranking_metrics(scores, targets, self.settings.top_k, seen)
-        return RankingReport(found.ndcg, found.recall), None
+        # Diverged users report infinity, which is refused: they drop out alone and by name.
+        ndcg, recall = (m.masked_fill(broken, torch.inf) for m in (found.ndcg, found.recall))
+        return RankingReport(ndcg, recall), None
 
     @step
     def keep_best(
@@ -158,3 +165,13 @@ class ContinualClient(Client[Profile]):
         """Learning rate of item rows; times |I| it makes up for clients that touch few rows."""
         scale = n_items if self.settings.model.item_lr_scale == "num_items" else 1
         return self.backbone.item_lr * scale
+
+
+def make_client(**settings: Any) -> ContinualClient:
+    """Make the client half from flat settings, for a client's own process.
+
+    Example:
+        >>> make_client(method="ft", **{"model.dim": 8}).settings.model.dim
+        8
+    """
+    return ContinualClient(resolve(build(Settings, settings)))

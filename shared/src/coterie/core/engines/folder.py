@@ -74,7 +74,7 @@ class ClientFolder:
             path: made if it is missing.
             factory: ``module:function`` that makes the client half.
             data: the client's own data, a dataclass of tensors.
-            secret: root key of the clients' randomness.
+            secret: the client's own key, of which no other client knows anything.
             arguments: of the factory, plain values.
             middleware: ``{"factory": …, "arguments": …}`` each.
             threads: of torch; more than one may round differently.
@@ -93,7 +93,7 @@ class ClientFolder:
 
     @property
     def secret(self) -> Key:
-        """Root key of the clients' randomness."""
+        """The client's own key."""
         return Key(torch.tensor(self._settings["secret"], dtype=torch.int64))
 
     @property

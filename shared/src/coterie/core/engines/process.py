@@ -55,7 +55,8 @@ def answer(
         request: a message to one of its steps.
         private: what an earlier answer gave; empty for a newcomer, who is enrolled first.
         data: the client's own data, ``ids`` of shape ``(1,)``.
-        secret: root key of the clients' randomness, folded with the client's id here.
+        secret: the client's own key, a scalar. The simulation derives it from the run's seed
+            (``root.fold(id)``); a real client draws it once and tells nobody.
         middleware: what an upload passes before it leaves.
 
     Returns:
@@ -72,7 +73,7 @@ def answer(
     down, _ = decode(request, down_type)
     ids = data.ids
     mine, kept = _private(client, private, private_type, data, secret)
-    key = secret.fold(ids).fold(header.step, *header.nonce)
+    key = Key(secret.state.reshape(1)).fold(header.step, *header.nonce)
     up, new = getattr(client, header.step)(down, mine, data, key)
     reply = Header(header.step, header.nonce, int(ids))
     ok, reasons = guard(up, new, ids)
@@ -172,7 +173,7 @@ def _private(
         if header.client != int(data.ids):
             raise ProtocolError(f"private state is of client {header.client}, not {int(data.ids)}")
         return mine, private
-    mine = client.enrol(data, secret.fold(data.ids).fold("enrol"))
+    mine = client.enrol(data, Key(secret.state.reshape(1)).fold("enrol"))
     return mine, encode(mine, Header("enrol", (), int(data.ids)))
 
 
