@@ -38,14 +38,13 @@ def learning_rates(model, n_items):
 
 
 def expand(batches, n_users):
-    """Explicit batches of every user, in their order, from the tables of counts."""
+    """Explicit batches of every user, in their order, from the samples of all terms."""
     users = [[] for _ in range(n_users)]
-    for k, owner in enumerate(batches.owner.tolist()):
-        samples: Samples = []
-        for item in batches.drawn[k].nonzero().flatten().tolist():
-            ones = int(batches.positive[k, item])
-            zeros = int(batches.drawn[k, item]) - ones
-            samples += [(item, 1.0)] * ones + [(item, 0.0)] * zeros
+    ends = batches.offsets.tolist()
+    for owner, first, last in zip(batches.owner.tolist(), ends, ends[1:], strict=False):
+        samples: Samples = list(
+            zip(batches.item[first:last].tolist(), batches.label[first:last].tolist(), strict=True)
+        )
         users[owner].append(samples)
     return users
 

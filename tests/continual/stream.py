@@ -30,7 +30,6 @@ ABLATIONS = ("f3crec-wo-cc", "f3crec-wo-arm", "f3crec-wo-sc", "f3crec-wo-itm")
 BACKBONES = ("fedmf", "fedncf", "pfedrec")
 N_ITEMS = (30, 36, 40)
 EVERYTHING = 3  # a user who has consumed every item of block 0
-UNTOUCHED = 29  # an item nobody consumes (it may be a negative)
 
 
 def settings(method="f3crec", backbone="fedmf", dtype="float64", **changes):
@@ -75,10 +74,9 @@ def make_stream(n_users=100, seed=0):
         old = [u for u in known if u < new.start]
         users = {}
         for u in [*draw.sample(old, int(0.6 * len(old))), *new]:
-            items = [i for i in range(n_items) if i != UNTOUCHED]
             size = draw.randint(1, 12)
             held_out = draw.choice([0, 1, 2])  # 0: neither validation nor test items
-            chosen = draw.sample(items, size + 2 * held_out)
+            chosen = draw.sample(range(n_items), size + 2 * held_out)
             users[u] = (
                 chosen[:size],
                 chosen[size : size + held_out],

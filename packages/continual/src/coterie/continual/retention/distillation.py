@@ -43,15 +43,18 @@ class Distillation(Retention):
         scores = score_items(self.backbone, mine.best, table)
         items = mine.memory["items"]
         if self.settings.remember == "block-start":
-            items = top_k(scores, self.settings.top_n)
+            items = self._best(scores)
         return {"items": items, "taught": torch.sigmoid(scores.gather(1, items))}
 
     def at_block_end(self, mine: Profile, table: Tensor, data: object, key: Key) -> Memory:
         """List S_u now, if the list is that of the last block seen (public code)."""
         if self.settings.remember == "block-start":
             return mine.memory
-        items = top_k(score_items(self.backbone, mine.best, table), self.settings.top_n)
-        return mine.memory | {"items": items}
+        return mine.memory | {"items": self._best(score_items(self.backbone, mine.best, table))}
+
+    def _best(self, scores: Tensor) -> Tensor:
+        """Top N, ``(C, N)``. Users with scores that are not finite are refused later, alone."""
+        return top_k(scores.nan_to_num(), self.settings.top_n)
 
     def replay(self, mine: Profile, round: int, key: Key) -> ChooseReplay | None:
         """Replay of old users, for every batch."""

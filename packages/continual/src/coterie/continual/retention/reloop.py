@@ -62,13 +62,18 @@ class ErrorMemory(Retention):
         return memory
 
     def correct(self, scores: Tensor, mine: Profile, table: Tensor) -> Tensor:
-        """Corrected probabilities; equal ones (clamped) keep the order of the base model."""
-        base = torch.sigmoid(scores)
+        """Corrected probabilities, float64; equal ones (clamped) keep the order of the base model.
+
+        So that they do, an item gets 1e-9 times its place in that order added.
+        """
+        base = torch.sigmoid(scores.double())
         corrected = torch.empty_like(base)
         for user in range(scores.shape[0]):  # once a block: (n, capacity) similarities at a time
             corrected[user] = self._correct_user(base[user], user, mine, table)
-        # Ties at 0 and 1 are broken by the base model: a term too small to undo a real difference.
-        return corrected + 1e-6 * base
+        # By the scores themselves: probabilities near 0 and 1 are equal where scores are not.
+        worst_first = scores.sort(dim=1, descending=True, stable=True).indices.flip(1)
+        place = torch.linspace(0, 1e-9, scores.shape[1], dtype=base.dtype).expand_as(base)
+        return corrected.scatter_add(1, worst_first, place)
 
     def _correct_user(self, base: Tensor, user: int, mine: Profile, table: Tensor) -> Tensor:
         used = mine.memory["items"][user] >= 0
