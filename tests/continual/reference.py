@@ -38,13 +38,12 @@ def learning_rates(model, n_items):
 
 
 def expand(batches, n_users):
-    """Explicit batches of every user, in their order, from the samples of all terms."""
+    """Explicit batches of every user, in their order."""
     users = [[] for _ in range(n_users)]
-    ends = batches.offsets.tolist()
-    for owner, first, last in zip(batches.owner.tolist(), ends, ends[1:], strict=False):
-        samples: Samples = list(
-            zip(batches.item[first:last].tolist(), batches.label[first:last].tolist(), strict=True)
-        )
+    bounds = batches.offsets.tolist()
+    for owner, first, last in zip(batches.owner.tolist(), bounds, bounds[1:], strict=False):
+        items, labels = batches.item[first:last].tolist(), batches.label[first:last].tolist()
+        samples: Samples = list(zip(items, labels, strict=True))
         users[owner].append(samples)
     return users
 

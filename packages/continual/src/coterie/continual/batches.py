@@ -1,9 +1,4 @@
-"""Local batches of a chunk of users as tables of counts.
-
-With a score that is linear in the item, a batch enters the gradient only through how often each
-item stands in it and how often as a positive. So a batch is two rows of counts, and all batches
-of a chunk are two ``(K, n_items)`` tables built by one scatter.
-"""
+"""Local batches of a chunk of users, drawn, shuffled and cut for all of them at once."""
 
 from __future__ import annotations
 
@@ -18,27 +13,51 @@ from coterie.core.seeding import Key, shuffle_rows
 
 
 @dataclass(frozen=True)
+class Samples:
+    """The samples of one batch number; A users still have such a batch.
+
+    Attributes:
+        cell: ``(s,)`` int64 place of each sample in a ``(A, n_items)`` table, end to end.
+        label: ``(s,)`` 1 for a positive, 0 for a negative.
+        offsets: ``(A + 1,)`` int64 first sample of each user, and s at the end.
+        size: ``(A,)`` samples of each user, in the dtype of the labels.
+    """
+
+    cell: Tensor
+    label: Tensor
+    offsets: Tensor
+    size: Tensor
+
+    def of(self, table: Tensor) -> Tensor:
+        """Entries of an ``(A, n_items)`` table at the samples, ``(s,)``."""
+        return table.view(-1).index_select(0, self.cell)
+
+
+@dataclass(frozen=True)
 class Batches:
-    """All local batches of C users; term k is batch ``number[k]`` of user ``owner[k]``.
+    """All local batches of C users; term k is one batch of user ``owner[k]``.
 
     Terms are ordered by batch number, then by number of batches of their user (descending), so the
-    users that still have a batch b are a prefix of ``order`` and their terms are one slice.
+    users that still have a batch b are a prefix of ``order`` and their terms are one slice. Samples
+    are ordered by term.
 
     Attributes:
         order: ``(C,)`` int64, users by number of batches, descending.
         owner: ``(K,)`` int64, user of each term.
         starts: first term of each batch number, and K at the end.
-        size: ``(K,)`` samples of the batch.
-        drawn: ``(K, n_items)`` how often an item is in the batch.
-        positive: ``(K, n_items)`` how often as a positive.
+        offsets: ``(K + 1,)`` int64, first sample of each term, and S at the end.
+        item: ``(S,)`` int64 item of each sample.
+        label: ``(S,)`` 1 for a positive, 0 for a negative.
+        n_items: columns of a score table.
     """
 
     order: Tensor
     owner: Tensor
     starts: list[int]
-    size: Tensor
-    drawn: Tensor
-    positive: Tensor
+    offsets: Tensor
+    item: Tensor
+    label: Tensor
+    n_items: int
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -46,6 +65,37 @@ class Batches:
     def terms(self, number: int) -> slice:
         """Terms of one batch number."""
         return slice(self.starts[number], self.starts[number + 1])
+
+    def samples(self, number: int) -> Samples:
+        """Samples of one batch number."""
+        term = self.terms(number)
+        offsets = self.offsets[term.start : term.stop + 1]
+        first, last = int(offsets[0]), int(offsets[-1])
+        size = offsets.diff()
+        row = torch.arange(size.numel()) * self.n_items
+        cell = row.repeat_interleave(size, output_size=last - first)
+        cell += self.item[first:last]
+        label = self.label[first:last]
+        return Samples(cell, label, offsets - first, size.to(label.dtype))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How the samples of one pass are cut into terms; follows from the number of samples alone.
+
+    Attributes:
+        order: ``(C,)`` users by number of batches, descending.
+        active: users that have more than b batches, for each b.
+        owner: ``(K,)`` user of each term.
+        size: ``(K,)`` samples of each term.
+        sample: ``(S,)`` where the samples of the terms stand among those of the users.
+    """
+
+    order: Tensor
+    active: list[int]
+    owner: Tensor
+    size: Tensor
+    sample: Tensor
 
 
 def draw_batches(
@@ -67,65 +117,66 @@ def draw_batches(
         negatives: for each positive.
         batch_size: samples in a batch; the last one of an epoch may be smaller.
         epochs: passes E; negatives and order are drawn afresh for each.
-        dtype: of the tables.
+        dtype: of the labels.
     """
     known = train.mask(n_items)
-    has_free = known.sum(1) < n_items  # a user who has consumed every item has no negatives
+    has_free = train.lengths < n_items
+    if not bool(has_free.all()):  # who has consumed every item has no negatives
+        has_free = known.sum(1) < n_items
     n_samples = train.lengths * (1 + negatives * has_free)
-    per_epoch = (n_samples + batch_size - 1) // batch_size  # batches of each user
-    order = torch.argsort(per_epoch, descending=True, stable=True)
-    place = torch.empty_like(order)
-    place[order] = torch.arange(order.numel())
-    # Users with more than b batches: the length of the prefix that is active in batch b.
-    most = int(per_epoch.max()) if len(train) else 0
-    active = [int((per_epoch > b).sum()) for b in range(most)] * epochs
-    starts = torch.tensor([0, *active]).cumsum(0)
-    users = [order[:count] for count in active]
-    owner = torch.cat(users) if users else order[:0]
-    table = torch.zeros(2, int(starts[-1]), n_items, dtype=dtype)
-    for epoch in range(epochs):
-        item, number, user, n_positive = _draw_epoch(
+    plan = _cut(n_samples, batch_size)
+    packed = [
+        _draw_epoch(
             key.fold("epoch", epoch), train, known, n_samples, negatives, batch_size
-        )
-        row = starts[number + epoch * most] + place[user]
-        cell = row * n_items + item
-        one = torch.ones((), dtype=dtype)
-        table[0].view(-1).index_put_((cell,), one, accumulate=True)
-        table[1].view(-1).index_put_((cell[:n_positive],), one, accumulate=True)
-    return Batches(order, owner, starts.tolist(), table[0].sum(1), table[0], table[1])
+        ).values.index_select(0, plan.sample)
+        for epoch in range(epochs)
+    ]
+    samples = torch.cat(packed) if epochs > 1 else packed[0]
+    size = plan.size.repeat(epochs)
+    offsets = torch.cat([size.new_zeros(1), size.cumsum(0)])
+    starts = torch.tensor([0, *plan.active * epochs]).cumsum(0).tolist()
+    label = (samples & 1).to(dtype)
+    return Batches(
+        plan.order, plan.owner.repeat(epochs), starts, offsets, samples >> 1, label, n_items
+    )
+
+
+def _cut(n_samples: Tensor, batch_size: int) -> _Plan:
+    """Cut each user's samples, one after the other, into batches."""
+    per_user = (n_samples + batch_size - 1) // batch_size  # batches of each user
+    order = torch.argsort(per_user, descending=True, stable=True)
+    active = (per_user.numel() - torch.bincount(per_user).cumsum(0))[:-1].tolist()
+    number = torch.arange(len(active)).repeat_interleave(torch.tensor(active, dtype=torch.int64))
+    owner = torch.cat([order[:count] for count in active]) if active else order[:0]
+    size = (n_samples[owner] - number * batch_size).clamp_max(batch_size)
+    first = (n_samples.cumsum(0) - n_samples)[owner] + number * batch_size
+    shift = first - (size.cumsum(0) - size)
+    sample = shift.repeat_interleave(size)
+    sample += torch.arange(sample.numel())
+    return _Plan(order, active, owner, size, sample)
 
 
 def _draw_epoch(
     key: Key, train: Ragged, known: Tensor, n_samples: Tensor, negatives: int, batch_size: int
-) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Samples of one pass: item, batch number and user of each, positives first."""
-    negative = sample_negatives(key.fold("negatives"), train, known.shape[1], negatives, known)
-    row, position = train.rows, train.positions
-    user = torch.cat([row, row.repeat_interleave(negatives)])
-    item = torch.cat([train.values, negative])
-    repetition = torch.arange(1, negatives + 1)
-    identity = torch.cat([position, (position[:, None] + (repetition << 32)).reshape(-1)])
-    drawn = item >= 0
-    if not bool(drawn.all()):  # before batches are cut, so that none is empty
-        item, user, identity = item[drawn], user[drawn], identity[drawn]
-    number = _batch_numbers(key.fold("shuffle"), n_samples, user, identity, batch_size)
-    return item, number, user, train.values.numel()
+) -> Ragged:
+    """Samples of one pass in the order of the users' batches, as ``2 * item + label``."""
+    drawn = sample_negatives(key.fold("negatives"), train, known.shape[1], negatives, known)
+    drawn = drawn.reshape(train.values.numel(), negatives)
+    columns = [2 * train.values[:, None] + 1, 2 * drawn]
+    packed = torch.cat(columns, dim=1).reshape(-1)
+    offsets = torch.cat([n_samples.new_zeros(1), n_samples.cumsum(0)])
+    if packed.numel() > int(offsets[-1]):
+        packed = packed[packed >= 0]  # places without a negative
+    _shuffle(key.fold("shuffle"), Ragged(packed, offsets), batch_size)
+    return Ragged(packed, offsets)
 
 
-def _batch_numbers(
-    key: Key, n_samples: Tensor, user: Tensor, identity: Tensor, batch_size: int
-) -> Tensor:
-    """Batch of each sample after a shuffle within its user; users with one batch need none.
-
-    ``identity`` numbers the samples of a user, so that the shuffle does not depend on the chunk.
-    """
-    number = torch.zeros_like(user)
-    many = (n_samples > batch_size)[user].nonzero().flatten()
+def _shuffle(key: Key, samples: Ragged, batch_size: int) -> None:
+    """Shuffle the samples of each user in place; a user with one batch needs no shuffle."""
+    many = (samples.lengths > batch_size).nonzero().flatten()
     if not many.numel():
-        return number
-    row, place = user[many], identity[many]
-    shuffled = many[shuffle_rows(key.take(row), row, place)]
-    sizes = torch.bincount(row, minlength=n_samples.numel())
-    start = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
-    number[shuffled] = (torch.arange(row.numel()) - start) // batch_size
-    return number
+        return
+    places = Ragged(torch.arange(samples.values.numel()), samples.offsets).take(many)
+    visit = shuffle_rows(key.take(many).take(places.rows), places.rows, places.positions)
+    shuffled = samples.values.index_select(0, places.values.index_select(0, visit))
+    samples.values.index_copy_(0, places.values, shuffled)

@@ -17,9 +17,10 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from coterie.continual.backbones import Backbone, Params
-from coterie.continual.batches import Batches
+from coterie.continual.batches import Batches, Samples
 from coterie.core.rows import FactoredRows
 
 
@@ -108,8 +109,8 @@ class LocalTraining:
         self.backbone, self.table, self.batches = backbone, table, batches
         self.item_lr, self.replay, self.pull = item_lr, replay, pull
         self.params = {name: value.clone() for name, value in params.items()}
-        n_terms, dim = batches.owner.numel(), table.shape[1]
-        self.left = table.new_empty(n_terms, table.shape[0])
+        n_terms, (n_items, dim) = batches.owner.numel(), table.shape
+        self.left = table.new_empty(n_terms, n_items)
         self.right = table.new_empty(n_terms, dim)
         n_users = batches.order.numel()
         self.loss = table.new_zeros(n_users)
@@ -133,18 +134,23 @@ class LocalTraining:
         users = self.batches.owner[term]
         params = {name: value[users] for name, value in self.params.items()}
         vector, offset = self.backbone.query(params)
+        batch = self.batches.samples(number)
         scores = self._scores(number, vector, offset)
+        logits = batch.of(scores)
         replay = self.replay(self.steps[users], users, scores) if self.replay is not None else None
-        self._measure(term, scores, replay)
-        residual = self._residual(term, scores, replay)
+        self._measure(users, batch, logits, replay)
+        residual = self._residual(self.left[term], batch, logits)
+        self._add_replay(residual, scores, replay)
         gradient = self._gradient(number, residual)
         new = self.backbone.descend(params, gradient, residual.sum(1))
         self._pull_params(users, params, new)
         if self.backbone.head_first:
             vector, offset = self.backbone.query(new)
-            residual = self._residual(term, self._scores(number, vector, offset), replay)
+            scores = self._scores(number, vector, offset)
+            self._residual(residual, batch, batch.of(scores))
+            self._add_replay(residual, scores, replay)
         self._pull_items(number, users.numel())
-        torch.mul(residual, -self.item_lr, out=self.left[term])
+        residual *= -self.item_lr
         self.right[term] = vector
         for name, value in new.items():
             self.params[name][users] = value
@@ -194,27 +200,27 @@ class LocalTraining:
         done = self.steps[self.batches.owner[self.batches.terms(number)]]
         return 1.0 - (1.0 - self.pull.item_rate) ** done[:, None].to(self.table.dtype)
 
-    def _residual(self, term: slice, scores: Tensor, replay: Replay | None) -> Tensor:
-        """dL/ds, ``(A, n)``: mean over the batch, plus the replayed items."""
-        size = self.batches.size[term, None]
-        probability = torch.sigmoid(scores)
-        residual = probability * self.batches.drawn[term]
-        residual -= self.batches.positive[term]
-        residual /= size
-        if replay is not None:
-            at = probability[replay.users].gather(1, replay.items)
-            part = replay.weights * (at - replay.targets)
-            residual[replay.users] = residual[replay.users].scatter_add(1, replay.items, part)
-        return residual
+    def _residual(self, out: Tensor, batch: Samples, logits: Tensor) -> Tensor:
+        """Write dL_Rec/ds of the mean over the batch into ``out``, ``(A, n)``."""
+        error = torch.sigmoid(logits).sub_(batch.label)
+        out.zero_().view(-1).scatter_add_(0, batch.cell, error)
+        return out.div_(batch.size[:, None])
 
-    def _measure(self, term: slice, scores: Tensor, replay: Replay | None) -> None:
+    def _add_replay(self, residual: Tensor, scores: Tensor, replay: Replay | None) -> None:
+        """Add dL/ds of the replayed items."""
+        if replay is None:
+            return
+        probability = torch.sigmoid(scores[replay.users].gather(1, replay.items))
+        error = replay.weights * (probability - replay.targets)
+        cell = replay.users[:, None] * residual.shape[1] + replay.items
+        residual.view(-1).scatter_add_(0, cell.view(-1), error.view(-1))
+
+    def _measure(
+        self, users: Tensor, batch: Samples, logits: Tensor, replay: Replay | None
+    ) -> None:
         """Add the batch's mean BCE and the number of replayed items to the users' sums."""
-        users = self.batches.owner[term]
-        # BCE(s, y) summed over the batch: drawn * softplus(s) - positive * s.
-        softplus = scores.clamp(-80, 80).exp_().log1p_()
-        loss = torch.einsum("ai,ai->a", softplus, self.batches.drawn[term])
-        loss -= torch.einsum("ai,ai->a", scores, self.batches.positive[term])
-        self.loss[users] += loss / self.batches.size[term]
+        loss = binary_cross_entropy_with_logits(logits, batch.label, reduction="none")
+        self.loss[users] += torch.segment_reduce(loss, "mean", offsets=batch.offsets)
         if replay is not None:
             count = (replay.weights != 0).sum(1).to(self.replayed.dtype)
             self.replayed[users[replay.users]] += count
