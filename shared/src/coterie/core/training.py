@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,12 +21,12 @@ from coterie.core.callbacks.progress import RoundProgress
 from coterie.core.callbacks.refusals import Refusals
 from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
+from coterie.core.console import show_data, show_results
 from coterie.core.dashboard import render
 from coterie.core.errors import UserError
 from coterie.core.experiment import Experiment
 from coterie.core.federation import Federation
 from coterie.core.papers import Paper, load
-from coterie.core.console import show_data, show_results
 from coterie.core.rounds import FederatedModule
 from coterie.core.runfolder import RunFolder
 from coterie.core.schema import values_of
@@ -51,9 +50,10 @@ def train(paper: Paper, settings: Any) -> Path:
     folder = RunFolder.for_settings(paper, experiment.settings)
     show_data(paper, experiment)
     module = FederatedModule(federation)
-    began = time.perf_counter()
+    costs = Costs()
     with writing(folder.path):
-        fit(module, callbacks(paper, experiment, federation, folder), _resume_from(folder))
+        after_rounds = [costs, *callbacks(paper, experiment, federation, folder)]
+        fit(module, after_rounds, _resume_from(folder))
         render(folder.path)
     folder.write_json("ledger.json", module.ledger.rows())
     summary = Summary(
@@ -62,7 +62,7 @@ def train(paper: Paper, settings: Any) -> Path:
         reference=experiment.reference(),
         up_bytes=module.ledger.bytes("up"),
         down_bytes=module.ledger.bytes("down"),
-        seconds=time.perf_counter() - began,
+        seconds=costs.seconds,
     )
     folder.write_summary(summary)
     show_results(folder.path, summary)
@@ -103,10 +103,10 @@ def fit(module: FederatedModule, using: list[Callback], resume_from: Path | None
 def callbacks(
     paper: Paper, experiment: Experiment, federation: Federation, folder: RunFolder
 ) -> list[Callback]:
-    """List what happens after every round; the checkpoint is last, so it holds all the others."""
+    """List what else happens after every round; the checkpoint is last, so it holds the others."""
     settings = experiment.settings
     monitor = federation.monitor or ""
-    found: list[Callback] = [Costs(), Refusals(), StreamScore(monitor)]
+    found: list[Callback] = [Refusals(), StreamScore(monitor)]
     if settings.privacy.noise != "none":
         found.append(PrivacyBudget(settings.privacy))
     if settings.run.progress:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from coterie.core.errors import UserError
 from coterie.core.settings import (
     DataSettings,
     EngineSettings,
     LoggerSettings,
     PrivacySettings,
     RunSettings,
+    at_least,
+    between,
 )
 
 Method = Literal[
@@ -53,6 +56,12 @@ class ModelSettings:
     init_std: float = 0.01
     """Standard deviation of fresh embeddings (public code)."""
 
+    def __post_init__(self) -> None:
+        for name in ("dim", "batch_size", "epochs"):
+            at_least(f"model.{name}", getattr(self, name), 1)
+        for name in ("negatives", "lr", "lr_eta", "init_std"):
+            at_least(f"model.{name}", getattr(self, name), 0)
+
 
 @dataclass(frozen=True)
 class ReplaySettings:
@@ -73,6 +82,11 @@ class ReplaySettings:
     end of the last block the user took part in, with scores of the newest table (public code);
     default: the reading's."""
 
+    def __post_init__(self) -> None:
+        at_least("replay.top_n", self.top_n, 1)
+        at_least("replay.epsilon", self.epsilon, 0)
+        at_least("replay.lambda_kd", self.lambda_kd, 0)
+
 
 @dataclass(frozen=True)
 class TemporalMeanSettings:
@@ -80,6 +94,11 @@ class TemporalMeanSettings:
 
     beta: float = 0.9
     """β, largest weight of the previous block's item (Eq. 9)."""
+
+    def __post_init__(self) -> None:
+        at_least("temporal_mean.beta", self.beta, 0)
+        if self.beta > 1:
+            raise UserError(f"'temporal_mean.beta' must be at most 1, not {self.beta:g}")
 
 
 @dataclass(frozen=True)
@@ -90,6 +109,9 @@ class RegSettings:
     """λ, weight of the pull."""
     reduction: Literal["mean", "sum"] = "mean"
     """Over the entries of a table; `sum` needs a very small λ with item steps of η|I|."""
+
+    def __post_init__(self) -> None:
+        at_least("reg.strength", self.strength, 0)
 
 
 @dataclass(frozen=True)
@@ -108,6 +130,12 @@ class RLP2Settings:
     """Keep only samples whose error |y - b| exceeds this."""
     capacity: int = 256
     """Samples in a user's memory; the oldest leave first."""
+
+    def __post_init__(self) -> None:
+        at_least("rlp2.neighbours", self.neighbours, 1)
+        at_least("rlp2.capacity", self.capacity, 2)
+        at_least("rlp2.strength", self.strength, 0)
+        between("rlp2.temperature", self.temperature, 0, float("inf"))
 
 
 @dataclass(frozen=True)
@@ -130,6 +158,12 @@ class SPPSettings:
     """λ_r, weight of the replay; it fades as exp(-round / 10)."""
     refresh: int = 5
     """Rounds between two draws of the replayed items."""
+
+    def __post_init__(self) -> None:
+        for name in ("n_slow", "n_fast", "strength", "epsilon"):
+            at_least(f"spp.{name}", getattr(self, name), 0)
+        at_least("spp.horizon", self.horizon, 1)
+        at_least("spp.refresh", self.refresh, 1)
 
 
 @dataclass(frozen=True)
@@ -183,3 +217,9 @@ class Settings:
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     logger: LoggerSettings = field(default_factory=LoggerSettings)
     run: RunSettings = field(default_factory=RunSettings)
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "patience", "top_k"):
+            at_least(name, getattr(self, name), 1)
+        at_least("adapt_epochs", self.adapt_epochs, 0)
+        between("participation", self.participation, 0, 1)

@@ -25,6 +25,11 @@ class Costs(Callback):
         self._bytes = dict.fromkeys(DIRECTIONS, 0)
         self._began = time.perf_counter()
 
+    @property
+    def seconds(self) -> float:
+        """Wall time of all rounds so far, those before a resume included."""
+        return self._seconds
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start from what the ledger holds already (a resumed run)."""
         ledger = rounds_of(pl_module).ledger
