@@ -11,6 +11,7 @@ from coterie.continual.client import ContinualClient
 from coterie.continual.messages import ItemTable
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
+from coterie.continual.tables.published import reference
 from coterie.core.data.blocks import Block, Stream, temporal_blocks
 from coterie.core.data.catalogue import load
 from coterie.core.data.interactions import Interactions
@@ -96,7 +97,8 @@ class Experiment:
 
     def reference(self) -> dict[str, float]:
         """The paper's Table 2 for this method, backbone and data set."""
-        return {}
+        settings = self.settings
+        return reference(settings.data.name, settings.model.name, settings.method, settings.top_k)
 
     def final_metrics(self, results: Mapping[str, float]) -> dict[str, float]:
         """Average the tests of the blocks after the first, as the paper's tables do."""

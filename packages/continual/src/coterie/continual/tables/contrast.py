@@ -1,0 +1,97 @@
+"""How F³CRec compares with another method: paired over seeds, and over users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.continual.tables.runs import RunResult
+from coterie.continual.tables.study import NAMES, averages
+from coterie.core.tables.paired import ALPHA, Comparison, compare, holm
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Of two methods.
+
+    Attributes:
+        seeds: pairs are the runs of one seed, values the means over blocks.
+        users: pairs are (block, user), values the user's mean over seeds.
+        p: over seeds, adjusted for the number of methods compared (Holm).
+    """
+
+    seeds: Comparison
+    users: Comparison
+    p: float = float("nan")
+
+    @property
+    def verdict(self) -> str:
+        """Say in a word whether the difference is more than noise."""
+        if not self.p <= ALPHA:  # NaN too: one seed tells nothing
+            return "within noise"
+        return "better" if self.seeds.difference > 0 else "worse"
+
+    def __str__(self) -> str:
+        return f"{self.seeds.difference:+.4f}, p {_p(self.p)}: {self.verdict}"
+
+    def sentence(self, first: str, second: str, metric: str) -> str:
+        """Say it in full."""
+        s, u = self.seeds, self.users
+        return (
+            f"{metric}: {first} - {second} = {s.difference:+.4f} "
+            f"(95 % interval {s.low:+.4f} to {s.high:+.4f}), paired t-test over {s.n} seeds "
+            f"p {_p(s.p)} (Holm {_p(self.p)}), over {u.n} users p {_p(u.p)}: {self.verdict}."
+        )
+
+
+def contrasts(
+    first: Sequence[RunResult], others: Mapping[str, Sequence[RunResult]], metric: str
+) -> dict[str, Contrast]:
+    """Compare a method with each of the others.
+
+    Args:
+        first: results of the method, one a seed.
+        others: the same of the others, in the same order of seeds.
+        metric: as "ndcg@20".
+    """
+    found = {
+        name: Contrast(
+            compare(averages(first, metric), averages(results, metric)),
+            compare(user_means(first, metric), user_means(results, metric)),
+        )
+        for name, results in others.items()
+    }
+    adjusted = holm([contrast.seeds.p for contrast in found.values()])
+    return {
+        name: Contrast(contrast.seeds, contrast.users, p)
+        for (name, contrast), p in zip(found.items(), adjusted, strict=True)
+    }
+
+
+def user_means(results: Sequence[RunResult], metric: str) -> NDArray[np.float64]:
+    """Mean over seeds for every user of every block after the first, NaN without a test item."""
+    column = metric.partition("@")[0]
+    blocks = [block for block in results[0].users if block != "0"]
+    seeds = [np.concatenate([r.users[block][column] for block in blocks]) for r in results]
+    # A user has a test item in all seeds or, with random splits too, in none.
+    return np.mean(seeds, axis=0)
+
+
+def best_of(results: Mapping[str, Sequence[RunResult]], metric: str) -> str:
+    """Name the method with the highest mean."""
+    return max(results, key=lambda name: np.mean(averages(results[name], metric)))
+
+
+def noise_note(found: Mapping[str, Contrast], metric: str) -> str:
+    """Name the methods from which F³CRec cannot be told apart."""
+    within = [NAMES[name] for name, c in found.items() if c.verdict == "within noise"]
+    return f"{metric}: within noise of F³CRec: {', '.join(within) or 'none'}."
+
+
+def _p(p: float) -> str:
+    if p != p:
+        return "unknown"
+    return "< 0.0001" if p < 1e-4 else f"= {p:.4f}" if p < 0.1 else f"= {p:.2f}"

@@ -1,0 +1,178 @@
+"""One run without Lightning's files and loggers; runs of one seed share the base block."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from coterie.continual.experiment import Experiment
+from coterie.continual.settings import Settings
+from coterie.core.rounds import FederatedModule
+from coterie.core.storage import write_json, writing
+
+Base = dict[str, Any]
+
+
+class Probe(Protocol):
+    """Measures something during a run. A class of a module's top level, made without arguments."""
+
+    def after_round(self, experiment: Experiment, module: FederatedModule) -> None:
+        """Look at a round that has just ended."""
+        ...
+
+    def found(self) -> dict[str, Any]:
+        """Give plain values, for JSON."""
+        ...
+
+
+@dataclass
+class RunResult:
+    """What a table needs of a run.
+
+    Attributes:
+        metrics: ``test/block1/ndcg@20``, ``test/average/…``, ``valid/average/…`` and others.
+        users: block -> ``ids``, ``ndcg`` and ``recall`` of its users in the test; NaN without an
+            item to find.
+        found: what the probe gave.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    users: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    found: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Write JSON in one step."""
+        write_json(path, {"metrics": self.metrics, "users": self.users, "found": self.found})
+
+    @staticmethod
+    def read(path: Path) -> RunResult:
+        """Read what `write` wrote."""
+        content = json.loads(path.read_text(encoding="utf-8"))
+        users = {
+            block: {name: [_number(x) for x in column] for name, column in columns.items()}
+            for block, columns in content["users"].items()
+        }
+        metrics = {name: _number(value) for name, value in content["metrics"].items()}
+        return RunResult(metrics, users, content["found"])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run to be made by a worker.
+
+    Attributes:
+        settings: of the run.
+        base: file that `train_base` wrote; None trains the base block too.
+        probe: class of the probe.
+    """
+
+    settings: Settings
+    base: Path | None = None
+    probe: type[Probe] | None = None
+
+
+def train_base(settings: Settings, path: Path) -> None:
+    """Train the base block and keep the run as it was before its last round.
+
+    The last round also closes the block, which each method does in its own way.
+
+    Args:
+        settings: from `essence.base_settings`.
+        path: file to write.
+    """
+    module = _module(Experiment(settings))
+    base = _snapshot(module)
+    module.advance()
+    while module.block_open:
+        base = _snapshot(module)
+        module.advance()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with writing(path):
+        try:
+            torch.save(base, temporary)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def train_run(plan: Plan, path: Path) -> None:
+    """Make a run and write its `RunResult`."""
+    base = None if plan.base is None else torch.load(plan.base, weights_only=True)
+    train(plan.settings, base, plan.probe)[1].write(path)
+
+
+def train(
+    settings: Settings, base: Base | None = None, probe: type[Probe] | None = None
+) -> tuple[FederatedModule, RunResult]:
+    """Run a federation to its end; bit-equal with and without ``base``.
+
+    Args:
+        settings: of the run.
+        base: what `train_base` kept; its tensors are used up.
+        probe: what else to measure.
+    """
+    experiment = Experiment(settings)
+    module = _module(experiment)
+    if base is not None:
+        _start_from(module, base)
+    result, measured = RunResult(), None if probe is None else probe()
+    while not module.finished:
+        module.advance()
+        if not module.block_open:
+            _note_block(result, module, experiment.settings.top_k)
+        if measured is not None:
+            measured.after_round(experiment, module)
+    result.metrics |= experiment.final_metrics(module.results)
+    valid = [result.metrics[f"valid/block{t}"] for t in range(1, module.block + 1)]
+    result.metrics["valid/average"] = sum(valid) / len(valid)
+    result.found = {} if measured is None else measured.found()
+    return module, result
+
+
+def _module(experiment: Experiment) -> FederatedModule:
+    with warnings.catch_warnings():
+        # Table 8 says so itself, once.
+        warnings.filterwarnings("ignore", message=".*gives no privacy guarantee")
+        return FederatedModule(experiment.federation())
+
+
+def _start_from(module: FederatedModule, base: Base) -> None:
+    """Put a run where the base block has one round to go."""
+    if base["block"] < 0:  # the base block has a single round
+        return
+    module.advance()  # enrols the users, with the memory of this run's own method
+    own = module.store.to_plain()["rows"]["memory"]
+    rows = base["store"]["rows"] | {"memory": own}
+    store = base["store"] | {"rows": rows}
+    module.on_load_checkpoint({"federation": base | {"store": store}})
+
+
+def _snapshot(module: FederatedModule) -> Base:
+    checkpoint: dict[str, Any] = {}
+    module.on_save_checkpoint(checkpoint)
+    return deepcopy(checkpoint["federation"])
+
+
+def _note_block(result: RunResult, module: FederatedModule, top_k: int) -> None:
+    """Note validation, length and test by user of a block that has just ended."""
+    block, history = module.block, module.history
+    result.metrics[f"valid/block{block}"] = max(h[f"eval/ndcg@{top_k}"] for h in history)
+    result.metrics[f"rounds/block{block}"] = module.block_round
+    replayed = [h.get("f3crec/replay_size", 0.0) for h in history]
+    result.metrics[f"replay_size/block{block}"] = sum(replayed) / len(replayed)
+    columns: dict[str, list[float]] = {}
+    for name in ("ndcg", "recall"):
+        ids, values = module.journal.clients[f"test/{name}@{top_k}"]
+        columns |= {"ids": ids.tolist(), name: values.tolist()}
+    result.users[str(block)] = columns
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -1,0 +1,1 @@
+"""Tables of results over seeds: paired comparisons, resumable runs, plots."""

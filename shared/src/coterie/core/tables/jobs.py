@@ -1,0 +1,144 @@
+"""Runs whose results are kept on disk, in worker processes; an interrupted table goes on."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from coterie.core.errors import UserError
+from coterie.core.storage import writing
+
+Work = Callable[[Any, Path], None]
+"""A function of a module's top level: computes from its (pickled) argument and writes the file, in
+one step or not at all."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A result on disk and how to make it.
+
+    Attributes:
+        path: the file; where it exists there is nothing to do, so its name must tell all that the
+            result depends on.
+        work: makes it.
+        argument: for ``work``.
+        label: for the progress display.
+        needs: a job whose file ``work`` reads.
+    """
+
+    path: Path
+    work: Work
+    argument: Any
+    label: str = ""
+    needs: Job | None = None
+
+
+def run_jobs(jobs: Sequence[Job], workers: int, title: str, progress: bool = True) -> None:
+    """Make the files of all jobs that are not there yet.
+
+    Args:
+        jobs: those they need need not be named; equal paths are made once.
+        workers: processes with one thread each; 0 runs the jobs in this process, one by one.
+        title: of the progress display.
+        progress: show it, on stderr.
+
+    Raises:
+        UserError: the folder cannot be written, or a job meets a mistake of the user's.
+    """
+    waiting = _missing(jobs)
+    for job in waiting:
+        with writing(job.path.parent):
+            job.path.parent.mkdir(parents=True, exist_ok=True)
+    if not waiting:
+        return
+    with _display(title, len(waiting), progress) as done:
+        if workers == 0:
+            for job in waiting:
+                job.work(job.argument, job.path)
+                done(job.label)
+        else:
+            _in_processes(waiting, min(workers, len(waiting)), done)
+
+
+def worker_count() -> int:
+    """How many workers a table uses: two, if the machine has as many cores."""
+    return min(2, os.cpu_count() or 1)
+
+
+def _missing(jobs: Sequence[Job]) -> list[Job]:
+    """The jobs to run, each after the one it needs."""
+    found: dict[Path, Job] = {}
+    for job in jobs:
+        if job.path.exists() or job.path in found:
+            continue
+        if job.needs is not None and not job.needs.path.exists():
+            found.setdefault(job.needs.path, job.needs)
+        found[job.path] = job
+    return list(found.values())
+
+
+def _in_processes(waiting: list[Job], workers: int, done: Callable[[str], None]) -> None:
+    context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+    pool = ProcessPoolExecutor(workers, context, _prepare)
+    running: dict[Future[None], Job] = {}
+    try:
+        while waiting or running:
+            ready = [job for job in waiting if job.needs is None or job.needs.path.exists()]
+            for job in ready:
+                waiting.remove(job)
+                running[pool.submit(job.work, job.argument, job.path)] = job
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                job = running.pop(future)
+                future.result()
+                done(job.label)
+    except BrokenProcessPool:
+        raise UserError(
+            "a worker of the table was killed, perhaps for memory: say the same command again to "
+            "go on, with --engine.chunk 64 for less memory"
+        ) from None
+    finally:
+        pool.shutdown(wait=not running, cancel_futures=True)
+
+
+def _prepare() -> None:
+    """Set up a worker: one thread, and an interruption ends it without a traceback."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    torch.set_num_threads(1)
+
+
+def _display(title: str, total: int, shown: bool) -> AbstractContextManager[Callable[[str], None]]:
+    return _Display(title, total) if shown else nullcontext(lambda label: None)
+
+
+class _Display:
+    def __init__(self, title: str, total: int) -> None:
+        self.bar = Progress(
+            TextColumn(title),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[label]}"),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self.task = self.bar.add_task(title, total=total, label="")
+
+    def __enter__(self) -> Callable[[str], None]:
+        self.bar.start()
+        return lambda label: self.bar.update(self.task, advance=1, label=label)
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()

@@ -1,0 +1,41 @@
+"""Jobs in worker processes; kept apart, as workers import this module."""
+
+import os
+import signal
+
+import pytest
+
+from coterie.core.errors import UserError
+from coterie.core.tables import jobs
+
+
+def write_number(number, path):
+    path.write_text(str(number))
+
+
+def write_sum(argument, path):
+    number, needed = argument
+    path.write_text(str(number + int(needed.read_text())))
+
+
+def refuse(argument, path):
+    raise UserError("reg.strength 9 diverges")
+
+
+def die(argument, path):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_jobs_run_after_what_they_need_and_only_once(tmp_path, workers):
+    base = jobs.Job(tmp_path / "base", write_number, 1)
+    made = [jobs.Job(tmp_path / f"sum{i}", write_sum, (i, base.path), needs=base) for i in range(3)]
+    made[0].path.write_text("kept")
+    jobs.run_jobs([*made, made[1]], workers, "sums", progress=False)
+    assert [job.path.read_text() for job in made] == ["kept", "2", "3"]
+
+
+@pytest.mark.parametrize(("work", "message"), [(refuse, "diverges"), (die, "was killed")])
+def test_a_job_that_fails_ends_the_table_in_one_line(tmp_path, work, message):
+    with pytest.raises(UserError, match=message):
+        jobs.run_jobs([jobs.Job(tmp_path / "x", work, None)], 1, "x", progress=False)
