@@ -13,12 +13,17 @@ from typing import Any
 
 from coterie.core.errors import UserError
 
+ELSEWHERE = "or choose another folder by --out DIR"
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path, when_full: str = ELSEWHERE) -> Iterator[None]:
     """Turn an error of the disk below ``path`` into one line for the user.
+
+    Args:
+        path: what is written.
+        when_full: what the user can do after making room, the end of that line.
 
     Raises:
         UserError: the disk is full, or ``path`` cannot be written.
@@ -26,10 +31,10 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise storage_error(error, path) from None
+        raise storage_error(error, path, when_full) from None
 
 
-def storage_error(error: OSError, path: Path) -> UserError:
+def storage_error(error: OSError, path: Path, when_full: str = ELSEWHERE) -> UserError:
     """Say in one line what is wrong with the disk.
 
     Example:
@@ -37,11 +42,9 @@ def storage_error(error: OSError, path: Path) -> UserError:
         UserError('no space left for runs: free some, or choose another folder by --out DIR')
     """
     if error.errno in _FULL:
-        return UserError(
-            f"no space left for {path}: free some, or choose another folder by --out DIR"
-        )
+        return UserError(f"no space left for {path}: free some, {when_full}")
     reason = (error.strerror or str(error)).lower()
-    return UserError(f"cannot write {path} ({reason}): choose another folder by --out DIR")
+    return UserError(f"cannot write {path} ({reason}): {ELSEWHERE.removeprefix('or ')}")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -51,7 +51,7 @@ def train(paper: Paper, settings: Any) -> Path:
     show_data(paper, experiment)
     module = FederatedModule(federation)
     costs = Costs()
-    with writing(folder.path):
+    with writing(folder.path, "then go on by --resume"):
         after_rounds = [costs, *callbacks(paper, experiment, federation, folder)]
         fit(module, after_rounds, _resume_from(folder))
         render(folder.path)

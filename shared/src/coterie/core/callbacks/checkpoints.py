@@ -21,10 +21,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> None:
         """Save; a process killed in between leaves the previous checkpoint whole."""
         partial = Path(f"{path}.partial")
-        super().save_checkpoint(checkpoint, partial, storage_options)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        try:
+            super().save_checkpoint(checkpoint, partial, storage_options)
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except BaseException:  # a full disk, an interruption
+            partial.unlink(missing_ok=True)
+            raise
 
 
 class Checkpoints(lightning.Callback):

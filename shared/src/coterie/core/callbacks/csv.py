@@ -13,7 +13,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from coterie.core.callbacks.contract import rounds_of
-from coterie.core.errors import UserError
+from coterie.core.storage import storage_error
 
 FIRST_COLUMNS = ("round", "block")
 
@@ -106,10 +106,7 @@ class CsvLog(Callback):
         try:
             yield
         except OSError as error:
-            raise UserError(
-                f"cannot write {self.path}: {error.strerror}; free some space or choose another "
-                f"folder with --run.out"
-            ) from error
+            raise storage_error(error, self.path, "then go on by --resume") from error
 
 
 def number(value: float) -> str:
