@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-import wandb
 
+from coterie.core.callbacks import wandb_run
 from coterie.core.callbacks.client_log import ClientRows, histogram
 from coterie.core.callbacks.costs import Costs
 from coterie.core.callbacks.keys import KEYS
@@ -189,78 +189,143 @@ def warned(caplog):
     return [record.message for record in caplog.records if "W&B" in record.message]
 
 
-def test_a_run_goes_on_where_wandb_cannot_start(
-    PretendedRounds, fit, tmp_path, monkeypatch, caplog
-):
-    monkeypatch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(OSError("no space")))
-    module = PretendedRounds()
-    fit(module, [logger_of(tmp_path)], tmp_path)
-    assert module.round == 6
-    assert warned(caplog) == ["W&B logging is off, metrics.csv goes on: OSError: no space"]
-
-
-def test_a_run_goes_on_where_wandb_is_missing(PretendedRounds, fit, tmp_path, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    module = PretendedRounds()
-    fit(module, [logger_of(tmp_path)], tmp_path)
-    assert module.round == 6
-    [line] = warned(caplog)
-    assert line.endswith("wandb is not installed (pip install wandb)")
-
-
-class FailingRun:
-    """A W&B run whose calls fail from the given number on."""
-
-    def __init__(self, log_fails_at, finish_fails=False):
-        self.rounds, self.codes = [], []
-        self.log_fails_at, self.finish_fails = log_fails_at, finish_fails
-
-    def define_metric(self, *_, **__):
-        pass
-
+PRETENDED_WANDB = """
+import json, os, sys, time
+INIT, LOG, FINISH = {actions!r}
+class Settings:
+    def __init__(self, **given): self.given = given
+class Table:
+    def __init__(self, **_): pass
+    def add_data(self, *_): pass
+class Histogram(Table): pass
+class Run:
+    def define_metric(self, *_, **__): pass
     def log(self, line, step, commit):
-        if step >= self.log_fails_at:
-            raise wandb.errors.CommError("the service died")
-        self.rounds.append(step)
-
+        note({{"step": step}})
+        if step == 3: exec(LOG)
     def finish(self, exit_code):
-        self.codes.append(exit_code)
-        if self.finish_fails:
-            raise BrokenPipeError("the service died")
+        note({{"finish": exit_code}})
+        exec(FINISH)
+def note(what):
+    with open({notes!r}, "a") as file: file.write(json.dumps(what) + "\\n")
+def init(settings, **given):
+    note({{"init": given | {{"mode": settings.given["mode"]}}}})
+    exec(INIT)
+    return Run()
+"""
 
 
-@pytest.mark.parametrize(("fails_at", "finish_fails"), [(3, False), (99, True)])
-def test_a_run_goes_on_where_wandb_breaks_on_the_way(
-    PretendedRounds, fit, tmp_path, monkeypatch, caplog, fails_at, finish_fails
+@pytest.fixture
+def pretend_wandb(tmp_path, monkeypatch):
+    """Put a module `wandb` in the way whose init, third log and finish do as told."""
+
+    def put(init="", log="", finish="", text=PRETENDED_WANDB):
+        notes, package = tmp_path / "notes", tmp_path / "path"
+        package.mkdir()
+        source = text.format(actions=(init, log, finish), notes=str(notes))
+        (package / "wandb.py").write_text(source)
+        monkeypatch.setenv("PYTHONPATH", str(package))
+        return lambda: [json.loads(line) for line in notes.read_text().splitlines()]
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        ({"init": "raise OSError('no space')"}, "OSError: no space"),
+        ({"log": "raise RuntimeError('gone\\nfor good')"}, "RuntimeError: gone for good"),
+        ({"finish": "raise ValueError('late')"}, "ValueError: late"),
+        ({"log": "os._exit(0)"}, "its process ended"),
+        ({"init": "os.kill(os.getpid(), 9)"}, "its process ended"),
+        ({"text": "raise ImportError('half installed')"}, "ImportError: half installed"),
+        (
+            {"text": "raise ModuleNotFoundError('no', name='wandb')"},
+            "wandb is not installed (pip install wandb)",
+        ),
+    ],
+)
+def test_a_run_goes_on_where_wandb_breaks(
+    PretendedRounds, fit, tmp_path, caplog, pretend_wandb, broken, why
 ):
-    run = FailingRun(fails_at, finish_fails)
-    monkeypatch.setattr(wandb, "init", lambda **_: run)
+    pretend_wandb(**broken)
     module = PretendedRounds()
     with caplog.at_level(logging.WARNING):
         fit(module, [logger_of(tmp_path)], tmp_path)
     assert module.round == 6
-    assert run.rounds == list(range(1, min(fails_at, 7)))
+    assert warned(caplog) == [f"W&B logging is off, metrics.csv goes on: {why}"]
+
+
+def test_a_run_ends_where_wandb_hangs(
+    PretendedRounds, fit, tmp_path, caplog, pretend_wandb, monkeypatch
+):
+    monkeypatch.setattr(wandb_run, "PATIENCE", 1.0)
+    pretend_wandb(log="time.sleep(600)")
+    module = PretendedRounds()
+    fit(module, [logger_of(tmp_path)], tmp_path)
+    assert module.round == 6
+    [line] = warned(caplog)
+    assert line.endswith("its process did not finish within 1 s")
+
+
+def test_a_run_goes_on_where_no_process_can_start(
+    PretendedRounds, fit, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    module = PretendedRounds()
+    fit(module, [logger_of(tmp_path)], tmp_path)
+    assert module.round == 6
     assert len(warned(caplog)) == 1
 
 
-def test_a_failed_run_is_finished_as_failed(PretendedRounds, fit, tmp_path, monkeypatch):
-    run = FailingRun(99)
-    monkeypatch.setattr(wandb, "init", lambda **_: run)
+def test_private_state_among_the_measurements_ends_the_log_not_the_run(
+    PretendedRounds, fit, tmp_path, caplog, pretend_wandb, monkeypatch
+):
+    class Leaking(PretendedRounds):
+        def _measure(self, number):
+            super()._measure(number)
+            self.journal.per_client("mine", self.ids, self.secret)
+
+    notes = pretend_wandb()
+    module, log = Leaking(), logger_of(tmp_path)
+    started = []
+    spawn = wandb_run.WandbRun._spawn
+    monkeypatch.setattr(wandb_run.WandbRun, "_spawn", lambda run: started.append(run) or spawn(run))
+    fit(module, [log], tmp_path)
+    started[0]._process.wait(60)
+    assert module.round == 6
+    [line] = warned(caplog)
+    assert "one number a client" in line
+    assert notes()[1:] == [{"finish": 1}]
+
+
+def test_a_failed_run_is_finished_as_failed(PretendedRounds, fit, tmp_path, pretend_wandb):
+    notes = pretend_wandb()
     with pytest.raises(RuntimeError, match="the round failed"):
         fit(PretendedRounds(fail_at=4), [logger_of(tmp_path)], tmp_path)
-    assert run.codes == [1]
+    assert notes()[1:] == [{"step": 1}, {"step": 2}, {"step": 3}, {"finish": 1}]
+
+
+def test_a_killed_run_is_finished_as_failed(tmp_path, pretend_wandb):
+    notes = pretend_wandb()
+    run = wandb_run.WandbRun(tmp_path, False, (), {}, ("round", "client"), {"id": "x"})
+    for step in (1, 2):
+        run.log(step, {"fed/loss": 1.0}, {}, [])
+    run._thread.submit(run._process.stdin.close).result()  # what the system does for a dead process
+    run._process.wait(60)
+    run._thread.shutdown()
+    assert notes()[1:] == [{"step": 1}, {"step": 2}, {"finish": 1}]
 
 
 def test_a_run_of_a_sweeps_agent_is_online_under_the_agents_id(
-    PretendedRounds, fit, tmp_path, monkeypatch
+    PretendedRounds, fit, tmp_path, monkeypatch, pretend_wandb
 ):
-    asked = {}
     monkeypatch.setenv("WANDB_SWEEP_ID", "s")
     monkeypatch.setenv("WANDB_RUN_ID", "given")
-    monkeypatch.setattr(wandb, "init", lambda **kw: asked.update(kw) or FailingRun(99))
+    notes = pretend_wandb()
     fit(PretendedRounds(rounds=1), [logger_of(tmp_path)], tmp_path)
-    assert asked["id"] == "given"
-    assert asked["settings"].mode == "online"
+    asked = notes()[0]["init"]
+    assert (asked["id"], asked["mode"]) == ("given", "online")
 
 
 def test_rows_are_capped_and_the_sample_stays():

@@ -159,7 +159,7 @@ class WandbLog(Callback):
             counted = {name: histogram(values) for name, (_, values) in measured.items()}
             rows = self.rows.take(rounds.round, measured)
         except ValueError as error:  # no measurement: one number a client
-            run.fail(error)
+            run.fail(str(error))
             return
         histograms = {name: pair for name, pair in counted.items() if pair is not None}
         scalars = {**rounds.journal.scalars, "block": rounds.block}

@@ -1,9 +1,12 @@
-"""One W&B run, fed from a thread of its own, so that it neither stops nor slows the training."""
+"""One W&B run in a process of its own, so that it can neither stop nor slow the training."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.callbacks.keys import CLIENT_TABLE, KEYS, NAMESPACES, X_AXIS
-
 logger = logging.getLogger(__name__)
 
-FLUSH_SECONDS = 1.0  # what a killed process can lose of the offline file; W&B's default is 15
+PATIENCE = 60.0  # seconds that a finished training waits for the files of an offline run
 
 
 class WandbRun:
     """A W&B run whose calls return at once and never raise.
 
-    Starting W&B takes about a second, and handing a round to its process half a millisecond on an
-    idle machine but several on a busy one; both happen in the background, in order. Whatever W&B
-    raises is caught and warned of once, and the run ignores all further calls.
+    Importing and starting W&B keeps Python's interpreter busy for one to two seconds, which no
+    thread can hide from the training; `coterie.core.callbacks.wandb_process` does it in another
+    process, which gets the rounds through a pipe. When the training is killed, that process sees
+    the pipe end and closes its files properly. Whatever goes wrong there is warned of once, and
+    the run ignores all further calls.
 
     Args:
         folder: the run folder; W&B writes into its subfolder ``wandb``.
@@ -31,7 +34,7 @@ class WandbRun:
         namespaces: prefixes of keys besides the common ones.
         summaries: key -> "max" or "min", besides those of documented keys.
         columns: of the client table.
-        init: arguments of ``wandb.init``: id, project, name, group, and so on.
+        init: arguments of ``wandb.init``: id, project, name, group, and so on; plain values.
     """
 
     def __init__(
@@ -43,18 +46,23 @@ class WandbRun:
         columns: Sequence[str],
         init: Mapping[str, Any],
     ) -> None:
-        self.folder = folder
+        self.folder = folder / "wandb"
         self.online = online
-        self._namespaces = (*NAMESPACES, *namespaces)
-        self._summaries = summaries
-        self._columns = columns
-        self._wandb: Any = None
-        self._run: Any = None
-        self._table: Any = None
         self._failed = False
-        self._environment = self._set_environment()
+        self._process: subprocess.Popen[bytes] | None = None
+        # A full pipe blocks the writer: while W&B starts, this thread waits, not the training.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wandb")
-        self._later(lambda: self._start(init))
+        start = {
+            "folder": str(folder),
+            "online": online,
+            "namespaces": list(namespaces),
+            "summaries": dict(summaries),
+            "columns": list(columns),
+            "init": dict(init),
+            "pid": os.getpid(),
+        }
+        self._guarded(self._spawn)
+        self._later(lambda: self._send(start))
 
     def log(
         self,
@@ -64,21 +72,30 @@ class WandbRun:
         rows: Sequence[Sequence[Any]],
     ) -> None:
         """Log a round: scalars, histograms as counts and edges, rows added to the client table."""
-        self._later(lambda: self._log(step, scalars, histograms, rows))
+        bins = {
+            name: [counts.tolist(), edges.tolist()] for name, (counts, edges) in histograms.items()
+        }
+        round_ = {"step": step, "scalars": scalars, "histograms": bins, "rows": rows}
+        self._later(lambda: self._send(round_))
 
     def finish(self, code: int) -> None:
         """Wait until everything is written; ``code`` 0 says that the training succeeded."""
-        self._later(lambda: self._run.finish(exit_code=code))
-        self._thread.shutdown(wait=True)
-        for name in self._environment:
-            os.environ.pop(name, None)
+        ended = self._thread.submit(self._guarded, lambda: self._end(code))
+        try:
+            ended.result(None if self.online else PATIENCE)
+        except TimeoutError:
+            self.fail(f"its process did not finish within {PATIENCE:.0f} s")
+            assert self._process is not None
+            self._process.kill()
+        if self._process is not None:
+            # W&B's own clean-up takes another half second, which nobody need wait for.
+            self._thread.submit(self._process.communicate)
+        self._thread.shutdown(wait=False)
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, reason: str) -> None:
         """Ignore all further calls, and say why, once."""
         if not self._failed:
             self._failed = True
-            missing = isinstance(error, ModuleNotFoundError) and error.name == "wandb"
-            reason = "wandb is not installed (pip install wandb)" if missing else _line_of(error)
             logger.warning("W&B logging is off, metrics.csv goes on: %s", reason)
 
     def _later(self, action: Callable[[], None]) -> None:
@@ -90,65 +107,46 @@ class WandbRun:
             return
         try:
             action()
-        # W&B may raise anything (its process dies, the disk is full, an API changes), and a
-        # training run must not end for the sake of its log.
+        except BrokenPipeError:
+            self.fail(self._last_words())
+        # Nothing that a log meets (a full disk, a value that is no number, no memory for another
+        # process) may end the training.
         except Exception as error:
-            self.fail(error)
+            self.fail(f"{type(error).__name__}: {error}")
 
-    def _set_environment(self) -> list[str]:
-        """Set what is settable by environment only and not the user's choice; return the names."""
+    def _spawn(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
         # Parts of the client table wait for a sync in the one, logs go to the other; by default
         # both are in the home folder, which may not be writable.
-        wanted = dict.fromkeys(("WANDB_DATA_DIR", "WANDB_CACHE_DIR"), str(self.folder / "wandb"))
+        own = dict.fromkeys(("WANDB_DATA_DIR", "WANDB_CACHE_DIR"), str(self.folder))
         if not self.online:
             # W&B's own error reporting looks for its server even when the run is offline.
-            wanted["WANDB_ERROR_REPORTING"] = "false"
-        new = [name for name in wanted if name not in os.environ]
-        os.environ.update({name: wanted[name] for name in new})
-        return new
+            own["WANDB_ERROR_REPORTING"] = "false"
+        with (self.folder / "process.log").open("wb") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "coterie.core.callbacks.wandb_process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                env=own | dict(os.environ),
+                start_new_session=True,  # Ctrl-C ends the training, which then ends this
+            )
 
-    def _start(self, init: Mapping[str, Any]) -> None:
-        import wandb  # it may be missing, and takes half a second
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        self._process.stdin.flush()
 
-        self._wandb = wandb
-        settings = wandb.Settings(
-            mode="online" if self.online else "offline",
-            silent=True,
-            console="off",  # warnings name refused clients
-            save_code=False,
-            init_timeout=30,
-            x_transaction_log_flush_interval=FLUSH_SECONDS,
-        )
-        self._run = wandb.init(
-            **init, dir=str(self.folder), resume="allow", reinit="create_new", settings=settings
-        )
-        self._run.define_metric(X_AXIS)
-        for namespace in self._namespaces:
-            self._run.define_metric(f"{namespace}/*", step_metric=X_AXIS)
-        summaries: dict[str, str | None] = {k.name: k.summary for k in KEYS if "*" not in k.name}
-        summaries.pop(X_AXIS)
-        for name, summary in (summaries | dict(self._summaries)).items():
-            self._run.define_metric(name, step_metric=X_AXIS, summary=summary)
-        self._table = wandb.Table(columns=list(self._columns), log_mode="INCREMENTAL")
+    def _end(self, code: int) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        self._send({"finish": code})
+        if self._process.stdout.readline() != b"written\n":
+            raise BrokenPipeError
 
-    def _log(
-        self,
-        step: int,
-        scalars: dict[str, Any],
-        histograms: Mapping[str, tuple[np.ndarray, np.ndarray]],
-        rows: Sequence[Sequence[Any]],
-    ) -> None:
-        line = {**scalars, X_AXIS: step}
-        for name, counted in histograms.items():
-            line[f"clients/{name}"] = self._wandb.Histogram(np_histogram=counted)
-        for row in rows:
-            self._table.add_data(*row)
-        if rows:
-            line[CLIENT_TABLE] = self._table
-        # The step is the round, so that both parts of a resumed run lie on one axis; a row with a
-        # step of its own is held back until the next one unless it is committed.
-        self._run.log(line, step=step, commit=True)
-
-
-def _line_of(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    def _last_words(self) -> str:
+        assert self._process is not None
+        self._process.wait(PATIENCE)
+        lines = (self.folder / "process.log").read_text(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "its process ended")

@@ -1,0 +1,85 @@
+"""The process that runs W&B: reads one JSON message a line, torch-free; see `wandb_run`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from coterie.core.callbacks.keys import CLIENT_TABLE, KEYS, NAMESPACES, X_AXIS
+
+FLUSH_SECONDS = 1.0  # what this process loses when it is killed too; W&B's default is 15
+
+
+def main(stream: TextIO) -> int:
+    """Log until the stream ends; the status is 0 if everything was written."""
+    messages = (json.loads(line) for line in stream if line.endswith("\n"))
+    try:
+        _serve(messages)
+    # The training reads the last line of what is said here, whatever W&B raised.
+    except Exception as error:
+        _say(error)
+        return 1
+    return 0
+
+
+def _serve(messages: Iterator[dict[str, Any]]) -> None:
+    import wandb  # it may be missing
+
+    start = next(messages)
+    settings = wandb.Settings(
+        mode="online" if start["online"] else "offline",
+        silent=True,
+        console="off",
+        save_code=False,
+        init_timeout=30,
+        x_stats_pid=start["pid"],
+        x_transaction_log_flush_interval=FLUSH_SECONDS,
+    )
+    run = wandb.init(**start["init"], dir=start["folder"], resume="allow", settings=settings)
+    _define(run, start)
+    table = wandb.Table(columns=start["columns"], log_mode="INCREMENTAL")
+    code = 1  # a stream that ends without a last message is of a training that was killed
+    for message in messages:
+        if "finish" in message:
+            code = message["finish"]
+            break
+        line = {**message["scalars"], X_AXIS: message["step"]}
+        for name, counted in message["histograms"].items():
+            line[f"clients/{name}"] = wandb.Histogram(np_histogram=tuple(counted))
+        for row in message["rows"]:
+            table.add_data(*row)
+        if message["rows"]:
+            line[CLIENT_TABLE] = table
+        # The step is the round, so that both parts of a resumed run lie on one axis; a row with a
+        # step of its own is held back until the next one unless it is committed.
+        run.log(line, step=message["step"], commit=True)
+    run.finish(exit_code=code)
+    sys.stdout.write("written\n")
+    sys.stdout.flush()
+
+
+def _define(run: Any, start: dict[str, Any]) -> None:
+    """Make the round the x axis of every key, and say what the summary keeps."""
+    run.define_metric(X_AXIS)
+    for namespace in (*NAMESPACES, *start["namespaces"]):
+        run.define_metric(f"{namespace}/*", step_metric=X_AXIS)
+    summaries = {
+        key.name: key.summary for key in KEYS if "*" not in key.name and key.name != X_AXIS
+    }
+    for name, summary in (summaries | start["summaries"]).items():
+        run.define_metric(name, step_metric=X_AXIS, summary=summary)
+
+
+def _say(error: Exception) -> None:
+    missing = isinstance(error, ModuleNotFoundError) and error.name == "wandb"
+    reason = f"{type(error).__name__}: {error}".replace("\n", " ")
+    sys.stderr.write(f"{'wandb is not installed (pip install wandb)' if missing else reason}\n")
+
+
+if __name__ == "__main__":
+    # The end of the stream says when to stop, not a signal meant for the training.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(main(sys.stdin))
