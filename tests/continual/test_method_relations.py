@@ -22,7 +22,7 @@ from coterie.continual.settings import (
     TemporalMeanSettings,
 )
 
-BLOCKS = make_stream()[:2]
+BLOCKS = make_stream(60)[:2]
 REPLAY = ReplaySettings(6, 0.01, 0.3)
 NO_BLEND = TemporalMeanSettings(beta=0.0)
 NO_KD = replace(REPLAY, lambda_kd=0.0)
@@ -42,7 +42,8 @@ SWITCHED_OFF = {
 
 
 def run(method, backbone="fedmf", blocks=BLOCKS, **changes):
-    return simulate(settings(method.split()[0], backbone, **changes), blocks, n_items=(30, 36))
+    chosen = settings(method.split()[0], backbone, **{"rounds": 3} | changes)
+    return simulate(chosen, blocks, n_items=(30, 36))
 
 
 def assert_equal(a, b, *, results=True):
