@@ -95,7 +95,7 @@ def test_an_unwritable_folder_is_one_clear_line(PretendedRounds, fit, tmp_path):
 
 def test_a_file_in_place_of_the_folder_is_one_clear_line(PretendedRounds, fit, tmp_path):
     (tmp_path / "taken").write_text("")
-    with pytest.raises(UserError, match=r"cannot write .*metrics.csv.*--run.out"):
+    with pytest.raises(UserError, match=r"cannot write .*metrics.csv.*--out"):
         fit(PretendedRounds(), [CsvLog(tmp_path / "taken")], tmp_path)
 
 
