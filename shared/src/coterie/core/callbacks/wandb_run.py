@@ -46,6 +46,7 @@ class WandbRun:
         columns: Sequence[str],
         init: Mapping[str, Any],
     ) -> None:
+        folder = folder.resolve()
         self.folder = folder / "wandb"
         self.online = online
         self._failed = False
