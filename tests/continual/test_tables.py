@@ -280,6 +280,19 @@ def test_table_2_of_one_backbone_equals_its_part_of_the_whole(out):
     assert {r["backbone"] for r in part.rows} == {None, "fedncf"}
 
 
+def test_a_single_seed_claims_nothing(out):
+    report = make(out, table=3, seeds=[0])
+    assert all(math.isnan(row["sd"]) for row in report.rows)
+    assert "better" not in report.markdown()
+
+
+def test_streams_of_other_lengths(out):
+    report = make(out, "--data.fractions", "[0.7]", "--model.name", "fedmf", table=2)
+    check(report, out)
+    assert {"D1", "Avg"} < report.view[0].keys()
+    assert "D2" not in report.view[0]
+
+
 @pytest.mark.parametrize("table", [3, 4, 5, 6, 7])
 def test_the_other_tables_on_the_sample(out, table):
     report = make(out, table=table)
@@ -298,8 +311,10 @@ def test_table_8_on_the_sample(out):
 
 
 @pytest.mark.parametrize("figure", FIGURES)
-def test_figures_on_the_sample(out, figure):
-    report = make(out, *(["--rounds", "1"] if figure == 4 else []), figure=figure)
+def test_figures_on_the_sample(out, figure, monkeypatch):
+    short = {name: values[:2] for name, values in sweeps.grids("sample").items()}
+    monkeypatch.setattr(sweeps, "grids", lambda data: short)
+    report = make(out, figure=figure)
     check(report, out)
     assert report.figure is not None
     assert report.figure.read_bytes().startswith(b"\x89PNG")

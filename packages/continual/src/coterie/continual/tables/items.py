@@ -14,6 +14,7 @@ from coterie.continual.settings import Method
 from coterie.continual.tables.published_analysis import TABLE_7
 from coterie.continual.tables.study import NAMES, Study
 from coterie.continual.temporal_mean import knowledge_shift
+from coterie.core.errors import UserError
 from coterie.core.report import Report
 from coterie.core.rounds import FederatedModule
 from coterie.core.tables.paired import compare, spread
@@ -62,6 +63,8 @@ class ItemShift:
 def item_table(study: Study) -> Report:
     """Reproduce Table 7."""
     results = study.methods("Table 7", study.settings, METHODS, ItemShift)
+    if not all(run.found["static"] for run in results["f3crec"]):
+        raise UserError("no user of a block is away in the next one: Table 7 needs some")
     in_paper = study.settings.model.name == "fedmf"
     rows, view = [], []
     values: dict[str, list[list[float]]] = {}

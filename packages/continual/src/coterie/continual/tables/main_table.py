@@ -58,7 +58,7 @@ def main_table(study: Study) -> Report:
                 line = _line(study, backbone, method, metric, results, by_method["ft"])
                 view.append(line | _comparison(method, found, best))
             notes += _sentences(study, backbone, metric, found, best)
-    title = f"Table 2, {study.data}: {len(study.seeds)} seeds, blocks D1 to D3"
+    title = f"Table 2, {study.data}: {len(study.seeds)} seeds"
     return Report(f"table2-{study.slug}{_suffix(study)}", title, rows, view, notes)
 
 
@@ -95,14 +95,20 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """Rows for programs, one a block and one for the average."""
     found = []
-    for place, key in enumerate(("block1", "block2", "block3", "average")):
+    for key, place in _places(results).values():
         name = f"test/{key}/{metric}@{study.settings.top_k}"
-        if name not in results[0].metrics:
-            continue
         values = [result.metrics[name] for result in results]
         paper = _paper(study, backbone, method, metric, place)
         found.append(study.row(method, name, values, paper, backbone=backbone))
     return found
+
+
+def _places(results: Sequence[RunResult]) -> dict[str, tuple[str, int | None]]:
+    """Columns: label -> name in a run's metrics, place in the paper's rows."""
+    last = len(results[0].users) - 1
+    as_paper = last == 3
+    blocks = {f"D{t}": (f"block{t}", t - 1 if as_paper else None) for t in range(1, last + 1)}
+    return {**blocks, "Avg": ("average", 3 if as_paper else None)}
 
 
 def _line(
@@ -120,9 +126,9 @@ def _line(
         "backbone": BACKBONE_NAMES[backbone] if backbone else "",
         "method": NAMES[method],
     }
-    for row, place in zip(_rows(study, backbone, method, metric, results), range(4), strict=False):
-        label = ("D1", "D2", "D3", "Avg")[place]
-        text = f"{row['mean']:.4f}" if place < 3 else str(spread(averages(results, name)))
+    rows = _rows(study, backbone, method, metric, results)
+    for row, label in zip(rows, _places(results), strict=True):
+        text = str(spread(averages(results, name))) if label == "Avg" else f"{row['mean']:.4f}"
         line[label] = text if row["paper"] is None else f"{text} ({row['paper']:.4f})"
     if ft and method != "ft":
         text = f"{np.mean(_improvements(results, ft, name)):+.1f}"
@@ -156,9 +162,9 @@ def _improvements(
 
 
 def _paper(
-    study: Study, backbone: BackboneName | None, method: str, metric: str, place: int
+    study: Study, backbone: BackboneName | None, method: str, metric: str, place: int | None
 ) -> float | None:
-    if backbone is None or study.settings.top_k != 20:
+    if backbone is None or place is None or study.settings.top_k != 20:
         return None
     row = table2(study.data, metric, backbone, method)
     return None if row is None else row[place]

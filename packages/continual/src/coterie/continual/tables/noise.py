@@ -11,7 +11,7 @@ from coterie.continual.experiment import Experiment
 from coterie.continual.messages import ItemTable
 from coterie.continual.settings import Settings
 from coterie.continual.tables.published_analysis import NOISES, TABLE_8
-from coterie.continual.tables.study import METRIC_NAMES, Study, averages
+from coterie.continual.tables.study import METRIC_NAMES, NAMES, Study, averages
 from coterie.core.privacy.attack import attack_curve
 from coterie.core.privacy.scorers import SCORERS
 from coterie.core.report import Report
@@ -80,7 +80,8 @@ def noise_table(study: Study) -> Report:
         rows.append(study.row(settings.method, "attack/auc", values, None, scale=scale))
         line[f"λ = {scale}"] = str(spread(values))
     view.append(line)
-    title = f"Table 8, {study.data}: Laplace noise on the uploads, {len(study.seeds)} seeds"
+    name = NAMES[settings.method]
+    title = f"Table 8, {study.data}: {name}, Laplace noise on uploads, {len(study.seeds)} seeds"
     return Report(f"table8-{study.slug}", title, rows, view, notes)
 
 

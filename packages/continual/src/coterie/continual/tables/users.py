@@ -18,6 +18,7 @@ from coterie.continual.settings import Method
 from coterie.continual.tables.published_analysis import TABLE_4, TABLE_5
 from coterie.continual.tables.runs import RunResult
 from coterie.continual.tables.study import NAMES, Study
+from coterie.core.errors import UserError
 from coterie.core.metrics.ranking import top_k
 from coterie.core.report import Report
 from coterie.core.rounds import FederatedModule
@@ -91,7 +92,7 @@ def user_table(study: Study, table: int) -> Report:
         view.append(line)
     what = "degradation (a00 - a10) / a00" if table == 4 else "performance on D0 after D1"
     title = f"Table {table}, {study.data}: {what}, {len(study.seeds)} seeds"
-    notes = _notes(groups, results) + _tests(values)
+    notes = _notes(study, groups, results) + _tests(values)
     return Report(f"table{table}-{study.slug}", title, rows, view, notes)
 
 
@@ -107,6 +108,11 @@ def _test_on_base(experiment: Experiment, module: FederatedModule, ids: Tensor) 
 def _groups(run: RunResult) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Places of the users with the lowest and with the highest shift."""
     order = np.argsort(run.found["shift"], kind="stable")
+    if order.size < 2:
+        raise UserError(
+            f"only {order.size} users with a test item in block D0 are in D1 as well: too few for "
+            "Tables 4 and 5"
+        )
     size = max(1, round(SHARE * order.size))
     return order[:size], order[-size:]
 
@@ -120,20 +126,33 @@ def _after(found: Mapping[str, Any], group: NDArray[np.int64]) -> float:
     return float(np.mean(np.asarray(found["after"])[group]))
 
 
-def _notes(groups: Sequence[Any], results: Mapping[str, Sequence[RunResult]]) -> list[str]:
+def _notes(
+    study: Study, groups: Sequence[Any], results: Mapping[str, Sequence[RunResult]]
+) -> list[str]:
     before = [
         [np.mean(np.asarray(run.found["before"])[chosen[place]]) for place in (0, 1)]
         for run, chosen in zip(results["f3crec"], groups, strict=True)
     ]
     static, dynamic = np.mean(before, axis=0)
-    return [
+    notes = [
         "Groups: of the users with data in D0 and D1 and a test item in D0, the "
         f"{len(groups[0][0])} with the lowest and the highest shift (Eq. 2) after the first round "
         "of D1. The shift is F³CRec's for all methods, so they are compared on the same users.",
         f"a00 is the same for all methods here: {static:.4f} for static, {dynamic:.4f} for dynamic "
-        "users. The paper's Tables 4 and 5 imply for ML-100K .1784 (F³CRec) but .2354 (the other "
-        "two) for static users: its groups differ between methods.",
+        "users.",
     ]
+    if study.data in TABLE_4:
+        implied = [f"{NAMES[m]} {_implied(study.data, m, 0):.4f}" for m in METHODS]
+        notes.append(
+            "The paper's Tables 4 and 5 imply another a00 for each method, so its groups differ: "
+            f"static users {', '.join(implied)}."
+        )
+    return notes
+
+
+def _implied(data: str, method: Method, place: int) -> float:
+    """The a00 that the paper's degradation and a10 imply."""
+    return TABLE_5[data][method][place] / (1 - TABLE_4[data][method][place])
 
 
 def _tests(values: Mapping[tuple[str, int], Sequence[float]]) -> list[str]:
