@@ -111,7 +111,7 @@ def test_a_full_disk_is_one_clear_line_and_loses_no_round(PretendedRounds, fit, 
                 log._file.close()
                 log._file = open("/dev/full", "a")  # noqa: SIM115
 
-    with pytest.raises(UserError, match="no space left for .*go on by --resume"):
+    with pytest.raises(UserError, match=r"no space left for .*go on by --resume"):
         fit(FillsUp(), [log], tmp_path)
     assert [line["round"] for line in lines_of(tmp_path)] == ["1", "2"]
 
