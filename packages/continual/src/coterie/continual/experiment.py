@@ -12,7 +12,6 @@ from coterie.continual.messages import ItemTable
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
 from coterie.continual.tables.published import reference
-from coterie.continual.tables.published import reference
 from coterie.core.data.blocks import Block, Stream, temporal_blocks
 from coterie.core.data.catalogue import load
 from coterie.core.data.interactions import Interactions
