@@ -17,6 +17,7 @@ from coterie.continual.tables import (
     published_analysis,
     references,
     runs,
+    sweeps,
 )
 from coterie.continual.tables.essence import base_settings, essential, fingerprint
 from coterie.continual.tables.items import ItemShift

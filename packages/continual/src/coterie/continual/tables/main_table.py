@@ -130,6 +130,7 @@ def _line(
     for row, label in zip(rows, _places(results), strict=True):
         text = str(spread(averages(results, name))) if label == "Avg" else f"{row['mean']:.4f}"
         line[label] = text if row["paper"] is None else f"{text} ({row['paper']:.4f})"
+    line["Improv."] = None
     if ft and method != "ft":
         text = f"{np.mean(_improvements(results, ft, name)):+.1f}"
         paper = _paper(study, backbone, method, metric, 4)
