@@ -144,7 +144,9 @@ class Cohort:
             key = self.secret.fold(ids).fold(step, *nonce)
             mine = self.store.take(ids)
             sent = down.take(index) if isinstance(down, PerClient) else down
-            up, new = call(sent, mine, self.data.take(index), key)
+            # All at once: the same object every round, so that what is derived from it is kept.
+            data = self.data if index.numel() == len(self) else self.data.take(index)
+            up, new = call(sent, mine, data, key)
             ok, reasons = guard(up, new, ids)
             failed |= reasons
             self.ledger.down(step, sent, 1 if isinstance(down, PerClient) else ids.numel())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +33,11 @@ class Ragged:
     offsets: Tensor  # (C + 1,) int64
 
     @staticmethod
+    def from_lengths(values: Tensor, lengths: Tensor) -> Ragged:
+        """Cut ``values`` into rows of ``lengths``, ``(C,)`` int64."""
+        return Ragged(values, _offsets(lengths))
+
+    @staticmethod
     def from_lists(rows: Sequence[Sequence[int]]) -> Ragged:
         """Build from Python lists, one a client."""
         flat = [value for row in rows for value in row]
@@ -52,17 +59,17 @@ class Ragged:
     def __len__(self) -> int:
         return self.offsets.numel() - 1
 
-    @property
+    @cached_property
     def lengths(self) -> Tensor:
         """Row lengths, ``(C,)`` int64."""
         return self.offsets[1:] - self.offsets[:-1]
 
-    @property
+    @cached_property
     def rows(self) -> Tensor:
         """Row number of every value, ``(n,)`` int64."""
         return torch.repeat_interleave(torch.arange(len(self)), self.lengths)
 
-    @property
+    @cached_property
     def positions(self) -> Tensor:
         """Position of every value within its row, ``(n,)`` int64."""
         return torch.arange(self.values.numel()) - self.offsets[:-1].repeat_interleave(self.lengths)
@@ -79,10 +86,15 @@ class Ragged:
         offsets = torch.cat([self.offsets, other.offsets[1:] + self.offsets[-1]])
         return Ragged(torch.cat([self.values, other.values]), offsets)
 
+    @cached_property
+    def derived(self) -> dict[Hashable, Any]:
+        """What callers derived from the rows and want to find again, kept as long as the rows."""
+        return {}
+
     def mask(self, n_columns: int) -> Tensor:
         """Boolean membership table ``(C, n_columns)``."""
         table = torch.zeros(len(self), n_columns, dtype=torch.bool)
-        table[self.rows, self.values] = True
+        table.view(-1).index_fill_(0, self.rows * n_columns + self.values, True)
         return table
 
     def tolists(self) -> list[list[int]]:

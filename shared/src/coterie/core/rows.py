@@ -152,16 +152,11 @@ class FactoredRows:
 
     def touched(self) -> Tensor:
         """Number of rows that each client changed, ``(C,)`` int64."""
-        used = torch.zeros(self.n_clients, self.left.shape[1], dtype=torch.bool)
-        for term in self._ranks():
-            used[self.owner[term]] |= self.left[term] != 0
-        return used.sum(1)
+        return self._used().view(torch.uint8).sum(1, dtype=torch.int32).to(torch.int64)
 
     def wire(self) -> TouchedRows:
         """The form that travels: row numbers and values of the rows with a factor."""
-        used = torch.zeros(self.n_clients, self.left.shape[1], dtype=torch.bool)
-        for term in self._ranks():
-            used[self.owner[term]] |= self.left[term] != 0
+        used = self._used()
         client, row = used.nonzero(as_tuple=True)
         values = self.left.new_zeros(row.numel(), self.right.shape[1])
         for term in self._ranks():
@@ -171,6 +166,14 @@ class FactoredRows:
             factor = torch.where(k >= 0, self.left[k, row], 0.0)
             values += factor[:, None] * self.right[k]
         return TouchedRows(Ragged.from_pairs(client, row, self.n_clients), values, used.shape[1])
+
+    def _used(self) -> Tensor:
+        """Which rows each client changed, ``(C, n)`` bool."""
+        changed = self.left.to(torch.bool)
+        used = torch.zeros(self.n_clients, self.left.shape[1], dtype=torch.bool)
+        for term in self._ranks():
+            used[self.owner[term]] |= changed[term]
+        return used
 
     def _ranks(self) -> list[Tensor]:
         """Terms grouped so that no group holds two of one client: first terms, then second ones."""

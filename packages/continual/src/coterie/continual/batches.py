@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.data.negatives import sample_negatives
+from coterie.core.data.negatives import NO_NEGATIVE, sample_negatives
+from coterie.core.data.places import distinct_places
 from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key, shuffle_rows
+from coterie.core.seeding import Key
 
 
 @dataclass(frozen=True)
@@ -46,21 +47,26 @@ class Batches:
         owner: ``(K,)`` int64, user of each term.
         starts: first term of each batch number, and K at the end.
         offsets: ``(K + 1,)`` int64, first sample of each term, and S at the end.
-        item: ``(S,)`` int64 item of each sample.
+        cell: ``(S,)`` int64 place of each sample in the table of its batch number (`Samples`).
         label: ``(S,)`` 1 for a positive, 0 for a negative.
-        n_items: columns of a score table.
+        n_items: columns of such a table.
     """
 
     order: Tensor
     owner: Tensor
     starts: list[int]
     offsets: Tensor
-    item: Tensor
+    cell: Tensor
     label: Tensor
     n_items: int
 
     def __len__(self) -> int:
         return len(self.starts) - 1
+
+    @property
+    def item(self) -> Tensor:
+        """Item of each sample, ``(S,)`` int64."""
+        return self.cell % self.n_items
 
     def terms(self, number: int) -> slice:
         """Terms of one batch number."""
@@ -71,31 +77,34 @@ class Batches:
         term = self.terms(number)
         offsets = self.offsets[term.start : term.stop + 1]
         first, last = int(offsets[0]), int(offsets[-1])
-        size = offsets.diff()
-        row = torch.arange(size.numel()) * self.n_items
-        cell = row.repeat_interleave(size, output_size=last - first)
-        cell += self.item[first:last]
         label = self.label[first:last]
-        return Samples(cell, label, offsets - first, size.to(label.dtype))
+        size = offsets.diff().to(label.dtype)
+        return Samples(self.cell[first:last], label, offsets - first, size)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How the samples of one pass are cut into terms; follows from the number of samples alone.
+    """How one pass is cut into batches; follows from the users' data alone, so it is made once.
 
     Attributes:
-        order: ``(C,)`` users by number of batches, descending.
+        known: ``(C, n_items)`` bool, the users' positives.
+        n_samples: ``(C,)`` positives and negatives of each user.
+        order: as in `Batches`.
         active: users that have more than b batches, for each b.
-        owner: ``(K,)`` user of each term.
+        owner: ``(K,)`` as in `Batches`, of one pass.
         size: ``(K,)`` samples of each term.
-        sample: ``(S,)`` where the samples of the terms stand among those of the users.
+        source: ``(S,)`` where the samples of the terms stand among those of the users.
+        row: ``(S,)`` first cell of each sample's row in the table of its batch number.
     """
 
+    known: Tensor
+    n_samples: Tensor
     order: Tensor
     active: list[int]
     owner: Tensor
     size: Tensor
-    sample: Tensor
+    source: Tensor
+    row: Tensor
 
 
 def draw_batches(
@@ -119,64 +128,54 @@ def draw_batches(
         epochs: passes E; negatives and order are drawn afresh for each.
         dtype: of the labels.
     """
-    known = train.mask(n_items)
-    has_free = train.lengths < n_items
-    if not bool(has_free.all()):  # who has consumed every item has no negatives
-        has_free = known.sum(1) < n_items
-    n_samples = train.lengths * (1 + negatives * has_free)
-    plan = _cut(n_samples, batch_size)
-    packed = [
-        _draw_epoch(
-            key.fold("epoch", epoch), train, known, n_samples, negatives, batch_size
-        ).values.index_select(0, plan.sample)
-        for epoch in range(epochs)
-    ]
-    samples = torch.cat(packed) if epochs > 1 else packed[0]
-    size = plan.size.repeat(epochs)
-    offsets = torch.cat([size.new_zeros(1), size.cumsum(0)])
+    made_for = ("batches", n_items, negatives, batch_size)
+    if made_for not in train.derived:
+        train.derived[made_for] = _plan(train, n_items, negatives, batch_size)
+    plan: _Plan = train.derived[made_for]
+    passes = [_draw_pass(key.fold("epoch", e), train, plan, negatives) for e in range(epochs)]
+    cell = [plan.row + (packed >> 1) for packed in passes]
+    label = [(packed & 1).to(dtype) for packed in passes]
     starts = torch.tensor([0, *plan.active * epochs]).cumsum(0).tolist()
-    label = (samples & 1).to(dtype)
-    return Batches(
-        plan.order, plan.owner.repeat(epochs), starts, offsets, samples >> 1, label, n_items
-    )
+    offsets = Ragged.from_lengths(plan.source, plan.size.repeat(epochs)).offsets
+    owner = plan.owner.repeat(epochs)
+    return Batches(plan.order, owner, starts, offsets, _join(cell), _join(label), n_items)
 
 
-def _cut(n_samples: Tensor, batch_size: int) -> _Plan:
-    """Cut each user's samples, one after the other, into batches."""
-    per_user = (n_samples + batch_size - 1) // batch_size  # batches of each user
-    order = torch.argsort(per_user, descending=True, stable=True)
-    active = (per_user.numel() - torch.bincount(per_user).cumsum(0))[:-1].tolist()
-    number = torch.arange(len(active)).repeat_interleave(torch.tensor(active, dtype=torch.int64))
-    owner = torch.cat([order[:count] for count in active]) if active else order[:0]
+def _plan(train: Ragged, n_items: int, negatives: int, batch_size: int) -> _Plan:
+    known = train.mask(n_items)
+    has_free = known.sum(1) < n_items  # who has consumed every item has no negatives
+    n_samples = train.lengths * (1 + negatives * has_free)
+    n_batches = (n_samples + batch_size - 1) // batch_size
+    order = torch.argsort(n_batches, descending=True, stable=True)
+    active = (len(train) - torch.bincount(n_batches).cumsum(0))[:-1].tolist()
+    counts = torch.tensor(active, dtype=torch.int64)
+    number = torch.arange(len(active)).repeat_interleave(counts)
+    place = torch.arange(number.numel()) - (counts.cumsum(0) - counts)[number]
+    owner = order[place]
     size = (n_samples[owner] - number * batch_size).clamp_max(batch_size)
     first = (n_samples.cumsum(0) - n_samples)[owner] + number * batch_size
     shift = first - (size.cumsum(0) - size)
-    sample = shift.repeat_interleave(size)
-    sample += torch.arange(sample.numel())
-    return _Plan(order, active, owner, size, sample)
+    source = torch.arange(int(size.sum())) + shift.repeat_interleave(size)
+    row = (place * n_items).repeat_interleave(size)
+    return _Plan(known, n_samples, order, active, owner, size, source, row)
 
 
-def _draw_epoch(
-    key: Key, train: Ragged, known: Tensor, n_samples: Tensor, negatives: int, batch_size: int
-) -> Ragged:
-    """Samples of one pass in the order of the users' batches, as ``2 * item + label``."""
-    drawn = sample_negatives(key.fold("negatives"), train, known.shape[1], negatives, known)
-    drawn = drawn.reshape(train.values.numel(), negatives)
-    columns = [2 * train.values[:, None] + 1, 2 * drawn]
-    packed = torch.cat(columns, dim=1).reshape(-1)
-    offsets = torch.cat([n_samples.new_zeros(1), n_samples.cumsum(0)])
-    if packed.numel() > int(offsets[-1]):
-        packed = packed[packed >= 0]  # places without a negative
-    _shuffle(key.fold("shuffle"), Ragged(packed, offsets), batch_size)
-    return Ragged(packed, offsets)
+def _draw_pass(key: Key, train: Ragged, plan: _Plan, negatives: int) -> Tensor:
+    """Samples of one pass in the order of the terms, ``(S,)`` as ``2 * item + label``.
+
+    Negatives are drawn alike and independently, so their order is random already: to shuffle is
+    to find places for the positives among them.
+    """
+    n_items, n_samples = plan.known.shape[1], plan.source.numel()
+    drawn = sample_negatives(key.fold("negatives"), train, n_items, negatives, plan.known)
+    place = distinct_places(key.fold("shuffle"), train, plan.n_samples)
+    if place.numel() + drawn.numel() > n_samples:
+        drawn = drawn[drawn != NO_NEGATIVE]
+    between = torch.ones(n_samples, dtype=torch.bool).index_fill_(0, place, False)
+    packed = torch.empty(n_samples, dtype=torch.int64).masked_scatter_(between, 2 * drawn)
+    packed.index_copy_(0, place, 2 * train.values + 1)
+    return packed.index_select(0, plan.source)
 
 
-def _shuffle(key: Key, samples: Ragged, batch_size: int) -> None:
-    """Shuffle the samples of each user in place; a user with one batch needs no shuffle."""
-    many = (samples.lengths > batch_size).nonzero().flatten()
-    if not many.numel():
-        return
-    places = Ragged(torch.arange(samples.values.numel()), samples.offsets).take(many)
-    visit = shuffle_rows(key.take(many).take(places.rows), places.rows, places.positions)
-    shuffled = samples.values.index_select(0, places.values.index_select(0, visit))
-    samples.values.index_copy_(0, places.values, shuffled)
+def _join(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

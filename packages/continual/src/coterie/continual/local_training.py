@@ -113,20 +113,24 @@ class LocalTraining:
         self.left = table.new_empty(n_terms, n_items)
         self.right = table.new_empty(n_terms, dim)
         n_users = batches.order.numel()
-        self.loss = table.new_zeros(n_users)
-        self.replayed = table.new_zeros(n_users)
+        self.loss = table.new_empty(n_terms)
+        self.replayed = table.new_zeros(n_terms)
         self.steps = torch.zeros(n_users, dtype=torch.int64)
 
     def run(self) -> Trained:
         """Run all batches."""
         for number in range(len(self.batches)):
             self._step(number)
-        steps = self.steps.clamp_min(1)
         rows = FactoredRows(self.batches.owner, self.left, self.right, self.steps.numel())
         shrink = None
         if self.pull is not None:
             shrink = (1.0 - self.pull.item_rate) ** self.steps.to(self.table.dtype)
-        return Trained(rows, shrink, self.params, self.loss / steps, self.replayed / steps)
+        return Trained(rows, shrink, self.params, self._mean(self.loss), self._mean(self.replayed))
+
+    def _mean(self, values: Tensor) -> Tensor:
+        """Mean over each user's batches, ``(C,)``, of one number a term."""
+        total = values.new_zeros(self.steps.numel()).index_add_(0, self.batches.owner, values)
+        return total / self.steps.clamp_min(1)
 
     def _step(self, number: int) -> None:
         """One batch of every user who still has one (Algorithm 1, lines 5 to 14)."""
@@ -138,7 +142,7 @@ class LocalTraining:
         scores = self._scores(number, vector, offset)
         logits = batch.of(scores)
         replay = self.replay(self.steps[users], users, scores) if self.replay is not None else None
-        self._measure(users, batch, logits, replay)
+        self._measure(term, batch, logits, replay)
         residual = self._residual(self.left[term], batch, logits)
         self._add_replay(residual, scores, replay)
         gradient = self._gradient(number, residual)
@@ -215,15 +219,12 @@ class LocalTraining:
         cell = replay.users[:, None] * residual.shape[1] + replay.items
         residual.view(-1).scatter_add_(0, cell.view(-1), error.view(-1))
 
-    def _measure(
-        self, users: Tensor, batch: Samples, logits: Tensor, replay: Replay | None
-    ) -> None:
-        """Add the batch's mean BCE and the number of replayed items to the users' sums."""
+    def _measure(self, term: slice, batch: Samples, logits: Tensor, replay: Replay | None) -> None:
+        """Note the batch's mean BCE and the number of replayed items."""
         loss = binary_cross_entropy_with_logits(logits, batch.label, reduction="none")
-        self.loss[users] += torch.segment_reduce(loss, "mean", offsets=batch.offsets)
+        self.loss[term] = torch.segment_reduce(loss, "mean", offsets=batch.offsets)
         if replay is not None:
-            count = (replay.weights != 0).sum(1).to(self.replayed.dtype)
-            self.replayed[users[replay.users]] += count
+            self.replayed[term][replay.users] = (replay.weights != 0).sum(1).to(loss.dtype)
 
     def _pull_params(self, users: Tensor, before: Params, new: Params) -> None:
         """Pull the step's private parameters."""

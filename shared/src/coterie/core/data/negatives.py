@@ -10,9 +10,8 @@ from coterie.core.seeding import Key
 
 # After so many rejected draws a client picks from the list of its free items instead. The number
 # is fixed, so that no draw depends on what other clients need.
-_ATTEMPTS = 8
+_ATTEMPTS = 6
 _ATTEMPT_STRIDE = 1 << 32
-_LOW_HALF = (1 << 32) - 1
 NO_NEGATIVE = -1
 
 
@@ -50,35 +49,33 @@ def sample_negatives(
     """
     if known is None:
         known = positives.mask(n_items)
-    drawn = _first_draws(key, positives, n_items, per_positive)
-    client = positives.rows.repeat_interleave(per_positive)
-    place = client * n_items
     flat = known.reshape(-1)
-    rejected = flat.index_select(0, place + drawn).nonzero().squeeze(1)
-    first = positives.offsets[:-1] * per_positive
+    drawn = _first_draws(key, positives, n_items, per_positive)
+    cell = (positives.rows * n_items)[:, None] + drawn
+    rejected = flat.index_select(0, cell.reshape(-1)).nonzero().squeeze(1)
+    drawn = drawn.reshape(-1)
     for attempt in range(1, _ATTEMPTS + 1):
         if not rejected.numel():
             break
-        again = client[rejected]
-        number = rejected - first[again] + attempt * _ATTEMPT_STRIDE
+        client = positives.rows.index_select(0, rejected // per_positive)
+        first = positives.offsets.index_select(0, client) * per_positive
+        number = rejected - first + attempt * _ATTEMPT_STRIDE
         if attempt == _ATTEMPTS:
-            drawn[rejected] = _pick_free(key, known, again, number)
+            drawn[rejected] = _pick_free(key, known, client, number)
             break
-        candidate = key.take(again).integers(n_items, number)
-        drawn[rejected] = candidate
-        rejected = rejected[flat[again * n_items + candidate]]
+        candidate = key.take(client).integers(n_items, number)
+        drawn.index_copy_(0, rejected, candidate)
+        rejected = rejected[flat.index_select(0, client * n_items + candidate)]
     return drawn
 
 
 def _first_draws(key: Key, positives: Ragged, n_items: int, per_positive: int) -> Tensor:
-    """Draw from all items, ``(n * r,)``: each half of a 64-bit hash is one draw."""
+    """Draw from all items, ``(n, r)``: each half of a 64-bit hash is one draw."""
     hashes = (per_positive + 1) // 2
     counter = positives.positions[:, None] * hashes + torch.arange(hashes)
-    states = key.state[positives.rows].repeat_interleave(hashes).reshape(counter.shape)
-    bits = Key(states).bits(counter)
-    halves = torch.stack([bits >> 32, bits], dim=-1).bitwise_and_(_LOW_HALF)
-    drawn = halves.mul_(n_items).bitwise_right_shift_(32)
-    return drawn.flatten(1)[:, :per_positive].reshape(-1)
+    bits = Key(key.take(positives.rows).state[:, None]).bits(counter)
+    halves = bits.flatten().view(torch.uint32).to(torch.int64).reshape(counter.shape[0], 2 * hashes)
+    return halves[:, :per_positive].mul_(n_items).bitwise_right_shift_(32)
 
 
 def _pick_free(key: Key, known: Tensor, client: Tensor, counter: Tensor) -> Tensor:
