@@ -113,8 +113,11 @@ def callbacks(
         found.append(RoundProgress(federation.rounds, monitor))
     found.append(CsvLog(folder.path))
     if settings.logger.wandb != "off":
-        card = RunCard(paper.name, settings.method, settings.data.name, settings.seed)
         config = values_of(settings)
+        kinds = [str(config[key]) for key in paper.variant_keys if key != "data.name"]
+        method = "-".join([settings.method, *kinds])
+        tags = (settings.reading, *kinds)
+        card = RunCard(paper.name, method, settings.data.name, settings.seed, tags=tags)
         found.append(WandbLog(settings.logger, folder.path, card, config, monitor))
     found.append(Checkpoints(folder.checkpoints, settings.run.checkpoint_every, monitor))
     return found
