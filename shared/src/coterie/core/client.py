@@ -55,6 +55,14 @@ class Client(Generic[P]):
         """Estimate the work of each client, ``(C,)``; equal work is put into the same chunk."""
         return None
 
+    def footprint(self, data: Any, down: Any) -> Tensor | None:
+        """Estimate the bytes that each client adds to the working memory of a step, ``(C,)``.
+
+        Where no chunk size is set, the engine stacks as many clients as fit into its budget; None
+        stacks all of them.
+        """
+        return None
+
     def predict(self, down: Any, mine: P) -> Tensor:
         """Score all items for C clients on their devices, ``(C, n_items)``."""
         raise NotImplementedError(f"{type(self).__name__} does not recommend")

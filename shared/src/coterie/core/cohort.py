@@ -63,6 +63,10 @@ class PerClient:
         return tree.take(self.message, index)
 
 
+WORKING_MEMORY = 64 << 20
+"""Bytes that a chunk may take by default."""
+
+
 @dataclass(frozen=True)
 class Cohort:
     """Clients that take part, with everything an in-process engine needs to run them.
@@ -77,7 +81,7 @@ class Cohort:
         store: private state of all clients.
         secret: root key of the clients' own randomness; the server half never sees it.
         when: coordinates of the round, folded into every client key.
-        chunk: clients per stacked call; None = all at once.
+        chunk: clients per stacked call; None = as many as fit into ``WORKING_MEMORY``.
         middleware: what uploads pass on their way out (clipping, noise).
     """
 
@@ -139,7 +143,7 @@ class Cohort:
         nonce = (*self.when, next(self._asked[step]))
         failed: dict[int, str] = {}
         accepted, kept, total = [], [], None
-        for index in self._chunks():
+        for index in self._chunks(down):
             ids = self.ids[index]
             key = self.secret.fold(ids).fold(step, *nonce)
             mine = self.store.take(ids)
@@ -183,17 +187,25 @@ class Cohort:
             up = tree.take(up, order)
         return Replies(self.ids[index[order]], failed, up, total)
 
-    def _chunks(self) -> Iterator[Tensor]:
+    def _chunks(self, down: Any) -> Iterator[Tensor]:
         """Positions of the clients, chunk by chunk; clients of equal work together."""
         if not len(self):
             return
-        limit = min(c for c in (self.chunk, self.client.max_chunk, len(self)) if c)
-        work = self.client.work(self.data)
-        order = torch.arange(len(self))
-        if work is not None and limit < len(self):
-            order = torch.argsort(work, descending=True, stable=True)
-        for part in torch.split(order, limit):
+        order, work = torch.arange(len(self)), self.client.work(self.data)
+        by_work = order if work is None else torch.argsort(work, descending=True, stable=True)
+        sizes = self._chunk_sizes(by_work, down)
+        for part in torch.split(by_work if len(sizes) > 1 else order, sizes):
             yield part.sort().values
+
+    def _chunk_sizes(self, order: Tensor, down: Any) -> list[int]:
+        """Numbers of clients, in this order, that are stacked."""
+        limit = min(c for c in (self.chunk, self.client.max_chunk, len(self)) if c)
+        footprint = self.client.footprint(self.data, down) if limit == len(self) else None
+        if footprint is None or self.chunk is not None:
+            full, rest = divmod(len(self), limit)
+            return [limit] * full + [rest] * (rest > 0)
+        filled = (footprint[order].cumsum(0) - 1).clamp_min(0) // WORKING_MEMORY
+        return filled.unique_consecutive(return_counts=True)[1].tolist()
 
 
 def _only(

@@ -22,7 +22,7 @@ class Federation:
             federation without a stream has one block.
         seed: of everything random.
         rounds: most rounds in a block, for progress bars.
-        chunk: clients per stacked call; None = all at once.
+        chunk: clients per stacked call; None = as many as fit into the engine's memory.
         middleware: what uploads pass on their way out.
         monitor: the validation metric, higher is better; None where there is none.
     """

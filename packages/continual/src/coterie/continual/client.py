@@ -32,6 +32,10 @@ from coterie.core.ragged import Ragged
 from coterie.core.schema import build
 from coterie.core.seeding import Key
 
+# Measured: what a step holds beside one table (n_items) for each batch and the samples themselves.
+_OTHER_TABLES = 4
+_SAMPLE_BYTES = 64
+
 
 class ContinualClient(Client[Profile]):
     """A user: trains on the current block's own data, remembers through its retention method.
@@ -57,6 +61,15 @@ class ContinualClient(Client[Profile]):
     def work(self, data: BlockData) -> Tensor:
         """Local samples of each user, ``(C,)``."""
         return data.train.lengths
+
+    def footprint(self, data: BlockData, down: Any) -> Tensor | None:
+        """Bytes of a user's score tables and samples, ``(C,)``."""
+        if down is None:
+            return None
+        model = self.settings.model
+        samples = data.train.lengths * (1 + model.negatives) * model.epochs
+        tables = samples // model.batch_size + _OTHER_TABLES
+        return tables * down.items.shape[0] * self.dtype.itemsize + samples * _SAMPLE_BYTES
 
     @step
     def start_block(
