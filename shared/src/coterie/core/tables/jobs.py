@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -112,11 +113,19 @@ def _in_processes(waiting: list[Job], workers: int, done: Callable[[str], None])
 
 
 def _prepare() -> None:
-    """Set up a worker: one thread, and an interruption ends it without a traceback."""
+    """Set up a worker: one thread; it ends without a traceback when interrupted or orphaned."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _display(title: str, total: int, shown: bool) -> AbstractContextManager[Callable[[str], None]]:
@@ -125,14 +134,16 @@ def _display(title: str, total: int, shown: bool) -> AbstractContextManager[Call
 
 class _Display:
     def __init__(self, title: str, total: int) -> None:
+        console = Console(stderr=True)
         self.bar = Progress(
             TextColumn(title),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[label]}"),
-            console=Console(stderr=True),
+            console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
         self.task = self.bar.add_task(title, total=total, label="")
 
