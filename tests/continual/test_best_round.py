@@ -1,0 +1,167 @@
+"""The best round of a block: what is measured, kept, carried on and remembered."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.continual.stream import block_data, settings
+
+from coterie.continual.algorithm import F3CRec
+from coterie.continual.client import ContinualClient
+from coterie.continual.messages import EvaluationTable, ItemTable, RankingReport
+from coterie.core.cohort import Replies
+from coterie.core.journal import Journal
+from coterie.core.seeding import Key
+
+TABLE = torch.tensor([[1.0], [2.0], [3.0], [4.0], [5.0]], dtype=torch.float64)
+DATA = block_data({3: ([0], [3], [1]), 8: ([4], [3], [2])})
+KEY = Key.from_seed(0).fold(DATA.ids)
+
+
+def split_self(method="f3crec", **changes):
+    """A client whose last round ranks items downwards and whose best one upwards."""
+    replayed = settings().replay
+    changes = {"replay": replace(replayed, top_n=2), "model": {"dim": 1}, **changes}
+    client = ContinualClient(settings(method, **changes))
+    mine = client.enrol(DATA, KEY)
+    up = torch.ones(2, 1, dtype=torch.float64)
+    return client, replace(mine, params={"user": up}, best={"user": -up})
+
+
+def test_validation_ranks_by_the_last_round_without_train_items():
+    """Order 4, 3, 2, 1, 0: item 3 is second, or first where 4 is train."""
+    client, mine = split_self(top_k=1)
+    report, none = client.evaluate(EvaluationTable(TABLE), mine, DATA, KEY)
+    assert report.recall.tolist() == [0.0, 1.0]
+    assert none is None
+
+
+def test_the_test_ranks_by_the_best_round_without_train_and_validation_items():
+    """Order 0, 1, 2, 3, 4: item 1 is first without the train item 0, item 2 is third."""
+    client, mine = split_self(top_k=1)
+    report, _ = client.evaluate(EvaluationTable(TABLE, "test"), mine, DATA, KEY)
+    assert report.recall.tolist() == [1.0, 0.0]
+    data = block_data({3: ([0], [2], [3]), 8: ([2], [0, 1], [3])})
+    report, _ = client.evaluate(EvaluationTable(TABLE, "test"), mine, data, KEY)
+    assert report.recall.tolist() == [0.0, 1.0]  # item 1 is before 3; train and validation are out
+
+
+def test_keeping_and_carrying():
+    client, mine = split_self()
+    _, kept = client.keep_best(None, mine, DATA, KEY)
+    assert torch.equal(kept.best["user"], mine.params["user"])
+    for carry, expected in (("best", mine.best), ("last", mine.params)):
+        client, mine = split_self(carry=carry)
+        _, ended = client.end_block(ItemTable(TABLE), mine, DATA, KEY)
+        assert torch.equal(ended.params["user"], expected["user"])
+        assert ended.blocks.tolist() == [1, 1]
+
+
+def test_the_teacher_is_the_best_round():
+    """The list (0, 1) and its probabilities σ(-1), σ(-2)."""
+    client, mine = split_self(carry="last")
+    _, started = client.start_block(ItemTable(TABLE), mine, DATA, KEY)
+    assert started.memory["items"].tolist() == [[0, 1], [0, 1]]
+    expected = torch.sigmoid(torch.tensor([-1.0, -2.0], dtype=torch.float64))
+    torch.testing.assert_close(started.memory["taught"][0], expected)
+
+
+def test_the_list_of_the_last_block_seen():
+    """`last-seen`: listed at the block's end, taught by the newest table."""
+    replay = replace(settings().replay, top_n=2, remember="last-seen")
+    client, mine = split_self(replay=replay)
+    _, ended = client.end_block(ItemTable(TABLE), mine, DATA, KEY)
+    assert ended.memory["items"].tolist() == [[0, 1], [0, 1]]
+    _, started = client.start_block(ItemTable(-TABLE), ended, DATA, KEY)
+    assert started.memory["items"].tolist() == [[0, 1], [0, 1]]
+    expected = torch.sigmoid(torch.tensor([1.0, 2.0], dtype=torch.float64))
+    torch.testing.assert_close(started.memory["taught"][0], expected)
+
+
+def test_the_pull_is_to_the_best_round():
+    client, mine = split_self("reg", carry="last")
+    _, ended = client.end_block(ItemTable(TABLE), mine, DATA, KEY)
+    assert torch.equal(ended.memory["start"]["user"], mine.best["user"])
+
+
+def test_private_parameters_anew():
+    """The released reading: new parameters in every block, while the teacher is the old self."""
+    client, mine = split_self(restart_private=True)
+    _, started = client.start_block(ItemTable(TABLE), mine, DATA, KEY)
+    assert not torch.equal(started.params["user"], mine.params["user"])
+    assert started.memory["items"].tolist() == [[0, 1], [0, 1]]
+
+
+class Scripted:
+    """A cohort that answers updates with +1 and evaluations with a script of scores."""
+
+    def __init__(self, scores):
+        self.scores, self.asked, self.journal = iter(scores), [], Journal()
+        self.ids = torch.tensor([0])
+
+    def sample(self, fraction, key):
+        return self
+
+    def enrol(self):
+        return self.ids
+
+    def ask(self, step, down, reduce=None):
+        self.asked.append((step, down))
+        if step == "update":
+            one = torch.ones(1)
+            total = {"items": torch.ones_like(down.items), "loss": one, "replayed": one}
+            return Replies(self.ids, {}, total=total)
+        if step == "evaluate":
+            value = torch.tensor([next(self.scores)], dtype=torch.float64)
+            return Replies(self.ids, {}, up=RankingReport(value, value))
+        return Replies(self.ids, {})
+
+
+def play(scores, **changes):
+    chosen = settings("ft", rounds=9, patience=3, **changes)
+    server, cohort = F3CRec(chosen, (4, 6)), Scripted(scores)
+    state = server.begin(Key.from_seed(0))
+    start, decision = state.items, "go"
+    state = server.start_block(state, 0, cohort, Key.from_seed(1))
+    while decision == "go":
+        state = server.round(state, cohort, Key.from_seed(2))
+        decision = server.stop(state, [])
+    return server, cohort, state, start
+
+
+def test_the_best_round_and_patience():
+    """Ties to five digits keep the earlier round; three rounds without a better one end it."""
+    server, cohort, state, start = play([0.1, 0.3, 0.300004, 0.2, 0.3, 0.9])
+    assert (state.round, state.best_round, state.best_score) == (5, 2, 0.3)
+    torch.testing.assert_close(state.best, start + 2, rtol=0, atol=1e-14)
+    torch.testing.assert_close(state.items, start + 5, rtol=0, atol=1e-14)
+    assert [step for step, _ in cohort.asked].count("keep_best") == 2
+    _ = server.end_block(state, cohort, Key.from_seed(3))
+    ended, tested = cohort.asked[-2:]
+    assert (ended[0], tested[0], tested[1].split) == ("end_block", "evaluate", "test")
+    assert torch.equal(ended[1].items, state.best)
+    assert torch.equal(tested[1].items, state.best)
+    assert cohort.journal.scalars["test/block0/ndcg@20"] == 0.9
+    assert cohort.journal.scalars["test/block0/best_round"] == 2
+
+
+def test_the_most_rounds():
+    _, _, state, _ = play([round_ / 10 for round_ in range(20)])
+    assert (state.round, state.best_round) == (9, 9)
+
+
+@pytest.mark.parametrize("carry", ["best", "last"])
+def test_what_starts_the_next_block(carry):
+    """Items of the best or last round, new rows N(0, σ²); the old table is always the best one."""
+    server, cohort, state, _ = play([0.1, 0.3, 0.2, 0.2, 0.2], carry=carry)
+    begun = server.start_block(state, 1, cohort, Key.from_seed(4))
+    kept = state.best if carry == "best" else state.items
+    assert torch.equal(begun.items[:4], kept)
+    assert begun.items.shape == (6, 4)
+    assert 0 < float(begun.items[4:].abs().max()) < 2
+    assert torch.equal(begun.old, state.best)
+    assert (begun.block, begun.round, begun.best_round) == (1, 0, 0)
+    assert begun.best_score < 0
+    step, down = cohort.asked[-1]
+    assert step == "start_block"
+    assert torch.equal(down.items, state.best)
