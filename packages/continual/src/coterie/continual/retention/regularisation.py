@@ -30,7 +30,7 @@ class Regularisation(Retention):
         return {"start": {name: value.clone() for name, value in params.items()}}
 
     def at_block_end(self, mine: Profile, table: object, data: object, key: object) -> Memory:
-        """Remember the private parameters that are carried on."""
+        """Remember the private parameters of the best round."""
         return {"start": {name: value.clone() for name, value in mine.best.items()}}
 
     def pull(self, mine: Profile, down: ItemTable, item_lr: float) -> Pull | None:
