@@ -35,7 +35,7 @@ def test_first_round_of_the_base_block(base_block, dtype, tolerance):
     """Both against autograd in float64, on the same samples; settings of the public code."""
     data, n_items = base_block
     assert (len(data.ids), n_items, data.train.values.numel()) == (587, 1136, 46_552)
-    model = ModelSettings()
+    model = ModelSettings(lr=1.0)
     chosen = Settings(method="ft", model=model, engine=EngineSettings(dtype=dtype))
     cohort = cohort_of(chosen, data)
     cohort.enrol()

@@ -16,7 +16,7 @@ KILLED = -9
 
 def run(out, kill_at="none", resume="new"):
     command = [sys.executable, str(SCRIPT), str(out), kill_at, resume]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 def final_state(out):

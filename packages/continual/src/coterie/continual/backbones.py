@@ -131,7 +131,8 @@ class PFedRec:
 
 
 def make_backbone(model: ModelSettings) -> Backbone:
-    """Build the backbone that the settings name."""
+    """Build the backbone that the settings name; they must be resolved (`readings.resolve`)."""
+    assert model.lr is not None
     match model.name:
         case "fedmf":
             return FedMF(model.lr, model.init_std)

@@ -7,6 +7,8 @@ from typing import Any
 
 from coterie.continual.settings import Settings
 
+DEFAULT_LR = {"fedmf": 1.0, "fedncf": 0.1, "pfedrec": 0.1}
+
 
 def choices(settings: Settings) -> dict[str, dict[str, Any]]:
     """Give the choices of ``settings.reading`` by section; "" is the top level.
@@ -43,12 +45,17 @@ def choices(settings: Settings) -> dict[str, dict[str, Any]]:
 def resolve(settings: Settings) -> Settings:
     """Fill every open choice (None) with that of the reading; a choice the user made stays.
 
+    The learning rate, which has a default for each backbone, is filled in too.
+
     Example:
         >>> resolve(Settings(reading="released")).carry
         'last'
         >>> resolve(Settings(reading="released", carry="best")).carry
         'best'
     """
+    if settings.model.lr is None:
+        lr = DEFAULT_LR[settings.model.name]
+        settings = replace(settings, model=replace(settings.model, lr=lr))
     for section, chosen in choices(settings).items():
         part = getattr(settings, section) if section else settings
         open_ones = {name: value for name, value in chosen.items() if getattr(part, name) is None}

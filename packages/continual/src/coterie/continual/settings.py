@@ -40,8 +40,9 @@ class ModelSettings:
     """Backbone: FedMF, FedNCF (one linear layer, as F³CRec has it) or PFedRec."""
     dim: int = 32
     """Embedding size d (section 5.1)."""
-    lr: float = 1.0
-    """Learning rate η of the private parameters (of the head for FedNCF and PFedRec)."""
+    lr: float | None = None
+    """Learning rate η of the private parameters (of the head for FedNCF and PFedRec); default 1.0
+    for FedMF (public code), 0.1 for the others (upper end of the paper's range)."""
     lr_eta: float = 170.0
     """Factor on η for FedNCF's user vector, and for items of FedNCF and PFedRec (public code)."""
     item_lr_scale: Literal["num_items", "one"] = "num_items"
