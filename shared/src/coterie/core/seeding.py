@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,12 +29,14 @@ def _shift(x: Tensor, bits: int) -> Tensor:
 
 def _mix(x: Tensor) -> Tensor:
     """One output of SplitMix64 for each int64 state."""
-    x = x + _GOLDEN
-    for bits, factor in ((30, _MIX1), (27, _MIX2), (31, 1)):
-        x ^= _shift(x, bits)
-        if factor != 1:
-            x *= factor
-    return x
+    state = x.numpy().view(np.uint64)  # numpy shifts unsigned numbers logically: half the passes
+    mixed = np.add(state, np.uint64(_GOLDEN & _ALL), out=np.empty_like(state))
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= np.uint64(_MIX1 & _ALL)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(_MIX2 & _ALL)
+    mixed ^= mixed >> np.uint64(31)
+    return torch.from_numpy(mixed.view(np.int64))
 
 
 def _mix_number(x: int) -> int:

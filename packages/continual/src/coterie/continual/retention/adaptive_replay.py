@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +41,8 @@ def preference_shift(items: Tensor, scores: Tensor) -> Tensor:
     """
     n_listed = items.shape[1]
     # Ranks from one sort of the row: the number of scores above s, plus one.
-    ascending = scores.sort(1).values
+    # numpy sorts rows many times faster than torch, which carries indices along.
+    ascending = torch.from_numpy(np.sort(scores.numpy(), axis=1))
     not_above = torch.searchsorted(ascending, scores.gather(1, items), right=True)
     rank = scores.shape[1] - not_above + 1
     return (rank - torch.arange(1, n_listed + 1)).abs().sum(1)
