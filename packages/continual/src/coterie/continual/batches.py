@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.core.data.negatives import NO_NEGATIVE, sample_negatives
 from coterie.core.data.places import distinct_places
+from coterie.core.masks import where_true
 from coterie.core.ragged import Ragged
 from coterie.core.seeding import Key
 
@@ -32,6 +34,11 @@ class Samples:
     def of(self, table: Tensor) -> Tensor:
         """Entries of an ``(A, n_items)`` table at the samples, ``(s,)``."""
         return table.view(-1).index_select(0, self.cell)
+
+    def sum_by_user(self, values: Tensor) -> Tensor:
+        """Sum one value a sample, ``(s,)``, over each user's samples, ``(A,)``."""
+        # No user is without samples, which reduceat would get wrong.
+        return torch.from_numpy(np.add.reduceat(values.numpy(), self.offsets[:-1].numpy()))
 
 
 @dataclass(frozen=True)
@@ -171,9 +178,10 @@ def _draw_pass(key: Key, train: Ragged, plan: _Plan, negatives: int) -> Tensor:
     place = distinct_places(key.fold("shuffle"), train, plan.n_samples)
     if place.numel() + drawn.numel() > n_samples:
         drawn = drawn[drawn != NO_NEGATIVE]
-    between = torch.ones(n_samples, dtype=torch.bool).index_fill_(0, place, False)
-    packed = torch.empty(n_samples, dtype=torch.int64).masked_scatter_(between, 2 * drawn)
-    packed.index_copy_(0, place, 2 * train.values + 1)
+    packed = torch.empty(n_samples, dtype=torch.int64)
+    packed.scatter_(0, place, 2 * train.values + 1)
+    free = torch.ones(n_samples, dtype=torch.bool).index_fill_(0, place, False)
+    packed.scatter_(0, where_true(free), 2 * drawn)
     return packed.index_select(0, plan.source)
 
 

@@ -222,7 +222,7 @@ class LocalTraining:
     def _measure(self, term: slice, batch: Samples, logits: Tensor, replay: Replay | None) -> None:
         """Note the batch's mean BCE and the number of replayed items."""
         loss = binary_cross_entropy_with_logits(logits, batch.label, reduction="none")
-        self.loss[term] = torch.segment_reduce(loss, "mean", offsets=batch.offsets)
+        self.loss[term] = batch.sum_by_user(loss) / batch.size
         if replay is not None:
             self.replayed[term][replay.users] = (replay.weights != 0).sum(1).to(loss.dtype)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coterie.core.masks import where_true
 from coterie.core.ragged import Ragged
 from coterie.core.seeding import Key
 
@@ -52,7 +53,7 @@ def sample_negatives(
     flat = known.reshape(-1)
     drawn = _first_draws(key, positives, n_items, per_positive)
     cell = (positives.rows * n_items)[:, None] + drawn
-    rejected = flat.index_select(0, cell.reshape(-1)).nonzero().squeeze(1)
+    rejected = where_true(flat.index_select(0, cell.reshape(-1)))
     drawn = drawn.reshape(-1)
     for attempt in range(1, _ATTEMPTS + 1):
         if not rejected.numel():
@@ -64,8 +65,8 @@ def sample_negatives(
             drawn[rejected] = _pick_free(key, known, client, number)
             break
         candidate = key.take(client).integers(n_items, number)
-        drawn.index_copy_(0, rejected, candidate)
-        rejected = rejected[flat.index_select(0, client * n_items + candidate)]
+        drawn.scatter_(0, rejected, candidate)
+        rejected = rejected.masked_select(flat.index_select(0, client * n_items + candidate))
     return drawn
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coterie.core.masks import where_true
 from coterie.core.ragged import Ragged
 from coterie.core.seeding import Key, shuffle_rows
 
@@ -45,10 +46,10 @@ def distinct_places(key: Key, elements: Ragged, n_places: Tensor) -> Tensor:
     for attempt in range(_ATTEMPTS):
         drawn = key.take(client).integers(n_places.index_select(0, client), number)
         drawn += first.index_select(0, client)
-        place.index_copy_(0, waiting, drawn)
+        place.scatter_(0, waiting, drawn)
         claim = waiting + attempt * place.numel()  # above those of earlier attempts, which stand
         holder.scatter_reduce_(0, drawn, claim, "amin")
-        lost = (holder.index_select(0, drawn) != claim).nonzero().squeeze(1)
+        lost = where_true(holder.index_select(0, drawn) != claim)
         if not lost.numel():
             return place
         client, waiting = client.index_select(0, lost), waiting.index_select(0, lost)
