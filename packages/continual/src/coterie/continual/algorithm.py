@@ -68,7 +68,8 @@ class F3CRec(Server[State]):
         cohort.enrol()  # lines 2 and 7: the clients draw Φ_u themselves
         if block == 0:
             return state
-        cohort.ask("start_block", ItemTable(state.best))
+        if self._looks_back():
+            cohort.ask("start_block", ItemTable(state.best))
         kept = state.best if self.settings.carry == "best" else state.items
         fresh = self._fresh_items(key, kept.shape[0], self.n_items[block])
         items = torch.cat([kept, fresh])  # lines 5 and 6
@@ -158,6 +159,11 @@ class F3CRec(Server[State]):
         cohort.journal.scalar("fed/clients", replies.ids.numel())
         cohort.journal.scalar("fed/loss", replies.mean("loss"))
         cohort.journal.scalar("f3crec/replay_size", replies.mean("replayed"))
+
+    def _looks_back(self) -> bool:
+        """Whether clients need the last block's table before they train on a new one."""
+        remembers = ("kd", "f3crec", "f3crec-wo-arm", "f3crec-wo-sc", "f3crec-wo-itm")
+        return self.settings.method in remembers or bool(self.settings.restart_private)
 
     def _pulled_to(self, state: State) -> Tensor | None:
         return state.old if self.settings.method == "reg" else None

@@ -43,12 +43,16 @@ class Experiment:
         interactions = load(data.name, data.root, data.columns)
         core = default_core(data.name) if data.min_interactions is None else data.min_interactions
         stream = temporal_blocks(k_core(interactions, core), data.fractions)
-        smallest = stream.blocks[0].n_items
-        if self.settings.replay.top_n > smallest:
-            raise UserError(
-                f"replay.top_n {self.settings.replay.top_n} exceeds the {smallest} items of the "
-                "first block: choose a smaller one"
-            )
+        smallest, settings = stream.blocks[0].n_items, self.settings
+        for key, count in (
+            ("replay.top_n", settings.replay.top_n),
+            ("spp.n_slow", settings.spp.n_slow),
+            ("spp.n_fast", settings.spp.n_fast),
+        ):
+            if count > smallest:
+                raise UserError(
+                    f"'{key}' {count} exceeds the {smallest} items of the first block: choose less"
+                )
         return stream
 
     @cached_property

@@ -22,11 +22,6 @@ class Retention:
     the C users of a chunk and must treat each user alone.
     """
 
-    needs_old_table = False
-    """The server sends the previous block's table with every round."""
-    needs_block_start = False
-    """The client looks at the table once before the first round of a block."""
-
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
 

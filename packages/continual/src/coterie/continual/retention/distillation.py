@@ -26,8 +26,6 @@ class Distillation(Retention):
     default here (`reduction`, `sign`). New users have no list and no such term.
     """
 
-    needs_block_start = True
-
     def __init__(self, backbone: Backbone, settings: ReplaySettings) -> None:
         super().__init__(backbone)
         self.settings = settings

@@ -19,8 +19,6 @@ class Regularisation(Retention):
     as it is the same share for all rows, the upload carries that share, not a dense table.
     """
 
-    needs_old_table = True
-
     def __init__(self, backbone: Backbone, settings: RegSettings) -> None:
         super().__init__(backbone)
         self.settings = settings
