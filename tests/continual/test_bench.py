@@ -1,0 +1,126 @@
+"""The benchmark: equal results strictly, speed loosely, and what it says of itself."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coterie.continual.bench import bench, measure, scaling
+from coterie.continual.bench.loop import ClientLoop
+from coterie.continual.bench.rounds import Engine, largest_difference
+from coterie.continual.bench.workload import Workload, random_block, workload
+from coterie.continual.readings import resolve
+from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
+from coterie.core.errors import UserError
+from coterie.core.seeding import Key
+from coterie.core.settings import EngineSettings, RunSettings
+
+
+def small(n_users=60, n_items=120):
+    key = Key.from_seed(4)
+    base = random_block(key.fold(0), torch.arange(n_users), n_items, 20 * n_users)
+    later = random_block(key.fold(1), torch.arange(n_users // 2, 2 * n_users), n_items, 600)
+    return Workload("small", [base, later], [n_items, n_items + 4])
+
+
+def chosen(**changes):
+    """Settings under which several batches are trained and something is replayed."""
+    made = Settings(
+        model=ModelSettings(dim=8, lr=0.5, batch_size=32, init_std=0.3),
+        replay=ReplaySettings(top_n=10, epsilon=0.002, lambda_kd=0.5),
+    )
+    return resolve(replace(made, **changes))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-12)])
+def test_the_loop_and_the_engine_give_the_same_table(dtype, tolerance):
+    engine = Engine(chosen(engine=EngineSettings(dtype=dtype)), small())
+    assert largest_difference(engine) < tolerance
+    engine.next_block()
+    assert largest_difference(engine) < tolerance
+    replies = engine.cohort(100).ask("update", engine.down())
+    replayed = replies.up.replayed
+    assert bool(((replayed > 0) & (replayed < 10)).any())  # the memory is in use, and adapts
+
+
+def test_a_wrong_loop_is_noticed():
+    engine = Engine(chosen(), small())
+    engine.settings = replace(engine.settings, model=ModelSettings(dim=8, lr=0.4, batch_size=32))
+    assert largest_difference(engine) > 1e-3
+
+
+def test_the_loop_draws_fresh_negatives_and_every_sample_once():
+    work = small()
+    train = work.blocks[0].train
+    loop = ClientLoop(chosen(), train, 120, torch.zeros(60, 8), seed=1)
+    for client, positives in enumerate(train.tolists()[:5]):
+        item, label = (torch.cat(part) for part in zip(*loop._draw(client), strict=True))
+        assert sorted(item[label == 1].tolist()) == sorted(positives)
+        negatives = item[label == 0].tolist()
+        assert len(negatives) == 4 * len(positives)
+        assert not set(negatives) & set(positives)
+        again, _ = (torch.cat(part) for part in zip(*loop._draw(client), strict=True))
+        assert not torch.equal(item, again)
+
+
+def test_the_engine_is_faster():
+    rows = list(measure.rounds(chosen(), small(200), turns=2))
+    base, products, moved, later = rows[:4]
+    assert base["ratio"] > 1
+    assert later["ratio"] > 1
+    assert base["max_abs_diff"] < 2e-5
+    for bound in (products, moved):
+        assert 0 < bound["reference"] < base["ours"]
+
+
+@pytest.mark.parametrize("mean", [5, 60])
+def test_random_blocks(mean):
+    block = random_block(Key.from_seed(0), torch.arange(300), 400, 300 * mean)
+    assert block.train.values.numel() == pytest.approx(300 * mean, rel=0.1)
+    assert all(len(set(row)) == len(row) for row in block.train.tolists())
+    assert 0 <= int(block.train.values.min()) <= int(block.train.values.max()) < 400
+
+
+def test_random_data_stands_in_and_says_so(monkeypatch):
+    made = workload(chosen())
+    assert made.name == "random data of ML-100K's size"
+    assert [len(block.ids) for block in made.blocks] == [587, 217]
+    assert made.blocks[0].train.values.numel() == pytest.approx(46_552, rel=0.02)
+
+    def fail(*_):
+        raise UserError("there is no network")
+
+    monkeypatch.setattr("coterie.continual.bench.workload.load", fail)
+    absent = workload(replace(chosen(), data=replace(Settings().data, name="ml-100k")))
+    assert absent.name == "random data of ML-100K's size (there is no network)"
+
+
+def test_sizes_are_measured_in_a_process_and_drawn(tmp_path):
+    (row,) = scaling.grow(chosen(engine=EngineSettings(chunk=16)), [50])
+    assert row["clients"] == 50
+    assert row["ours"] > 0
+    assert row["peak MB"] > row["data and state MB"] > 0
+    rows = [row, row | {"clients": 500}]
+    path = scaling.plot(rows, tmp_path / "new" / "scaling.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_failed_process_is_reported(monkeypatch):
+    monkeypatch.setattr(scaling, "__package__", "coterie.no_such_package")
+    with pytest.raises(UserError, match=r"measuring 10 clients failed: .*no_such_package"):
+        list(scaling.grow(chosen(), [10]))
+
+
+def test_all_rows(monkeypatch, tmp_path):
+    monkeypatch.setattr(measure, "workload", lambda settings: small())
+    monkeypatch.setattr(measure, "SIZES", (50,))
+    settings = replace(chosen(), run=RunSettings(out=str(tmp_path)))
+    rows = list(bench(settings))
+    assert len(rows) == 7
+    assert (tmp_path / "f3crec" / "bench" / "scaling.png").is_file()
+
+
+def test_other_backbones_are_refused():
+    settings = replace(Settings(), model=ModelSettings(name="pfedrec"))
+    with pytest.raises(UserError, match=r"--model\.name"):
+        next(bench(settings))
