@@ -88,7 +88,7 @@ class PrivateStore(Generic[P]):
         """Restore what `to_plain` gave; ``like`` gives the structure.
 
         Raises:
-            KeyError: the checkpoint holds another structure.
+            KeyError: the checkpoint holds another structure, or tensors of another shape.
         """
         self._place, self._count = plain["place"], plain["count"]
         rows = plain["rows"]
@@ -96,6 +96,11 @@ class PrivateStore(Generic[P]):
             self._list = [tree.from_plain(like, row) for row in rows]
         else:
             self._rows = None if rows is None else tree.from_plain(like, rows)
+            expected = {path: leaf.shape[1:] for path, leaf in tree.tensors(like)}
+            for path, leaf in tree.tensors(self._rows):
+                if leaf.shape[1:] != expected[path]:
+                    shapes = f"{tuple(leaf.shape[1:])}, not {tuple(expected[path])}"
+                    raise KeyError(f"'{path}' has the shape {shapes}")
 
     def _enrolled(self) -> P:
         if self._rows is None:

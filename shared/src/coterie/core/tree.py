@@ -121,10 +121,13 @@ def from_plain(like: T, plain: Any) -> T:
     """Rebuild a tree of the structure of ``like`` from what `to_plain` gave.
 
     Raises:
-        KeyError: a field is missing.
+        KeyError: a field is missing, or there is one too many.
     """
     if plain is None or not _is_node(like):
         return plain
+    names = dict(children(like)).keys()
+    if unknown := set(plain) ^ set(names):
+        raise KeyError(f"'{sorted(unknown)[0]}' is in one of the two only")
     if isinstance(like, dict):
         return {name: from_plain(child, plain[name]) for name, child in like.items()}  # type: ignore[return-value]
     new = {name: from_plain(child, plain[name]) for name, child in children(like)}

@@ -1,0 +1,137 @@
+"""A finished run: measured again, asked for recommendations, attacked; and what can be wrong."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
+from coterie.core import serving
+from coterie.core.cli.main import main
+from coterie.core.errors import UserError
+from coterie.core.papers import find_paper
+from coterie.core.settings import LoggerSettings, RunSettings
+from coterie.core.training import train
+
+
+def train_small(out, **changes):
+    settings = Settings(
+        rounds=3,
+        model=ModelSettings(dim=4),
+        replay=ReplaySettings(top_n=10),
+        logger=LoggerSettings(wandb="off"),
+        run=RunSettings(out=str(out), progress=False),
+    )
+    return train(find_paper("f3crec"), replace(settings, **changes))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return train_small(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    return shutil.copytree(run, tmp_path / run.name)
+
+
+def test_a_run_leaves_what_the_documentation_lists(run):
+    names = {path.name for path in run.iterdir()}
+    assert {"config.yaml", "metrics.csv", "summary.json", "ledger.json", "curves.png"} <= names
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["paper"], summary["method"]) == ("f3crec", "f3crec")
+    assert summary["rounds"] == 12
+    ledger = json.loads((run / "ledger.json").read_text())
+    assert summary["up_bytes"] == sum(r["bytes"] for r in ledger if r["direction"] == "up") > 0
+
+
+def test_evaluate_measures_what_the_run_measured(run):
+    measured = serving.evaluate(run)
+    summary = json.loads((run / "summary.json").read_text())["metrics"]
+    assert measured == {name: summary[name] for name in measured}
+    assert set(measured) == {"test/block3/ndcg@20", "test/block3/recall@20"}
+
+
+def test_recommendations_are_new_to_the_user_and_ordered(run):
+    experiment, _ = serving.open_run(run)
+    data = experiment.interactions
+    user = data.user_names[3]
+    rows = serving.recommend(run, user=user, top=7)
+    assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5, 6, 7]
+    scores = [row["score"] for row in rows]
+    assert scores == sorted(scores, reverse=True)
+    known = {data.item_names[item] for item in data.item[data.user == 3].tolist()}
+    assert not known & {row["item"] for row in rows}
+    assert all(row["title"] for row in rows)
+
+
+def test_a_new_user_adapts_here_and_leaves_the_run_as_it_is(run, tmp_path):
+    before = (run / "checkpoints" / "last.ckpt").read_bytes()
+    experiment, _ = serving.open_run(run)
+    data = experiment.interactions
+    history = tmp_path / "history.csv"
+    history.write_text("title\n" + "\n".join(data.titles[:4]) + "\n")
+    rows = serving.recommend(run, new_user=history, top=5)
+    assert len(rows) == 5
+    assert not set(data.item_names[:4]) & {row["item"] for row in rows}
+    assert (run / "checkpoints" / "last.ckpt").read_bytes() == before
+
+
+def test_the_attack_beats_chance_without_noise_and_loses_to_it(run):
+    rows, figure = serving.attack(run, [0.0, 100.0])
+    auc = {(row["noise"], row["scorer"]): row["auc"] for row in rows}
+    assert auc[0.0, "touched"] > 0.9 > 0.6 > auc[100.0, "norm"] > 0.4
+    assert figure.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["recommend", "--user", "nobody"], "user 'nobody' is not in the run's data"),
+        (["recommend", "--new-user", "missing.csv"], "there is no file missing.csv"),
+    ],
+)
+def test_bad_requests_are_one_line_and_status_2(run, capsys, arguments, complaint):
+    assert main([arguments[0], "--run", str(run), *arguments[1:]]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1
+
+
+def test_a_history_without_known_items_names_the_file(run, tmp_path):
+    path = tmp_path / "h.csv"
+    path.write_text("item\nno-such-item\n")
+    with pytest.raises(UserError, match="none of its items is known"):
+        serving.recommend(run, new_user=path)
+    path.write_text("film\nx\n")
+    with pytest.raises(UserError, match="it needs one named item"):
+        serving.recommend(run, new_user=path)
+
+
+def test_a_damaged_checkpoint_is_named(copy):
+    path = copy / "checkpoints" / "last.ckpt"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"last\.ckpt is damaged"):
+        serving.evaluate(copy)
+
+
+def test_a_checkpoint_of_another_backbone_is_refused(copy, tmp_path):
+    other = train_small(tmp_path / "other", model=ModelSettings(name="fedncf", dim=4))
+    shutil.copy(other / "checkpoints" / "last.ckpt", copy / "checkpoints" / "last.ckpt")
+    with pytest.raises(UserError, match="the checkpoint does not fit this run"):
+        serving.evaluate(copy)
+
+
+def test_resuming_with_another_setting_is_refused(run):
+    with pytest.raises(UserError, match=r"cannot resume .* with another 'model\.dim'"):
+        train_small(
+            run.parents[1],
+            model=ModelSettings(dim=8),
+            run=RunSettings(out=str(run.parents[1]), name=run.name, resume=True),
+        )
+
+
+def test_a_checkpoint_holds_tensors_and_plain_values_only(run):
+    assert torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)["federation"]
