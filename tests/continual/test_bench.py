@@ -36,6 +36,8 @@ def chosen(**changes):
 def test_the_loop_and_the_engine_give_the_same_table(dtype, tolerance):
     engine = Engine(chosen(engine=EngineSettings(dtype=dtype)), small())
     assert largest_difference(engine) < tolerance
+    engine.train()
+    assert largest_difference(engine) < tolerance
     engine.next_block()
     assert largest_difference(engine) < tolerance
     replies = engine.cohort(100).ask("update", engine.down())

@@ -62,6 +62,7 @@ def rounds(settings: Settings, work: Workload, turns: int = 9) -> Iterator[Row]:
         turns: rounds of the loop that are measured, after one to warm up.
     """
     engine = Engine(settings, work)
+    engine.train()
     limits = Limits.measured()
     yield compare(f"base block, FedMF, {_size(engine)}, {work.name}", engine, turns)
     yield from limits.of(engine)

@@ -23,7 +23,7 @@ from coterie.core.privacy.ledger import Ledger
 from coterie.core.seeding import Key
 from coterie.core.state import PrivateStore
 
-_WARM_ROUNDS = 20  # of the base block, so that there is something to remember
+_WARM_ROUNDS = 20  # so that rounds are measured, and memories made, on parameters that have moved
 
 
 @dataclass
@@ -58,14 +58,16 @@ class Engine:
             self.client, data.ids, data, self.store, secret, when, Ledger(), Journal(), chunk
         )
 
-    def next_block(self) -> None:
-        """Train the base block for a while, then open the incremental block."""
+    def train(self) -> None:
+        """Train for a while."""
         for number in range(1, _WARM_ROUNDS + 1):
             items = self.round(number)
             self.state = replace(self.state, items=items, best=items)
-        last = self.cohort(_WARM_ROUNDS + 1)
-        last.ask("keep_best", None)
-        self.state = self.server.end_block(self.state, last, self.key)
+        self.cohort(_WARM_ROUNDS + 1).ask("keep_best", None)
+
+    def next_block(self) -> None:
+        """Finish the base block and open the incremental block."""
+        self.state = self.server.end_block(self.state, self.cohort(_WARM_ROUNDS + 2), self.key)
         self.block = 1
         self.state = self.server.start_block(self.state, 1, self.cohort(0), self.key)
 
