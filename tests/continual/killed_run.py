@@ -13,7 +13,6 @@ import torch
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.settings import ModelSettings, Settings
-from coterie.core.callbacks.checkpoints import AtomicCheckpointIO
 from coterie.core.cohort import Cohort
 from coterie.core.papers import find_paper
 from coterie.core.settings import EngineSettings, LoggerSettings, RunSettings
