@@ -2,7 +2,8 @@
 
 KILL_AT is ``none``, or where the process ends itself by SIGKILL: ``round`` (in the middle of an
 ask, after some chunks have been committed), ``asks`` (between two asks of a round), ``switch``
-(while a block is closed and the next one opened), or ``write`` (while a checkpoint is written).
+(while a block is closed and the next one opened), ``write`` (while a checkpoint is written), or
+``summary`` (after the last round, before the summary is written).
 """
 
 import os
@@ -13,6 +14,7 @@ import torch
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.settings import ModelSettings, Settings
+from coterie.core import training
 from coterie.core.cohort import Cohort
 from coterie.core.papers import find_paper
 from coterie.core.settings import EngineSettings, LoggerSettings, RunSettings
@@ -47,6 +49,8 @@ def arm(kill_at):
             at_call(Cohort, "ask", 4, after=True)
         case "switch":  # clients have ended the block, the next one is not open yet
             at_call(ContinualClient, "start_block", 2)
+        case "summary":  # all rounds are done and kept, the summary is not written
+            at_call(training, "render", 1)
         case "write":
             at_call(os, "fsync", 6)
 

@@ -32,7 +32,7 @@ def uninterrupted(tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("kill_at", ["round", "asks", "switch", "write"])
+@pytest.mark.parametrize("kill_at", ["round", "asks", "switch", "write", "summary"])
 def test_a_killed_run_resumes_to_the_same_bits(uninterrupted, tmp_path, kill_at):
     assert run(tmp_path, kill_at).returncode == KILLED
     assert not (tmp_path / "f3crec/run/summary.json").exists()

@@ -88,6 +88,10 @@ class FederatedModule(lightning.LightningModule):
         tests = {n: v for n, v in self.journal.scalars.items() if n.startswith("test/")}
         self.results.update(tests)
 
+    def on_train_start(self) -> None:
+        """Stop at once if the checkpoint that is resumed is of a complete run."""
+        self.trainer.should_stop = self.finished
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """An optimizer of nothing: Lightning counts its steps, and rounds must count."""
         return torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=0.0)
