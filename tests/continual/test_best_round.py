@@ -117,8 +117,8 @@ class Scripted:
         return Replies(self.ids, {})
 
 
-def play(scores, **changes):
-    chosen = settings("ft", rounds=9, patience=3, **changes)
+def play(scores, method="ft", **changes):
+    chosen = settings(method, rounds=9, patience=3, **changes)
     server, cohort = F3CRec(chosen, (4, 6)), Scripted(scores)
     state = server.begin(Key.from_seed(0))
     start, decision = state.items, "go"
@@ -153,7 +153,7 @@ def test_the_most_rounds():
 @pytest.mark.parametrize("carry", ["best", "last"])
 def test_what_starts_the_next_block(carry):
     """Items of the best or last round, new rows N(0, σ²); the old table is always the best one."""
-    server, cohort, state, _ = play([0.1, 0.3, 0.2, 0.2, 0.2], carry=carry)
+    server, cohort, state, _ = play([0.1, 0.3, 0.2, 0.2, 0.2], "f3crec", carry=carry)
     begun = server.start_block(state, 1, cohort, Key.from_seed(4))
     kept = state.best if carry == "best" else state.items
     assert torch.equal(begun.items[:4], kept)
@@ -165,3 +165,10 @@ def test_what_starts_the_next_block(carry):
     step, down = cohort.asked[-1]
     assert step == "start_block"
     assert torch.equal(down.items, state.best)
+
+
+def test_nothing_is_sent_to_clients_that_do_not_look_back():
+    server, cohort, state, _ = play([0.1, 0.1, 0.1, 0.1, 0.1])
+    before = len(cohort.asked)
+    server.start_block(state, 1, cohort, Key.from_seed(4))
+    assert len(cohort.asked) == before
