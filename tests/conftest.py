@@ -3,8 +3,13 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
+
+# The same examples in every run; HYPOTHESIS_PROFILE=default searches further.
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 @pytest.fixture(scope="session")

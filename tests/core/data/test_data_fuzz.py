@@ -3,7 +3,7 @@
 import gzip
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from coterie.core.data.own_csv import read_csv
@@ -92,6 +92,7 @@ def test_official_layouts(tmp_path, name, edits, which, pack):
 
 
 @given(edits=EDITS)
+@example(edits=[(1.0, "insert", b'"'), (1.0, "insert", b'"')])
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -237,4 +237,6 @@ def _miscounted(path: Path, text: str, layout: Layout) -> UserError | None:
 def _line_of(text: str, layout: Layout, row: int) -> int:
     """Line on which data row ``row`` starts."""
     lines = _lines(text, layout.separator, layout.quoted)
-    return next(itertools.islice(lines, row + layout.header, None))[0]
+    found = next(itertools.islice(lines, row + layout.header, None), None)
+    # pandas counts a last line of two quotes as a row, the csv module as a blank line.
+    return len(text.splitlines()) if found is None else found[0]
