@@ -1,5 +1,8 @@
 """What core knows of the F³CRec paper. Torch-free."""
 
+from typing import get_args
+
+from coterie.continual.settings import Method
 from coterie.core.papers import Paper
 
 PAPER = Paper(
@@ -7,18 +10,7 @@ PAPER = Paper(
     package="continual",
     title="Federated Continual Recommendation",
     reference="Lim, Kweon, Kim, Kim, Choi, Kim and Yu, CIKM 2025",
-    methods=(
-        "ft",
-        "reg",
-        "kd",
-        "rlp2",
-        "spp",
-        "f3crec",
-        "f3crec-wo-cc",
-        "f3crec-wo-arm",
-        "f3crec-wo-sc",
-        "f3crec-wo-itm",
-    ),
+    methods=get_args(Method),
     settings="coterie.continual.settings:Settings",
     experiment="coterie.continual.experiment:Experiment",
     client="coterie.continual.client:ContinualClient",
