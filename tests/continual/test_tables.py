@@ -298,7 +298,7 @@ def test_streams_of_other_lengths(out):
 def test_the_other_tables_on_the_sample(out, table):
     report = make(out, table=table)
     check(report, out)
-    size = {3: (4, 8), 4: (2, 6), 5: (2, 6), 6: (4, 8), 7: (2, 6)}[table]
+    size = {3: (4, 12), 4: (2, 6), 5: (2, 6), 6: (4, 12), 7: (2, 6)}[table]
     assert (len(report.view), len(report.rows)) == size
 
 

@@ -1,15 +1,21 @@
-"""Tables 3 and 6: F³CRec without its client side, or without its server side."""
+"""Tables 3 and 6: F³CRec without its client side, or without its server side.
+
+The last columns are of validation, by which settings are chosen: a component is worth keeping where
+it helps there. They mean most with seeds that no search has seen.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from coterie.continual.settings import Method
-from coterie.continual.tables.contrast import contrasts, noise_note
+from coterie.continual.tables.contrast import contrasts, noise_note, validation_contrasts
 from coterie.continual.tables.published_analysis import DECREASES, TABLE_3, TABLE_6
-from coterie.continual.tables.study import METRIC_NAMES, NAMES, Study, averages
+from coterie.continual.tables.runs import RunResult
+from coterie.continual.tables.study import METRIC_NAMES, NAMES, Study, averages, validations
 from coterie.core.report import Report
 from coterie.core.tables.paired import spread
 
@@ -49,6 +55,26 @@ def ablation_table(study: Study, table: int) -> Report:
             lines[method][f"{label}: F³CRec minus it"] = str(found[method])
         notes += [found[m].sentence("F³CRec", NAMES[m], label) for m in methods[1:]]
         notes.append(noise_note(found, label))
+    _add_validation(lines, rows, notes, study, results)
     side = "client" if table == 3 else "server"
     title = f"Table {table}, {study.data}: ablations on the {side}, {len(study.seeds)} seeds"
-    return Report(f"table{table}-{study.slug}", title, rows, list(lines.values()), notes)
+    return Report(study.file(f"table{table}"), title, rows, list(lines.values()), notes)
+
+
+def _add_validation(
+    lines: dict[str, dict[str, Any]],
+    rows: list[dict[str, Any]],
+    notes: list[str],
+    study: Study,
+    results: Mapping[str, Sequence[RunResult]],
+) -> None:
+    """Add what validation says of the same runs."""
+    label = f"validation N@{study.settings.top_k}"
+    others = {m: r for m, r in results.items() if m != "f3crec"}
+    found = validation_contrasts(results["f3crec"], others)
+    for method, runs in results.items():
+        rows.append(study.row(method, "valid/average", validations(runs), None))
+        lines[method][label] = str(spread(validations(runs)))
+        if method in found:
+            lines[method][f"{label}: F³CRec minus it"] = str(found[method])
+    notes += [c.sentence("F³CRec", NAMES[m], label) for m, c in found.items()]

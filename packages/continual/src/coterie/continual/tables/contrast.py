@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.continual.tables.runs import RunResult
-from coterie.continual.tables.study import NAMES, averages
+from coterie.continual.tables.study import NAMES, averages, validations
 from coterie.core.tables.paired import ALPHA, Comparison, compare, holm
 
 
@@ -19,12 +19,12 @@ class Contrast:
 
     Attributes:
         seeds: pairs are the runs of one seed, values the means over blocks.
-        users: pairs are (block, user), values the user's mean over seeds.
+        users: pairs are (block, user), values the user's mean over seeds; None for validation.
         p: over seeds, adjusted for the number of methods compared (Holm).
     """
 
     seeds: Comparison
-    users: Comparison
+    users: Comparison | None
     p: float = float("nan")
 
     @property
@@ -40,33 +40,49 @@ class Contrast:
     def sentence(self, first: str, second: str, metric: str) -> str:
         """Say it in full."""
         s, u = self.seeds, self.users
+        over_users = f", over {u.n} users p {_p(u.p)}" if u else ""
         return (
             f"{metric}: {first} - {second} = {s.difference:+.4f} "
             f"(95 % interval {s.low:+.4f} to {s.high:+.4f}), paired t-test over {s.n} seeds "
-            f"p {_p(s.p)} (Holm {_p(self.p)}), over {u.n} users p {_p(u.p)}: {self.verdict}."
+            f"p {_p(s.p)} (Holm {_p(self.p)}){over_users}: {self.verdict}."
         )
 
 
 def contrasts(
     first: Sequence[RunResult], others: Mapping[str, Sequence[RunResult]], metric: str
 ) -> dict[str, Contrast]:
-    """Compare a method with each of the others.
+    """Compare a method with each of the others on the test.
 
     Args:
         first: results of the method, one a seed.
         others: the same of the others, in the same order of seeds.
         metric: as "ndcg@20".
     """
-    found = {
-        name: Contrast(
-            compare(averages(first, metric), averages(results, metric)),
-            compare(user_means(first, metric), user_means(results, metric)),
-        )
-        for name, results in others.items()
-    }
+    return _adjusted(
+        {
+            name: Contrast(
+                compare(averages(first, metric), averages(results, metric)),
+                compare(user_means(first, metric), user_means(results, metric)),
+            )
+            for name, results in others.items()
+        }
+    )
+
+
+def validation_contrasts(
+    first: Sequence[RunResult], others: Mapping[str, Sequence[RunResult]]
+) -> dict[str, Contrast]:
+    """Compare a method with each of the others by what chooses settings: validation NDCG."""
+    own = validations(first)
+    return _adjusted(
+        {name: Contrast(compare(own, validations(runs)), None) for name, runs in others.items()}
+    )
+
+
+def _adjusted(found: Mapping[str, Contrast]) -> dict[str, Contrast]:
     adjusted = holm([contrast.seeds.p for contrast in found.values()])
     return {
-        name: Contrast(contrast.seeds, contrast.users, p)
+        name: replace(contrast, p=p)
         for (name, contrast), p in zip(found.items(), adjusted, strict=True)
     }
 

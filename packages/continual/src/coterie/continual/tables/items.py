@@ -97,7 +97,7 @@ def item_table(study: Study) -> Report:
             f"p = {found.p:.3g}."
         )
     title = f"Table 7, {study.data}: rate of change of item ranks, {len(study.seeds)} seeds"
-    return Report(f"table7-{study.slug}", title, rows, view, notes)
+    return Report(study.file("table7"), title, rows, view, notes)
 
 
 def _ranks(scores: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ def main_table(study: Study) -> Report:
                 view.append(line | _comparison(method, found, best))
             notes += _sentences(study, backbone, metric, found, best)
     title = f"Table 2, {study.data}: {len(study.seeds)} seeds"
-    return Report(f"table2-{study.slug}{_suffix(study)}", title, rows, view, notes)
+    return Report(study.file("table2"), title, rows, view, notes)
 
 
 def improvement_figure(study: Study) -> Report:
@@ -79,7 +79,7 @@ def improvement_figure(study: Study) -> Report:
         group |= _paper_bars(study, backbone)
         bars[BACKBONE_NAMES[backbone]] = group
     title = f"Figure 3, {study.data}: improvement of N@{study.settings.top_k} over FT"
-    file = f"figure3-{study.slug}{_suffix(study)}"
+    file = study.file("figure3")
     image = plot_bars(bars, "improvement over FT, %", title, study.folder / f"{file}.png")
     note = "Mean over seeds of the improvement over FT with the same seed, in per cent."
     return Report(file, title, rows, notes=[note], figure=image)
@@ -179,7 +179,3 @@ def _paper_bars(study: Study, backbone: BackboneName) -> dict[str, float]:
     if first is None or not known:
         return {}
     return {"F³CRec (paper)": first, "second best (paper)": max(known)}
-
-
-def _suffix(study: Study) -> str:
-    return f"-{study.backbones[0]}" if len(study.backbones) == 1 else ""

@@ -82,7 +82,7 @@ def noise_table(study: Study) -> Report:
     view.append(line)
     name = NAMES[settings.method]
     title = f"Table 8, {study.data}: {name}, Laplace noise on uploads, {len(study.seeds)} seeds"
-    return Report(f"table8-{study.slug}", title, rows, view, notes)
+    return Report(study.file("table8"), title, rows, view, notes)
 
 
 _NOTES = (

@@ -91,6 +91,11 @@ class Study:
             return (self.settings.model.name,)
         return BACKBONES
 
+    def file(self, which: str) -> str:
+        """Name of the file of "table2" or "figure4", with the backbone that the user names."""
+        backbone = f"-{self.backbones[0]}" if len(self.backbones) == 1 else ""
+        return f"{which}-{self.slug}{backbone}"
+
     def tuned(self, backbone: BackboneName) -> Settings:
         """Settings of a backbone: its tuned configuration if there is one, then the user's."""
         if backbone == self.settings.model.name:
@@ -205,6 +210,11 @@ class Study:
 def averages(results: Sequence[RunResult], metric: str) -> list[float]:
     """Mean over the blocks after the first, one value a seed; ``metric`` as "ndcg@20"."""
     return [result.metrics[f"test/average/{metric}"] for result in results]
+
+
+def validations(results: Sequence[RunResult]) -> list[float]:
+    """Best validation NDCG of a block, mean over the blocks after the first, one value a seed."""
+    return [result.metrics["valid/average"] for result in results]
 
 
 def _argv(given: Given) -> list[str]:

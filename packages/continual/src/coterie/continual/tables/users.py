@@ -93,7 +93,7 @@ def user_table(study: Study, table: int) -> Report:
     what = "degradation (a00 - a10) / a00" if table == 4 else "performance on D0 after D1"
     title = f"Table {table}, {study.data}: {what}, {len(study.seeds)} seeds"
     notes = _notes(study, groups, results) + _tests(values)
-    return Report(f"table{table}-{study.slug}", title, rows, view, notes)
+    return Report(study.file(f"table{table}"), title, rows, view, notes)
 
 
 def _test_on_base(experiment: Experiment, module: FederatedModule, ids: Tensor) -> Tensor:

@@ -1,0 +1,64 @@
+"""Comparisons of methods against scipy's paired test and Holm's steps written out."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from coterie.continual.tables.contrast import contrasts, validation_contrasts
+from coterie.continual.tables.runs import RunResult
+
+RNG = np.random.default_rng(0)
+SEEDS, USERS = 6, 40
+
+
+def results(shift):
+    """Runs whose test gains ``shift`` and whose validation loses it."""
+    return [
+        RunResult(
+            {
+                "test/average/ndcg@20": 0.1 + shift + noise[0],
+                "valid/average": 0.1 - shift + noise[1],
+            },
+            {"1": {"ndcg": (0.1 + shift + RNG.normal(0, 0.01, USERS)).tolist()}},
+        )
+        for noise in RNG.normal(0, 0.001, (SEEDS, 2))
+    ]
+
+
+FIRST = results(0.01)
+OTHERS = {"ft": results(0.0), "kd": results(0.0095), "reg": results(0.02)}
+
+
+def values(runs, name):
+    return [run.metrics[name] for run in runs]
+
+
+@pytest.mark.parametrize(
+    ("compared", "metric"),
+    [
+        (lambda: contrasts(FIRST, OTHERS, "ndcg@20"), "test/average/ndcg@20"),
+        (lambda: validation_contrasts(FIRST, OTHERS), "valid/average"),
+    ],
+)
+def test_contrasts_are_paired_t_tests_adjusted_one_after_the_other(compared, metric):
+    found = compared()
+    p = {
+        name: stats.ttest_rel(values(FIRST, metric), values(runs, metric)).pvalue
+        for name, runs in OTHERS.items()
+    }
+    adjusted, floor = {}, 0.0
+    for left, name in zip((3, 2, 1), sorted(p, key=p.get), strict=True):
+        floor = adjusted[name] = max(floor, min(1.0, left * p[name]))
+    for name, contrast in found.items():
+        difference = np.mean(values(FIRST, metric)) - np.mean(values(OTHERS[name], metric))
+        assert contrast.seeds.difference == pytest.approx(difference)
+        assert contrast.seeds.p == pytest.approx(p[name])
+        assert contrast.p == pytest.approx(adjusted[name])
+
+
+def test_validation_and_test_are_not_mixed_up():
+    test, valid = contrasts(FIRST, OTHERS, "ndcg@20"), validation_contrasts(FIRST, OTHERS)
+    assert (test["ft"].verdict, valid["ft"].verdict) == ("better", "worse")
+    assert (test["reg"].verdict, valid["reg"].verdict) == ("worse", "better")
+    assert "users" in test["ft"].sentence("F³CRec", "FT", "N@20")
+    assert "users" not in valid["ft"].sentence("F³CRec", "FT", "N@20")
