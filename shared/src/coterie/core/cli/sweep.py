@@ -36,7 +36,7 @@ def run(argv: Sequence[str]) -> None:
     parser = Arguments("sweep PAPER", ABOUT)
     parser.add_argument("--file", type=Path, help="another sweep file")
     parser.add_argument("--count", type=positive, help="most runs; default is the file's cap")
-    parser.add_argument("--seeds", type=seeds, help="repeat each run: 5, or '0 1 2'")
+    parser.add_argument("--seeds", type=seeds, help="compare means over seeds: 5, or '0 1 2'")
     parser.add_argument("--json", action="store_true", help="print one JSON object a run")
     if wants_help(argv):
         say(parser.format_help().rstrip())
@@ -53,6 +53,8 @@ def run(argv: Sequence[str]) -> None:
             rows.append({**chosen, sweep.metric: _train(paper, sweep, chosen, flags)})
         if given.json:
             print_json(rows[-1])
+    if given.seeds is not None:
+        rows = _over_seeds(rows, sweep.metric)
     rows.sort(key=lambda row: _rank(row[sweep.metric], sweep.maximize))
     saved = Report("sweep", f"Sweep of {paper.name}", rows).save(out / paper.name / "sweep")
     if not given.json:
@@ -103,6 +105,28 @@ def _measured(folder: RunFolder, metric: str) -> float | None:
     with path.open(encoding="utf-8", newline="") as file:
         values = [row[metric] for row in csv.DictReader(file) if row.get(metric)]
     return float(values[-1]) if values else None
+
+
+def _over_seeds(rows: Sequence[dict[str, Any]], metric: str) -> list[dict[str, Any]]:
+    """One row for each setting: mean and standard deviation over its seeds.
+
+    A setting of which a run has no metric has none either.
+    """
+    from coterie.core.tables.paired import spread
+
+    settings: dict[str, dict[str, Any]] = {}
+    values: dict[str, list[float | None]] = {}
+    for row in rows:
+        setting = {key: value for key, value in row.items() if key not in ("seed", metric)}
+        settings[repr(setting)] = setting
+        values.setdefault(repr(setting), []).append(row[metric])
+    averaged = []
+    for name, found in values.items():
+        measured = spread([value for value in found if value is not None])
+        whole = measured.n == len(found)
+        mean, sd = (measured.mean, measured.sd) if whole else (None, None)
+        averaged.append({**settings[name], metric: mean, "sd": sd, "seeds": len(found)})
+    return averaged
 
 
 def _rank(value: float | None, maximize: bool) -> tuple[bool, float]:
