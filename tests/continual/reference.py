@@ -144,6 +144,34 @@ def distillation(replay, listed, taught, draw=None):
     return terms
 
 
+def proxy_draw(spp, student, proxies, own):
+    """What SPP replays for one user, {item: label}, from full rankings of the old items.
+
+    Args:
+        spp: settings.
+        student: the student's scores of the old items.
+        proxies: of each proxy, its scores of them, how many it draws, and a uniform number for
+            each place of its ranking.
+        own: the user's train items of the block, ranked last and never drawn.
+    """
+
+    def ranks(scores):
+        order = sorted(range(len(scores)), key=lambda i: (i in own, -scores[i], i))
+        return {item: place for place, item in enumerate(order)}
+
+    drawn, of_student = {}, ranks(student)
+    for scores, size, uniform in proxies:
+        noisy = {
+            item: spp.epsilon * (of_student[item] - place) - math.log(-math.log(uniform[place]))
+            for item, place in ranks(scores).items()
+            if place < spp.horizon and item not in own
+        }
+        for item in sorted(noisy, key=lambda i: -noisy[i])[:size]:
+            label = 1 / (1 + math.exp(-scores[item]))
+            drawn[item] = max(label, drawn.get(item, 0.0))
+    return drawn
+
+
 def pull(reg, old_table, start, old_user):
     """Reg's term: λ (1[u is old] R(Φ - Φ_old) + R(Q[old items] - Q_old))."""
 

@@ -8,7 +8,8 @@ from tests.continual.stream import block_data, settings
 
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import EvaluationTable, ItemTable, RankingReport
+from coterie.continual.messages import EvaluationTable, ItemTable, LookBack, RankingReport
+from coterie.core import tree
 from coterie.core.cohort import Replies
 from coterie.core.journal import Journal
 from coterie.core.seeding import Key
@@ -60,7 +61,7 @@ def test_keeping_and_carrying():
 def test_the_teacher_is_the_best_round():
     """The list (0, 1) and its probabilities σ(-1), σ(-2)."""
     client, mine = split_self(carry="last")
-    _, started = client.start_block(ItemTable(TABLE), mine, DATA, KEY)
+    _, started = client.start_block(LookBack(TABLE), mine, DATA, KEY)
     assert started.memory["items"].tolist() == [[0, 1], [0, 1]]
     expected = torch.sigmoid(torch.tensor([-1.0, -2.0], dtype=torch.float64))
     torch.testing.assert_close(started.memory["taught"][0], expected)
@@ -72,7 +73,7 @@ def test_the_list_of_the_last_block_seen():
     client, mine = split_self(replay=replay)
     _, ended = client.end_block(ItemTable(TABLE), mine, DATA, KEY)
     assert ended.memory["items"].tolist() == [[0, 1], [0, 1]]
-    _, started = client.start_block(ItemTable(-TABLE), ended, DATA, KEY)
+    _, started = client.start_block(LookBack(-TABLE), ended, DATA, KEY)
     assert started.memory["items"].tolist() == [[0, 1], [0, 1]]
     expected = torch.sigmoid(torch.tensor([1.0, 2.0], dtype=torch.float64))
     torch.testing.assert_close(started.memory["taught"][0], expected)
@@ -87,7 +88,7 @@ def test_the_pull_is_to_the_best_round():
 def test_private_parameters_anew():
     """The released reading: new parameters in every block, while the teacher is the old self."""
     client, mine = split_self(restart_private=True)
-    _, started = client.start_block(ItemTable(TABLE), mine, DATA, KEY)
+    _, started = client.start_block(LookBack(TABLE), mine, DATA, KEY)
     assert not torch.equal(started.params["user"], mine.params["user"])
     assert started.memory["items"].tolist() == [[0, 1], [0, 1]]
 
@@ -167,8 +168,22 @@ def test_what_starts_the_next_block(carry):
     assert torch.equal(down.items, state.best)
 
 
-def test_nothing_is_sent_to_clients_that_do_not_look_back():
-    server, cohort, state, _ = play([0.1, 0.1, 0.1, 0.1, 0.1])
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(
+    ("method", "sent"),
+    [
+        *((method, set()) for method in ("ft", "reg", "rlp2", "f3crec-wo-cc")),
+        *((method, {"items"}) for method in ("kd", "f3crec", "f3crec-wo-arm", "f3crec-wo-sc")),
+        ("spp", {"slow", "fast"}),
+    ],
+)
+def test_a_new_block_sends_what_the_method_reads(method, sent, restart):
+    """To clients that neither look back nor start anew, nothing at all."""
+    server, cohort, state, _ = play([0.1] * 5, method, restart_private=restart)
+    state = server.end_block(state, cohort, Key.from_seed(3))
     before = len(cohort.asked)
     server.start_block(state, 1, cohort, Key.from_seed(4))
-    assert len(cohort.asked) == before
+    asked = cohort.asked[before:]
+    assert [step for step, _ in asked] == ["start_block"] * bool(sent or restart)
+    for _, down in asked:
+        assert {name for name, _ in tree.tensors(down)} == sent

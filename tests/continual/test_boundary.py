@@ -16,7 +16,13 @@ from tests.continual.stream import (
 from tests.continual.test_chunks import cohort_of
 
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import EvaluationTable, ItemTable, ItemUpdate, RankingReport
+from coterie.continual.messages import (
+    EvaluationTable,
+    ItemTable,
+    ItemUpdate,
+    LookBack,
+    RankingReport,
+)
 from coterie.core import tree
 from coterie.core.aggregation import Sum
 from coterie.core.messages import Down, Private, Report, Up, declared
@@ -56,9 +62,7 @@ def test_every_upload_is_declared():
 
 def test_the_protocol():
     steps = {name: (down, up) for name, down, up in ContinualClient.steps()}
-    assert set(steps) == {
-        "start_block", "update", "practise", "evaluate", "keep_best", "end_block",
-    }  # fmt: skip
+    assert set(steps) == {"start_block", "update", "evaluate", "keep_best", "end_block"}
     assert all(down is None or issubclass(down, Down) for down, _ in steps.values())
     assert not any(up is not None and issubclass(up, Private) for _, up in steps.values())
 
@@ -95,7 +99,7 @@ def test_steps_do_not_write_into_what_they_are_given(method):
     down = ItemTable(state.items, state.old if method == "reg" else None)
     kept = tree.clone(mine), tree.clone(down), tree.clone(DATA)
     for step, message in (
-        ("start_block", down),
+        ("start_block", LookBack(state.old, state.old, state.old)),
         ("update", down),
         ("evaluate", EvaluationTable(state.items, "test")),
         ("keep_best", None),

@@ -9,7 +9,7 @@ import torch
 
 from coterie.continual.block_data import BlockData
 from coterie.continual.client import make_client
-from coterie.continual.messages import EvaluationTable, ItemTable
+from coterie.continual.messages import EvaluationTable, ItemTable, LookBack
 from coterie.core.cohort import Cohort
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.in_process import in_process_bytes, request_bytes
@@ -54,7 +54,7 @@ def asks():
     yield 0, 1, "evaluate", EvaluationTable(table(10)), 0
     yield 0, 1, "keep_best", None, 0
     yield 0, 1, "end_block", best, 0
-    yield 1, 0, "start_block", best, 0
+    yield 1, 0, "start_block", LookBack(best.items, table(10), -table(10)), 0
     yield 1, 1, "update", ItemTable(table(12), best.items), 0
     yield 1, 1, "keep_best", None, 0
     yield 1, 1, "end_block", ItemTable(table(12)), 0
@@ -62,7 +62,7 @@ def asks():
 
 
 @pytest.mark.parametrize("backbone", ["fedmf", "fedncf", "pfedrec"])
-@pytest.mark.parametrize("method", ["ft", "reg", "kd", "rlp2", "f3crec"])
+@pytest.mark.parametrize("method", ["ft", "reg", "kd", "rlp2", "spp", "f3crec"])
 def test_the_process_answers_the_same_bytes(tmp_path, method, backbone):
     settings = SETTINGS | {"method": method, "model.name": backbone, "model.lr": 0.05}
     client, store = make_client(**settings), PrivateStore()

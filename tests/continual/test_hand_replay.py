@@ -10,7 +10,7 @@ from tests.continual import reference as naive
 from tests.continual.stream import BACKBONES, block_data, settings
 
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import ItemTable, Profile, ProxyTables
+from coterie.continual.messages import ItemTable, LookBack, Profile
 from coterie.continual.retention.adaptive_replay import (
     draw_without_replacement,
     preference_shift,
@@ -119,6 +119,12 @@ def test_distillation_over_the_whole_catalogue():
     torch.testing.assert_close(rows - plain, expected, rtol=0, atol=1e-14)
 
 
+def draw(client, mine, data, key, proxies, table):
+    """The memory after the proxies' lists were made and drawn from, in round 0."""
+    _, mine = client.start_block(LookBack(None, *proxies), mine, data, key)
+    return client.retention.before_training(mine, ItemTable(table), data, key)
+
+
 class TestProxyDraws:
     """Ranks of the proxy (0, 1, 2), of the student (2, 1, 0), many identical users."""
 
@@ -130,13 +136,12 @@ class TestProxyDraws:
         one = {"user": torch.ones(count, 1, dtype=torch.float64)}
         memory = client.retention.empty(one)
         mine = Profile(one, one, memory, torch.full((count,), 2))
-        tables = (f64(*student)[:, None], f64(3, 2, 1)[:, None], f64(3, 2, 1)[:, None])
-        key = Key.from_seed(5).fold(data.ids)
-        _, mine = client.practise(ProxyTables(*tables), mine, data, key)
-        taken = mine.memory["drawn"] > 0
-        labels = torch.sigmoid(f64(3, 2, 1))[mine.memory["items"]]
-        torch.testing.assert_close(mine.memory["taught"][taken], labels[taken])
-        return mine.memory["items"].masked_fill(~taken, -1)
+        table, key = f64(3, 2, 1)[:, None], Key.from_seed(5).fold(data.ids)
+        memory = draw(client, mine, data, key, (table, table), f64(*student)[:, None])
+        taken = memory["drawn"] > 0
+        labels = torch.sigmoid(f64(3, 2, 1))[memory["items"]]
+        torch.testing.assert_close(memory["taught"][taken], labels[taken])
+        return memory["items"].masked_fill(~taken, -1)
 
     def test_probability_by_hand(self):
         """A = 2, ε = 1/2: (e^(2ε), 1, 0) / (1 + e^(2ε))."""
@@ -157,9 +162,9 @@ class TestProxyDraws:
         assert set(items.flatten().tolist()) == {0}
 
     def test_nothing_is_drawn_twice_or_beyond_the_horizon(self):
-        """Three places each, two items within the horizon; the other proxy holds the same ones."""
+        """Three are asked of each, two are within the horizon; the other holds the same ones."""
         items = self.drawn(SPPSettings(epsilon=0.1, horizon=2, n_slow=3, n_fast=3), count=50)
-        assert all(sorted(row) == [-1, -1, -1, -1, 0, 1] for row in items.tolist())
+        assert all(sorted(row) == [-1, -1, 0, 1] for row in items.tolist())
 
     def test_own_items_are_never_drawn(self):
         spp = SPPSettings(epsilon=0.1, horizon=3, n_slow=2, n_fast=0)
@@ -178,8 +183,8 @@ class TestProxyDraws:
         table = Key.from_seed(2).fold(torch.arange(400)).normal(4, dtype=torch.float64)
         other = Key.from_seed(9).fold(torch.arange(400)).normal(4, dtype=torch.float64)
         key = Key.from_seed(1).fold(data.ids)
-        _, mine = client.practise(ProxyTables(table, table, other), mine, data, key)
-        assert int(mine.memory["drawn"].sum(1).max()) == places
+        memory = draw(client, mine, data, key, (table, other), table)
+        assert int(memory["drawn"].sum(1).max()) == places
 
     def test_moving_averages_of_private_parameters(self):
         """W = 0, 1, 1 with w_s = .9 gives 0, .1, .19; who misses a block keeps its proxies."""
@@ -191,6 +196,7 @@ class TestProxyDraws:
             best = {"user": torch.full((1, 4), value, dtype=torch.float64)}
             mine = replace(mine, best=best)
             _, mine = client.end_block(ItemTable(table), mine, data, Key.from_seed(0))
-            found.append(float(mine.memory["slow"]["user"][0, 0]))
-            assert float(mine.memory["fast"]["user"][0, 0]) == value
+            slow, fast = (mine.memory[name]["params"]["user"] for name in ("slow", "fast"))
+            found.append(float(slow[0, 0]))
+            assert float(fast[0, 0]) == value
         assert found == pytest.approx([0, 0.1, 0.19])

@@ -20,7 +20,7 @@ from tests.continual.test_chunks import cohort_of
 
 from coterie.continual.algorithm import F3CRec, State
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import ItemTable, Profile
+from coterie.continual.messages import ItemTable, LookBack, Profile
 from coterie.continual.settings import (
     RegSettings,
     ReplaySettings,
@@ -51,6 +51,8 @@ def play(method, memory=None, blocks=(0, 0, 0), old=None, **changes):
     cohort.store.enrol(DATA.ids, Profile(user, best, memory, torch.tensor(blocks)))
     items = f64(L, -L, 0)[:, None]
     rows = None if old is None else f64(*old)[:, None]
+    if method == "spp":
+        cohort.ask("start_block", LookBack(slow=rows, fast=rows))
     state = State(items, items, rows, rows, rows, block=1)
     state = F3CRec(chosen, (2, 3)).round(state, cohort, Key.from_seed(0))
     users = cohort.store.take(DATA.ids).params["user"]
@@ -171,8 +173,9 @@ def test_proxies():
     own, C is new.
     """
     spp = SPPSettings(horizon=2, n_slow=1, n_fast=1, strength=0.5)
-    slow = {"slow": {"user": f64(0, 1, 0)[:, None]}}
-    items, users, scalars = play("spp", slow, (1, 1, 0), (L, 0.0), spp=spp)
+    client = ContinualClient(settings("spp", spp=spp))
+    memory = client.retention.empty({"user": f64(0, 1, 0)[:, None]})
+    items, users, scalars = play("spp", memory, (1, 1, 0), (L, 0.0), spp=spp)
     assert items == close(L - 1 / 16, -L + 1 / 8, -3 / 8)
     assert users == close(FT_USERS[0], -1 + L / 16, FT_USERS[2])
     assert scalars["f3crec/replay_size"] == pytest.approx(1 / 3)

@@ -1,5 +1,6 @@
 """The stacked local update against an autograd loop over users with item tables of their own."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,8 @@ from tests.continual.stream import BACKBONES, block_data, settings
 
 from coterie.continual.batches import draw_batches
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import ItemTable, ProxyTables
-from coterie.continual.settings import RegSettings, ReplaySettings
+from coterie.continual.messages import ItemTable, LookBack
+from coterie.continual.settings import RegSettings, ReplaySettings, SPPSettings
 from coterie.core import tree
 from coterie.core.seeding import Key
 
@@ -27,6 +28,7 @@ DATA = block_data(
         20: ([9, 11, 13, 15, 17, 1, 3], [0], [2]),
     }
 )
+FAST = Key.from_seed(6).fold(torch.arange(N_OLD)).normal(4, dtype=torch.float64)
 BLOCKS = torch.tensor([1, 2, 0, 3, 1, 0])  # the third and last are newcomers
 
 
@@ -39,7 +41,8 @@ def make(method, backbone, **changes):
     table = 0.6 * key.fold("now").fold(torch.arange(N_ITEMS)).normal(4, dtype=torch.float64)
     mine = client.enrol(DATA, KEY.fold("then"))
     mine = replace(mine, memory=client.retention.at_block_end(mine, old, DATA, KEY), blocks=BLOCKS)
-    mine = replace(mine, memory=client.retention.at_block_start(mine, old))
+    past = LookBack(old, slow=old, fast=FAST)
+    mine = replace(mine, memory=client.retention.at_block_start(mine, past, DATA))
     now = client.enrol(DATA, KEY.fold("now")).params
     return client, ItemTable(table, old, round=3), replace(mine, params=now)
 
@@ -143,29 +146,42 @@ def test_pull(backbone, strength, reduction):
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
-def test_proxies(backbone):
-    client, down, mine = make("spp", backbone)
-    spp, model = client.settings.spp, client.settings.model
-    fast = down.old + 0.1
-    _, mine = client.practise(ProxyTables(down.items, down.old, fast), mine, DATA, KEY)
-    everything = torch.arange(N_OLD)
+@pytest.mark.parametrize("round_", [4, 5])
+def test_proxies(backbone, round_):
+    """Drawn in round 4, with the student of then, and replayed in the rounds 4 and 5."""
+    spp = SPPSettings(n_slow=3, n_fast=2, horizon=10, epsilon=0.3, refresh=2)
+    client, down, mine = make("spp", backbone, spp=spp)
+    drawn = [proxy_draw(client, down, mine, user) for user in range(6)]
+    if round_ == 5:
+        _, mine = client.update(replace(down, round=4), mine, DATA, KEY)
 
     def soft(user):
-        taught = {}
-        for place, item in enumerate(mine.memory["items"][user].tolist()):
-            if not mine.memory["drawn"][user, place]:
-                continue
-            name, table = ("slow", down.old) if place < spp.n_slow else ("fast", fast)
-            phi = {key: value[user] for key, value in mine.memory[name].items()}
-            label = torch.sigmoid(naive.score(model, phi, table, everything))[item]
-            assert item not in taught
-            taught[item] = float(label)
-        weight = spp.strength * torch.tensor(-0.3, dtype=torch.float64).exp().item()
-        terms = [(item, label, weight / len(taught)) for item, label in taught.items()]
+        weight = spp.strength * math.exp(-round_ / 10) / max(len(drawn[user]), 1)
+        terms = [(item, label, weight) for item, label in drawn[user].items()]
         return lambda step, scores: terms
 
-    up = compare(client, down, mine, soft)
+    up = compare(client, replace(down, round=round_), mine, soft)
     assert (up.replayed > 0).tolist() == [True, True, False, False, True, False]
+
+
+def proxy_draw(client, down, mine, user):
+    """Draw by naive rankings; nothing for newcomers, nothing from `fast` after one block."""
+    spp, uniform = client.settings.spp, Key(KEY.state[user]).fold("draw")
+
+    def score(params, table):
+        one = {name: value[user] for name, value in params.items()}
+        return naive.score(client.settings.model, one, table, torch.arange(N_OLD)).tolist()
+
+    proxies = [
+        (
+            score(mine.memory[name]["params"], table),
+            size,
+            uniform.fold(name).uniform(spp.horizon, dtype=torch.float64).tolist(),
+        )
+        for name, table, size in (("slow", down.old, spp.n_slow), ("fast", FAST, spp.n_fast))
+    ]
+    own = set(DATA.train.tolists()[user])
+    return naive.proxy_draw(spp, score(mine.params, down.items), proxies[: int(BLOCKS[user])], own)
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)

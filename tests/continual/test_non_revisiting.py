@@ -16,7 +16,7 @@ from tests.continual.stream import (
 
 from coterie.continual.block_data import BlockData
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import ItemTable, Profile
+from coterie.continual.messages import ItemTable, LookBack, Profile
 from coterie.core import tree
 from coterie.core.seeding import Key
 
@@ -30,7 +30,7 @@ KEPT = {
     "f3crec-wo-sc": {"items", "taught"},
     "f3crec-wo-itm": {"items", "taught"},
     "rlp2": {"items", "label", "predicted"},
-    "spp": {"slow", "fast", "items", "taught", "drawn"},
+    "spp": {"slow", "fast", "n_old", "items", "taught", "drawn"},
 }
 
 
@@ -84,7 +84,9 @@ def ended(method, backbone, data, blocks=1):
     mine = client.enrol(DATA, KEY)
     mine = replace(mine, blocks=torch.full((3,), blocks))
     table = Key.from_seed(3).fold(torch.arange(20)).normal(4, dtype=torch.float64)
-    _, mine = client.start_block(ItemTable(table), mine, data, KEY)
+    _, mine = client.start_block(LookBack(table, table, table), mine, data, KEY)
+    memory = client.retention.before_training(mine, ItemTable(table), data, KEY)
+    mine = replace(mine, memory=memory)
     _, mine = client.end_block(ItemTable(table), mine, data, KEY)
     return client, table, mine
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.continual.messages import EvaluationTable, ItemTable, ProxyTables
+from coterie.continual.messages import EvaluationTable, ItemTable, LookBack
 from coterie.continual.retention.proxies import moving_average
 from coterie.continual.settings import Settings
 from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
@@ -68,8 +68,9 @@ class F3CRec(Server[State]):
         cohort.enrol()  # lines 2 and 7: the clients draw Φ_u themselves
         if block == 0:
             return state
-        if self._looks_back():
-            cohort.ask("start_block", ItemTable(state.best))
+        past = self._past(state)
+        if past is not None:
+            cohort.ask("start_block", past)
         kept = state.best if self.settings.carry == "best" else state.items
         fresh = self._fresh_items(key, kept.shape[0], self.n_items[block])
         items = torch.cat([kept, fresh])  # lines 5 and 6
@@ -78,10 +79,6 @@ class F3CRec(Server[State]):
     def round(self, state: State, cohort: Cohort, key: Key) -> State:
         """One communication round (lines 10 to 19), then validation on all clients."""
         selected = cohort.sample(self.settings.participation, key.fold("sample"))  # line 10
-        if self._practises(state):
-            assert state.slow is not None
-            assert state.fast is not None
-            selected.ask("practise", ProxyTables(state.items, state.slow, state.fast, state.round))
         down = ItemTable(state.items, self._pulled_to(state), state.round)
         replies = selected.ask("update", down, reduce=Sum())  # lines 11 to 13
         items = self._remember(state, self._pre_aggregate(state, replies))
@@ -160,17 +157,18 @@ class F3CRec(Server[State]):
         cohort.journal.scalar("fed/loss", replies.mean("loss"))
         cohort.journal.scalar("f3crec/replay_size", replies.mean("replayed"))
 
-    def _looks_back(self) -> bool:
-        """Whether clients need the last block's table before they train on a new one."""
-        remembers = ("kd", "f3crec", "f3crec-wo-arm", "f3crec-wo-sc", "f3crec-wo-itm")
-        return self.settings.method in remembers or bool(self.settings.restart_private)
+    def _past(self, state: State) -> LookBack | None:
+        """What clients need before they train on a new block; None where they are not asked."""
+        match self.settings.method:
+            case "kd" | "f3crec" | "f3crec-wo-arm" | "f3crec-wo-sc" | "f3crec-wo-itm":
+                return LookBack(state.best)
+            case "spp":
+                return LookBack(slow=state.slow, fast=state.fast)
+            case _:
+                return LookBack() if self.settings.restart_private else None
 
     def _pulled_to(self, state: State) -> Tensor | None:
         return state.old if self.settings.method == "reg" else None
-
-    def _practises(self, state: State) -> bool:
-        due = state.round % self.settings.spp.refresh == 0
-        return self.settings.method == "spp" and state.block > 0 and due
 
     def _move_proxies(self, state: State) -> State:
         """S_t and P_t of the item table (SPP); rows of new items are copied."""

@@ -16,14 +16,13 @@ from coterie.continual.messages import (
     EvaluationTable,
     ItemTable,
     ItemUpdate,
+    LookBack,
     Profile,
-    ProxyTables,
     RankingReport,
 )
 from coterie.continual.readings import resolve
 from coterie.continual.retention.base import score_items
 from coterie.continual.retention.choose import make_retention
-from coterie.continual.retention.proxies import Proxies
 from coterie.continual.settings import Settings
 from coterie.core import tree
 from coterie.core.client import Client, step
@@ -69,14 +68,15 @@ class ContinualClient(Client[Profile]):
         model = self.settings.model
         samples = data.train.lengths * (1 + model.negatives) * model.epochs
         tables = samples // model.batch_size + _OTHER_TABLES
-        return tables * down.items.shape[0] * self.dtype.itemsize + samples * _SAMPLE_BYTES
+        n_items = max((table.shape[0] for _, table in tree.tensors(down)), default=0)
+        return tables * n_items * self.dtype.itemsize + samples * _SAMPLE_BYTES
 
     @step
     def start_block(
-        self, down: ItemTable, mine: Profile, data: BlockData, key: Key
+        self, down: LookBack, mine: Profile, data: BlockData, key: Key
     ) -> tuple[None, Profile]:
-        """Look back at θ_u of the last block before training on a new one (Eq. 1)."""
-        memory = self.retention.at_block_start(mine, down.items)
+        """Look back at earlier blocks before training on a new one (Eq. 1)."""
+        memory = self.retention.at_block_start(mine, down, data)
         params = mine.params
         if self.settings.restart_private:
             params = self.backbone.start(key, self.settings.model.dim, self.dtype)
@@ -87,6 +87,7 @@ class ContinualClient(Client[Profile]):
         self, down: ItemTable, mine: Profile, data: BlockData, key: Key
     ) -> tuple[ItemUpdate, Profile]:
         """Train locally: Algorithm 1, ClientUpdate(u, Q_g, t)."""
+        mine = replace(mine, memory=self.retention.before_training(mine, down, data, key))
         n_items = down.items.shape[0]
         item_lr = self.item_lr(n_items)
         batches = self._draw(key.fold("batches"), data.train, n_items)
@@ -102,14 +103,6 @@ class ContinualClient(Client[Profile]):
         pulled = None if trained.shrink is None else 1.0 - trained.shrink
         up = ItemUpdate(trained.rows, pulled, trained.loss, trained.replayed)
         return up, replace(mine, params=trained.params)  # line 17
-
-    @step
-    def practise(
-        self, down: ProxyTables, mine: Profile, data: BlockData, key: Key
-    ) -> tuple[None, Profile]:
-        """Draw the items to be replayed from the proxies (SPP only)."""
-        assert isinstance(self.retention, Proxies)
-        return None, replace(mine, memory=self.retention.draw(mine, down, data.train, key))
 
     @step
     def evaluate(

@@ -27,20 +27,20 @@ class ItemTable(Down):
 
 
 @dataclass(frozen=True)
-class ProxyTables(Down):
-    """The slow and fast averages of the item table that SPP replays from.
+class LookBack(Down):
+    """What clients read of earlier blocks before they train on a new one; sent once a block.
+
+    A method gets only the tables that it reads: none, if all it does is draw parameters anew.
 
     Attributes:
-        items: ``(n_items, d)`` the current table.
-        slow: ``(n_old, d)`` stability proxy.
-        fast: ``(n_old, d)`` plasticity proxy.
-        round: r within the block, from 0.
+        items: ``(n_old, d)`` the previous block's best table, for methods that distil it.
+        slow: ``(n_old, d)`` stability proxy of the item table (SPP).
+        fast: ``(n_old, d)`` plasticity proxy of the item table (SPP).
     """
 
-    items: Tensor
-    slow: Tensor
-    fast: Tensor
-    round: int = 0
+    items: Tensor | None = None
+    slow: Tensor | None = None
+    fast: Tensor | None = None
 
 
 @dataclass(frozen=True)

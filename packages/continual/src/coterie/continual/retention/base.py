@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from coterie.continual.backbones import Backbone, Params
+from coterie.continual.block_data import BlockData
 from coterie.continual.local_training import ChooseReplay, Pull
-from coterie.continual.messages import ItemTable, Profile
+from coterie.continual.messages import ItemTable, LookBack, Profile
 from coterie.core.seeding import Key
 
 Memory = dict[str, Any]
@@ -29,12 +30,24 @@ class Retention:
         """Make the memory of newcomers."""
         return {}
 
-    def at_block_start(self, mine: Profile, table: Tensor) -> Memory:
+    def at_block_start(self, mine: Profile, down: LookBack, data: BlockData) -> Memory:
         """Look back before training on a new block.
 
         Args:
             mine: of C users; ``mine.best`` are the parameters of the last block's best round.
-            table: ``(n_old, d)`` the last block's best item table.
+            down: what the server sends of earlier blocks.
+            data: the new block's data of these users.
+        """
+        return mine.memory
+
+    def before_training(self, mine: Profile, down: ItemTable, data: BlockData, key: Key) -> Memory:
+        """Bring the memory up to date before a round's local training.
+
+        Args:
+            mine: of C users.
+            down: the round's item table.
+            data: the block's data of these users.
+            key: the users' keys, ``(C,)``.
         """
         return mine.memory
 

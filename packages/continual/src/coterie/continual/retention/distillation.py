@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from coterie.continual.backbones import Backbone, Params
+from coterie.continual.block_data import BlockData
 from coterie.continual.local_training import ChooseReplay, Replay
-from coterie.continual.messages import Profile
+from coterie.continual.messages import LookBack, Profile
 from coterie.continual.retention.base import Memory, Retention, score_items
 from coterie.continual.settings import ReplaySettings
 from coterie.core.metrics.ranking import top_k
@@ -36,9 +37,10 @@ class Distillation(Retention):
         shape = (first.shape[0], self.settings.top_n)
         return {"items": torch.zeros(shape, dtype=torch.int64), "taught": first.new_zeros(shape)}
 
-    def at_block_start(self, mine: Profile, table: Tensor) -> Memory:
+    def at_block_start(self, mine: Profile, down: LookBack, data: BlockData) -> Memory:
         """List S_u and the teacher's probabilities from θ_u of the last block (Eq. 1)."""
-        scores = score_items(self.backbone, mine.best, table)
+        assert down.items is not None
+        scores = score_items(self.backbone, mine.best, down.items)
         items = mine.memory["items"]
         if self.settings.remember == "block-start":
             items = self._best(scores)

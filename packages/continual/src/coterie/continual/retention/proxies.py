@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from coterie.continual.backbones import Backbone, Params
+from coterie.continual.block_data import BlockData
 from coterie.continual.local_training import ChooseReplay, Replay
-from coterie.continual.messages import Profile, ProxyTables
+from coterie.continual.messages import ItemTable, LookBack, Profile
 from coterie.continual.retention.base import Memory, Retention, score_items
 from coterie.continual.settings import SPPSettings
 from coterie.core import tree
@@ -42,53 +44,77 @@ class Proxies(Retention):
     (server) parameters": the client keeps S, P of Φ_u, the server those of Q. Our readings: mean
     over the drawn items in place of the sum (the items' step is η|I|), annealing in rounds, and
     only the current block's train items masked, as the earlier ones may not be revisited.
+
+    The proxies stand still within a block and draw from their A best items alone. So the server
+    sends its two tables once, at the start of a block; the client lists those items and their
+    labels, ranks its student anew with the item table of a round, every `refresh` rounds, and
+    forgets lists and draws, which miss its own train items, at the end of the block.
     """
 
     def __init__(self, backbone: Backbone, settings: SPPSettings) -> None:
         super().__init__(backbone)
         self.settings = settings
+        self.sizes = {"slow": settings.n_slow, "fast": settings.n_fast}
 
     def empty(self, params: Params) -> Memory:
-        """Proxies of Φ_u and room for the drawn items (weight 0 = a free place), ``(C, M)``."""
+        """Proxies of Φ_u, room for their lists of A items and for the drawn ones.
+
+        Of each proxy: ``params``, ``items`` and labels ``taught`` ``(C, A)`` in the order of its
+        ranking, and ``listed`` ``(C,)``, how many of these places count. ``n_old`` ``(C,)`` is
+        the number of items they rank. Of the draw: ``items``, labels ``taught`` and ``drawn``
+        ``(C, M)``, 0 for a free place.
+        """
         first = next(iter(params.values()))
-        shape = (first.shape[0], self.settings.n_slow + self.settings.n_fast)
-        return {
-            "slow": {name: value.clone() for name, value in params.items()},
-            "fast": {name: value.clone() for name, value in params.items()},
+        n_users, horizon = first.shape[0], self.settings.horizon
+        shape = (n_users, sum(min(size, horizon) for size in self.sizes.values()))
+        lists = {
+            name: {
+                "params": {part: value.clone() for part, value in params.items()},
+                "items": torch.zeros((n_users, horizon), dtype=torch.int64),
+                "taught": first.new_zeros((n_users, horizon)),
+                "listed": torch.zeros(n_users, dtype=torch.int64),
+            }
+            for name in self.sizes
+        }
+        return lists | {
+            "n_old": torch.zeros(n_users, dtype=torch.int64),
             "items": torch.zeros(shape, dtype=torch.int64),
             "taught": first.new_zeros(shape),
             "drawn": first.new_zeros(shape),
         }
 
-    def at_block_end(self, mine: Profile, table: Tensor, data: Any, key: Key) -> Memory:
-        """Move the proxies of Φ_u towards the student; the first block sets them to it."""
-        first = mine.blocks == 0
-        updated = dict(mine.memory)
-        for name, momentum in (("slow", self.settings.slow), ("fast", self.settings.fast)):
-            moved = moving_average(mine.memory[name], mine.best, momentum)
-            updated[name] = tree.map_tensors(lambda m, w: _where(first, w, m), moved, mine.best)
-        return updated | {"drawn": torch.zeros_like(mine.memory["drawn"])}
-
-    def draw(self, mine: Profile, down: ProxyTables, train: Ragged, key: Key) -> Memory:
-        """Draw the items to be replayed, from the current ranks of student and proxies."""
+    def at_block_start(self, mine: Profile, down: LookBack, data: BlockData) -> Memory:
+        """List what each proxy ranks best; newcomers have no past self to list from."""
+        assert down.slow is not None
+        assert down.fast is not None
         n_old = down.slow.shape[0]
-        own = train.mask(down.items.shape[0])[:, :n_old]
-        student = _ranks(score_items(self.backbone, mine.params, down.items[:n_old]), own)
-        parts = []
-        for name, table, count in (
-            ("slow", down.slow, self.settings.n_slow),
-            ("fast", down.fast, self.settings.n_fast),
-        ):
-            scores = score_items(self.backbone, mine.memory[name], table)
-            items, found = self._draw_from(_ranks(scores, own), student, own, count, key.fold(name))
-            if name == "fast":
-                # At the first update S and P are the same model: only S is used.
-                found = found & (mine.blocks > 1)[:, None]
-            parts.append((items, torch.sigmoid(scores.gather(1, items)), found))
+        own = _own(data.train, n_old)
+        # After the first block S and P are the same model: only S is used.
+        return mine.memory | {
+            "n_old": torch.full_like(mine.blocks, n_old),
+            "slow": self._list(mine.memory["slow"], down.slow, own, mine.blocks > 0),
+            "fast": self._list(mine.memory["fast"], down.fast, own, mine.blocks > 1),
+        }
+
+    def before_training(self, mine: Profile, down: ItemTable, data: BlockData, key: Key) -> Memory:
+        """Draw the items to be replayed from the lists and the student's current ranks."""
+        due = down.round % self.settings.refresh == 0
+        if not due or not bool((mine.memory["slow"]["listed"] > 0).any()):
+            return mine.memory
+        n_items = down.items.shape[0]
+        masked = data.train.mask(n_items) | (torch.arange(n_items) >= mine.memory["n_old"][:, None])
+        student = _ranks(score_items(self.backbone, mine.params, down.items), masked)
+        parts = [
+            self._draw_from(mine.memory[name], student, size, key.fold("draw", name))
+            for name, size in self.sizes.items()
+        ]
         items, taught, found = (torch.cat(column, 1) for column in zip(*parts, strict=True))
-        found = found & (mine.blocks > 0)[:, None]
         drawn = _without_duplicates(items, taught, found)
-        return mine.memory | {"items": items, "taught": taught, "drawn": drawn.to(taught.dtype)}
+        return mine.memory | {
+            "items": items.masked_fill(~drawn, 0),
+            "taught": taught.masked_fill(~drawn, 0.0),
+            "drawn": drawn.to(taught.dtype),
+        }
 
     def replay(self, mine: Profile, round: int, key: Key) -> ChooseReplay | None:
         """Replay of the drawn items, for every batch; fades with the rounds of a block."""
@@ -105,20 +131,61 @@ class Proxies(Retention):
 
         return choose
 
+    def at_block_end(self, mine: Profile, table: Tensor, data: Any, key: Key) -> Memory:
+        """Move the proxies of Φ_u towards the student; the first block sets them to it."""
+        first = mine.blocks == 0
+        memory = self.empty(mine.best)
+        for name, momentum in (("slow", self.settings.slow), ("fast", self.settings.fast)):
+            moved = moving_average(mine.memory[name]["params"], mine.best, momentum)
+            kept = tree.map_tensors(lambda m, w: _where(first, w, m), moved, mine.best)
+            memory[name]["params"] = kept
+        return memory
+
+    def _list(self, proxy: Memory, table: Tensor, own: Tensor, exists: Tensor) -> Memory:
+        """List a proxy's A best items that are not the user's own, with their labels."""
+        scores = score_items(self.backbone, proxy["params"], table)
+        best = _order(scores, own)[:, : self.settings.horizon]
+        listed = ((~own).sum(1) * exists).clamp_max(best.shape[1])
+        free = torch.arange(best.shape[1]) >= listed[:, None]
+        missing = (0, self.settings.horizon - best.shape[1])
+        taught = torch.sigmoid(scores.gather(1, best)).masked_fill(free, 0.0)
+        return proxy | {
+            "items": pad(best.masked_fill(free, 0), missing),
+            "taught": pad(taught, missing),
+            "listed": listed,
+        }
+
     def _draw_from(
-        self, proxy: Tensor, student: Tensor, own: Tensor, count: int, key: Key
-    ) -> tuple[Tensor, Tensor]:
-        """Draw ``count`` items a user by Gumbel top-k; also tells which places hold an item."""
-        logits = self.settings.epsilon * (student - proxy).to(torch.float64)
-        logits[(proxy >= self.settings.horizon) | own] = -torch.inf
-        uniform = key.uniform(logits.shape[1], dtype=torch.float64).clamp_min(2.0**-53)
-        best = (logits - torch.log(-torch.log(uniform))).topk(count, dim=1)
-        return best.indices, best.values > -torch.inf
+        self, proxy: Memory, student: Tensor, size: int, key: Key
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw ``size`` items a user by Gumbel top-k: items, labels, and which places hold one."""
+        items = proxy["items"]
+        place = torch.arange(items.shape[1])  # rank_X
+        logits = self.settings.epsilon * (student.gather(1, items) - place).to(torch.float64)
+        logits[place >= proxy["listed"][:, None]] = -torch.inf
+        uniform = key.uniform(place.numel(), dtype=torch.float64).clamp_min(2.0**-53)
+        noisy = logits - torch.log(-torch.log(uniform))
+        best = noisy.topk(min(size, place.numel()), dim=1)
+        taught = proxy["taught"].gather(1, best.indices)
+        return items.gather(1, best.indices), taught, best.values > -torch.inf
+
+
+def _own(train: Ragged, n_items: int) -> Tensor:
+    """Which of the first ``n_items`` items are a user's own, ``(C, n_items)`` bool."""
+    own = torch.zeros(len(train), n_items, dtype=torch.bool)
+    old = train.values < n_items
+    own[train.rows[old], train.values[old]] = True
+    return own
+
+
+def _order(scores: Tensor, masked: Tensor) -> Tensor:
+    """Items ``(C, n)`` by falling score, equal ones by number, the masked ones last."""
+    return scores.masked_fill(masked, -torch.inf).sort(dim=1, descending=True, stable=True).indices
 
 
 def _ranks(scores: Tensor, masked: Tensor) -> Tensor:
-    """Zero-based ranks ``(C, n)``, the user's own items last."""
-    order = scores.masked_fill(masked, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+    """Zero-based ranks ``(C, n)``, the masked items last."""
+    order = _order(scores, masked)
     rank = torch.empty_like(order)
     return rank.scatter_(1, order, torch.arange(scores.shape[1]).expand_as(order))
 
