@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.continual.tables.contrast import contrasts, validation_contrasts
+from coterie.continual.tables.contrast import over_others, over_others_on_validation
 from coterie.continual.tables.runs import RunResult
 
 RNG = np.random.default_rng(0)
@@ -27,6 +27,7 @@ def results(shift):
 
 FIRST = results(0.01)
 OTHERS = {"ft": results(0.0), "kd": results(0.0095), "reg": results(0.02)}
+RESULTS = {"f3crec": FIRST, **OTHERS}
 
 
 def values(runs, name):
@@ -36,8 +37,8 @@ def values(runs, name):
 @pytest.mark.parametrize(
     ("compared", "metric"),
     [
-        (lambda: contrasts(FIRST, OTHERS, "ndcg@20"), "test/average/ndcg@20"),
-        (lambda: validation_contrasts(FIRST, OTHERS), "valid/average"),
+        (lambda: over_others(RESULTS, "ndcg@20"), "test/average/ndcg@20"),
+        (lambda: over_others_on_validation(RESULTS), "valid/average"),
     ],
 )
 def test_contrasts_are_paired_t_tests_adjusted_one_after_the_other(compared, metric):
@@ -57,7 +58,7 @@ def test_contrasts_are_paired_t_tests_adjusted_one_after_the_other(compared, met
 
 
 def test_validation_and_test_are_not_mixed_up():
-    test, valid = contrasts(FIRST, OTHERS, "ndcg@20"), validation_contrasts(FIRST, OTHERS)
+    test, valid = over_others(RESULTS, "ndcg@20"), over_others_on_validation(RESULTS)
     assert (test["ft"].verdict, valid["ft"].verdict) == ("better", "worse")
     assert (test["reg"].verdict, valid["reg"].verdict) == ("worse", "better")
     assert "users" in test["ft"].sentence("F³CRec", "FT", "N@20")

@@ -1,4 +1,4 @@
-"""Bars and lines with their spread, as PNG files."""
+"""Bars, lines and differences with their spread, as PNG files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.storage import writing
-from coterie.core.tables.paired import Spread
+from coterie.core.tables.paired import Comparison, Spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,6 +80,37 @@ def plot_bars(
     axes.set_xticks([group + middle for group in range(len(bars))], list(bars))
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_ylabel(y_label)
+    axes.legend()
+    return _save(figure, title, path)
+
+
+def plot_differences(
+    series: Mapping[str, Mapping[str, Comparison]], x_label: str, title: str, path: Path
+) -> Path:
+    """Draw differences with their 95 % intervals; what touches zero cannot be told from nothing.
+
+    Args:
+        series: name -> what is compared with, from top to bottom -> the difference.
+        x_label: what is subtracted from what.
+        title: of the figure.
+        path: file to write.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    names = list(dict.fromkeys(name for group in series.values() for name in group))
+    figure = _figure(6.4, 1.3 + 0.22 * len(names) * (len(series) + 1))
+    axes = figure.subplots()
+    axes.axvline(0, color="black", linewidth=0.8)
+    step = 0.8 / max(len(series), 1)
+    for place, (label, group) in enumerate(series.items()):
+        y = [names.index(name) + step * (place - (len(series) - 1) / 2) for name in group]
+        x = [found.difference for found in group.values()]
+        half = [0.0 if found.n < 2 else found.high - found.difference for found in group.values()]
+        axes.errorbar(x, y, xerr=half, fmt="o", capsize=3, label=label)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel(x_label)
     axes.legend()
     return _save(figure, title, path)
 

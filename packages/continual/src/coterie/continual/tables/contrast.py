@@ -48,35 +48,47 @@ class Contrast:
         )
 
 
-def contrasts(
-    first: Sequence[RunResult], others: Mapping[str, Sequence[RunResult]], metric: str
-) -> dict[str, Contrast]:
-    """Compare a method with each of the others on the test.
+def over_others(results: Mapping[str, Sequence[RunResult]], metric: str) -> dict[str, Contrast]:
+    """Compare F³CRec with each of the other methods on the test.
 
     Args:
-        first: results of the method, one a seed.
-        others: the same of the others, in the same order of seeds.
+        results: of the methods, one a seed, in the same order of seeds.
         metric: as "ndcg@20".
     """
+    own, others = _split(results)
     return _adjusted(
         {
             name: Contrast(
-                compare(averages(first, metric), averages(results, metric)),
-                compare(user_means(first, metric), user_means(results, metric)),
+                compare(averages(own, metric), averages(runs, metric)),
+                compare(user_means(own, metric), user_means(runs, metric)),
             )
-            for name, results in others.items()
+            for name, runs in others.items()
         }
     )
 
 
-def validation_contrasts(
-    first: Sequence[RunResult], others: Mapping[str, Sequence[RunResult]]
+def over_others_on_validation(
+    results: Mapping[str, Sequence[RunResult]],
 ) -> dict[str, Contrast]:
-    """Compare a method with each of the others by what chooses settings: validation NDCG."""
-    own = validations(first)
+    """Compare F³CRec with each of the others by what chooses settings: validation NDCG."""
+    own, others = _split(results)
     return _adjusted(
-        {name: Contrast(compare(own, validations(runs)), None) for name, runs in others.items()}
+        {
+            name: Contrast(compare(validations(own), validations(runs)), None)
+            for name, runs in others.items()
+        }
     )
+
+
+def differences(found: Mapping[str, Contrast]) -> dict[str, Comparison]:
+    """Give the comparisons over seeds, under the methods' printed names."""
+    return {NAMES[method]: contrast.seeds for method, contrast in found.items()}
+
+
+def _split(
+    results: Mapping[str, Sequence[RunResult]],
+) -> tuple[Sequence[RunResult], dict[str, Sequence[RunResult]]]:
+    return results["f3crec"], {m: runs for m, runs in results.items() if m != "f3crec"}
 
 
 def _adjusted(found: Mapping[str, Contrast]) -> dict[str, Contrast]:

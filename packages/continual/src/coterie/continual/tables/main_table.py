@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
 from coterie.continual.settings import BackboneName, Method
-from coterie.continual.tables.contrast import Contrast, best_of, contrasts, noise_note
+from coterie.continual.tables.contrast import (
+    Contrast,
+    best_of,
+    differences,
+    noise_note,
+    over_others,
+)
 from coterie.continual.tables.published import BASELINES, table2
 from coterie.continual.tables.runs import RunResult
 from coterie.continual.tables.study import (
@@ -20,7 +27,7 @@ from coterie.continual.tables.study import (
 )
 from coterie.core.report import Report
 from coterie.core.tables.paired import ALPHA, spread
-from coterie.core.tables.plots import plot_bars
+from coterie.core.tables.plots import plot_bars, plot_differences
 
 Results = Mapping[str, Sequence[RunResult]]
 METHODS: tuple[Method, ...] = tuple(m for m in get_args(Method) if m in (*BASELINES, "f3crec"))
@@ -50,16 +57,26 @@ def main_table(study: Study) -> Report:
             rows += _rows(study, None, method, metric, results)
             view.append(_line(study, None, method, metric, results))
         for backbone, by_method in runs.items():
-            others = {m: r for m, r in by_method.items() if m != "f3crec"}
-            found = contrasts(by_method["f3crec"], others, name)
-            best = best_of(others, name)
+            found = over_others(by_method, name)
+            best = best_of({m: by_method[m] for m in found}, name)
             for method, results in by_method.items():
                 rows += _rows(study, backbone, method, metric, results)
                 line = _line(study, backbone, method, metric, results, by_method["ft"])
                 view.append(line | _comparison(method, found, best))
             notes += _sentences(study, backbone, metric, found, best)
     title = f"Table 2, {study.data}: {len(study.seeds)} seeds"
-    return Report(study.file("table2"), title, rows, view, notes)
+    return Report(study.file("table2"), title, rows, view, notes, _draw(study, runs, title))
+
+
+def _draw(study: Study, runs: Mapping[BackboneName, Results], title: str) -> Path:
+    """Draw what F³CRec has over each baseline, one colour a backbone."""
+    metric = f"ndcg@{study.settings.top_k}"
+    series = {
+        BACKBONE_NAMES[backbone]: differences(over_others(results, metric))
+        for backbone, results in runs.items()
+    }
+    path = study.folder / f"{study.file('table2')}.png"
+    return plot_differences(series, f"F³CRec minus it, {metric.upper()}", title, path)
 
 
 def improvement_figure(study: Study) -> Report:
