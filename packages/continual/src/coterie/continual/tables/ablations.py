@@ -93,8 +93,9 @@ def _add_validation(
 ) -> None:
     """Add what validation says of the same runs."""
     label = f"validation N@{study.settings.top_k}"
+    name = f"valid/average/ndcg@{study.settings.top_k}"
     for method, runs in results.items():
-        rows.append(study.row(method, "valid/average", validations(runs), None))
+        rows.append(study.row(method, name, validations(runs), None))
         lines[method][label] = str(spread(validations(runs)))
     _compare(lines, notes, over_others_on_validation(results), label)
 

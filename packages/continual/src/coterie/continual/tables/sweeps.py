@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from coterie.continual.settings import Settings
-from coterie.continual.tables.runs import RunResult
-from coterie.continual.tables.study import Study, averages
+from coterie.continual.tables.study import Study, averages, validations
 from coterie.core.report import Report
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Lines, plot_lines
@@ -48,7 +46,10 @@ def sweep_figure(study: Study) -> Report:
     plots, view, notes = [], [], list(_NOTES)
     for name, values in grids(study.data).items():
         runs = [results[name, value] for value in values]
-        valid, test = _valid(runs), [averages(r, f"ndcg@{settings.top_k}") for r in runs]
+        valid, test = (
+            [validations(r) for r in runs],
+            [averages(r, f"ndcg@{settings.top_k}") for r in runs],
+        )
         for value, of_valid, of_test in zip(values, valid, test, strict=True):
             line = {"parameter": _AXES[name], "value": f"{value:g}"}
             for metric, numbers in (("valid", of_valid), ("test", of_test)):
@@ -75,10 +76,6 @@ _NOTES = (
     "One hyper-parameter at a time, the others as configured (dotted line in the figure). "
     "Validation is the best round's; choose on it, never on the test. The paper prints no numbers.",
 )
-
-
-def _valid(runs: Sequence[Sequence[RunResult]]) -> list[list[float]]:
-    return [[run.metrics["valid/average"] for run in of_seeds] for of_seeds in runs]
 
 
 def _changed(settings: Settings, name: str, value: float) -> Settings:
