@@ -113,17 +113,23 @@ def test_blocks_refuse_too_few_rows():
         temporal_blocks(table([(0, 1, 0), (1, 1, 1)]))
 
 
-@given(rows_of(6, min_size=30), st.sampled_from(["random", "chronological"]), st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
-def test_splits_partition_every_user(rows, order, seed):
+@given(
+    rows_of(6, min_size=30),
+    st.sampled_from(["random", "chronological"]),
+    st.sampled_from(["random", "file"]),
+    st.integers(0, 5),
+)
+@settings(max_examples=120, deadline=None)
+def test_splits_partition_every_user(rows, order, ties, seed):
     rows[0] = (rows[0][0], rows[0][1], 30)
     stream = temporal_blocks(table(rows))
     for block in stream.blocks:
-        splits = split_block(stream, block, order, seed)
+        splits = split_block(stream, block, order, seed, ties)
         expected = defaultdict(dict)  # a dict keeps the first time of a repeated item
         data = stream.interactions.take(torch.arange(block.rows.start, block.rows.stop))
-        for user, item in zip(data.user.tolist(), data.item.tolist(), strict=True):
-            expected[user].setdefault(item)
+        triples = zip(data.user.tolist(), data.item.tolist(), data.time.tolist(), strict=True)
+        for user, item, time in triples:
+            expected[user].setdefault(item, time)
         assert splits.users.tolist() == sorted(expected)
         parts = [part.tolists() for part in (splits.train, splits.valid, splits.test)]
         for user, train, valid, test in zip(splits.users.tolist(), *parts, strict=True):
@@ -136,7 +142,37 @@ def test_splits_partition_every_user(rows, order, seed):
             for part in (train, valid, test):  # in order of time
                 assert part == [item for item in items if item in part]
             if order == "chronological":
-                assert train + valid + test == items
+                times = [expected[user][item] for item in train + valid + test]
+                assert _first(times, len(train)) <= _rest(times, len(train))
+                assert _first(times, n - n_test) <= _rest(times, n - n_test)
+                if ties == "file":
+                    assert train + valid + test == items
+
+
+def _first(times, n):
+    return max(times[:n], default=-1)
+
+
+def _rest(times, n):
+    return min(times[n:], default=10**9)
+
+
+def test_ties_are_broken_by_chance_alone():
+    """Of 20 items at one time after 10 earlier ones, each is as often among the last 3."""
+    rows = [(0, item, item) for item in range(10)] + [(0, 10 + item, 50) for item in range(20)]
+    rows += [(1, 0, 99)] * 10
+    stream = temporal_blocks(table(rows), (0.75,))
+    block = stream.blocks[0]
+    hits = Counter()
+    for seed in range(400):
+        splits = split_block(stream, block, "chronological", seed)
+        assert set(range(10)) <= set(splits.train.tolists()[0])
+        hits.update(splits.test.tolists()[0])
+    # 400 * 3 / 20 = 60 expected each, chi-square with 19 degrees of freedom below the 0.999
+    # quantile 43.8.
+    assert sum((hits[item] - 60) ** 2 / 60 for item in range(10, 30)) < 43.8
+    as_in_file = split_block(stream, block, "chronological", 0, "file")
+    assert as_in_file.test.tolists()[0] == [27, 28, 29]
 
 
 def test_random_split_is_keyed_by_user_and_seed():

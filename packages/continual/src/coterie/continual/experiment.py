@@ -118,6 +118,7 @@ class Experiment:
         data = self.settings.data
         order = data.base_order if block.index == 0 else data.block_order
         assert order is not None
+        assert data.ties is not None
         seed = self.settings.seed if data.split_seed is None else data.split_seed
-        parts = split_block(self.stream, block, order, seed)
+        parts = split_block(self.stream, block, order, seed, data.ties)
         return BlockData(parts.users, parts.train, parts.valid, parts.test)

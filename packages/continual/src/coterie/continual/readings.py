@@ -14,11 +14,12 @@ def choices(settings: Settings) -> dict[str, dict[str, Any]]:
     """Give the choices of ``settings.reading`` by section; "" is the top level.
 
     - recommended: the best round is carried on, distillation has its minus sign and is a mean,
-      later blocks are split in time, so nothing is predicted from its own future.
+      later blocks are split in time, so nothing is predicted from its own future, and ties
+      by chance, so the order of the file tells nothing.
     - literal: Eq. 5 as printed (a sum, no minus sign), later blocks split at random (section 5.1).
     - released: as the public code runs: FedMF carries the last round while teacher and old table
       are the best round's; FedNCF and PFedRec draw private parameters anew in every block; users
-      keep the list of the last block they took part in.
+      keep the list of the last block they took part in; equal times keep the order of the file.
     """
     fedmf = settings.model.name == "fedmf"
     match settings.reading:
@@ -26,19 +27,19 @@ def choices(settings: Settings) -> dict[str, dict[str, Any]]:
             return {
                 "": {"carry": "best", "restart_private": False},
                 "replay": {"reduction": "mean", "sign": "minus", "remember": "block-start"},
-                "data": {"block_order": "chronological"},
+                "data": {"block_order": "chronological", "ties": "random"},
             }
         case "literal":
             return {
                 "": {"carry": "best", "restart_private": False},
                 "replay": {"reduction": "sum", "sign": "printed", "remember": "block-start"},
-                "data": {"block_order": "random"},
+                "data": {"block_order": "random", "ties": "random"},
             }
         case "released":
             return {
                 "": {"carry": "last" if fedmf else "best", "restart_private": not fedmf},
                 "replay": {"reduction": "mean", "sign": "minus", "remember": "last-seen"},
-                "data": {"block_order": "chronological"},
+                "data": {"block_order": "chronological", "ties": "file"},
             }
 
 

@@ -178,6 +178,9 @@ class StreamSettings(DataSettings):
     block_order: Literal["random", "chronological"] | None = None
     """The same for later blocks: random in the paper, chronological in the public code; default:
     the reading's."""
+    ties: Literal["random", "file"] | None = None
+    """Order of a user's items of the same time in a chronological split: random, or as in the file
+    (public code), which is biased if the file is sorted by item; default: the reading's."""
     split_seed: int | None = None
     """Seed of random splits; None takes the run's seed."""
 

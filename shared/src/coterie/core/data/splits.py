@@ -13,6 +13,7 @@ from coterie.core.ragged import Ragged
 from coterie.core.seeding import Key, shuffle_rows
 
 Order = Literal["random", "chronological"]
+Ties = Literal["random", "file"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class UserSplits:
         return self.users.numel()
 
 
-def split_block(stream: Stream, block: Block, order: Order, seed: int) -> UserSplits:
+def split_block(
+    stream: Stream, block: Block, order: Order, seed: int, ties: Ties = "random"
+) -> UserSplits:
     """Split the items of every user of a block 80/10/10.
 
     An item that a user touches several times in the block counts once, at its first time, so no
@@ -49,14 +52,24 @@ def split_block(stream: Stream, block: Block, order: Order, seed: int) -> UserSp
         order: "chronological": the last items are the test, those before them validation;
             "random": drawn by a key of (seed, block, user), so that no user's split depends on
             the other users.
-        seed: of the random split.
+        seed: of everything random.
+        ties: how a chronological split orders a user's items of the same time. As in the file, a
+            file that is sorted by item puts its last items into the test.
     """
     user = stream.interactions.user[block.rows]
     item = stream.interactions.item[block.rows]
     users, client = torch.unique(user, return_inverse=True)
     first = _first_of_pair(client, item, block.n_items)
     rows = Ragged.from_pairs(client[first], item[first], users.numel())
-    rank = _rank(rows, users, order, Key.from_seed(seed).fold("split", block.index))
+    key = Key.from_seed(seed).fold("split", block.index)
+    if order == "random":
+        rank = _shuffled(rows, users, key)
+    elif ties == "file":
+        rank = rows.positions
+    else:
+        time = stream.interactions.require_time("splitting by time")[block.rows]
+        when = Ragged.from_pairs(client[first], time[first], users.numel()).values
+        rank = _shuffled(rows, users, key, when)
     n_train, n_valid = (counts[rows.rows] for counts in _counts(rows.lengths))
     valid_or_test = rank >= n_train
     test = rank >= n_train + n_valid
@@ -85,14 +98,18 @@ def _first_of_pair(client: Tensor, item: Tensor, n_items: int) -> Tensor:
     return order[new].sort().values
 
 
-def _rank(rows: Ragged, users: Tensor, order: Order, key: Key) -> Tensor:
-    """Place of every item in its user's order, ``(n,)`` int64: low ones go to train."""
-    if order == "chronological":
-        return rows.positions
+def _shuffled(rows: Ragged, users: Tensor, key: Key, time: Tensor | None = None) -> Tensor:
+    """Place of every item in its user's order, ``(n,)`` int64: low ones go to train.
+
+    The order is random or, with ``time`` ``(n,)``, random among the items of the same time.
+    """
     keys = key.fold(users).take(rows.rows)
-    shuffled = shuffle_rows(keys, rows.rows, rows.positions)
-    rank = torch.empty_like(shuffled)
-    rank[shuffled] = rows.positions
+    order = shuffle_rows(keys, rows.rows, rows.positions)
+    if time is not None:
+        order = order[torch.argsort(time[order], stable=True)]
+        order = order[torch.argsort(rows.rows[order], stable=True)]
+    rank = torch.empty_like(order)
+    rank[order] = rows.positions
     return rank
 
 

@@ -66,7 +66,7 @@ def essential(settings: Settings) -> Settings:
 def base_settings(settings: Settings) -> Settings:
     """Give the settings of the base block alone, in which every method is fine-tuning."""
     filled = resolve(settings)
-    data = replace(filled.data, block_order="chronological")
+    data = replace(filled.data, block_order="chronological", ties="random")
     plain = replace(filled, method="ft", reading="recommended", data=data)
     return essential(replace(plain, carry="best", restart_private=False))
 
