@@ -30,7 +30,7 @@ def make_table(
 
     Args:
         configuration: data set, backbone and all else; a backbone that is given by a flag limits
-            Table 2 and Figure 3 to it.
+            Tables 2, 3 and 6 and Figure 3 to it.
         table: number of the table in the paper, 2 to 8.
         figure: number of the figure, 3 or 4.
         seeds: of the runs; default 0 to 4.

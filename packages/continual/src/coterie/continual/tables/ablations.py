@@ -7,12 +7,11 @@ it helps there. They mean most with seeds that no search has seen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coterie.continual.settings import Method
+from coterie.continual.settings import BackboneName, Method
 from coterie.continual.tables.contrast import (
     Contrast,
     differences,
@@ -31,7 +30,7 @@ from coterie.continual.tables.study import (
     validations,
 )
 from coterie.core.report import Report
-from coterie.core.tables.paired import spread
+from coterie.core.tables.paired import Comparison, spread
 from coterie.core.tables.plots import plot_differences
 
 CLIENT_SIDE: tuple[Method, ...] = ("f3crec", "f3crec-wo-cc", "f3crec-wo-arm", "ft")
@@ -39,71 +38,90 @@ SERVER_SIDE: tuple[Method, ...] = ("f3crec", "f3crec-wo-sc", "f3crec-wo-itm", "f
 
 
 def ablation_table(study: Study, table: int) -> Report:
-    """Reproduce Table 3 (client side) or 6 (server side)."""
+    """Reproduce Table 3 (client side) or 6 (server side), on all backbones or the one named."""
     methods, published = (CLIENT_SIDE, TABLE_3) if table == 3 else (SERVER_SIDE, TABLE_6)
-    results = study.methods(f"Table {table}", study.settings, methods)
-    in_paper = study.settings.model.name == "fedmf" and study.settings.top_k == 20
-    paper = published.get(study.data, {}) if in_paper else {}
-    lines: dict[str, dict[str, Any]] = {m: {"method": NAMES[m]} for m in methods}
     rows: list[dict[str, Any]] = []
+    view: list[dict[str, Any]] = []
     notes = [
-        "Mean ± standard deviation over seeds (the paper's number). Decrease is from F³CRec, in "
-        "per cent; p is of a paired t-test over seeds, adjusted for three comparisons (Holm)."
+        "Mean ± standard deviation over seeds (the paper's number, FedMF only). Decrease is from "
+        "F³CRec, in per cent; p is of a paired t-test over seeds, adjusted for three comparisons "
+        "(Holm)."
     ]
-    for column, metric in enumerate(("ndcg", "recall")):
-        name = f"{metric}@{study.settings.top_k}"
-        label = f"{METRIC_NAMES[metric]}@{study.settings.top_k}"
-        whole = np.mean(averages(results["f3crec"], name))
-        for method in methods:
-            values = averages(results[method], name)
-            printed = paper[method][column] if method in paper else None
-            rows.append(study.row(method, f"test/average/{name}", values, printed))
-            text = str(spread(values))
-            lines[method][label] = text if printed is None else f"{text} ({printed:.4f})"
+    drawn: dict[str, dict[str, Comparison]] = {}
+    for backbone in study.backbones:
+        title = f"Table {table}: {BACKBONE_NAMES[backbone]}"
+        results = study.methods(title, study.tuned(backbone), methods)
+        in_paper = backbone == "fedmf" and study.settings.top_k == 20
+        paper = published.get(study.data, {}) if in_paper else {}
+        part = _Part(study, backbone, results, paper)
+        found = [part.tested(0, "ndcg"), part.tested(1, "recall"), part.validated()]
+        rows += part.rows
+        view += part.lines.values()
+        notes += part.notes
+        drawn[f"{BACKBONE_NAMES[backbone]}, test"] = differences(found[0])
+        drawn[f"{BACKBONE_NAMES[backbone]}, validation"] = differences(found[2])
+    side = "client" if table == 3 else "server"
+    title = f"Table {table}, {study.data}: ablations on the {side}, {len(study.seeds)} seeds"
+    file = study.file(f"table{table}")
+    x_label = f"F³CRec minus it, NDCG@{study.settings.top_k}"
+    image = plot_differences(drawn, x_label, title, study.folder / f"{file}.png")
+    return Report(file, title, rows, view, notes, image)
+
+
+class _Part:
+    """The part of one backbone: rows for programs, lines and notes for people."""
+
+    def __init__(
+        self,
+        study: Study,
+        backbone: BackboneName,
+        results: Mapping[str, Sequence[RunResult]],
+        paper: Mapping[str, tuple[float, float]],
+    ) -> None:
+        self.study, self.backbone, self.results, self.paper = study, backbone, results, paper
+        name = BACKBONE_NAMES[backbone]
+        self.lines: dict[str, dict[str, Any]] = {
+            method: {"backbone": name, "method": NAMES[method]} for method in results
+        }
+        self.rows: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+
+    def tested(self, column: int, metric: str) -> dict[str, Contrast]:
+        """Add a metric of the test; ``column`` is its place in the paper's table."""
+        name = f"{metric}@{self.study.settings.top_k}"
+        label = f"{METRIC_NAMES[metric]}@{self.study.settings.top_k}"
+        whole = np.mean(averages(self.results["f3crec"], name))
+        for method, runs in self.results.items():
+            values = averages(runs, name)
+            printed = self.paper[method][column] if method in self.paper else None
+            self._add(method, f"test/average/{name}", label, values, printed)
             if method != "f3crec":
                 decrease = f"{100 * (np.mean(values) / whole - 1):+.1f}"
                 if printed is not None:
-                    decrease += f" ({DECREASES[study.data][method][column]:+.1f})"
-                lines[method][f"{label} decrease"] = decrease
-        found = over_others(results, name)
-        _compare(lines, notes, found, label)
-        notes.append(noise_note(found, label))
-    _add_validation(lines, rows, notes, study, results)
-    side = "client" if table == 3 else "server"
-    place = f"{study.data}, {BACKBONE_NAMES[study.settings.model.name]}, {len(study.seeds)} seeds"
-    title, file = f"Table {table}: ablations on the {side}, {place}", study.file(f"table{table}")
-    image = _draw(results, f"ndcg@{study.settings.top_k}", place, study.folder / f"{file}.png")
-    return Report(file, title, rows, list(lines.values()), notes, image)
+                    decrease += f" ({DECREASES[self.study.data][method][column]:+.1f})"
+                self.lines[method][f"{label} decrease"] = decrease
+        return self._compared(over_others(self.results, name), label)
 
+    def validated(self) -> dict[str, Contrast]:
+        """Add what validation says of the same runs."""
+        name = f"valid/average/ndcg@{self.study.settings.top_k}"
+        label = f"validation N@{self.study.settings.top_k}"
+        for method, runs in self.results.items():
+            self._add(method, name, label, validations(runs), None)
+        return self._compared(over_others_on_validation(self.results), label)
 
-def _compare(
-    lines: dict[str, dict[str, Any]], notes: list[str], found: Mapping[str, Contrast], label: str
-) -> None:
-    for method, contrast in found.items():
-        lines[method][f"{label}: F³CRec minus it"] = str(contrast)
-        notes.append(contrast.sentence("F³CRec", NAMES[method], label))
+    def _add(
+        self, method: str, metric: str, label: str, values: Sequence[float], paper: float | None
+    ) -> None:
+        row = self.study.row(method, metric, values, paper, backbone=self.backbone)
+        self.rows.append(row)
+        text = str(spread(values))
+        self.lines[method][label] = text if paper is None else f"{text} ({paper:.4f})"
 
-
-def _add_validation(
-    lines: dict[str, dict[str, Any]],
-    rows: list[dict[str, Any]],
-    notes: list[str],
-    study: Study,
-    results: Mapping[str, Sequence[RunResult]],
-) -> None:
-    """Add what validation says of the same runs."""
-    label = f"validation N@{study.settings.top_k}"
-    name = f"valid/average/ndcg@{study.settings.top_k}"
-    for method, runs in results.items():
-        rows.append(study.row(method, name, validations(runs), None))
-        lines[method][label] = str(spread(validations(runs)))
-    _compare(lines, notes, over_others_on_validation(results), label)
-
-
-def _draw(results: Mapping[str, Sequence[RunResult]], metric: str, title: str, path: Path) -> Path:
-    """Draw what F³CRec has over each ablation and FT, on the test and on validation."""
-    series = {
-        "test": differences(over_others(results, metric)),
-        "validation": differences(over_others_on_validation(results)),
-    }
-    return plot_differences(series, f"F³CRec minus it, {metric.upper()}", title, path)
+    def _compared(self, found: dict[str, Contrast], label: str) -> dict[str, Contrast]:
+        label_here = f"{BACKBONE_NAMES[self.backbone]}, {label}"
+        for method, contrast in found.items():
+            self.lines[method][f"{label}: F³CRec minus it"] = str(contrast)
+            self.notes.append(contrast.sentence("F³CRec", NAMES[method], label_here))
+        self.notes.append(noise_note(found, label_here))
+        return found
