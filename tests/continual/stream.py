@@ -10,6 +10,7 @@ from coterie.continual.block_data import BlockData
 from coterie.continual.client import ContinualClient
 from coterie.continual.readings import resolve
 from coterie.continual.settings import (
+    KDSettings,
     ModelSettings,
     ReplaySettings,
     RLP2Settings,
@@ -49,6 +50,7 @@ def settings(method="f3crec", backbone="fedmf", dtype="float64", **changes):
         patience=4,
         model=replace(model, **changes.pop("model", {})),
         replay=ReplaySettings(top_n=6, epsilon=0.01, lambda_kd=0.3),
+        kd=KDSettings(strength=0.3),
         rlp2=RLP2Settings(neighbours=4, capacity=12),
         spp=SPPSettings(n_slow=3, n_fast=2, horizon=10, refresh=2),
         engine=EngineSettings(dtype=dtype),

@@ -26,6 +26,7 @@ SETTINGS = {
     "replay.top_n": 5,
     "replay.epsilon": 0.01,
     "replay.lambda_kd": 1.0,
+    "kd.strength": 1.0,
 }
 SECRET = Key.from_seed(3).fold("clients")
 FORBIDDEN = {"lightning", "wandb", "pandas", "coterie.continual.algorithm", "coterie.core.cohort"}

@@ -16,7 +16,7 @@ from coterie.continual.retention.adaptive_replay import (
     preference_shift,
     replay_count,
 )
-from coterie.continual.settings import ReplaySettings, SPPSettings
+from coterie.continual.settings import KDSettings, ReplaySettings, SPPSettings
 from coterie.core.seeding import Key
 
 MANY = 4000
@@ -76,7 +76,10 @@ KEY = Key.from_seed(7).fold(DATA.ids)
 def distil(backbone, items, taught=None, method="kd"):
     """An update in which all users are old and replay ``items``; taught: default their own."""
     replay = ReplaySettings(items.shape[1], 0.0, 0.5, "mean", "minus", "block-start")
-    client = ContinualClient(settings(method, backbone, replay=replay, model={"batch_size": 64}))
+    kd = KDSettings(strength=0.5)
+    client = ContinualClient(
+        settings(method, backbone, replay=replay, kd=kd, model={"batch_size": 64})
+    )
     mine = client.enrol(DATA, KEY)
     table = Key.from_seed(2).fold(torch.arange(8)).normal(4, dtype=torch.float64)
     own = torch.sigmoid(client.predict(ItemTable(table), mine))

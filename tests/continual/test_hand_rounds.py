@@ -22,6 +22,7 @@ from coterie.continual.algorithm import F3CRec, State
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import ItemTable, LookBack, Profile
 from coterie.continual.settings import (
+    KDSettings,
     RegSettings,
     ReplaySettings,
     SPPSettings,
@@ -104,7 +105,8 @@ KD_MEMORY = {
 def test_distillation():
     """λ = .4 over N = 2: residuals gain .2 (σ - taught), for A (.05, -.05, 0), C (-.05, 0, 0)."""
     replay = ReplaySettings(2, 0.0, 0.4, "mean", "minus", "block-start")
-    items, users, scalars = play("kd", KD_MEMORY, (1, 0, 3), (0.0, 0.0), replay=replay)
+    changes = {"replay": replay, "kd": KDSettings(strength=0.4)}
+    items, users, scalars = play("kd", KD_MEMORY, (1, 0, 3), (0.0, 0.0), **changes)
     assert items == close(L + 0.1375, -L + 0.175, -0.375)
     assert users == close(1 - 0.225 * L, FT_USERS[1], 0.425 * L)
     assert scalars["f3crec/replay_size"] == pytest.approx(4 / 3)
@@ -113,7 +115,8 @@ def test_distillation():
 def test_distillation_as_printed():
     """Eq. 5 as printed: a sum, so twice as much, and without its minus sign, so away."""
     replay = ReplaySettings(2, 0.0, 0.4, "sum", "printed", "block-start")
-    items, users, _ = play("kd", KD_MEMORY, (1, 0, 3), (0.0, 0.0), replay=replay)
+    changes = {"replay": replay, "kd": KDSettings(strength=0.4)}
+    items, users, _ = play("kd", KD_MEMORY, (1, 0, 3), (0.0, 0.0), **changes)
     assert items == close(FT_ITEMS[0] + 0.1, FT_ITEMS[1] - 0.1, FT_ITEMS[2])
     assert users == close(FT_USERS[0] + 0.2 * L, FT_USERS[1], FT_USERS[2] - 0.1 * L)
 

@@ -11,7 +11,7 @@ from tests.continual.stream import BACKBONES, block_data, settings
 from coterie.continual.batches import draw_batches
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import ItemTable, LookBack
-from coterie.continual.settings import RegSettings, ReplaySettings, SPPSettings
+from coterie.continual.settings import KDSettings, RegSettings, ReplaySettings, SPPSettings
 from coterie.core import tree
 from coterie.core.seeding import Key
 
@@ -107,7 +107,7 @@ def test_fine_tuning(backbone):
 @pytest.mark.parametrize("method", ["kd", "f3crec-wo-arm", "f3crec", "f3crec-wo-itm"])
 def test_distillation(backbone, method, reduction, sign):
     replay = ReplaySettings(5, 0.02, 0.3, reduction, sign)
-    client, down, mine = make(method, backbone, replay=replay)
+    client, down, mine = make(method, backbone, replay=replay, kd=KDSettings(strength=0.45))
     teacher = [{name: value[u] for name, value in mine.best.items()} for u in range(6)]
 
     def soft(user):
@@ -120,7 +120,8 @@ def test_distillation(backbone, method, reduction, sign):
         draw = None
         if method in ("f3crec", "f3crec-wo-itm"):
             draw = lambda step: key.fold(step).uniform(5, dtype=torch.float64).tolist()  # noqa: E731
-        return naive.distillation(replay, listed, taught, draw)
+        weighted = replace(replay, lambda_kd=0.45) if method == "kd" else replay
+        return naive.distillation(weighted, listed, taught, draw)
 
     up = compare(client, down, mine, soft)
     old = BLOCKS > 0

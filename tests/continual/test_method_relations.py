@@ -15,6 +15,7 @@ from tests.continual.stream import (
 )
 
 from coterie.continual.settings import (
+    KDSettings,
     RegSettings,
     ReplaySettings,
     RLP2Settings,
@@ -28,7 +29,7 @@ NO_BLEND = TemporalMeanSettings(beta=0.0)
 NO_KD = replace(REPLAY, lambda_kd=0.0)
 SWITCHED_OFF = {
     "reg": {"reg": RegSettings(strength=0.0)},
-    "kd": {"replay": NO_KD},
+    "kd": {"kd": KDSettings(strength=0.0)},
     "rlp2": {"rlp2": RLP2Settings(strength=0.0, capacity=12)},
     "rlp2 without memory": {"rlp2": RLP2Settings(threshold=1.0, capacity=12)},
     "spp": {"spp": SPPSettings(strength=0.0, refresh=2)},

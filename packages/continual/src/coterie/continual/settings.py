@@ -66,7 +66,7 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """Adaptive replay memory on the client (section 4.2); KD uses all but epsilon."""
+    """Adaptive replay memory on the client (section 4.2); KD uses all but epsilon and lambda_kd."""
 
     top_n: int = 30
     """N, length of the list S_u of remembered items (Eq. 1)."""
@@ -100,6 +100,17 @@ class TemporalMeanSettings:
         at_least("temporal_mean.beta", self.beta, 0)
         if self.beta > 1:
             raise UserError(f"'temporal_mean.beta' must be at most 1, not {self.beta:g}")
+
+
+@dataclass(frozen=True)
+class KDSettings:
+    """The KD baseline: distillation on the whole list of remembered items, see ``replay``."""
+
+    strength: float = 0.1
+    """λ_KD, weight of distillation."""
+
+    def __post_init__(self) -> None:
+        at_least("kd.strength", self.strength, 0)
 
 
 @dataclass(frozen=True)
@@ -213,6 +224,7 @@ class Settings:
     model: ModelSettings = field(default_factory=ModelSettings)
     replay: ReplaySettings = field(default_factory=ReplaySettings)
     temporal_mean: TemporalMeanSettings = field(default_factory=TemporalMeanSettings)
+    kd: KDSettings = field(default_factory=KDSettings)
     reg: RegSettings = field(default_factory=RegSettings)
     rlp2: RLP2Settings = field(default_factory=RLP2Settings)
     spp: SPPSettings = field(default_factory=SPPSettings)

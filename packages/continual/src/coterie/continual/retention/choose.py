@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coterie.continual.backbones import Backbone
 from coterie.continual.retention.adaptive_replay import AdaptiveReplay
 from coterie.continual.retention.base import Retention
@@ -19,7 +21,10 @@ def make_retention(settings: Settings, backbone: Backbone) -> Retention:
             return Retention(backbone)
         case "reg":
             return Regularisation(backbone, settings.reg)
-        case "kd" | "f3crec-wo-arm":
+        case "kd":
+            own = replace(settings.replay, lambda_kd=settings.kd.strength)
+            return Distillation(backbone, own)
+        case "f3crec-wo-arm":
             return Distillation(backbone, settings.replay)
         case "rlp2":
             return ErrorMemory(backbone, settings.rlp2)

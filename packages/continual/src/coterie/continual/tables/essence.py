@@ -13,6 +13,7 @@ import coterie.continual.settings
 import coterie.core.settings
 from coterie.continual.readings import resolve
 from coterie.continual.settings import (
+    KDSettings,
     RegSettings,
     ReplaySettings,
     RLP2Settings,
@@ -27,7 +28,7 @@ from coterie.core.schema import values_of
 _READS: dict[str, set[str]] = {
     "ft": set(),
     "reg": {"reg"},
-    "kd": {"replay"},
+    "kd": {"replay", "kd"},
     "rlp2": {"rlp2"},
     "spp": {"spp"},
     "f3crec": {"replay", "temporal_mean"},
@@ -55,6 +56,7 @@ def essential(settings: Settings) -> Settings:
         # top_n is checked against the number of items even where nothing is replayed.
         "replay": ReplaySettings(top_n=1),
         "temporal_mean": TemporalMeanSettings(),
+        "kd": KDSettings(),
         "reg": RegSettings(),
         "rlp2": RLP2Settings(),
         "spp": SPPSettings(),
