@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from coterie.continual.algorithm import F3CRec
-from coterie.continual.block_data import BlockData
 from coterie.continual.client import ContinualClient
 from coterie.continual.readings import resolve
 from coterie.continual.settings import (
@@ -19,6 +18,7 @@ from coterie.continual.settings import (
 )
 from coterie.core import tree
 from coterie.core.cohort import Cohort
+from coterie.core.data.user_rows import UserRows
 from coterie.core.journal import Journal
 from coterie.core.privacy.ledger import Ledger
 from coterie.core.ragged import Ragged
@@ -62,7 +62,7 @@ def block_data(users):
     """Build a block from {user: (train, valid, test)}."""
     ids = sorted(users)
     parts = [Ragged.from_lists([users[u][k] for u in ids]) for k in range(3)]
-    return BlockData(torch.tensor(ids), *parts)
+    return UserRows(torch.tensor(ids), *parts)
 
 
 def make_stream(n_users=100, seed=0):

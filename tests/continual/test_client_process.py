@@ -7,10 +7,10 @@ import sys
 import pytest
 import torch
 
-from coterie.continual.block_data import BlockData
 from coterie.continual.client import make_client
 from coterie.continual.messages import EvaluationTable, ItemTable, LookBack
 from coterie.core.cohort import Cohort
+from coterie.core.data.user_rows import UserRows
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import serve
@@ -39,8 +39,8 @@ def blocks():
     nothing = Ragged.from_lists([[], [], []])
     held = Ragged.from_lists([[6], [], [2]])
     return [
-        BlockData(ids, Ragged.from_lists(first), held, nothing),
-        BlockData(ids, Ragged.from_lists(second), nothing, held),
+        UserRows(ids, Ragged.from_lists(first), held, nothing),
+        UserRows(ids, Ragged.from_lists(second), nothing, held),
     ]
 
 

@@ -14,10 +14,10 @@ from tests.continual.stream import (
     simulate,
 )
 
-from coterie.continual.block_data import BlockData
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import ItemTable, LookBack, Profile
 from coterie.core import tree
+from coterie.core.data.user_rows import UserRows
 from coterie.core.seeding import Key
 
 KEPT = {
@@ -65,7 +65,7 @@ def test_a_profile_holds_parameters_memory_and_a_count():
     assert set(KEPT) == {*METHODS, *ABLATIONS}
 
 
-def other_data(data: BlockData) -> BlockData:
+def other_data(data: UserRows) -> UserRows:
     """Other items for the same users."""
     users = {}
     for u, row in zip(data.ids.tolist(), data.train.tolists(), strict=True):

@@ -9,7 +9,6 @@ from tests.continual.test_chunks import cohort_of
 
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.batches import draw_batches
-from coterie.continual.block_data import BlockData
 from coterie.continual.messages import ItemTable
 from coterie.continual.settings import ModelSettings, Settings
 from coterie.core.aggregation import Sum
@@ -17,6 +16,7 @@ from coterie.core.data.blocks import temporal_blocks
 from coterie.core.data.catalogue import load
 from coterie.core.data.kcore import k_core
 from coterie.core.data.splits import split_block
+from coterie.core.data.user_rows import UserRows
 from coterie.core.seeding import Key
 from coterie.core.settings import EngineSettings
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.real_data
 def base_block(data_root):
     stream = temporal_blocks(k_core(load("ml-100k", root=str(data_root)), 10))
     parts = split_block(stream, stream.blocks[0], "random", 0)
-    return BlockData(parts.users, parts.train, parts.valid, parts.test), stream.blocks[0].n_items
+    return UserRows(parts.users, parts.train, parts.valid, parts.test), stream.blocks[0].n_items
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-10)])

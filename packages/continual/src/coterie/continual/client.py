@@ -10,7 +10,6 @@ from torch import Tensor
 
 from coterie.continual.backbones import make_backbone
 from coterie.continual.batches import Batches, draw_batches
-from coterie.continual.block_data import BlockData
 from coterie.continual.local_training import LocalTraining
 from coterie.continual.messages import (
     EvaluationTable,
@@ -26,6 +25,7 @@ from coterie.continual.retention.choose import make_retention
 from coterie.continual.settings import Settings
 from coterie.core import tree
 from coterie.core.client import Client, step
+from coterie.core.data.user_rows import UserRows
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.ragged import Ragged
 from coterie.core.schema import build
@@ -51,17 +51,17 @@ class ContinualClient(Client[Profile]):
         self.retention = make_retention(settings, self.backbone)
         self.dtype = getattr(torch, settings.engine.dtype)
 
-    def enrol(self, data: BlockData, key: Key) -> Profile:
+    def enrol(self, data: UserRows, key: Key) -> Profile:
         """Initialise Φ_u of new users (Algorithm 2, lines 2 and 7)."""
         params = self.backbone.start(key, self.settings.model.dim, self.dtype)
         blocks = torch.zeros(data.ids.numel(), dtype=torch.int64)
         return Profile(params, tree.clone(params), self.retention.empty(params), blocks)
 
-    def work(self, data: BlockData) -> Tensor:
+    def work(self, data: UserRows) -> Tensor:
         """Local samples of each user, ``(C,)``."""
         return data.train.lengths
 
-    def footprint(self, data: BlockData, down: Any) -> Tensor | None:
+    def footprint(self, data: UserRows, down: Any) -> Tensor | None:
         """Bytes of a user's score tables and samples, ``(C,)``."""
         if down is None:
             return None
@@ -73,7 +73,7 @@ class ContinualClient(Client[Profile]):
 
     @step
     def start_block(
-        self, down: LookBack, mine: Profile, data: BlockData, key: Key
+        self, down: LookBack, mine: Profile, data: UserRows, key: Key
     ) -> tuple[None, Profile]:
         """Look back at earlier blocks before training on a new one (Eq. 1)."""
         memory = self.retention.at_block_start(mine, down, data)
@@ -84,7 +84,7 @@ class ContinualClient(Client[Profile]):
 
     @step
     def update(
-        self, down: ItemTable, mine: Profile, data: BlockData, key: Key
+        self, down: ItemTable, mine: Profile, data: UserRows, key: Key
     ) -> tuple[ItemUpdate, Profile]:
         """Train locally: Algorithm 1, ClientUpdate(u, Q_g, t)."""
         mine = replace(mine, memory=self.retention.before_training(mine, down, data, key))
@@ -106,7 +106,7 @@ class ContinualClient(Client[Profile]):
 
     @step
     def evaluate(
-        self, down: EvaluationTable, mine: Profile, data: BlockData, key: Key
+        self, down: EvaluationTable, mine: Profile, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
         """Rank all items the user has not trained on in this block (section 5.1)."""
         testing = down.split == "test"
@@ -126,14 +126,14 @@ class ContinualClient(Client[Profile]):
 
     @step
     def keep_best(
-        self, down: None, mine: Profile, data: BlockData, key: Key
+        self, down: None, mine: Profile, data: UserRows, key: Key
     ) -> tuple[None, Profile]:
         """Keep the parameters of the round that was the best on validation so far."""
         return None, replace(mine, best=tree.clone(mine.params))
 
     @step
     def end_block(
-        self, down: ItemTable, mine: Profile, data: BlockData, key: Key
+        self, down: ItemTable, mine: Profile, data: UserRows, key: Key
     ) -> tuple[None, Profile]:
         """Carry parameters to the next block and note what is worth keeping of this one."""
         if self.settings.carry == "best":

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from coterie.continual.algorithm import F3CRec
-from coterie.continual.block_data import BlockData
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import ItemTable
 from coterie.continual.readings import resolve
@@ -18,6 +17,7 @@ from coterie.core.data.interactions import Interactions
 from coterie.core.data.kcore import k_core
 from coterie.core.data.names import default_core
 from coterie.core.data.splits import split_block
+from coterie.core.data.user_rows import UserRows
 from coterie.core.errors import UserError
 from coterie.core.federation import Federation
 from coterie.core.privacy.attack import AttackReport, attack_curve
@@ -56,7 +56,7 @@ class Experiment:
         return stream
 
     @cached_property
-    def blocks(self) -> list[BlockData]:
+    def blocks(self) -> list[UserRows]:
         """What the clients of each block may read."""
         return [self._block_data(block) for block in self.stream.blocks]
 
@@ -114,11 +114,11 @@ class Experiment:
             averages[f"test/average/{metric}"] = sum(values) / len(values)
         return dict(results) | averages
 
-    def _block_data(self, block: Block) -> BlockData:
+    def _block_data(self, block: Block) -> UserRows:
         data = self.settings.data
         order = data.base_order if block.index == 0 else data.block_order
         assert order is not None
         assert data.ties is not None
         seed = self.settings.seed if data.split_seed is None else data.split_seed
         parts = split_block(self.stream, block, order, seed, data.ties)
-        return BlockData(parts.users, parts.train, parts.valid, parts.test)
+        return UserRows(parts.users, parts.train, parts.valid, parts.test)

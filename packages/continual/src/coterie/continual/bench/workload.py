@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.continual.block_data import BlockData
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
 from coterie.core.data.catalogue import load
 from coterie.core.data.places import distinct_places
+from coterie.core.data.user_rows import UserRows
 from coterie.core.errors import UserError
 from coterie.core.ragged import Ragged
 from coterie.core.seeding import Key
@@ -32,7 +32,7 @@ class Workload:
     """
 
     name: str
-    blocks: list[BlockData]
+    blocks: list[UserRows]
     n_items: list[int]
 
 
@@ -62,7 +62,7 @@ def ml_100k_sized(name: str) -> Workload:
     return Workload(name, [base, later], [1136, 1146])
 
 
-def random_block(key: Key, ids: Tensor, n_items: int, n_interactions: int) -> BlockData:
+def random_block(key: Key, ids: Tensor, n_items: int, n_interactions: int) -> UserRows:
     """Different uniform items for each client; lengths are log-normal and add up roughly.
 
     Args:
@@ -76,7 +76,7 @@ def random_block(key: Key, ids: Tensor, n_items: int, n_interactions: int) -> Bl
     lengths.clamp_(3, n_items // 2)
     items = torch.cat(list(_items(key, ids, lengths, n_items)))
     nothing = Ragged.from_lengths(items[:0], torch.zeros_like(ids))
-    return BlockData(ids, Ragged.from_lengths(items, lengths), nothing, nothing)
+    return UserRows(ids, Ragged.from_lengths(items, lengths), nothing, nothing)
 
 
 def _items(key: Key, ids: Tensor, lengths: Tensor, n_items: int) -> Iterator[Tensor]:

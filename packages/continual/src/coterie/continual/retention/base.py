@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from coterie.continual.backbones import Backbone, Params
-from coterie.continual.block_data import BlockData
 from coterie.continual.local_training import ChooseReplay, Pull
 from coterie.continual.messages import ItemTable, LookBack, Profile
+from coterie.core.data.user_rows import UserRows
 from coterie.core.seeding import Key
 
 Memory = dict[str, Any]
@@ -30,7 +30,7 @@ class Retention:
         """Make the memory of newcomers."""
         return {}
 
-    def at_block_start(self, mine: Profile, down: LookBack, data: BlockData) -> Memory:
+    def at_block_start(self, mine: Profile, down: LookBack, data: UserRows) -> Memory:
         """Look back before training on a new block.
 
         Args:
@@ -40,7 +40,7 @@ class Retention:
         """
         return mine.memory
 
-    def before_training(self, mine: Profile, down: ItemTable, data: BlockData, key: Key) -> Memory:
+    def before_training(self, mine: Profile, down: ItemTable, data: UserRows, key: Key) -> Memory:
         """Bring the memory up to date before a round's local training.
 
         Args:

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from coterie.continual.backbones import Backbone, Params
-from coterie.continual.block_data import BlockData
 from coterie.continual.local_training import ChooseReplay, Replay
 from coterie.continual.messages import LookBack, Profile
 from coterie.continual.retention.base import Memory, Retention, score_items
 from coterie.continual.settings import ReplaySettings
+from coterie.core.data.user_rows import UserRows
 from coterie.core.metrics.ranking import top_k
 from coterie.core.seeding import Key
 
@@ -37,7 +37,7 @@ class Distillation(Retention):
         shape = (first.shape[0], self.settings.top_n)
         return {"items": torch.zeros(shape, dtype=torch.int64), "taught": first.new_zeros(shape)}
 
-    def at_block_start(self, mine: Profile, down: LookBack, data: BlockData) -> Memory:
+    def at_block_start(self, mine: Profile, down: LookBack, data: UserRows) -> Memory:
         """List S_u and the teacher's probabilities from θ_u of the last block (Eq. 1)."""
         assert down.items is not None
         scores = score_items(self.backbone, mine.best, down.items)

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from coterie.continual.backbones import Backbone, Params
-from coterie.continual.block_data import BlockData
 from coterie.continual.local_training import ChooseReplay, Replay
 from coterie.continual.messages import ItemTable, LookBack, Profile
 from coterie.continual.retention.base import Memory, Retention, score_items
 from coterie.continual.settings import SPPSettings
 from coterie.core import tree
+from coterie.core.data.user_rows import UserRows
 from coterie.core.ragged import Ragged
 from coterie.core.seeding import Key
 
@@ -83,7 +83,7 @@ class Proxies(Retention):
             "drawn": first.new_zeros(shape),
         }
 
-    def at_block_start(self, mine: Profile, down: LookBack, data: BlockData) -> Memory:
+    def at_block_start(self, mine: Profile, down: LookBack, data: UserRows) -> Memory:
         """List what each proxy ranks best; newcomers have no past self to list from."""
         assert down.slow is not None
         assert down.fast is not None
@@ -96,7 +96,7 @@ class Proxies(Retention):
             "fast": self._list(mine.memory["fast"], down.fast, own, mine.blocks > 1),
         }
 
-    def before_training(self, mine: Profile, down: ItemTable, data: BlockData, key: Key) -> Memory:
+    def before_training(self, mine: Profile, down: ItemTable, data: UserRows, key: Key) -> Memory:
         """Draw the items to be replayed from the lists and the student's current ranks."""
         due = down.round % self.settings.refresh == 0
         if not due or not bool((mine.memory["slow"]["listed"] > 0).any()):

@@ -15,13 +15,13 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
-from coterie.continual.block_data import BlockData
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
 from coterie.continual.tables.runs import RunResult
 from coterie.core.baselines.popularity import popularity
 from coterie.core.central import Central
 from coterie.core.data.pairs import EpochBatches, RankingChunks
+from coterie.core.data.user_rows import UserRows
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.models.mf import MF
 from coterie.core.optimizers import OptimizerSettings
@@ -136,7 +136,7 @@ def _model(experiment: Experiment, block: int, last: MF | None) -> MF:
     return model
 
 
-def _joined(blocks: list[BlockData], n_users: int) -> tuple[Tensor, Ragged]:
+def _joined(blocks: list[UserRows], n_users: int) -> tuple[Tensor, Ragged]:
     """Training items of all users over several blocks, each item once."""
     pairs = torch.cat(
         [torch.stack([data.ids[data.train.rows], data.train.values]) for data in blocks], dim=1

@@ -1,4 +1,4 @@
-"""A user's data of one block: all that a client may read while that block lasts."""
+"""Items of users who are clients: all that each of them may read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from coterie.core.ragged import Ragged
 
 
 @dataclass(frozen=True)
-class BlockData:
-    """Items of C users in the current block, split; nothing of earlier blocks is in here.
+class UserRows:
+    """Items of C users, split; in a stream, of the current block only.
 
     Attributes:
         ids: ``(C,)`` int64, ascending user numbers.
@@ -25,8 +25,8 @@ class BlockData:
     valid: Ragged
     test: Ragged
 
-    def take(self, index: Tensor) -> BlockData:
+    def take(self, index: Tensor) -> UserRows:
         """Data of the users at the positions ``index``, ``(K,)`` int64."""
-        return BlockData(
+        return UserRows(
             self.ids[index], self.train.take(index), self.valid.take(index), self.test.take(index)
         )
