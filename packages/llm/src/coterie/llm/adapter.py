@@ -1,0 +1,83 @@
+"""What a client trains of the shared network, as one flat row of a (K, d) matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.errors import UserError
+
+
+class Adapter:
+    """The trainable parameters of a network (LoRA, or all of it) as a flat row.
+
+    One frozen network serves all clients: before a client's turn its row is copied into these
+    parameters, afterwards it is read back, which costs two copies of d numbers.
+
+    Args:
+        named: names and parameters, in the order of the row.
+
+    Raises:
+        UserError: there is nothing to train.
+
+    Example:
+        >>> adapter = Adapter(nn.Linear(2, 1).named_parameters())
+        >>> adapter.load(torch.tensor([1.0, 2.0, 3.0]))
+        >>> adapter.row().tolist(), adapter.names
+        ([1.0, 2.0, 3.0], ['weight', 'bias'])
+    """
+
+    def __init__(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
+        chosen = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        if not chosen:
+            raise UserError("the adapter is empty: no parameter of the backbone is trainable")
+        self.names = [name for name, _ in chosen]
+        self.parameters = [parameter for _, parameter in chosen]
+        self._sizes = [parameter.numel() for parameter in self.parameters]
+
+    @property
+    def size(self) -> int:
+        """d, the length of a row."""
+        return sum(self._sizes)
+
+    def load(self, row: Tensor) -> None:
+        """Copy a row ``(d,)`` into the network.
+
+        Raises:
+            UserError: the row is of another length.
+        """
+        if row.shape != (self.size,):
+            raise UserError(
+                f"an adapter of {row.numel()} numbers does not fit the backbone, which has "
+                f"{self.size} trainable ones: use the backbone and LoRA settings it was made with"
+            )
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, self._shaped(row))
+
+    def row(self) -> Tensor:
+        """Copy the parameters out, ``(d,)`` float32 or float64."""
+        return self._flat(self.parameters)
+
+    def gradient(self) -> Tensor:
+        """Copy the gradients out, ``(d,)``; 0 where a parameter has none."""
+        return self._flat([torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters])
+
+    def clear(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def named_tensors(self, row: Tensor) -> dict[str, Tensor]:
+        """Give the parts of a row ``(d,)`` by name, shaped as in the network."""
+        return dict(zip(self.names, self._shaped(row), strict=True))
+
+    def _shaped(self, row: Tensor) -> list[Tensor]:
+        parts = row.split(self._sizes)
+        pairs = zip(parts, self.parameters, strict=True)
+        return [part.view_as(parameter) for part, parameter in pairs]
+
+    @staticmethod
+    def _flat(tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat([tensor.detach().flatten() for tensor in tensors])

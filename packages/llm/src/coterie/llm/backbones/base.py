@@ -1,0 +1,46 @@
+"""The one interface of all language models."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from coterie.core.ragged import Ragged
+from coterie.llm.data.examples import Examples
+
+
+class Backbone(nn.Module, ABC):
+    """A frozen network with one set of trainable parameters; the same object serves all clients.
+
+    Attributes:
+        n_items: number of items that can be recommended.
+        hidden: width h of what passes from layer to layer.
+    """
+
+    n_items: int
+    hidden: int
+
+    @property
+    @abstractmethod
+    def layers(self) -> nn.ModuleList:
+        """The N transformer layers, from the input up."""
+
+    @abstractmethod
+    def use_layers(self, layers: Sequence[nn.Module]) -> None:
+        """Run these layers in place of the present ones (how a model is split)."""
+
+    @abstractmethod
+    def loss(self, examples: Examples) -> Tensor:
+        """Mean training loss of a batch, ``()``."""
+
+    @abstractmethod
+    def scores(self, history: Ragged) -> Tensor:
+        """Score all items after each history, ``(n, n_items)`` float32, higher is better.
+
+        Called without gradients. A history without an item is allowed.
+        """
+
+    def prepare(self) -> None:
+        """Recompute what depends on the trainable parameters before scoring. Default: nothing."""

@@ -1,0 +1,1 @@
+"""Federated recommenders without a language model, as the paper compares."""

@@ -1,0 +1,1 @@
+"""Examples of next items, and how users are shared out among clients."""

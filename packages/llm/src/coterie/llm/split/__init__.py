@@ -1,0 +1,1 @@
+"""Split learning: some layers on the client, the others on the server."""
