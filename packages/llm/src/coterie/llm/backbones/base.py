@@ -35,6 +35,10 @@ class Backbone(nn.Module, ABC):
     def loss(self, examples: Examples) -> Tensor:
         """Mean training loss of a batch, ``()``."""
 
+    def pretraining_loss(self, examples: Examples) -> Tensor:
+        """Loss of a batch while all parameters are trained, ``()``. Default: `loss`."""
+        return self.loss(examples)
+
     @abstractmethod
     def scores(self, history: Ragged) -> Tensor:
         """Score all items after each history, ``(n, n_items)`` float32, higher is better.
