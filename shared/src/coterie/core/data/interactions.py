@@ -9,6 +9,8 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 
+TRAIN, VALID, TEST = range(3)
+
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
@@ -18,13 +20,17 @@ class Interactions:
         user: ``(n,)`` int64 user numbers, below ``n_users``.
         item: ``(n,)`` int64 item numbers, below ``n_items``.
         time: ``(n,)`` int64 in the source's own unit; only the order counts. A source without
-            times has the same number (0) in every row, see `require_time`.
+            times has the same number (0) in every row, see `require_time`; where ``split`` is
+            given, it is the position among the user's own interactions.
         rating: ``(n,)`` float32, all above 0, or None.
         user_names: original id of every user number.
         item_names: original id of every item number.
         titles: title of every item number, or None.
         genres: genres of every item number, or None.
         source: where the rows come from, for messages and reports.
+        split: ``(n,)`` int64, the parts that the source itself comes in (`TRAIN`, `VALID`,
+            `TEST`), or None for almost all sources.
+        brands: brand of every item number ("" where it is not known), or None.
     """
 
     user: Tensor  # (n,) int64
@@ -36,6 +42,8 @@ class Interactions:
     titles: list[str] | None
     genres: list[list[str]] | None
     source: str
+    split: Tensor | None = None  # (n,) int64
+    brands: list[str] | None = None
 
     def __len__(self) -> int:
         return self.user.numel()
@@ -53,12 +61,14 @@ class Interactions:
     def take(self, index: Tensor) -> Interactions:
         """Rows ``index`` (``(m,)`` int64 or ``(n,)`` bool), in that order; numbers stay."""
         rating = None if self.rating is None else self.rating[index]
+        split = None if self.split is None else self.split[index]
         return replace(
             self,
             user=self.user[index],
             item=self.item[index],
             time=self.time[index],
             rating=rating,
+            split=split,
         )
 
     def renumbered(self) -> Interactions:
@@ -73,6 +83,7 @@ class Interactions:
             item_names=[self.item_names[old] for old in items],
             titles=None if self.titles is None else [self.titles[old] for old in items],
             genres=None if self.genres is None else [self.genres[old] for old in items],
+            brands=None if self.brands is None else [self.brands[old] for old in items],
         )
 
     def require_time(self, purpose: str) -> Tensor:
@@ -82,8 +93,14 @@ class Interactions:
             purpose: what needs the times, as the beginning of the message.
 
         Raises:
-            UserError: if every row has the same time, as in a file without timestamps.
+            UserError: if every row has the same time, as in a file without timestamps, or the
+                source knows no more than the order of each user's interactions.
         """
+        if self.split is not None:
+            raise UserError(
+                f"{purpose} needs timestamps, and {self.source} has only the order of each user's "
+                "interactions: use a data set with timestamps"
+            )
         if len(self) and bool((self.time == self.time[0]).all()):
             raise UserError(
                 f"{purpose} needs timestamps, and {self.source} has none (all are "

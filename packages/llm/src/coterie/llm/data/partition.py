@@ -1,0 +1,175 @@
+"""Who is public, and which users make up a client."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from scipy import sparse
+from sklearn.cluster import KMeans
+from sklearn.decomposition import TruncatedSVD
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import normalize
+from torch import Tensor
+
+from coterie.core.errors import UserError
+from coterie.core.ragged import Ragged
+from coterie.core.seeding import Key
+from coterie.llm.data.split import GlobalSplit
+
+_STARTS = 10  # of k-means, of which the best is kept
+_PASSES = 7  # power iterations of the randomised SVD: exact to many digits at these sizes
+
+
+def public_users(split: GlobalSplit, share: float, key: Key) -> Tensor:
+    """Draw the users whose train items are public: neither clients nor evaluated.
+
+    Returns:
+        ``(m,)`` int64, ascending: ``share`` of the users with train items, rounded; a larger
+        share adds users and keeps those of a smaller one.
+
+    Raises:
+        UserError: if the share is not in [0, 1), or leaves nobody.
+    """
+    if not 0 <= share < 1:
+        raise UserError(f"the public share of users is {share:g}: choose 0 or more, below 1")
+    users = torch.nonzero(split.train.lengths > 0).flatten()
+    count = round(share * users.numel())
+    if count == users.numel():
+        raise UserError(f"a public share of {share:g} takes all {count} users: choose a lower one")
+    draw = key.fold("public").bits(users)
+    return users[torch.argsort(draw, stable=True)[:count]].sort().values
+
+
+def user_vectors(rows: Ragged, fit: Tensor, n_items: int, dim: int, key: Key) -> np.ndarray:
+    """Factorise the binary user-item matrix; vectors of users who are not in it are folded in.
+
+    A user's vector is the row of the matrix times the right singular vectors, which for the users
+    of the fit is U S of the truncated SVD.
+
+    Args:
+        rows: items of n users.
+        fit: ``(n,)`` bool, the users whose rows make up the factorised matrix.
+        n_items: number of items.
+        dim: number of singular vectors; fewer where the matrix is smaller.
+        key: of the start of the randomised SVD.
+
+    Returns:
+        ``(n, dim)`` float64.
+    """
+    ones = np.ones(rows.values.numel())
+    shape = (len(rows), n_items)
+    matrix = sparse.csr_matrix((ones, rows.values.numpy(), rows.offsets.numpy()), shape)
+    chosen = matrix[fit.numpy()]
+    svd = TruncatedSVD(min(dim, *chosen.shape), n_iter=_PASSES, random_state=key.seed())
+    return np.asarray(svd.fit(chosen).transform(matrix))
+
+
+def cluster_users(
+    split: GlobalSplit,
+    users: Tensor,
+    n_clients: int,
+    n_items: int,
+    key: Key,
+    dim: int = 16,
+    normalised: bool = True,
+) -> Tensor:
+    """Share users out among clients by k-means over their matrix-factorisation vectors.
+
+    The matrix of the users' train items is factorised. A user without any is placed by validation
+    items, which for such a user are nobody's targets: validation asks users with train items only.
+
+    Args:
+        split: of the interactions.
+        users: ``(m,)`` int64, those to share out, each with a train or validation item.
+        n_clients: number of clients K.
+        n_items: number of items.
+        key: of the SVD's and k-means' starts.
+        dim: length of the vectors.
+        normalised: bring the vectors to length 1, so that tastes count and not activity.
+
+    Returns:
+        ``(m,)`` int64, the client of each user; client 0 has the most users, and none is empty.
+
+    Raises:
+        UserError: if there are more clients than users, or than users that can be told apart.
+    """
+    if not 1 <= n_clients <= users.numel():
+        raise UserError(
+            f"{n_clients} clients for {users.numel()} users: choose 1 to {users.numel()} clients"
+        )
+    train, valid = split.train.take(users), split.valid.take(users)
+    fit = train.lengths > 0
+    if not bool(fit.any()):
+        raise UserError("no user outside the public share has a train item: lower that share")
+    alone = torch.where(fit, 0, valid.lengths)
+    kept = fit.logical_not()[valid.rows]
+    fold_in = Ragged.from_lengths(valid.values[kept], alone)
+    rows = Ragged.from_pairs(
+        torch.cat([train.rows, fold_in.rows]), torch.cat([train.values, fold_in.values]), len(train)
+    )
+    vectors = user_vectors(rows, fit, n_items, dim, key.fold("svd"))
+    if normalised:
+        vectors = normalize(vectors)
+    return _by_size(_k_means(vectors, n_clients, key.fold("k-means")), n_clients)
+
+
+def few_shot(sizes: Sequence[int], shots: int | None, key: Key) -> list[Tensor]:
+    """Draw examples over all clients without replacement, so that each has its share by chance.
+
+    Args:
+        sizes: number of examples of each client.
+        shots: how many to draw in total; all if None or more than there are.
+        key: a larger number of shots adds examples and keeps those of a smaller one.
+
+    Returns:
+        Positions of the examples that each client keeps, ascending.
+
+    Raises:
+        UserError: if ``shots`` is below 1.
+
+    Example:
+        >>> kept = few_shot([3, 0, 5], 4, Key.from_seed(0))
+        >>> sum(len(part) for part in kept), len(kept[1])
+        (4, 0)
+    """
+    if shots is not None and shots < 1:
+        raise UserError(
+            f"few-shot training with {shots} examples: choose 1 or more"
+        )
+    lengths = torch.tensor(list(sizes), dtype=torch.int64)
+    total = int(lengths.sum())
+    draw = key.fold("few-shot").bits(torch.arange(total))
+    chosen = torch.argsort(draw, stable=True)[:shots].sort().values
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths)[chosen]
+    starts = lengths.cumsum(0) - lengths
+    within = Ragged.from_pairs(owner, chosen - starts[owner], len(lengths))
+    return list(torch.split(within.values, within.lengths.tolist()))
+
+
+def _k_means(vectors: np.ndarray, n_clients: int, key: Key) -> Tensor:
+    with warnings.catch_warnings():
+        # Its case, fewer distinct vectors than clusters, is refused below in our words.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = KMeans(n_clients, n_init=_STARTS, random_state=key.seed()).fit(vectors)
+    return torch.from_numpy(model.labels_.astype(np.int64))
+
+
+def _by_size(label: Tensor, n_clients: int) -> Tensor:
+    """Number the clusters anew, the largest first; those of one size by their first user."""
+    sizes = torch.bincount(label, minlength=n_clients)
+    found = int((sizes > 0).sum())
+    if found < n_clients:
+        raise UserError(
+            f"{n_clients} clients, but k-means tells only {found} groups of users apart: "
+            f"choose at most {found} clients"
+        )
+    first = torch.full((n_clients,), label.numel())
+    first.scatter_reduce_(0, label, torch.arange(label.numel()), "amin")
+    order = torch.argsort(first)
+    order = order[torch.argsort(sizes[order], descending=True, stable=True)]
+    number = torch.empty_like(order)
+    number[order] = torch.arange(n_clients)
+    return number[label]

@@ -1,0 +1,80 @@
+"""Examples and queries of users, made from a split."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import UserError
+from coterie.core.ragged import Ragged
+from coterie.llm.data.examples import Examples, Queries
+from coterie.llm.data.split import GlobalSplit
+
+
+def training_examples(
+    rows: Ragged, max_history: int = 10, stride: int = 1
+) -> tuple[Examples, Tensor]:
+    """Make the examples of next items of every user.
+
+    The targets of a user with n items are at the positions min(max_history, n - 1) to n - 1, or
+    every ``stride``-th of them counted back from the last; the history is what comes right before,
+    up to ``max_history`` items. So a user with at most ``max_history`` + 1 items gives one
+    example, and one with fewer than 2 none.
+
+    Args:
+        rows: one row a user, items in order of time.
+        max_history: longest history.
+        stride: distance between two targets of a user; 1 in the paper.
+
+    Returns:
+        The examples by ascending user and position, and the user of each, ``(n,)`` int64.
+
+    Example:
+        >>> examples, user = training_examples(Ragged.from_lists([[5, 6, 7, 8], [9]]), 2)
+        >>> examples.history.tolists(), examples.target.tolist(), user.tolist()
+        ([[5, 6], [6, 7]], [7, 8], [0, 0])
+    """
+    if max_history < 1 or stride < 1:
+        raise UserError(
+            f"a history of {max_history} items and a stride of {stride}: both must be at least 1"
+        )
+    last = rows.lengths - 1
+    count = torch.where(last < 1, 0, (last - last.clamp(max=max_history)) // stride + 1)
+    user = torch.repeat_interleave(torch.arange(len(rows)), count)
+    place = Ragged.from_lengths(user, count).positions
+    position = last[user] - stride * (count[user] - 1 - place)
+    target = rows.offsets[user] + position
+    history = _slices(rows.values, target, position.clamp(max=max_history))
+    return Examples(history, rows.values[target]), user
+
+
+def evaluation_queries(
+    split: GlobalSplit, part: Literal["valid", "test"], max_history: int = 10
+) -> Queries:
+    """Ask for the items that users touched in a part, by what they had before it.
+
+    What a user had is train, for the test also validation. Left out are users who had nothing, and
+    those who touched nothing in the part.
+    """
+    if part == "valid":
+        return _queries(split.train, split.valid, max_history)
+    return _queries(split.before_test(), split.test, max_history)
+
+
+def newest(rows: Ragged, max_history: int) -> Ragged:
+    """Keep the last ``max_history`` items of every row."""
+    return _slices(rows.values, rows.offsets[1:], rows.lengths.clamp(max=max_history))
+
+
+def _queries(seen: Ragged, targets: Ragged, max_history: int) -> Queries:
+    user = torch.nonzero((seen.lengths > 0) & (targets.lengths > 0)).flatten()
+    seen = seen.take(user)
+    return Queries(user, newest(seen, max_history), seen, targets.take(user))
+
+
+def _slices(values: Tensor, end: Tensor, lengths: Tensor) -> Ragged:
+    """Rows ``values[end - lengths:end]``, copied into a new Ragged."""
+    places = Ragged.from_lengths((end - lengths).repeat_interleave(lengths), lengths)
+    return Ragged(values[places.values + places.positions], places.offsets)

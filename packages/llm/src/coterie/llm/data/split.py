@@ -1,0 +1,125 @@
+"""Train, validation and test by one point in time for all users (PPLR, section 4.1.1)."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.core.data.interactions import TEST, TRAIN, VALID, Interactions
+from coterie.core.errors import UserError
+from coterie.core.ragged import Ragged
+from coterie.core.seeding import Key
+
+_PARTS = {TRAIN: "training", VALID: "validation", TEST: "test"}
+
+
+@dataclass(frozen=True)
+class GlobalSplit:
+    """Items of all users before, between and after the two cuts.
+
+    No item is twice in a row, nor in two parts of the same user.
+
+    Attributes:
+        train: one row a user number, item numbers in order of time; may be empty.
+        valid: the same between the cuts.
+        test: the same after the second cut.
+    """
+
+    train: Ragged
+    valid: Ragged
+    test: Ragged
+
+    @property
+    def n_users(self) -> int:
+        """Number of user numbers, those without an item in some part included."""
+        return len(self.train)
+
+    def before_test(self) -> Ragged:
+        """Items of train and validation, one row a user, in order of time."""
+        rows = torch.cat([self.train.rows, self.valid.rows])
+        return Ragged.from_pairs(
+            rows, torch.cat([self.train.values, self.valid.values]), self.n_users
+        )
+
+    def describe(self) -> dict[str, int]:
+        """Count users and interactions, and who can be evaluated, for the data table.
+
+        Returns:
+            ``users`` and ``items`` with an interaction, ``train``, ``valid`` and ``test``
+            interactions, users ``evaluated`` in the test, users of the test
+            ``without_history``, and users with a history ``without_targets``.
+        """
+        parts = (self.train, self.valid, self.test)
+        known = self.before_test().lengths > 0
+        wanted = self.test.lengths > 0
+        return {
+            "users": int((known | wanted).sum()),
+            "items": torch.cat([part.values for part in parts]).unique().numel(),
+            "train": self.train.values.numel(),
+            "valid": self.valid.values.numel(),
+            "test": self.test.values.numel(),
+            "evaluated": int((known & wanted).sum()),
+            "without_history": int((~known & wanted).sum()),
+            "without_targets": int((known & ~wanted).sum()),
+        }
+
+
+def global_split(interactions: Interactions, key: Key) -> GlobalSplit:
+    """Cut all interactions at the 80 % and the 90 % quantile of time.
+
+    An item that a user touches several times counts once, at its first time, before the cuts are
+    made. Interactions of the same time are in a random order which depends on ``key`` and on the
+    original ids, not on the order of the file. Where the source comes in parts of its own
+    (``Interactions.split``), these are kept.
+
+    Raises:
+        UserError: without timestamps, or if a part would be empty.
+    """
+    order = _in_time(interactions, key)
+    order = order[_first_of_pair(interactions, order)]
+    n = order.numel()
+    if interactions.split is None:
+        place = torch.arange(n)
+        part = (place >= n * 8 // 10).long() + (place >= n * 9 // 10)
+    else:
+        part = interactions.split[order]
+    user, item = interactions.user[order], interactions.item[order]
+    for number, name in _PARTS.items():
+        if not bool((part == number).any()):
+            raise UserError(
+                f"{interactions.source} has only {n} interactions, none of them for the {name} "
+                "part: use more data, or a smaller --data.min_interactions"
+            )
+    return GlobalSplit(
+        *(
+            Ragged.from_pairs(user[part == number], item[part == number], interactions.n_users)
+            for number in _PARTS
+        )
+    )
+
+
+def _in_time(interactions: Interactions, key: Key) -> Tensor:
+    """Rows in order of time, ``(n,)`` int64; those of the same time at random."""
+    time = interactions.time
+    if interactions.split is None:
+        time = interactions.require_time("the split by global time")
+    users, items = _hashes(interactions.user_names), _hashes(interactions.item_names)
+    draw = key.fold("ties").fold(users).take(interactions.user).bits(items[interactions.item])
+    order = torch.argsort(draw, stable=True)
+    return order[torch.argsort(time[order], stable=True)]
+
+
+def _hashes(names: list[str]) -> Tensor:
+    return torch.tensor([zlib.crc32(name.encode()) for name in names], dtype=torch.int64)
+
+
+def _first_of_pair(interactions: Interactions, order: Tensor) -> Tensor:
+    """Ascending places in ``order`` of the first row of every (user, item)."""
+    pair = (interactions.user * interactions.n_items + interactions.item)[order]
+    ordered, place = torch.sort(pair, stable=True)
+    new = torch.ones_like(ordered, dtype=torch.bool)
+    new[1:] = ordered[1:] != ordered[:-1]
+    return place[new].sort().values
