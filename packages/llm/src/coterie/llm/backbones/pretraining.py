@@ -15,6 +15,7 @@ from coterie.core.seeding import Key
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.data.examples import Examples
+from coterie.llm.data.sequences import thinned
 
 _CLIP = 1.0  # gradient norm; from a random start the first steps would else overshoot
 
@@ -44,6 +45,7 @@ def pretrain(
     held_out: Examples,
     settings: PretrainSettings,
     key: Key,
+    max_history: int | None = None,
 ) -> PretrainReport:
     """Train all parameters by AdamW; keep those with the lowest held-out loss.
 
@@ -56,6 +58,7 @@ def pretrain(
         held_out: examples of other users of the public slice.
         settings: budget and rates.
         key: of everything random.
+        max_history: of longer histories so many items are drawn anew in every step.
 
     Raises:
         UserError: there is nothing to train on, or the loss is not finite.
@@ -71,6 +74,8 @@ def pretrain(
     step = 0
     keeper.look(step)
     for step, batch in _batches(examples, settings, key):
+        if max_history is not None:
+            batch = thinned(batch, max_history, key.fold("history", step))
         for group in optimizer.param_groups:
             group["lr"] = settings.lr * _rate(step, settings)
         backbone.train()

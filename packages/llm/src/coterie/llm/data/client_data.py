@@ -94,8 +94,9 @@ class FederatedData:
         """
         if self.interactions.titles is None:
             raise UserError(
-                f"{self.interactions.source} has no titles: use backbone tiny-item, or a data set "
-                "with titles (for a file of yours, name the column by --data.columns title=COLUMN)"
+                f"{self.interactions.source} has no titles: put the data set's file of titles "
+                "there, name the column of a file of yours by --data.columns title=COLUMN, or use "
+                "the backbone tiny-item"
             )
         return self.interactions.titles
 
@@ -105,10 +106,21 @@ class FederatedData:
         split = self.split
         return UserRows(ids, split.train.take(ids), split.valid.take(ids), split.test.take(ids))
 
+    def idle_clients(self) -> list[int]:
+        """List the clients that have users but nothing to train on, in order to say so."""
+        return [client for client, part in enumerate(self.clients.train) if not len(part)]
+
     def describe(self) -> dict[str, int]:
-        """Count the whole data set, for the data table; see `GlobalSplit.describe`."""
+        """Count the whole data set, for the data table.
+
+        Returns:
+            What `GlobalSplit.describe` gives, ``valid_users`` and ``test_users`` who are evaluated
+            in some client, ``public_users``, and the examples to pre-train on and held out.
+        """
         return {
             **self.split.describe(),
+            "valid_users": sum(map(len, self.clients.valid)),
+            "test_users": sum(map(len, self.clients.test)),
             "public_users": int((self.client_of == PUBLIC).sum()),
             "public_examples": len(self.public.train),
             "held_out_examples": len(self.public.held_out),
@@ -139,6 +151,7 @@ def build(
     *,
     max_history: int = 10,
     stride: int = 1,
+    span: int | None = None,
     shots: int | None = None,
     public_share: float = 0.2,
     held_out_share: float = 0.1,
@@ -154,6 +167,7 @@ def build(
             drawn under a key of their own.
         max_history: longest history of examples and queries.
         stride: see `coterie.llm.data.sequences.training_examples`.
+        span: see there.
         shots: training examples of all clients together; None for all.
         public_share: of the users with train items.
         held_out_share: of the public users with examples.
@@ -167,7 +181,7 @@ def build(
     client_of = _share_out(
         split, n_clients, interactions.n_items, key, public_share, dim, normalised
     )
-    examples, owner = training_examples(split.train, max_history, stride)
+    examples, owner = training_examples(split.train, max_history, stride, span)
     queries = [evaluation_queries(split, part, max_history) for part in ("valid", "test")]
     ids = torch.arange(n_clients)
     of_client = [torch.nonzero(client_of[owner] == client).flatten() for client in ids]

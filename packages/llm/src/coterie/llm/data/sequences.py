@@ -9,24 +9,26 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.ragged import Ragged
+from coterie.core.seeding import Key
 from coterie.llm.data.examples import Examples, Queries
 from coterie.llm.data.split import GlobalSplit
 
 
 def training_examples(
-    rows: Ragged, max_history: int = 10, stride: int = 1
+    rows: Ragged, max_history: int = 10, stride: int = 1, span: int | None = None
 ) -> tuple[Examples, Tensor]:
     """Make the examples of next items of every user.
 
     The targets of a user with n items are at the positions min(max_history, n - 1) to n - 1, or
     every ``stride``-th of them counted back from the last; the history is what comes right before,
-    up to ``max_history`` items. So a user with at most ``max_history`` + 1 items gives one
+    up to ``span`` items. So a user with at most ``max_history`` + 1 items gives one
     example, and one with fewer than 2 none.
 
     Args:
         rows: one row a user, items in order of time.
-        max_history: longest history.
+        max_history: most items of a history that a backbone reads.
         stride: distance between two targets of a user; 1 in the paper.
+        span: longest history, of which `thinned` draws ``max_history`` items; default the same.
 
     Returns:
         The examples by ascending user and position, and the user of each, ``(n,)`` int64.
@@ -46,7 +48,7 @@ def training_examples(
     place = Ragged.from_lengths(user, count).positions
     position = last[user] - stride * (count[user] - 1 - place)
     target = rows.offsets[user] + position
-    history = _slices(rows.values, target, position.clamp(max=max_history))
+    history = _slices(rows.values, target, position.clamp(max=span or max_history))
     return Examples(history, rows.values[target]), user
 
 
@@ -61,6 +63,23 @@ def evaluation_queries(
     if part == "valid":
         return _queries(split.train, split.valid, max_history)
     return _queries(split.before_test(), split.test, max_history)
+
+
+def thinned(examples: Examples, keep: int, key: Key) -> Examples:
+    """Draw ``keep`` items of every longer history, in their order.
+
+    Short sequences that leave items out are more of the same data for a small backbone: in one
+    sitting the order of neighbours means little.
+    """
+    history = examples.history
+    if int(history.lengths.max()) <= keep if len(history) else True:
+        return examples
+    number = torch.arange(history.values.numel())
+    drawn = torch.argsort(key.bits(number), stable=True)
+    drawn = drawn[torch.argsort(history.rows[drawn], stable=True)]  # by row, at random within
+    chosen = drawn[history.positions < keep].sort().values
+    kept = Ragged.from_lengths(history.values[chosen], history.lengths.clamp(max=keep))
+    return Examples(kept, examples.target)
 
 
 def newest(rows: Ragged, max_history: int) -> Ragged:

@@ -1,0 +1,191 @@
+"""PPLR, Algorithm 1: the server half, for PPLR and the federated methods it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from coterie.core.cohort import Cohort, PerClient, Replies
+from coterie.core.metrics.clients import imbalance
+from coterie.core.seeding import Key
+from coterie.core.server import Decision, Server
+from coterie.llm.messages import Adapters, Candidate, Split
+from coterie.llm.mixing import (
+    attention,
+    dynamic_weights,
+    mix,
+    row_normalised,
+    softened_losses,
+    warm_up,
+)
+from coterie.llm.settings import Settings
+
+MEASURES = {
+    "recall@10": "recall10",
+    "recall@20": "recall20",
+    "ndcg@10": "ndcg10",
+    "ndcg@20": "ndcg20",
+}
+
+
+@dataclass(frozen=True)
+class State:
+    """What the server knows.
+
+    Attributes:
+        rows: ``(K, d)`` adapter R_c of every client.
+        best: the same at the best validation round.
+        round: t, rounds done.
+        best_score: validation Recall@10 of ``best``.
+        best_round: its round, from 1.
+    """
+
+    rows: Tensor
+    best: Tensor
+    round: int = 0
+    best_score: float = -1.0
+    best_round: int = 0
+
+
+class PPLR(Server[State]):
+    """Federated recommendation with one adapter a client on a shared frozen backbone.
+
+    Args:
+        settings: with the reading's choices resolved.
+        n_clients: K.
+        start: ``(d,)`` the adapter that all clients start from. With starts of their own the mean
+            of two low-rank adapters would be the mean of two different bases.
+    """
+
+    def __init__(self, settings: Settings, n_clients: int, start: Tensor) -> None:
+        self.settings, self.n_clients, self.start = settings, n_clients, start
+
+    def begin(self, key: Key) -> State:
+        """Give every client the common adapter."""
+        rows = self.start.expand(self.n_clients, -1).clone()
+        return State(rows, rows)
+
+    def start_block(self, state: State, block: int, cohort: Cohort, key: Key) -> State:
+        """Enrol the clients."""
+        cohort.enrol()
+        return state
+
+    def round(self, state: State, cohort: Cohort, key: Key) -> State:
+        """One communication round, then validation."""
+        selected = cohort.sample(self.settings.participation, key.fold("sample"))
+        replies = self._train(state, selected)  # lines 4 to 9
+        state = replace(self._aggregate(state, replies, cohort), round=state.round + 1)
+        return self._validate(state, cohort)
+
+    def test(self, state: State, cohort: Cohort) -> None:
+        """Test the best round on all clients."""
+        self._measure(state.best, cohort, "test")
+
+    def end_block(self, state: State, cohort: Cohort, key: Key) -> State:
+        """Test the best round."""
+        self.test(state, cohort)
+        cohort.journal.scalar("test/best_round", state.best_round)
+        return state
+
+    def stop(self, state: State, history: Sequence[dict[str, float]]) -> Decision:
+        """End after T rounds or ``patience`` rounds without a better validation."""
+        waited = state.round - state.best_round
+        done = state.round >= self.settings.rounds or waited >= self.settings.patience
+        return "block" if done else "go"
+
+    def _train(self, state: State, cohort: Cohort) -> Replies:
+        """Let clients train their adapters; those that fail keep the ones they have."""
+        rows = [Adapters(state.rows[c : c + 1], state.round) for c in cohort.ids.tolist()]
+        return cohort.ask("update", PerClient(rows))
+
+    def _aggregate(self, state: State, replies: Replies, cohort: Cohort) -> State:
+        """Mix the trained adapters, each client in its own way (lines 11 to 16)."""
+        if not replies.ids.numel():  # nobody answered
+            return state
+        trained, losses, sizes = (
+            torch.cat([getattr(up, name) for up in replies.up])
+            for name in ("row", "loss", "examples")
+        )
+        self._report_training(cohort, replies.ids, losses, sizes)
+        changes = trained - state.rows[replies.ids]
+        weights = self._weights(trained, changes, losses, sizes, state.round, replies.ids, cohort)
+        rows = state.rows.clone()
+        rows[replies.ids] = mix(trained, weights)  # lines 14 to 16, from one snapshot
+        return replace(state, rows=rows)
+
+    def _weights(
+        self,
+        trained: Tensor,
+        changes: Tensor,
+        losses: Tensor,
+        sizes: Tensor,
+        round: int,
+        ids: Tensor,
+        cohort: Cohort,
+    ) -> Tensor:
+        """Aggregation weights of every client, ``(K, K)``, rows sum to 1."""
+        method, how = self.settings.method, self.settings.mixing
+        everybody = torch.ones(len(ids), len(ids))
+        if method == "local":
+            return torch.eye(len(ids))
+        if method in ("fedavg", "fedprox", "central"):
+            return row_normalised(everybody, sizes)
+        compared = changes if how.similarity_on == "updates" else trained
+        s = attention(compared, how.similarity or "shifted")  # line 12, Eq. 2 and 3
+        p = softened_losses(losses.where(sizes > 0, -torch.inf), how.tau)
+        w = warm_up(p, round, how.alpha, how.beta, how.exponent or "paper")  # line 13, Eq. 4
+        self._report_mixing(cohort, ids, s, p, w)
+        if method == "pplr-heating":
+            s = everybody
+        if method == "pplr-attention":
+            w = torch.ones_like(w)
+        weights = dynamic_weights(s * (sizes > 0), w)  # Eq. 5; who has no data teaches nobody
+        return row_normalised(weights, sizes if how.size_weighted else None)
+
+    def _validate(self, state: State, cohort: Cohort) -> State:
+        score = self._measure(state.rows, cohort, "valid")
+        if score > state.best_score:
+            return replace(state, best=state.rows, best_score=score, best_round=state.round)
+        return state
+
+    def _measure(self, rows: Tensor, cohort: Cohort, split: Split) -> float:
+        """Enter the quality on all clients into the journal; return the overall Recall@10."""
+        asked = [Candidate(rows[c : c + 1], split) for c in cohort.ids.tolist()]
+        replies = cohort.ask("evaluate", PerClient(asked))
+        if not replies.ids.numel():
+            return -1.0
+        prefix, journal = "test" if split == "test" else "eval", cohort.journal
+        users = torch.cat([up.users for up in replies.up])
+        found = {}
+        for name, field in MEASURES.items():
+            values = torch.cat([getattr(up, field) for up in replies.up])
+            found[name] = _weighted_mean(values, users)
+            journal.scalar(f"{prefix}/{name}", found[name])
+            journal.per_client(f"{prefix}/{name}", replies.ids, values)
+            if name == "recall@10":
+                inequality = imbalance(values)
+        journal.scalar("pplr/imbalance" if split == "valid" else "test/imbalance", inequality)
+        return found["recall@10"]
+
+    def _report_training(self, cohort: Cohort, ids: Tensor, losses: Tensor, sizes: Tensor) -> None:
+        cohort.journal.scalar("fed/clients", ids.numel())
+        cohort.journal.scalar("fed/loss", _weighted_mean(losses.double(), sizes))
+        cohort.journal.per_client("fed/loss", ids, losses)
+
+    def _report_mixing(self, cohort: Cohort, ids: Tensor, s: Tensor, p: Tensor, w: Tensor) -> None:
+        """Show what the strategy does: s to the peers on average, p and w of every client."""
+        peers = max(len(ids) - 1, 1)
+        to_peers = (s.sum(1) - s.diagonal()) / peers
+        for name, values in (("similarity", to_peers), ("difficulty", p), ("warmup", w)):
+            cohort.journal.scalar(f"pplr/{name}", values.mean())
+            cohort.journal.per_client(f"pplr/{name}", ids, values)
+
+
+def _weighted_mean(values: Tensor, weights: Tensor) -> float:
+    """Mean over clients with a value; NaN without any."""
+    known = ~values.isnan() & (weights > 0)
+    total = weights[known].sum()
+    return float((values[known] * weights[known]).sum() / total) if total else float("nan")

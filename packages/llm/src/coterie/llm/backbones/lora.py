@@ -1,0 +1,74 @@
+"""LoRA through peft: the part of a frozen model that clients train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from coterie.core.errors import UserError
+from coterie.core.seeding import Key
+from coterie.llm.backbones.text_settings import LoraSettings
+
+
+def add_lora(model: nn.Module, settings: LoraSettings, targets: tuple[str, ...], key: Key) -> None:
+    """Add LoRA to a model in place and freeze everything else (Hu et al. 2022).
+
+    Args:
+        model: any module.
+        settings: rank, scale and dropout.
+        targets: names of the linear modules that get a pair of factors.
+        key: of the random factor A; B starts at 0, so the model's output is unchanged.
+
+    Raises:
+        UserError: no module has one of these names.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    if missing := [target for target in targets if target not in names]:
+        raise UserError(
+            f"the model has no module named {missing[0]!r} for LoRA: name its linear modules by "
+            "--lora.targets"
+        )
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,  # type: ignore[arg-type]  # peft takes floats too
+        lora_dropout=settings.dropout,
+        target_modules=list(targets),
+        bias="none",
+    )
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with key.fold("lora").torch_rng():
+        inject_adapter_in_model(config, model)
+
+
+@contextmanager
+def base_model(model: nn.Module) -> Iterator[None]:
+    """Switch LoRA off inside the block, so that the model is the frozen one.
+
+    A module that stands for layers elsewhere can take part: if it has an attribute
+    ``adapters_enabled``, this is False inside the block.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    adapted = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    remote = [module for module in model.modules() if hasattr(module, "adapters_enabled")]
+    # peft's switch also unfreezes what it switches on.
+    trained = [(p, p.requires_grad) for module in adapted for p in module.parameters()]
+    try:
+        _switch(adapted, remote, False)
+        yield
+    finally:
+        _switch(adapted, remote, True)
+        for parameter, requires_grad in trained:
+            parameter.requires_grad_(requires_grad)
+
+
+def _switch(adapted: list, remote: list, on: bool) -> None:
+    for module in adapted:
+        module.enable_adapters(on)
+    for module in remote:
+        module.adapters_enabled = on

@@ -1,0 +1,114 @@
+"""`tiny-item`: a small Llama whose tokens are the items; needs no text and no download."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from coterie.core.ragged import Ragged
+from coterie.core.seeding import Key
+from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.lora import add_lora
+from coterie.llm.backbones.text_settings import LoraSettings
+from coterie.llm.data.examples import Examples
+
+_ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_IGNORED = -100  # the label that cross_entropy leaves out
+
+
+class TinyItem(Backbone):
+    """A Llama with one token an item, a start token and a padding token; input and output tied.
+
+    Every position of a sequence is trained to predict the next one, the history as well as the
+    target.
+
+    Args:
+        n_items: number of items; the start token is ``n_items``, padding ``n_items + 1``.
+        width: hidden size h.
+        layers: number N of decoder layers.
+        heads: attention heads.
+        context: most items of a history; older ones are not read.
+        key: of the first parameters.
+
+    Example:
+        >>> model = TinyItem(5, width=8, layers=1, heads=2, context=10, key=Key.from_seed(0))
+        >>> model.scores(Ragged.from_lists([[0, 3], []])).shape
+        torch.Size([2, 5])
+    """
+
+    def __init__(
+        self, n_items: int, *, width: int, layers: int, heads: int, context: int, key: Key
+    ) -> None:
+        super().__init__()
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        self.n_items, self.hidden, self.context = n_items, width, context
+        self._start, self._pad = n_items, n_items + 1
+        config = LlamaConfig(
+            vocab_size=n_items + 2,
+            hidden_size=width,
+            intermediate_size=4 * width,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            max_position_embeddings=context + 2,
+            tie_word_embeddings=True,
+            pad_token_id=self._pad,
+            bos_token_id=self._start,
+            eos_token_id=None,
+        )
+        with key.fold("tiny-item").torch_rng():
+            self.model: Any = LlamaForCausalLM(config)
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The decoder layers, from the input up."""
+        return self.model.model.layers
+
+    def use_layers(self, layers: Sequence[nn.Module]) -> None:
+        """Run these layers in place of the present ones."""
+        self.model.model.layers = nn.ModuleList(layers)
+        self.model.config.num_hidden_layers = len(layers)
+
+    def add_lora(self, settings: LoraSettings, key: Key) -> None:
+        """Add LoRA, by default to all linear layers, and freeze everything else."""
+        add_lora(self.model, settings, settings.targets or _ALL_LINEAR, key)
+
+    def loss(self, examples: Examples) -> Tensor:
+        """Mean cross entropy of the next item over all positions, ``()``."""
+        n = len(examples)
+        target = Ragged.from_lengths(examples.target, torch.ones(n, dtype=torch.int64))
+        rows = Ragged.from_pairs(
+            torch.cat([examples.history.rows, target.rows]),
+            torch.cat([examples.history.values, target.values]),
+            n,
+        )
+        tokens, mask = self._tokens(rows, self.context + 1)
+        logits = self.model(input_ids=tokens, attention_mask=mask, use_cache=False).logits
+        labels = tokens.masked_fill(tokens >= self.n_items, _IGNORED)
+        return cross_entropy(
+            logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED
+        )
+
+    @torch.no_grad()
+    def scores(self, history: Ragged) -> Tensor:
+        """Logits of the next item, ``(n, n_items)``."""
+        tokens, mask = self._tokens(history, self.context)
+        output = self.model(
+            input_ids=tokens, attention_mask=mask, use_cache=False, logits_to_keep=1
+        )
+        return output.logits[:, -1, : self.n_items].float()
+
+    def _tokens(self, rows: Ragged, most: int) -> tuple[Tensor, Tensor]:
+        """Start token and the newest items of every row, padded on the left; and the mask."""
+        from_end = rows.lengths[rows.rows] - rows.positions  # 1 = the newest
+        kept = from_end <= most
+        length = int(rows.lengths.clamp(max=most).max()) + 1 if len(rows) else 1
+        tokens = torch.full((len(rows), length), self._pad)
+        tokens[rows.rows[kept], length - from_end[kept]] = rows.values[kept]
+        first = length - 1 - rows.lengths.clamp(max=most)
+        tokens[torch.arange(len(rows)), first] = self._start
+        return tokens, (tokens != self._pad).long()

@@ -1,0 +1,78 @@
+"""What crosses the boundary between an organisation and the server, and what stays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from coterie.core.messages import Down, Private, Report, Reveals, Up, leaves
+from coterie.core.row_optimizer import RowState
+
+Split = Literal["valid", "test"]
+
+
+@dataclass(frozen=True)
+class Adapters(Down):
+    """The adapter that a client trains on, R_c: its own in PPLR, the same for all in FedAvg.
+
+    Attributes:
+        row: ``(1, d)`` the parts that the client holds.
+        round: t, from 0.
+    """
+
+    row: Tensor
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Candidate(Down):
+    """An adapter to be measured.
+
+    Attributes:
+        row: ``(1, d)`` the parts that the client holds.
+        split: on which part of the data.
+    """
+
+    row: Tensor
+    split: Split = "valid"
+
+
+@dataclass(frozen=True)
+class TrainedAdapter(Up):
+    """What local training made of the adapter (Algorithm 1, lines 4 to 9)."""
+
+    row: Tensor = leaves(  # (1, d)
+        "trained parameters of the layers the client holds, R_1..R_k and R_N",
+        reveals=Reveals.PARAMETERS,
+        depends_on={"optimizer"},
+    )
+    loss: Tensor = leaves(  # (1,)
+        "mean training loss L_c", reveals=Reveals.MEASUREMENT, depends_on={"optimizer"}
+    )
+    examples: Tensor = leaves(  # (1,) int64
+        "number of training examples |D_c|", reveals=Reveals.STEPS
+    )
+
+
+@dataclass(frozen=True)
+class RankingReport(Report):
+    """Quality of a client's recommendations, mean over its users; NaN without one to measure."""
+
+    recall10: Tensor = leaves("Recall@10", reveals=Reveals.MEASUREMENT)  # (1,) float64
+    recall20: Tensor = leaves("Recall@20", reveals=Reveals.MEASUREMENT)  # (1,) float64
+    ndcg10: Tensor = leaves("NDCG@10", reveals=Reveals.MEASUREMENT)  # (1,) float64
+    ndcg20: Tensor = leaves("NDCG@20", reveals=Reveals.MEASUREMENT)  # (1,) float64
+    users: Tensor = leaves("number of users measured", reveals=Reveals.STEPS)  # (1,) int64
+
+
+@dataclass(frozen=True)
+class Workshop(Private):
+    """What a client keeps from round to round.
+
+    Attributes:
+        optimizer: state of its optimizer, or None where it starts anew in every round.
+    """
+
+    optimizer: RowState | None

@@ -1,0 +1,18 @@
+"""What core knows of the PPLR paper. Torch-free."""
+
+from typing import get_args
+
+from coterie.core.papers import Paper
+from coterie.llm.settings import Method
+
+PAPER = Paper(
+    name="pplr",
+    package="llm",
+    title="LLM-based Federated Recommendation",
+    reference="Zhao, Wang, Xu, See-Kiong, Chua and Feng, arXiv 2402.09959",
+    methods=get_args(Method),
+    settings="coterie.llm.settings:Settings",
+    experiment="coterie.llm.experiment:Experiment",
+    client="coterie.llm.client:Organisation",
+    variant_keys=("data.name", "model.name"),
+)

@@ -1,0 +1,155 @@
+"""Settings of LLM-based federated recommendation. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from coterie.core.errors import UserError
+from coterie.core.settings import (
+    DataSettings,
+    EngineSettings,
+    LoggerSettings,
+    PrivacySettings,
+    RunSettings,
+    at_least,
+    between,
+)
+from coterie.llm.backbones.pretrain_settings import PretrainSettings
+from coterie.llm.backbones.text_settings import LoraSettings
+
+Method = Literal["pplr", "pplr-attention", "pplr-heating", "fedavg", "fedprox", "local", "central"]
+BackboneName = Literal["tiny-item"]
+Reading = Literal["recommended", "literal", "released"]
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The backbone, one frozen network that all clients share."""
+
+    name: BackboneName = "tiny-item"
+    """tiny-item: a small Llama over item tokens, pre-trained in seconds on a public slice."""
+    width: int = 64
+    """Hidden size h of a tiny backbone."""
+    layers: int = 2
+    """Number N of layers of a tiny backbone."""
+    heads: int = 2
+    """Attention heads of a tiny backbone."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "layers", "heads"):
+            at_least(f"model.{name}", getattr(self, name), 1)
+        if self.width % (2 * self.heads):
+            raise UserError(
+                f"'model.width' {self.width} must be a multiple of twice 'model.heads' {self.heads}"
+            )
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Local training of a client in a round."""
+
+    epochs: int = 1
+    """Local epochs E."""
+    batch_size: int = 64
+    """Examples in a step."""
+    lr: float = 2e-3
+    """Learning rate of Adam."""
+    keep_optimizer: bool = False
+    """Go on with the optimizer's moments of the client's last round; the public code starts anew."""
+    mu: float = 0.01
+    """μ of FedProx: pull μ/2 ‖R_c - R‖² towards the adapter received; other methods have none."""
+
+    def __post_init__(self) -> None:
+        at_least("train.epochs", self.epochs, 1)
+        at_least("train.batch_size", self.batch_size, 1)
+        between("train.lr", self.lr, 0, float("inf"))
+        at_least("train.mu", self.mu, 0)
+
+
+@dataclass(frozen=True)
+class MixingSettings:
+    """The dynamic balance strategy (section 3.1)."""
+
+    alpha: float = 0.7
+    """α, speed-related warm-up factor (Eq. 4); higher is faster."""
+    beta: float = 5.0
+    """β, time-related warm-up factor (Eq. 4); lower is faster."""
+    tau: float = 0.05
+    """τ, temperature of the softened losses (Eq. 4)."""
+    similarity: Literal["shifted", "cosine"] | None = None
+    """(cosine + 1) / 2 (public code), or the plain cosine (Eq. 3); default: the reading's."""
+    similarity_on: Literal["weights", "updates"] | None = None
+    """Cosine of the adapters, or of what a round changed in them; default: the reading's."""
+    exponent: Literal["paper", "released"] | None = None
+    """(t + 1)/β in Eq. 4, or t + 1/β as the public code computes; default: the reading's."""
+    size_weighted: bool = False
+    """Weight peers by their numbers of examples too; neither paper nor public code do."""
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "tau"):
+            between(f"mixing.{name}", getattr(self, name), 0, float("inf"))
+
+
+@dataclass(frozen=True)
+class FederatedDataSettings(DataSettings):
+    """The data and how they are shared out."""
+
+    clients: int = 5
+    """Number K of clients: clusters of users, by k-means over matrix-factorisation vectors."""
+    public: float = 0.2
+    """Share of users who are public: tiny backbones are pre-trained on them; they are neither
+    clients nor evaluated."""
+    shots: int | None = None
+    """Training examples of all clients together (few-shot); default: all."""
+    max_history: int = 10
+    """Newest items of a user that a backbone reads (public code)."""
+    span: int = 10
+    """History items are drawn, in order, from this many before the target, anew in every epoch;
+    equal to max_history, the newest are always taken (the paper)."""
+    stride: int = 1
+    """A target every so many items of a user; 1 is the paper's."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("clients", "max_history", "stride"):
+            at_least(f"data.{name}", getattr(self, name), 1)
+        at_least("data.shots", self.shots, 1)
+        at_least("data.public", self.public, 0)
+        if self.span < self.max_history:
+            raise UserError(
+                f"'data.span' {self.span} must be at least 'data.max_history' {self.max_history}"
+            )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One run of LLM-based federated recommendation."""
+
+    method: Method = "pplr"
+    """PPLR, one of its halves (Figure 4), or what it is compared with (Table 1)."""
+    reading: Reading = "recommended"
+    """recommended: the idea done right; literal: as printed; released: as the public code does."""
+    seed: int = 0
+    """Seed of everything random."""
+    rounds: int = 20
+    """Most communication rounds T."""
+    patience: int = 5
+    """Rounds without a better validation Recall@10 before a run ends (public code)."""
+    participation: float = 1.0
+    """Share of the clients drawn in each round."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    pretrain: PretrainSettings = field(default_factory=PretrainSettings)
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    mixing: MixingSettings = field(default_factory=MixingSettings)
+    data: FederatedDataSettings = field(default_factory=FederatedDataSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    logger: LoggerSettings = field(default_factory=LoggerSettings)
+    run: RunSettings = field(default_factory=RunSettings)
+
+    def __post_init__(self) -> None:
+        at_least("rounds", self.rounds, 1)
+        at_least("patience", self.patience, 1)
+        between("participation", self.participation, 0, 1)
