@@ -20,7 +20,7 @@ from coterie.core.seeding import Key
 from coterie.llm.data.split import GlobalSplit
 
 _STARTS = 10  # of k-means, of which the best is kept
-_PASSES = 7  # power iterations of the randomised SVD: exact to many digits at these sizes
+_PASSES = 7  # power iterations of the randomised SVD
 
 
 def public_users(split: GlobalSplit, share: float, key: Key) -> Tensor:
@@ -136,9 +136,7 @@ def few_shot(sizes: Sequence[int], shots: int | None, key: Key) -> list[Tensor]:
         (4, 0)
     """
     if shots is not None and shots < 1:
-        raise UserError(
-            f"few-shot training with {shots} examples: choose 1 or more"
-        )
+        raise UserError(f"few-shot training with {shots} examples: choose 1 or more")
     lengths = torch.tensor(list(sizes), dtype=torch.int64)
     total = int(lengths.sum())
     draw = key.fold("few-shot").bits(torch.arange(total))
