@@ -1,0 +1,193 @@
+"""The way from a client to the middle layers, and the count of what crosses it."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import UserError
+from coterie.core.seeding import Key
+from coterie.llm.split.context import Context
+from coterie.llm.split.middle import Middle
+
+Which = Literal["current", "best"]
+WIRE_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Traffic:
+    """Bytes that crossed, by direction and field.
+
+    Example:
+        >>> traffic = Traffic()
+        >>> traffic.add("up", "masks", torch.ones(2, 3, dtype=torch.bool))
+        >>> traffic.drain()
+        [('up', 'masks', 1, 6)]
+    """
+
+    def __init__(self) -> None:
+        self._totals: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def add(self, direction: Literal["up", "down"], field: str, *tensors: Tensor) -> None:
+        """Count one message; "up" is from the client."""
+        if tensors:
+            messages, size = self._totals.get((direction, field), (0, 0))
+            size += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            self._totals[direction, field] = messages + 1, size
+
+    def drain(self) -> list[tuple[str, str, int, int]]:
+        """Give direction, field, messages and bytes since the last time, and count from 0."""
+        rows = [(way, field, *total) for (way, field), total in sorted(self._totals.items())]
+        self._totals.clear()
+        return rows
+
+
+class Channel(ABC):
+    """One session at a time with the middle.
+
+    Args:
+        wire: number format of what crosses; None for that of the model. "bfloat16" halves float32
+            and rounds it.
+
+    Attributes:
+        traffic: what crossed.
+    """
+
+    def __init__(self, wire: str | None = None) -> None:
+        if wire is not None and wire not in WIRE_TYPES:
+            raise UserError(f"wire '{wire}' is unknown: known: {', '.join(WIRE_TYPES)}")
+        self.traffic = Traffic()
+        self._wire = None if wire is None else WIRE_TYPES[wire]
+        self._caches = itertools.count()
+
+    @abstractmethod
+    def open(
+        self, client: int, *, training: bool, which: Which = "current", key: Key | None = None
+    ) -> None:
+        """Begin a session; one that is open is dropped.
+
+        Args:
+            client: whose adapter is used.
+            training: whether the adapter is trained, from the state before this round.
+            which: the adapter now, or the best one kept; training needs the one now.
+            key: of dropout in the middle; needed if it is on.
+
+        Raises:
+            UserError: refused.
+        """
+
+    def forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
+        """Run the middle.
+
+        Args:
+            hidden: ``(B, T, h)``, without graph.
+            context: of these tokens.
+
+        Returns:
+            Hidden states ``(B, T, h)`` after the middle, and the number of the call.
+        """
+        sent = hidden if self._wire is None else hidden.to(self._wire)
+        self.traffic.add("up", "activations", sent)
+        self.traffic.add("up", "masks", *context.tensors())
+        out, call = self._forward(sent, context)
+        self.traffic.add("down", "activations", out)
+        return out.to(hidden.device, hidden.dtype), call
+
+    def backward(self, call: int, grad: Tensor) -> Tensor | None:
+        """Send the gradient of a call's result; get that of its input, if it was wanted.
+
+        Args:
+            call: the number that `forward` gave.
+            grad: ``(B, T, h)``.
+        """
+        sent = grad if self._wire is None else grad.to(self._wire)
+        self.traffic.add("up", "gradients", sent)
+        back = self._backward(call, sent)
+        if back is None:
+            return None
+        self.traffic.add("down", "gradients", back)
+        return back.to(grad.device, grad.dtype)
+
+    @abstractmethod
+    def step(self) -> None:
+        """Let the middle make one optimizer step with the gradients since the last one."""
+
+    @abstractmethod
+    def close(self, *, keep: bool = True) -> None:
+        """End the session.
+
+        Args:
+            keep: what was trained is pending until the round is committed; otherwise it is lost.
+        """
+
+    def new_cache(self) -> int:
+        """Number a new cache for generation."""
+        return next(self._caches)
+
+    @contextmanager
+    def session(
+        self, client: int, *, training: bool, which: Which = "current", key: Key | None = None
+    ) -> Iterator[None]:
+        """Open a session for a block; an exception drops what was trained in it."""
+        self.open(client, training=training, which=which, key=key)
+        try:
+            yield
+        except BaseException:
+            # The first error is the one to tell; the server drops the session by itself, too.
+            with suppress(UserError):
+                self.close(keep=False)
+            raise
+        self.close()
+
+    @abstractmethod
+    def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]: ...
+
+    @abstractmethod
+    def _backward(self, call: int, grad: Tensor) -> Tensor | None: ...
+
+
+class LocalChannel(Channel):
+    """To a middle in this process: what the simulation uses.
+
+    Args:
+        middle: shared by all clients.
+        wire: as in `Channel`.
+    """
+
+    def __init__(self, middle: Middle, wire: str | None = None) -> None:
+        super().__init__(wire)
+        self._middle = middle
+        self._session: str | None = None
+
+    def open(
+        self, client: int, *, training: bool, which: Which = "current", key: Key | None = None
+    ) -> None:
+        """Begin a session; see `Channel.open`."""
+        if self._session is not None:
+            self.close(keep=False)
+        self._session = self._middle.open(client, training=training, which=which, key=key)
+
+    def step(self) -> None:
+        """Let the middle make one optimizer step."""
+        self._middle.step(self._current())
+
+    def close(self, *, keep: bool = True) -> None:
+        """End the session."""
+        session, self._session = self._current(), None
+        self._middle.close(session, keep=keep)
+
+    def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
+        return self._middle.forward(self._current(), hidden, context)
+
+    def _backward(self, call: int, grad: Tensor) -> Tensor | None:
+        return self._middle.backward(self._current(), call, grad)
+
+    def _current(self) -> str:
+        if self._session is None:
+            raise UserError("no session is open: open one for the client first")
+        return self._session

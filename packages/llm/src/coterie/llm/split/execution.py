@@ -1,0 +1,189 @@
+"""Running the middle for one session: its row in place, its cache, its draws."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from coterie.core.errors import UserError
+from coterie.core.wire import ProtocolError
+from coterie.llm.adapter import Adapter
+from coterie.llm.backbones.lora import base_model
+from coterie.llm.split.context import Context
+from coterie.llm.split.sessions import Session
+from coterie.llm.split.stacks import Stack
+
+
+class Execution:
+    """Run a stack with the row of a client in the place of its trainable parameters.
+
+    Args:
+        stack: the layers.
+        most_tokens: of one call, cached ones included.
+
+    Raises:
+        UserError: nothing in the layers is trainable.
+    """
+
+    def __init__(self, stack: Stack, most_tokens: int) -> None:
+        self.stack = stack
+        self.adapter = Adapter(stack.named_parameters())
+        self._most_tokens = most_tokens
+        self._draws = _has_dropout(stack)
+
+    def run(self, one: Session, hidden: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """Run the layers.
+
+        Args:
+            one: whose row, cache and draws.
+            hidden: ``(B, T, h)``.
+            context: of these tokens.
+
+        Returns:
+            The input, a leaf, and the output with its graph, both ``(B, T, h)``.
+
+        Raises:
+            ProtocolError: what came does not fit the layers or is not finite.
+            UserError: there is dropout, but no key.
+        """
+        self._check(hidden, context)
+        given = hidden.to(self.stack.device, self.stack.dtype).detach()
+        given.requires_grad_(context.gradient and context.input_gradient)
+        context = _moved(context, self.stack.device)
+        cache = self._cache(one, hidden, context)
+        frozen = nullcontext() if context.adapted else base_model(self.stack)
+        with torch.set_grad_enabled(context.gradient), self._dropout(one, context), frozen:
+            out = functional_call(self.stack, self._parameters(one.row), (given, context, cache))
+        return given, out
+
+    def differentiate(
+        self, row: Tensor, given: Tensor, out: Tensor, grad: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Go back through a run.
+
+        Args:
+            row: ``(d,)`` that ran.
+            given: ``(B, T, h)`` what came in.
+            out: ``(B, T, h)`` what went out.
+            grad: of ``out``.
+
+        Returns:
+            The gradients of ``row`` and of ``given``; None where none is wanted.
+
+        Raises:
+            ProtocolError: the gradient is of another shape or not finite.
+        """
+        if grad.shape != out.shape or grad.dtype not in self._formats():
+            raise ProtocolError(
+                f"gradient is {grad.dtype} {tuple(grad.shape)}, expected {self.stack.dtype} "
+                f"{tuple(out.shape)}"
+            )
+        _finite("gradient", grad)
+        wanted = [leaf for leaf in (row, given) if leaf.requires_grad]
+        got = list(torch.autograd.grad(out, wanted, grad.to(out)))
+        of_row = got.pop(0) if row.requires_grad else None
+        return of_row, got.pop() if got else None
+
+    def _parameters(self, row: Tensor) -> dict[str, Tensor]:
+        """The row as the stack's parameters, by name."""
+        named = self.adapter.named_tensors(row)
+        own = self.adapter.parameters
+        return {
+            name: value.to(parameter)
+            for (name, value), parameter in zip(named.items(), own, strict=True)
+        }
+
+    def _formats(self) -> tuple[torch.dtype, ...]:
+        return (self.stack.dtype, torch.bfloat16)
+
+    def _check(self, hidden: Tensor, context: Context) -> None:
+        if hidden.dtype not in self._formats():
+            raise ProtocolError(f"hidden states are {hidden.dtype}, expected {self.stack.dtype}")
+        self.stack.check(hidden, context)
+        tokens = hidden.shape[0] * (context.past + hidden.shape[1])
+        if tokens > self._most_tokens:
+            raise ProtocolError(f"{tokens} tokens in a call, {self._most_tokens} are the most")
+        _finite("hidden states", hidden)
+
+    def _cache(self, session: Session, hidden: Tensor, context: Context) -> Any:
+        """The session's cache, brought to where the client is."""
+        if context.cache is None:
+            return None
+        batch = hidden.shape[0]
+        if not context.past:
+            session.cache = (context.cache, batch, self.stack.new_cache())
+            return session.cache[2]
+        number, before, cache = session.cache or (None, 0, None)
+        surplus = 0 if cache is None else cache.get_seq_length() - context.past
+        if cache is None or number != context.cache or surplus < 0:
+            raise ProtocolError("the cache is unknown: generate anew, one generation at a time")
+        if surplus:
+            cache.crop(-surplus)
+        if context.order is None and batch != before:
+            raise ProtocolError(f"{batch} sequences, but {before} are in the cache")
+        if context.order is not None:
+            order = context.order.long()
+            if not 0 <= int(order.min()) <= int(order.max()) < before:
+                raise ProtocolError(f"order names a sequence outside 0..{before - 1}")
+            cache.batch_select_indices(order)
+        session.cache = (context.cache, batch, cache)
+        return cache
+
+    @contextmanager
+    def _dropout(self, session: Session, context: Context) -> Iterator[None]:
+        """Switch dropout on or off; each call draws by its own key."""
+        if self.stack.training != context.dropout:
+            self.stack.train(context.dropout)
+        if not (context.dropout and self._draws):
+            yield
+            return
+        if session.key is None:
+            raise UserError("the middle has dropout: open the session with a key to draw from")
+        with session.key.fold("middle", session.calls).torch_rng(), _device_rng(self.stack.device):
+            yield
+
+
+def _device_rng(device: torch.device) -> Any:
+    """Keep the draws of a GPU apart from others; its generator is seeded from the CPU's."""
+    if device.type != "cuda":
+        return nullcontext()
+    return _cuda_rng(device)
+
+
+@contextmanager
+def _cuda_rng(device: torch.device) -> Iterator[None]:
+    index = torch.cuda.current_device() if device.index is None else device.index
+    with torch.random.fork_rng(devices=[index]):
+        seed = int(torch.randint(1 << 31, ()))
+        torch.cuda.default_generators[index].manual_seed(seed)
+        yield
+
+
+def _moved(context: Context, device: torch.device) -> Context:
+    if device.type == "cpu":
+        return context
+    mask, positions = context.mask, context.positions
+    return dataclasses.replace(
+        context,
+        mask=None if mask is None else mask.to(device),
+        positions=None if positions is None else positions.to(device),
+    )
+
+
+def _has_dropout(stack: nn.Module) -> bool:
+    named = ("attention_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob")
+    config = getattr(stack, "config", None)
+    rates = [getattr(config, name, 0.0) for name in named]
+    rates += [module.p for module in stack.modules() if isinstance(module, nn.Dropout)]
+    return any(rates)
+
+
+def _finite(what: str, tensor: Tensor) -> None:
+    if not bool(torch.isfinite(tensor).all()):
+        raise ProtocolError(f"{what}: not every number is finite")

@@ -1,0 +1,191 @@
+"""The client's stand-in for the middle layers: a layer whose work is done elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from coterie.core.errors import UserError
+from coterie.llm.split.channel import Channel
+from coterie.llm.split.context import GLOBAL, LOCAL, MASKED, Context
+from coterie.llm.split.remote_cache import RemoteCacheLayer
+
+
+class Remote(torch.autograd.Function):
+    """Send hidden states forth and their gradient back over a channel."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, anchor: Tensor, channel: Channel, about: Context
+    ) -> Tensor:
+        """Run the middle on ``(B, T, h)``.
+
+        Args:
+            ctx: of autograd.
+            hidden: output of the client's lower layers.
+            anchor: any tensor that requires a gradient. Without it autograd would skip the middle
+                where the client itself has nothing to train below.
+            channel: to the middle.
+            about: of these tokens.
+        """
+        out, ctx.call = channel.forward(hidden.detach(), about)
+        ctx.channel = channel
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, None]:
+        """Give the gradient of the hidden states; the middle keeps that of its own parameters."""
+        return ctx.channel.backward(ctx.call, grad), None, None, None
+
+
+class RemoteBlock(nn.Module):
+    """A layer that runs the middle over a channel.
+
+    Args:
+        index: its place among the client's layers.
+
+    Attributes:
+        adapters_enabled: False where the frozen model without the adapter is to run.
+    """
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index = index
+        self.adapters_enabled = True  # `coterie.llm.backbones.lora.base_model` switches it
+        self.channel: Channel | None = None
+
+    def connect(self, channel: Channel) -> None:
+        """Use a channel from now on."""
+        self.channel = channel
+
+    def _run(self, hidden: Tensor, about: dict[str, Any]) -> Tensor:
+        if self.channel is None:
+            raise UserError("the split model has no channel: connect one before it is used")
+        gradient = torch.is_grad_enabled()
+        context = Context(
+            **about,
+            adapted=self.adapters_enabled,
+            dropout=self.training,
+            gradient=gradient,
+            input_gradient=gradient and hidden.requires_grad,
+        )
+        anchor = torch.zeros((), requires_grad=True)
+        return Remote.apply(hidden, anchor, self.channel, context)
+
+
+class RemoteDecoder(RemoteBlock):
+    """In place of layers as Llama has them."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        **others: Any,
+    ) -> Tensor:
+        """Run the middle on ``(B, T, h)``.
+
+        Raises:
+            UserError: the mask is not causal, or there is no channel.
+        """
+        batch, length = hidden_states.shape[:2]
+        layer = self._cached(past_key_values)
+        past = 0 if layer is None else layer.length
+        about = {
+            "mask": padding_of(attention_mask, past, length),
+            "positions": _positions(position_ids, past, length),
+            "past": past,
+            "cache": None if layer is None else layer.number,
+            "order": None if layer is None or not past else layer.order,
+        }
+        out = self._run(hidden_states, about)
+        if layer is not None:
+            layer.grow(batch, length)
+        return out
+
+    def _cached(self, cache: Any) -> RemoteCacheLayer | None:
+        """Our layer in a cache of the client's, put there on first sight."""
+        if cache is None or self.channel is None:
+            return None
+        layers = cache.layers
+        if len(layers) == self.index:
+            layers.append(RemoteCacheLayer(self.channel.new_cache()))
+        elif not isinstance(layers[self.index], RemoteCacheLayer):
+            layers[self.index] = RemoteCacheLayer(self.channel.new_cache())
+        return layers[self.index]
+
+
+class RemoteLongformer(RemoteBlock):
+    """In place of layers as Longformer has them."""
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, **others: Any
+    ) -> tuple[Tensor]:
+        """Run the middle on ``(B, T, h)``.
+
+        Args:
+            hidden_states: padded to the attention window.
+            attention_mask: ``(B, T)``, below 0 masked, 0 local, above 0 global.
+            others: what the middle derives anew.
+        """
+        mask = hidden_states.new_zeros(hidden_states.shape[:2])
+        mask = mask if attention_mask is None else attention_mask
+        codes = torch.full(mask.shape, LOCAL, dtype=torch.int8)
+        codes = codes.masked_fill(mask.cpu() < 0, MASKED).masked_fill(mask.cpu() > 0, GLOBAL)
+        return (self._run(hidden_states, {"mask": codes}),)
+
+
+def padding_of(mask: Tensor | None, past: int, length: int) -> Tensor | None:
+    """Read which tokens are padding from the mask that a decoder layer gets.
+
+    Args:
+        mask: ``(B, S)``, or ``(B, 1, length, S)`` bool or added to the scores; S = past + length.
+        past: cached tokens.
+        length: tokens in this call.
+
+    Returns:
+        ``(B, S)`` bool, False at padding; None for no mask.
+
+    Raises:
+        UserError: it is not a causal mask with padding, so that the server could not rebuild it.
+
+    Example:
+        >>> causal = torch.ones(2, 2).tril().bool().expand(1, 1, 2, 2)
+        >>> padding_of(causal & torch.tensor([False, True]), 0, 2).tolist()
+        [[False, True]]
+    """
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.dim() not in (2, 4):
+        raise UserError(
+            "a split model needs attention 'sdpa' or 'eager': their masks can be rebuilt"
+        )
+    if mask.dim() == 2:
+        return mask.bool().cpu()
+    visible = mask if mask.dtype == torch.bool else mask >= 0
+    visible = visible[:, 0]
+    # The last token sees every token that is not padding.
+    real = visible[:, -1]
+    causal = torch.ones(length, real.shape[1], dtype=torch.bool, device=mask.device).tril(past)
+    expected = causal & real[:, None]
+    # Where a padding token sees nothing, some implementations let it see everything.
+    blind = visible.all(2, keepdim=True) & ~expected.any(2, keepdim=True)
+    if bool(((visible != expected) & ~blind).any()):
+        raise UserError(
+            "the attention mask is not causal with padding (a sliding window, packed sequences?), "
+            "so the server cannot rebuild it: use a backbone with full attention"
+        )
+    return real.cpu()
+
+
+def _positions(positions: Tensor | None, past: int, length: int) -> Tensor | None:
+    """Positions, unless they count on from ``past``."""
+    if positions is None:
+        return None
+    usual = torch.arange(past, past + length, device=positions.device)
+    return None if bool((positions == usual).all()) else positions.to("cpu", torch.int32)

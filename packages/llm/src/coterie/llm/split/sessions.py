@@ -1,0 +1,157 @@
+"""Sessions of clients with the middle, which expire when a client is gone."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from coterie.core.errors import UserError
+from coterie.core.row_optimizer import RowState
+from coterie.core.seeding import Key
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A call whose gradient is awaited.
+
+    Attributes:
+        row: ``(d,)`` leaf that was in place.
+        hidden: ``(B, T, h)`` what came in, a leaf.
+        out: ``(B, T, h)`` what went out, with its graph.
+        since: when.
+    """
+
+    row: Tensor
+    hidden: Tensor
+    out: Tensor
+    since: float
+
+
+@dataclass
+class Session:
+    """What a client does between open and close.
+
+    Attributes:
+        client: its id.
+        training: whether the row is trained.
+        row: ``(d,)`` leaf.
+        start: ``(d,)`` the row at open, to which FedProx pulls.
+        key: of dropout; None where there is none.
+        touched: when it was last used.
+        optimizer: state of the optimizer of this row.
+        gradient: ``(d,)`` since the last step; None before the first.
+        pending: calls by number.
+        calls: number of the next one.
+        cache: of generation, with its number and its batch size.
+    """
+
+    client: int
+    training: bool
+    row: Tensor
+    start: Tensor
+    key: Key | None
+    touched: float
+    optimizer: RowState | None = None
+    gradient: Tensor | None = None
+    pending: dict[int, Pending] = field(default_factory=dict)
+    calls: int = 0
+    cache: tuple[int, int, Any] | None = None
+
+
+class Sessions:
+    """The open sessions by their names, which cannot be guessed.
+
+    Args:
+        ttl: seconds after which an unused session, or a call without its gradient, is dropped.
+        most: how many sessions may be open.
+        most_pending: how many calls of a session may await their gradient.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, ttl: float, most: int, most_pending: int, clock: Callable[[], float]
+    ) -> None:
+        self._ttl = ttl
+        self._most = most
+        self._most_pending = most_pending
+        self._clock = clock
+        self._open: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def now(self) -> float:
+        """Give the time, in seconds."""
+        return self._clock()
+
+    def add(self, session: Session) -> str:
+        """Open a session and name it.
+
+        Raises:
+            UserError: too many are open.
+        """
+        self.expire()
+        if len(self._open) >= self._most:
+            raise UserError(f"{self._most} sessions are open, which is the most: close some")
+        # A name is a capability, not part of a result: it must not follow from the run's seed.
+        name = secrets.token_hex(16)
+        self._open[name] = session
+        return name
+
+    def get(self, name: str) -> Session:
+        """Find a session and note its use.
+
+        Raises:
+            UserError: there is none of that name (any more).
+        """
+        self.expire()
+        session = self._open.get(name)
+        if session is None:
+            raise UserError(
+                "the session is unknown or expired (has the server been restarted?): run again "
+                "with --resume"
+            )
+        session.touched = self._clock()
+        return session
+
+    def remove(self, name: str) -> Session:
+        """Close a session."""
+        session = self.get(name)
+        del self._open[name]
+        return session
+
+    def drop(self, client: int | None = None) -> None:
+        """Drop the training session of a client, or of all."""
+        gone = [
+            name
+            for name, session in self._open.items()
+            if session.training and client in (None, session.client)
+        ]
+        for name in gone:
+            del self._open[name]
+
+    def hold(self, session: Session, hidden: Tensor, out: Tensor) -> None:
+        """Keep the graph of the session's present call until its gradient comes.
+
+        Raises:
+            UserError: too many are kept.
+        """
+        if len(session.pending) >= self._most_pending:
+            raise UserError(
+                f"{self._most_pending} calls await their gradient, which is the most: go back "
+                "after every few calls"
+            )
+        session.pending[session.calls] = Pending(session.row, hidden, out, self._clock())
+
+    def expire(self) -> None:
+        """Drop what has waited too long."""
+        limit = self._clock() - self._ttl
+        self._open = {name: one for name, one in self._open.items() if one.touched >= limit}
+        for session in self._open.values():
+            old = [call for call, pending in session.pending.items() if pending.since < limit]
+            for call in old:
+                del session.pending[call]
