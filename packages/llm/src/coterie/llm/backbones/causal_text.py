@@ -1,0 +1,209 @@
+"""Causal language models over item titles: BIGRec (Bao et al. 2023, arXiv 2308.08434)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from coterie.core.errors import UserError
+from coterie.core.ragged import Ragged
+from coterie.core.seeding import Key
+from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.grounding import grounding_scores
+from coterie.llm.backbones.lora import add_lora, base_model
+from coterie.llm.backbones.prompt_tokens import PromptTokens, pad_left
+from coterie.llm.backbones.prompts import Template
+from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
+from coterie.llm.data.examples import Examples
+
+_IGNORED = -100  # the label that cross_entropy leaves out
+
+
+class CausalText(Backbone):
+    """Any Hugging Face causal LM that writes the title of the next item.
+
+    Scores are BIGRec's: the generated text and all titles are embedded by the frozen model (last
+    layer, last token), and the nearest title wins. Titles need not differ: items of one title get
+    one score.
+
+    Args:
+        model: a causal LM with ``model.layers``.
+        tokenizer: of the model.
+        titles: of all items.
+        template: of the prompt.
+        generation: how a title is written.
+        context: most tokens that the model reads, answer included.
+        train_on_inputs: also practise the prompt, as BIGRec does.
+
+    Attributes:
+        text: prompts and answers as tokens; ``text.cut`` counts the histories that were cut.
+
+    Raises:
+        UserError: the model has no ``model.layers``, or the context is too short for the prompt.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        titles: Sequence[str],
+        template: Template,
+        generation: GenerationSettings,
+        context: int = 512,
+        train_on_inputs: bool = True,
+    ) -> None:
+        super().__init__()
+        if not isinstance(getattr(getattr(model, "model", None), "layers", None), nn.ModuleList):
+            raise UserError(
+                f"a {type(model).__name__} has no 'model.layers': use a causal language model "
+                "built like Llama (Llama, Qwen, Mistral, Gemma)"
+            )
+        self.model: Any = model
+        self.n_items, self.hidden = len(titles), int(model.config.hidden_size)
+        self.generation, self.train_on_inputs = generation, train_on_inputs
+        context = min(context, int(model.config.max_position_embeddings))
+        self.text = PromptTokens(template, tokenizer, titles, context, generation.max_new_tokens)
+        pad = tokenizer.pad_token_id
+        self._pad: int = tokenizer.eos_token_id if pad is None else pad
+        self._adapted = False
+        self._item_vectors: Tensor | None = None
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The decoder layers, from the input up."""
+        return self.model.model.layers
+
+    def use_layers(self, layers: Sequence[nn.Module]) -> None:
+        """Run these layers in place of the present ones; their cache places are renumbered."""
+        self.model.model.layers = nn.ModuleList(layers)
+        self.model.config.num_hidden_layers = len(layers)
+        for place, layer in enumerate(layers):
+            attention: Any = getattr(layer, "self_attn", None)
+            if attention is not None:
+                attention.layer_idx = place
+
+    def add_lora(self, settings: LoraSettings, key: Key) -> None:
+        """Add LoRA and freeze everything else; before, the model is trained as a whole.
+
+        Raises:
+            UserError: the model lacks a module that is to get LoRA.
+        """
+        add_lora(self.model, settings, settings.targets or ("q_proj", "v_proj"), key)
+        self._adapted = True
+
+    def prepare(self) -> None:
+        """Forget the titles' embeddings if they are not those of a frozen model."""
+        if not self._adapted:
+            self._item_vectors = None
+
+    def loss(self, examples: Examples) -> Tensor:
+        """Mean cross entropy of the next token, ``()``."""
+        prompts = self.text.prompts(examples.history)
+        answers = self.text.answers(examples.target)
+        both = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]
+        tokens, mask = pad_left(both, self._pad)
+        labelled, _ = pad_left(both if self.train_on_inputs else answers, _IGNORED)
+        # Padding is on the left, so the labels are the last columns.
+        kept = min(labelled.shape[1] + 1, tokens.shape[1])
+        labels = torch.full((len(both), kept), _IGNORED)
+        labels[:, kept - labelled.shape[1] :] = labelled
+        output = self.model(**self._inputs(tokens, mask), logits_to_keep=kept, use_cache=False)
+        logits = output.logits[:, :-1].float()
+        return cross_entropy(
+            logits.flatten(0, 1), labels[:, 1:].flatten().to(logits.device), ignore_index=_IGNORED
+        )
+
+    def scores(self, history: Ragged) -> Tensor:
+        """Score items by grounding, ``(n, n_items)`` float32."""
+        items = self.item_vectors()
+        parts = [items.new_empty(0, self.n_items)]
+        for index in torch.arange(len(history)).split(self.generation.batch):
+            texts, log_probability = self.generate(history.take(index))
+            vectors = self.embed(texts).view(index.numel(), -1, self.hidden)
+            parts.append(
+                grounding_scores(vectors, items, log_probability, self.generation.temperature)
+            )
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def generate(self, history: Ragged) -> tuple[list[str], Tensor]:
+        """Write titles for histories.
+
+        Returns:
+            n * C titles, those of a history one after the other, best first, and their log
+            probabilities ``(n, C)``, C being the candidates.
+        """
+        from transformers import GenerationConfig
+
+        wanted = self.generation
+        tokens, mask = pad_left(self.text.prompts(history), self._pad)
+        config = GenerationConfig(
+            num_beams=wanted.beams,
+            num_return_sequences=wanted.candidates,
+            max_new_tokens=wanted.max_new_tokens,
+            length_penalty=wanted.length_penalty,
+            do_sample=False,
+            eos_token_id=self.text.tokenizer.eos_token_id,
+            pad_token_id=self._pad,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        device = self._device()
+        output = self.model.generate(
+            input_ids=tokens.to(device), attention_mask=mask.to(device), generation_config=config
+        )
+        scores = getattr(output, "sequences_scores", None)
+        log_probability = torch.zeros(len(history), 1) if scores is None else scores.float().cpu()
+        texts = self.text.read(output.sequences[:, tokens.shape[1] :])
+        return texts, log_probability.view(len(history), -1)
+
+    def item_vectors(self) -> Tensor:
+        """Embed all titles by the frozen model, ``(n_items, h)`` float32; computed once."""
+        if self._item_vectors is None:
+            self._item_vectors = self._embed_distinct(self.text.titles)
+        return self._item_vectors
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Embed generated titles by the frozen model, ``(n, h)`` float32."""
+        items = self.item_vectors()
+        place = {title: number for number, title in enumerate(self.text.titles)}
+        new = list(dict.fromkeys(text for text in texts if text not in place))
+        place |= {text: self.n_items + number for number, text in enumerate(new)}
+        table = torch.cat([items, self._embed_distinct(new)])
+        return table[torch.tensor([place[text] for text in texts], dtype=torch.int64)]
+
+    @torch.no_grad()
+    def _embed_distinct(self, titles: Sequence[str]) -> Tensor:
+        """Embed titles, equal ones once; ``(n, h)`` float32, on the processor's memory."""
+        distinct = list(dict.fromkeys(titles))
+        # Of like length, so that little is padded.
+        rows = sorted(enumerate(self.text.embedded(distinct)), key=lambda row: len(row[1]))
+        found: dict[str, Tensor] = {}
+        was_training = self.training
+        self.eval()
+        with base_model(self.model):
+            for start in range(0, len(rows), self.generation.batch):
+                part = rows[start : start + self.generation.batch]
+                tokens, mask = pad_left([row for _, row in part], self._pad)
+                output = self.model.model(**self._inputs(tokens, mask), use_cache=False)
+                last = output.last_hidden_state[:, -1].float().cpu()
+                found.update((distinct[n], row) for (n, _), row in zip(part, last, strict=True))
+        self.train(was_training)
+        vectors = [found[title] for title in titles]
+        return torch.stack(vectors) if vectors else torch.empty(0, self.hidden)
+
+    def _inputs(self, tokens: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        device = self._device()
+        position = (mask.cumsum(1) - 1).clamp_min(0)
+        return {
+            "input_ids": tokens.to(device),
+            "attention_mask": mask.to(device),
+            "position_ids": position.to(device),
+        }
+
+    def _device(self) -> torch.device:
+        return self.model.get_input_embeddings().weight.device
