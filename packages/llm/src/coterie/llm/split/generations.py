@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ class ClientState:
     optimizer: RowState | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Generation:
     """All clients after a round. A client that is not in it still has the common start.
 
@@ -94,7 +94,7 @@ class Generations:
                 f"{_rounds([round])}: resume the run of this server, or start it with an empty "
                 "--state"
             )
-        del self.all[kept.index(round) + 1 :]
+        self.all = self.all[: kept.index(round) + 1]
 
     def append(self, round: int, changed: Mapping[int, ClientState]) -> None:
         """Commit a round."""
@@ -103,7 +103,8 @@ class Generations:
 
     def keep_best(self) -> None:
         """Keep the rows of the last committed round as the best."""
-        self.latest.best = {client: state.row for client, state in self.latest.clients.items()}
+        best = {client: state.row for client, state in self.latest.clients.items()}
+        self.all = [*self.all[:-1], replace(self.latest, best=best)]
 
     def to_plain(self) -> dict[str, Any]:
         """Give tensors and plain values, for a checkpoint of the run."""

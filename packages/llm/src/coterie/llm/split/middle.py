@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -241,7 +242,8 @@ class Middle:
             ids: whose.
 
         Raises:
-            UserError: another round has begun, or the rows do not fit; nothing is changed.
+            UserError: another round has begun, the rows do not fit, or the disk is full; nothing
+                is changed.
         """
         if self._begun != round:
             raise UserError(f"round {round} has not begun on the server, which has {self._begun}")
@@ -252,16 +254,16 @@ class Middle:
             client: ClientState(row.clone(), self._optimizer_of(client))
             for client, row in zip(ids, kept, strict=True)
         }
-        self._generations.append(round, changed)
+        with self._saved():
+            self._generations.append(round, changed)
         self._begun = None
         self._pending.clear()
         self._sessions.drop()
-        self._save()
 
     def keep_best(self) -> None:
         """Keep the rows of the last committed round as the best."""
-        self._generations.keep_best()
-        self._save()
+        with self._saved():
+            self._generations.keep_best()
 
     def row(self, client: int, which: Literal["current", "best"] = "current") -> Tensor:
         """Copy a client's committed row out, ``(d,)``."""
@@ -296,9 +298,17 @@ class Middle:
         state = self._pending.get(client) or self._generations.state(client)
         return state.optimizer if self._training.keep_optimizer else None
 
-    def _save(self) -> None:
-        if self._folder is not None:
-            self._folder.save(self._generations)
+    @contextmanager
+    def _saved(self) -> Iterator[None]:
+        """Put what the block changes on disk, or take it back."""
+        before = self._generations.all
+        yield
+        try:
+            if self._folder is not None:
+                self._folder.save(self._generations)
+        except UserError:
+            self._generations.all = before
+            raise
 
 
 def _master(row: Tensor) -> Tensor:

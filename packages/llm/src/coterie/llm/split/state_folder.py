@@ -109,12 +109,15 @@ class StateFolder:
         name = f"{secrets.token_hex(8)}.safetensors"
         path, temporary = self.path / name, self.path / f".{name}"
         with writing(path, _FULL):
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(encode(state, Header("state", ())))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
+            try:
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(encode(state, Header("state", ())))
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
         names[id(owner)] = (owner, name)
         return name
 
