@@ -6,9 +6,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from coterie.core.data.names import data_set
 from coterie.core.data.own_csv import read_csv
-from coterie.core.data.readers import READERS
 from coterie.core.errors import UserError
+from coterie.core.papers import load
 
 HEADER = b"userID\tartistID\ttagID\ttimestamp\n"
 WHOLE = {
@@ -31,6 +32,18 @@ WHOLE = {
     "hetrec2011-movielens": {
         "user_taggedmovies.dat": b"75\t353\t5290\t1162160415000\r\n" * 3,
         "movie_genres.dat": b"353\tDrama\n353\tWar\n",
+    },
+    "amazon-titles": {
+        "Industrial_and_Scientific.interactions.csv": (
+            b"user_id,item_id,position,split,title\n"
+            b'A1,7,0,train,"Glue, 2 g"\nA1,8,1,valid,Tape\nA1,7,2,test,"Glue, 2 g"\n'
+            b"A2,8,0,train,Tape\n"
+        ),
+        "Industrial_and_Scientific.item.json": b'{"7": {"title": "Glue", "brand": "UHU"}, "8": {}}',
+    },
+    "microlens": {
+        "MicroLens-50k_pairs.csv": b"user,item,timestamp\n" + b"36,4,1668504763932\n" * 4,
+        "MicroLens-50k_titles.csv": b'item,title\n4,"one, two"\n5,three\n',
     },
 }
 EDITS = st.lists(
@@ -88,7 +101,7 @@ def test_official_layouts(tmp_path, name, edits, which, pack):
             (tmp_path / f"{file}.gz").write_bytes(damaged(gzip.compress(content), edits))
         else:
             (tmp_path / f"{file}.gz").write_bytes(gzip.compress(damaged(content, edits)))
-    read_or_refuse(READERS[name], tmp_path)
+    read_or_refuse(load(data_set(name).reader), tmp_path)
 
 
 @given(edits=EDITS)

@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
+from coterie.core.data.names import DataSet
 from coterie.core.errors import UserError, nearest
 
 GROUP = "coterie.papers"
@@ -31,6 +32,7 @@ class Paper:
         bench: function that measures speed against a reference loop.
         variant_keys: settings whose values, joined by ``-``, name the tuned configuration
             ``configs/<paper>/<variant>.yaml``.
+        data_sets: what the paper adds to the data sets of core.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Paper:
     tables: str | None = None
     bench: str | None = None
     variant_keys: tuple[str, ...] = ("data.name",)
+    data_sets: tuple[DataSet, ...] = ()
 
 
 def papers() -> dict[str, Paper]:

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from torch import Tensor
+
 from coterie.core.cli.arguments import Arguments
 from coterie.core.cli.output import print_json, print_rows, say
 from coterie.core.data.blocks import temporal_blocks
 from coterie.core.data.catalogue import list_data, load
+from coterie.core.data.interactions import TEST, TRAIN, VALID, Interactions
 from coterie.core.data.kcore import k_core
 from coterie.core.data.names import default_core
 from coterie.core.settings import DataSettings
@@ -55,7 +58,12 @@ def _one(settings: DataSettings, as_json: bool) -> None:
     core = default_core(settings.name) if core is None else core
     found = load(settings.name, settings.root, settings.columns)
     kept = k_core(found, core)
-    statistics = temporal_blocks(kept).statistics()
+    if kept.split is None:
+        statistics = temporal_blocks(kept).statistics()
+        what = "Blocks, users and items accumulated,"
+    else:
+        statistics = _parts(kept, kept.split)
+        what = "Parts it comes in"
     if as_json:
         for row in statistics:
             print_json(row)
@@ -66,6 +74,20 @@ def _one(settings: DataSettings, as_json: bool) -> None:
     )
     print_rows(
         statistics,
-        title=f"Blocks after the {core}-core filter ({len(kept):,} interactions); users and items "
-        "are accumulated",
+        title=f"{what} after the {core}-core filter ({len(kept):,} interactions)",
     )
+
+
+def _parts(kept: Interactions, split: Tensor) -> list[dict[str, Any]]:
+    """Count the parts of a set that knows the order of interactions, but no times."""
+    numbers = {"train": TRAIN, "valid": VALID, "test": TEST}
+    chosen = {name: kept.take(split == number) for name, number in numbers.items()}
+    return [
+        {
+            "part": name,
+            "users": part.user.unique().numel(),
+            "items": part.item.unique().numel(),
+            "interactions": len(part),
+        }
+        for name, part in chosen.items()
+    ]

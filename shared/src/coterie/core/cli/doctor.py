@@ -15,7 +15,7 @@ from pathlib import Path
 from coterie.core.cli.arguments import Arguments
 from coterie.core.cli.output import print_json, print_rows, say
 from coterie.core.config_files import presets
-from coterie.core.data.names import DATA_SETS, data_root, find_file
+from coterie.core.data.names import data_root, data_sets, find_file
 from coterie.core.papers import find_paper, papers
 from coterie.core.runfolder import DEFAULT_OUT
 
@@ -98,7 +98,7 @@ def _data(root: str | None) -> Check:
     folder = data_root(root)
     found = [
         entry.name
-        for entry in DATA_SETS.values()
+        for entry in data_sets().values()
         if not entry.files or find_file(folder / entry.name, *entry.files)
     ]
     return "data", True, f"{', '.join(found)} (in {folder})"

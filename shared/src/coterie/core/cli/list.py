@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from coterie.core.cli.arguments import Arguments
 from coterie.core.cli.output import print_json, print_rows, say
 from coterie.core.config_files import presets, variants
-from coterie.core.data.names import DATA_SETS
+from coterie.core.data.names import data_sets
 from coterie.core.papers import papers
 
 
@@ -27,7 +27,7 @@ def run(argv: Sequence[str]) -> None:
         }
         for paper in papers().values()
     ]
-    sets = [{"data set": entry.name, "about": entry.about} for entry in DATA_SETS.values()]
+    sets = [{"data set": entry.name, "about": entry.about} for entry in data_sets().values()]
     if given.json:
         print_json({"papers": known, "data": sets, "presets": presets()})
         return

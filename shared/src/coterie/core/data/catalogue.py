@@ -8,11 +8,11 @@ from pathlib import Path
 
 from coterie.core.data.download import download
 from coterie.core.data.interactions import Interactions
-from coterie.core.data.names import DATA_SETS, DataSet, data_root, data_set, find_file
+from coterie.core.data.names import DataSet, data_root, data_set, data_sets, find_file
 from coterie.core.data.own_csv import read_csv
-from coterie.core.data.readers import READERS
 from coterie.core.data.sample import generate
 from coterie.core.errors import UserError
+from coterie.core.papers import load as imported
 
 _ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz")
 
@@ -50,7 +50,7 @@ def load(
             malformed one.
     """
     name = str(name_or_path)
-    if name not in DATA_SETS and _is_path(name):
+    if _is_path(name) and name not in data_sets():
         path = Path(name).expanduser()
         if not path.is_file():
             raise UserError(f"there is no file {path}: check the path")
@@ -60,12 +60,13 @@ def load(
         raise UserError(f"'{name}' has its own columns: leave --data.columns out")
     if not entry.files:
         return generate()
-    return READERS[name](_folder(entry, data_root(root)))
+    found: Interactions = imported(entry.reader)(_folder(entry, data_root(root)))
+    return found
 
 
 def list_data(root: str | Path | None = None) -> list[Listing]:
     """List the known data sets, with counts where they are present; downloads nothing."""
-    return [_listing(entry, data_root(root)) for entry in DATA_SETS.values()]
+    return [_listing(entry, data_root(root)) for entry in data_sets().values()]
 
 
 def _is_path(name: str) -> bool:

@@ -37,10 +37,15 @@ def download(entry: DataSet, root: Path) -> Path:
     folder of ``root`` that takes the final name at the end.
 
     Raises:
-        UserError: without network, with a wrong digest, or if ``root`` cannot be written; says
-            which file to fetch from where and where to put it.
+        UserError: if there is no archive or no network, the digest is wrong, or ``root`` cannot
+            be written; says which file to fetch from where and where to put it.
     """
     target = root / entry.name
+    if not entry.url:
+        raise UserError(
+            f"data set '{entry.name}' cannot be downloaded: put {entry.files[0]} (or .gz) into "
+            f"{target} ({entry.by_hand})"
+        )
     by_hand = f"download {entry.url} and unpack it so that {target}/{entry.files[0]} is there"
     if target.exists():
         raise UserError(f"{target} is there but has no {entry.files[0]}: {by_hand}")

@@ -9,6 +9,8 @@ from pathlib import Path
 from coterie.core.errors import UserError, nearest
 
 _GROUPLENS = "https://files.grouplens.org/datasets/"
+_READERS = "coterie.core.data.readers:"
+_TITLED = "coterie.core.data.titled_readers:"
 
 
 @dataclass(frozen=True)
@@ -21,9 +23,12 @@ class DataSet:
         terms: what its owners allow.
         core: k of the k-core filter that the literature uses with it.
         files: alternative names of the interactions file, each also as ``.gz``; none if generated.
+        reader: ``module:function`` that makes `coterie.core.data.interactions.Interactions` of
+            the folder.
         url: the official archive.
         md5: its published digest where it never changes; otherwise the ``.md5`` file beside the
             archive is asked.
+        by_hand: where there is no archive, how to come by the files.
     """
 
     name: str
@@ -31,8 +36,10 @@ class DataSet:
     terms: str
     core: int
     files: tuple[str, ...] = ()
+    reader: str = ""
     url: str = ""
     md5: str = ""
+    by_hand: str = ""
 
 
 DATA_SETS: dict[str, DataSet] = {
@@ -50,6 +57,7 @@ DATA_SETS: dict[str, DataSet] = {
             terms="research use, no redistribution without permission",
             core=10,
             files=("u.data",),
+            reader=_READERS + "read_ml_100k",
             url=_GROUPLENS + "movielens/ml-100k.zip",
             md5="0e33842e24a9c977be4e0107933c0723",
         ),
@@ -59,6 +67,7 @@ DATA_SETS: dict[str, DataSet] = {
             terms="redistribution under the same terms, no commercial use without permission",
             core=10,
             files=("ratings.csv",),
+            reader=_READERS + "read_ml_latest_small",
             url=_GROUPLENS + "movielens/ml-latest-small.zip",
         ),
         DataSet(
@@ -67,6 +76,7 @@ DATA_SETS: dict[str, DataSet] = {
             terms="research use, no redistribution without permission",
             core=10,
             files=("ratings.dat",),
+            reader=_READERS + "read_ml_1m",
             url=_GROUPLENS + "movielens/ml-1m.zip",
             md5="c4d9eecfca2ab87c1945afe126590906",
         ),
@@ -76,6 +86,7 @@ DATA_SETS: dict[str, DataSet] = {
             terms="non-commercial use",
             core=5,
             files=("user_taggedartists-timestamps.dat",),
+            reader=_READERS + "read_lastfm_2k",
             url=_GROUPLENS + "hetrec2011/hetrec2011-lastfm-2k.zip",
         ),
         DataSet(
@@ -88,10 +99,37 @@ DATA_SETS: dict[str, DataSet] = {
                 "user_taggedmovies-timestamps.dat",
                 "user_taggedmovies.dat",
             ),
+            reader=_READERS + "read_hetrec_movielens",
             url=_GROUPLENS + "hetrec2011/hetrec2011-movielens-2k-v2.zip",
+        ),
+        DataSet(
+            name="amazon-titles",
+            about="Amazon Industrial_and_Scientific, 2016-2018: order, own split, titles; no times",
+            terms="research use",
+            core=0,
+            files=("Industrial_and_Scientific.interactions.csv",),
+            reader=_TITLED + "read_amazon_titles",
+            by_hand="columns user_id,item_id,position,split,title",
+        ),
+        DataSet(
+            name="microlens",
+            about="MicroLens-50k: comments on videos with English titles",
+            terms="academic research only",
+            core=0,
+            files=("MicroLens-50k_pairs.csv",),
+            reader=_TITLED + "read_microlens",
+            by_hand="get it and MicroLens-50k_titles.csv from https://github.com/westlake-repl/MicroLens",
         ),
     )
 }
+
+
+def data_sets() -> dict[str, DataSet]:
+    """Find all data sets by name: those of core, then those that installed papers add."""
+    from coterie.core.papers import papers
+
+    added = (entry for paper in papers().values() for entry in paper.data_sets)
+    return DATA_SETS | {entry.name: entry for entry in added}
 
 
 def names() -> list[str]:
@@ -101,7 +139,7 @@ def names() -> list[str]:
         >>> "ml-100k" in names()
         True
     """
-    return list(DATA_SETS)
+    return list(data_sets())
 
 
 def data_set(name: str) -> DataSet:
@@ -110,11 +148,14 @@ def data_set(name: str) -> DataSet:
     Raises:
         UserError: for an unknown name; the nearest known one is named.
     """
-    if name not in DATA_SETS:
+    if name in DATA_SETS:
+        return DATA_SETS[name]
+    entries = data_sets()
+    if name not in entries:
         raise UserError(
-            f"data set '{name}' is neither a known name nor a file: {nearest(name, DATA_SETS)}"
+            f"data set '{name}' is neither a known name nor a file: {nearest(name, entries)}"
         )
-    return DATA_SETS[name]
+    return entries[name]
 
 
 def default_core(name: str) -> int:
@@ -124,7 +165,8 @@ def default_core(name: str) -> int:
         >>> default_core("ml-100k"), default_core("my.csv")
         (10, 5)
     """
-    return DATA_SETS[name].core if name in DATA_SETS else 5
+    entry = DATA_SETS.get(name) or data_sets().get(name)
+    return 5 if entry is None else entry.core
 
 
 def data_root(root: str | Path | None = None) -> Path:

@@ -6,7 +6,6 @@ Where the source has tag assignments, an interaction is a distinct (user, item, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,13 +36,13 @@ Genres = dict[str, list[str]]
 
 def read_ml_100k(folder: Path) -> Interactions:
     """Read MovieLens 100K: ``u.data`` and, if there, ``u.item`` (latin-1)."""
-    path = _needed(folder, "ml-100k")
+    path = needed(folder, "ml-100k")
     table = read_table(path, Layout(_RATINGS, whole_lines=True))
     titles, genres = None, None
     if items := find_file(folder, "u.item"):
         columns = ("item", "title", "release", "video", "url", *_GENRES_100K)
         side = read_table(items, Layout(columns, separator="|", encoding="latin-1"))
-        ids = _ids(side, "item")
+        ids = ids_of(side, "item")
         flags = np.stack([side.integers(genre) for genre in _GENRES_100K], axis=1)
         titles = dict(zip(ids, side.strings("title"), strict=True))
         genres = {
@@ -55,7 +54,7 @@ def read_ml_100k(folder: Path) -> Interactions:
 
 def read_ml_latest_small(folder: Path) -> Interactions:
     """Read MovieLens latest-small: ``ratings.csv`` and, if there, ``movies.csv``."""
-    path = _needed(folder, "ml-latest-small")
+    path = needed(folder, "ml-latest-small")
     layout = Layout(
         ("userId", "movieId", "rating", "timestamp"), ",", header=True, whole_lines=True
     )
@@ -70,7 +69,7 @@ def read_ml_latest_small(folder: Path) -> Interactions:
 
 def read_ml_1m(folder: Path) -> Interactions:
     """Read MovieLens 1M: ``ratings.dat`` and, if there, ``movies.dat`` (latin-1)."""
-    path = _needed(folder, "ml-1m")
+    path = needed(folder, "ml-1m")
     table = read_table(path, Layout(_RATINGS, "::", whole_lines=True))
     titles, genres = None, None
     if movies := find_file(folder, "movies.dat"):
@@ -81,14 +80,14 @@ def read_ml_1m(folder: Path) -> Interactions:
 
 def read_lastfm_2k(folder: Path) -> Interactions:
     """Read HetRec 2011 Last.fm: ``user_taggedartists-timestamps.dat`` and ``artists.dat``."""
-    path = _needed(folder, "lastfm-2k")
+    path = needed(folder, "lastfm-2k")
     columns = ("userID", "artistID", "tagID", "timestamp")
     table = read_table(path, Layout(columns, header=True, whole_lines=True))
     titles = None
     if artists := find_file(folder, "artists.dat"):
         layout = Layout(("id", "name", "url", "pictureURL"), header=True)
         side = read_table(artists, layout)
-        titles = dict(zip(_ids(side, "id"), side.strings("name"), strict=True))
+        titles = dict(zip(ids_of(side, "id"), side.strings("name"), strict=True))
     return _of_tags(table, titles, None, f"lastfm-2k ({path.name})")
 
 
@@ -98,7 +97,7 @@ def read_hetrec_movielens(folder: Path) -> Interactions:
     Tag assignments are read from ``user_taggedmovies-timestamps.dat`` or
     ``user_taggedmovies.dat``, with or without a header line; `source` says what was used.
     """
-    path = _needed(folder, "hetrec2011-movielens")
+    path = needed(folder, "hetrec2011-movielens")
     titles, genres = _hetrec_films(folder)
     if path.name.startswith("user_rated"):
         columns = ("userID", "movieID", "rating", "timestamp")
@@ -110,15 +109,6 @@ def read_hetrec_movielens(folder: Path) -> Interactions:
     table = _with_or_without_header(path, columns)
     source = f"hetrec2011-movielens (tag assignments, {path.name}; no ratings file is there)"
     return _of_tags(table, titles, genres, source)
-
-
-READERS: dict[str, Callable[[Path], Interactions]] = {
-    "ml-100k": read_ml_100k,
-    "ml-latest-small": read_ml_latest_small,
-    "ml-1m": read_ml_1m,
-    "lastfm-2k": read_lastfm_2k,
-    "hetrec2011-movielens": read_hetrec_movielens,
-}
 
 
 def build(
@@ -166,7 +156,12 @@ def build(
     )
 
 
-def _needed(folder: Path, name: str) -> Path:
+def needed(folder: Path, name: str) -> Path:
+    """Find the interactions file of a data set.
+
+    Raises:
+        UserError: if it is not there.
+    """
     files = DATA_SETS[name].files
     path = find_file(folder, *files)
     if path is None:
@@ -176,7 +171,8 @@ def _needed(folder: Path, name: str) -> Path:
     return path
 
 
-def _ids(table: Table, column: str) -> list[str]:
+def ids_of(table: Table, column: str) -> list[str]:
+    """Read a column of whole numbers as the names they are."""
     return [str(number) for number in table.integers(column).tolist()]
 
 
@@ -216,7 +212,7 @@ def _of_tags(
 
 
 def _titles_and_genres(table: Table, key: str) -> tuple[Titles, Genres]:
-    ids = _ids(table, key)
+    ids = ids_of(table, key)
     genres = [
         [] if field == "(no genres listed)" else field.split("|")
         for field in table.strings("genres")
@@ -229,11 +225,11 @@ def _hetrec_films(folder: Path) -> tuple[Titles | None, Genres | None]:
     genres: Genres | None = None
     if path := find_file(folder, "movies.dat"):
         table = _with_or_without_header(path, tuple(_FILM_COLUMNS.split()), "latin-1")
-        titles = dict(zip(_ids(table, "id"), table.strings("title"), strict=True))
+        titles = dict(zip(ids_of(table, "id"), table.strings("title"), strict=True))
     if path := find_file(folder, "movie_genres.dat"):
         table = _with_or_without_header(path, ("movieID", "genre"))
         genres = {}
-        for film, genre in zip(_ids(table, "movieID"), table.strings("genre"), strict=True):
+        for film, genre in zip(ids_of(table, "movieID"), table.strings("genre"), strict=True):
             genres.setdefault(film, []).append(genre)
     return titles, genres
 

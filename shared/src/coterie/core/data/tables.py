@@ -153,9 +153,10 @@ def read_table(path: Path, layout: Layout, as_text: bool = False) -> Table:
     if frame.empty:
         raise located(path, 1, "the file has no rows", layout.remedy)
     # pandas fills up a line that is too short. Counting separators is fast; lines are looked at
-    # only where the sum is wrong, be it for that reason or for separators within quotes.
+    # only where the sum is wrong, or where separators within quotes could make up for it.
     separators = (len(frame) + layout.header) * (len(layout.columns) - 1)
-    if text.count(layout.separator) != separators and (fault := _miscounted(path, text, layout)):
+    doubtful = text.count(layout.separator) != separators or (layout.quoted and '"' in text)
+    if doubtful and (fault := _miscounted(path, text, layout)):
         raise fault
     return Table(path, layout, text, frame)
 
