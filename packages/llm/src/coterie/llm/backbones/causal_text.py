@@ -14,6 +14,7 @@ from coterie.core.ragged import Ragged
 from coterie.core.seeding import Key
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.grounding import grounding_scores
+from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.lora import add_lora, base_model
 from coterie.llm.backbones.prompt_tokens import PromptTokens, pad_left
 from coterie.llm.backbones.prompts import Template
@@ -207,3 +208,32 @@ class CausalText(Backbone):
 
     def _device(self) -> torch.device:
         return self.model.get_input_embeddings().weight.device
+
+
+def load_causal_text(
+    name_or_path: str,
+    titles: Sequence[str],
+    template: Template,
+    generation: GenerationSettings,
+    context: int = 512,
+    train_on_inputs: bool = True,
+) -> CausalText:
+    """Load a pre-trained causal LM from the Hugging Face hub or a folder.
+
+    Args:
+        name_or_path: such as ``meta-llama/Llama-2-7b-hf``.
+        titles: of all items.
+        template: of the prompt.
+        generation: how a title is written.
+        context: most tokens that the model reads, answer included.
+        train_on_inputs: also practise the prompt.
+
+    Raises:
+        UserError: it cannot be had (offline, unknown, gated), or is no causal LM with
+            ``model.layers``.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = from_hub(AutoTokenizer, name_or_path)
+    model = from_hub(AutoModelForCausalLM, name_or_path)
+    return CausalText(model, tokenizer, titles, template, generation, context, train_on_inputs)

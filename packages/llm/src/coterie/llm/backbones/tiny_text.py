@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from coterie.core.seeding import Key
 from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.prompts import compact_template, plain
 from coterie.llm.backbones.text_settings import GenerationSettings
-
-PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
+from coterie.llm.backbones.tokenizer import END, train_tokenizer
 
 
 @dataclass(frozen=True)
@@ -31,45 +29,6 @@ class TinyTextSettings:
 
 
 TINY_GENERATION = GenerationSettings(beams=10, candidates=10, max_new_tokens=32, length_penalty=0.0)
-
-
-def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
-    """Train a byte-level BPE tokenizer; depends on the texts alone.
-
-    Args:
-        texts: what it has to write well.
-        vocabulary: most tokens; the 256 bytes and 4 special tokens are always there.
-
-    Returns:
-        A `PreTrainedTokenizerFast` that puts ``<s>`` ahead of a text.
-    """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    # Words end at blanks only, so that " (1996)" is one token and not three.
-    words = pre_tokenizers.Split(Regex(r" ?\S+|\s+"), "isolated")
-    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, letters])
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=[PAD, START, END, UNKNOWN],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{START} $A", special_tokens=[(START, tokenizer.token_to_id(START))]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        bos_token=START,
-        eos_token=END,
-        unk_token=UNKNOWN,
-        clean_up_tokenization_spaces=False,
-    )
 
 
 def tiny_text(

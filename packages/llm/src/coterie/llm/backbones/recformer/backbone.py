@@ -1,0 +1,124 @@
+"""RecFormer as a backbone: sequences and items are embedded by the same Longformer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from coterie.core.ragged import Ragged
+from coterie.core.seeding import Key
+from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.lora import add_lora
+from coterie.llm.backbones.recformer.model import RecformerModel
+from coterie.llm.backbones.recformer.tokens import Encoded, ItemTokens
+from coterie.llm.backbones.text_settings import LoraSettings
+from coterie.llm.data.examples import Examples
+
+_TARGETS = ("query", "value", "query_global", "value_global")
+_ITEMS_AT_ONCE = 256
+
+
+class RecFormer(Backbone):
+    """Score items by the cosine of a history's and an item's embedding, divided by 0.05.
+
+    Training is a softmax over all items against a catalogue of item embeddings that gives no
+    gradient (section 2.4). In stage 1 `prepare` embeds the catalogue anew; in stage 2 it stays.
+
+    Args:
+        model: the network.
+        items: writes histories.
+        temperature: divides the cosine.
+
+    Attributes:
+        stage: 1 or 2.
+    """
+
+    def __init__(self, model: RecformerModel, items: ItemTokens, temperature: float = 0.05) -> None:
+        super().__init__()
+        self.model, self.items, self.temperature = model, items, temperature
+        self.n_items, self.hidden = len(items.items), int(model.config.hidden_size)
+        self.stage = 1
+        self._catalogue: Tensor | None = None
+        # Items of equal text share an embedding: each distinct text is embedded once.
+        place: dict[tuple[tuple[int, int], ...], int] = {}
+        self._text_of = torch.tensor([place.setdefault(text, len(place)) for text in items.items])
+        first = {text: number for number, text in reversed(list(enumerate(items.items)))}
+        # By length, so that little is padded.
+        self._first = torch.tensor([first[text] for text in sorted(first, key=len)])
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The encoder layers, from the input up."""
+        return self.model.encoder.layer
+
+    def use_layers(self, layers: Sequence[nn.Module]) -> None:
+        """Run these layers in place of the present ones."""
+        self.model.encoder.layer = nn.ModuleList(layers)
+        self.model.config.num_hidden_layers = len(layers)
+
+    def add_lora(self, settings: LoraSettings, key: Key) -> None:
+        """Add LoRA and freeze everything else; without it, all parameters are trained.
+
+        Raises:
+            UserError: the model lacks a module that is to get LoRA.
+        """
+        add_lora(self.model, settings, settings.targets or _TARGETS, key)
+
+    def prepare(self) -> None:
+        """Embed the catalogue anew; in stage 2 only if there is none yet."""
+        if self.stage == 1:
+            self._catalogue = None
+        self.catalogue()
+
+    def catalogue(self) -> Tensor:
+        """Embeddings of all items, ``(n_items, h)`` of length 1."""
+        if self._catalogue is None:
+            was_training = self.training
+            self.eval()
+            with torch.no_grad():
+                vectors = torch.empty(self._first.numel(), self.hidden, dtype=self.model.dtype)
+                for index in self._first.split(_ITEMS_AT_ONCE):
+                    vectors[self._text_of[index]] = self._embed_items(index)
+            self.train(was_training)
+            self._catalogue = vectors[self._text_of]
+        return self._catalogue
+
+    def loss(self, examples: Examples) -> Tensor:
+        """Mean cross entropy of the next item among all, ``()``."""
+        return cross_entropy(self._logits(examples.history, self.catalogue()), examples.target)
+
+    def pretraining_loss(self, examples: Examples) -> Tensor:
+        """As `loss`, but the batch's targets are embedded with a gradient and noted, ``()``.
+
+        From a random start the embeddings of items have to be learnt too.
+        """
+        target = examples.target.unique()
+        fresh = self._embed_items(target)
+        catalogue = self.catalogue().index_copy(0, target, fresh)
+        loss = cross_entropy(self._logits(examples.history, catalogue), examples.target)
+        self._catalogue = catalogue.detach()
+        return loss
+
+    @torch.no_grad()
+    def scores(self, history: Ragged) -> Tensor:
+        """Cosines divided by the temperature, ``(n, n_items)`` float32."""
+        return self._logits(history, self.catalogue()).float()
+
+    def _logits(self, history: Ragged, catalogue: Tensor) -> Tensor:
+        if not len(history):
+            return catalogue.new_empty(0, self.n_items)
+        return self._embed(history) @ catalogue.T / self.temperature
+
+    def _embed_items(self, item: Tensor) -> Tensor:
+        return self._embed(Ragged.from_lengths(item, torch.ones_like(item)))
+
+    def _embed(self, history: Ragged) -> Tensor:
+        """Embeddings of sequences, ``(n, h)`` of length 1."""
+        batch = self.items.encode(history, self.model.window)
+        device = self.model.device
+        moved = Encoded(*(getattr(batch, field.name).to(device) for field in fields(batch)))
+        return normalize(self.model(moved), dim=1).cpu()

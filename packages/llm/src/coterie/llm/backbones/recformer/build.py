@@ -1,0 +1,159 @@
+"""Make a RecFormer: a small one from nothing, or the published one from its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from coterie.core.errors import UserError
+from coterie.core.seeding import Key
+from coterie.llm.backbones.hub import from_hub
+from coterie.llm.backbones.item_text import Attributes
+from coterie.llm.backbones.recformer.backbone import RecFormer
+from coterie.llm.backbones.recformer.model import RecformerModel
+from coterie.llm.backbones.recformer.tokens import ItemTokens, Limits, texts
+from coterie.llm.backbones.tokenizer import train_tokenizer
+
+# Of the checkpoints that the public code writes: as trained, for ranking, and bare.
+_PREFIXES = ("_forward_module.model.longformer.", "longformer.", "")
+_ITEM_POSITIONS, _WINDOW = 51, 64
+
+
+@dataclass(frozen=True)
+class SmallRecFormerSettings:
+    """Size of a small RecFormer."""
+
+    layers: int = 2
+    """Encoder layers."""
+    hidden: int = 64
+    """Width h."""
+    heads: int = 4
+    """Attention heads."""
+    window: int = 16
+    """Width of the attention window, even."""
+    vocabulary: int = 2000
+    """Most tokens of the tokenizer."""
+    dropout: float = 0.1
+    """Dropout."""
+    attributes: int = 3
+    """Most attributes of an item: title, brand, category."""
+    tokens: int = 192
+    """Most tokens of a history."""
+    items: int = 20
+    """Most items of a history."""
+
+
+def small_recformer(
+    attributes: Sequence[Attributes], settings: SmallRecFormerSettings, key: Key
+) -> RecFormer:
+    """Build an untrained small RecFormer and its tokenizer; train it by `pretraining.pretrain`.
+
+    Args:
+        attributes: of all items.
+        settings: size.
+        key: of the first parameters.
+
+    Raises:
+        UserError: the attention window is odd.
+    """
+    from transformers import LongformerConfig
+
+    if settings.window % 2 or settings.window < 2:
+        raise UserError(f"the attention window is {settings.window}: choose an even number")
+    tokenizer = train_tokenizer(texts(attributes), settings.vocabulary)
+    config = LongformerConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=settings.hidden,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        intermediate_size=4 * settings.hidden,
+        max_position_embeddings=settings.tokens + tokenizer.pad_token_id + 1,
+        attention_window=[settings.window] * settings.layers,
+        hidden_dropout_prob=settings.dropout,
+        attention_probs_dropout_prob=settings.dropout,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        sep_token_id=tokenizer.eos_token_id,
+        layer_norm_eps=1e-5,
+    )
+    with key.fold("recformer").torch_rng():
+        model = RecformerModel(config, settings.items + 1)
+    limits = Limits(settings.attributes, items=settings.items, tokens=settings.tokens)
+    return RecFormer(model, ItemTokens(attributes, tokenizer, limits))
+
+
+def load_recformer(
+    checkpoint: str | Path,
+    attributes: Sequence[Attributes],
+    base: str = "allenai/longformer-base-4096",
+) -> RecFormer:
+    """Load the published RecFormer, or one fine-tuned by the public code.
+
+    Args:
+        checkpoint: file of the parameters, ``.bin``, ``.pt`` or ``.safetensors``.
+        attributes: of all items.
+        base: name or path of the Longformer whose shape and tokenizer it has.
+
+    Raises:
+        UserError: a file or the base is missing, or the parameters do not fit.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    path = Path(checkpoint).expanduser()
+    state = _read(path)
+    config = from_hub(AutoConfig, base)
+    config.attention_window = [_WINDOW] * config.num_hidden_layers
+    model = RecformerModel(config, _ITEM_POSITIONS)
+    load_public(model, state, str(path))
+    tokenizer = from_hub(AutoTokenizer, base)
+    return RecFormer(model, ItemTokens(attributes, tokenizer, Limits(items=_ITEM_POSITIONS - 1)))
+
+
+def load_public(model: RecformerModel, state: Mapping[str, Tensor], source: str) -> None:
+    """Load parameters by the names of the public checkpoints.
+
+    These begin with ``longformer.`` (for ranking) or with the bare name, as
+    ``embeddings.word_embeddings.weight``. What the model has no place for (the head of masked
+    language modelling, item embeddings, position numbers) is left aside.
+
+    Raises:
+        UserError: a parameter is missing or of another shape; the model is then as before.
+    """
+    own = model.state_dict()
+    prefix = next(
+        (p for p in _PREFIXES if p + "embeddings.word_embeddings.weight" in state), _PREFIXES[-1]
+    )
+    for name, value in own.items():
+        given = state.get(prefix + name)
+        if given is None:
+            raise UserError(f"{source} has no '{prefix + name}': is it a checkpoint of RecFormer?")
+        if given.shape != value.shape:
+            raise UserError(
+                f"'{prefix + name}' of {source} is {tuple(given.shape)}, the model's is "
+                f"{tuple(value.shape)}: choose the Longformer that it was trained from"
+            )
+    model.load_state_dict({name: state[prefix + name] for name in own})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import pickle
+
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise UserError(f"there is no checkpoint {path}: check the path")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise UserError(
+            f"{path} is no readable checkpoint: {str(error).splitlines()[0]}"
+        ) from error
