@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
@@ -46,6 +47,7 @@ class Paper:
     tables: str | None = None
     bench: str | None = None
     variant_keys: tuple[str, ...] = ("data.name",)
+    commands: Mapping[str, str] = field(default_factory=dict)
     data_sets: tuple[DataSet, ...] = ()
 
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from coterie.core.errors import UserError, nearest
+from coterie.core.papers import papers
 
 COMMANDS = {
     "train": "Train a paper on a data set",
@@ -58,11 +59,33 @@ def _run(words: list[str]) -> int:
     if command == "--version":
         sys.stdout.write(f"coterie {version('coterie-core')}\n")
         return 0
-    if command not in COMMANDS:
-        raise UserError(f"command '{command}' is unknown: {nearest(command, COMMANDS)}")
-    import_module(f"coterie.core.cli.{command}").run(rest)
+    if command in COMMANDS:
+        import_module(f"coterie.core.cli.{command}").run(rest)
+    else:
+        _run_of_paper(command, rest)
     sys.stdout.flush()
     return 0
+
+
+def _run_of_paper(name: str, words: list[str]) -> None:
+    """Run a command that a single paper has, as in ``coterie llm serve``."""
+    known = {alias: paper for paper in papers().values() for alias in (paper.name, paper.package)}
+    if name not in known:
+        raise UserError(f"command '{name}' is unknown: {nearest(name, [*COMMANDS, *known])}")
+    paper = known[name]
+    if not paper.commands:
+        raise UserError(f"{name} has no commands of its own: say coterie train {paper.name}")
+    if not words or words[0] in ("-h", "--help", "help"):
+        lines = [f"  {command:<10} {text}" for command, text in paper.commands.items()]
+        text = [f"usage: coterie {name} COMMAND [--help] ...", "", "commands:", *lines]
+        sys.stdout.write("\n".join(text) + "\n")
+        return
+    command, *rest = words
+    if command not in paper.commands:
+        raise UserError(
+            f"{name} has no command '{command}': {nearest(command, list(paper.commands))}"
+        )
+    import_module(f"coterie.{paper.package}.commands.{command}").run(rest)
 
 
 def _usage() -> str:
@@ -75,11 +98,20 @@ def _usage() -> str:
             "",
             "commands:",
             *lines,
+            *_commands_of_papers(),
             "",
             "Start with: coterie list, then coterie train PAPER",
             "",
         ]
     )
+
+
+def _commands_of_papers() -> list[str]:
+    with_some = [paper for paper in papers().values() if paper.commands]
+    return [
+        f"  {paper.package:<10} What {paper.name} alone has: {', '.join(paper.commands)}"
+        for paper in with_some
+    ]
 
 
 def _interrupted(words: list[str]) -> str:
