@@ -63,9 +63,7 @@ class Experiment:
         """What the clients read; in the method `central` the first one has everybody's examples."""
         clients = self.data.clients
         if not any(map(len, clients.train)):
-            raise UserError(
-                "no client has a training example: use more data, or fewer public users"
-            )
+            raise UserError("no client has a training example: use more data or fewer public users")
         if self.settings.method != "central":
             return clients
         none = clients.train[0].take(torch.arange(0))

@@ -15,4 +15,10 @@ PAPER = Paper(
     experiment="coterie.llm.experiment:Experiment",
     client="coterie.llm.client:Organisation",
     variant_keys=("data.name", "model.name"),
+    commands={
+        "attack": "Reconstruct the input from what each layer sends, to choose k",
+        "cost": "Compare storage, inference and communication of FedAvg and PPLR",
+        "export": "Save a client's adapter, or the model with it merged in",
+        "serve": "Hold the middle layers of a split model for clients elsewhere",
+    },
 )

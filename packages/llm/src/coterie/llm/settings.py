@@ -56,7 +56,7 @@ class TrainSettings:
     lr: float = 2e-3
     """Learning rate of Adam."""
     keep_optimizer: bool = False
-    """Go on with the optimizer's moments of the client's last round; the public code starts anew."""
+    """Go on with the optimizer's moments of the client's last round; the public code does not."""
     mu: float = 0.01
     """μ of FedProx: pull μ/2 ‖R_c - R‖² towards the adapter received; other methods have none."""
 
