@@ -1,0 +1,227 @@
+"""Settings of the baselines without a language model. Torch-free."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from coterie.core.errors import UserError
+from coterie.core.settings import at_least, between
+
+
+@dataclass(frozen=True)
+class MFSettings:
+    """MF: matrix factorisation trained in one place by BPR (Rendle et al., UAI 2009)."""
+
+    dim: int = 64
+    """Length d of the vectors."""
+    lr: float = 1e-2
+    """Learning rate of Adam."""
+    l2: float = 1e-2
+    """λ: weight of the squared norms of the rows in a batch."""
+    batch_size: int = 2048
+    """Triples of user, item and sampled negative in a batch."""
+    epochs: int = 100
+    """Most epochs."""
+    patience: int = 10
+    """Epochs without a better validation recall before training ends."""
+    fold_in: int = 5
+    """Epochs on train and validation items before the test, in which the users' vectors alone
+    move: the other rows of the table read validation items too."""
+
+    def __post_init__(self) -> None:
+        _check_central("mf", self)
+        at_least("mf.fold_in", self.fold_in, 0)
+
+
+@dataclass(frozen=True)
+class LightGCNSettings:
+    """LightGCN: MF smoothed over the graph of interactions, in one place (He et al., SIGIR 2020).
+
+    For the test, validation interactions join the graph; the parameters stay.
+    """
+
+    dim: int = 64
+    """Length d of the vectors."""
+    layers: int = 3
+    """K: layers of propagation; 0 is MF."""
+    lr: float = 1e-2
+    """Learning rate of Adam."""
+    l2: float = 1e-4
+    """λ: half of it weighs the squared norms of the rows of E⁰ in a batch."""
+    batch_size: int = 2048
+    """Triples of user, item and sampled negative in a batch."""
+    epochs: int = 100
+    """Most epochs."""
+    patience: int = 10
+    """Epochs without a better validation recall before training ends."""
+
+    def __post_init__(self) -> None:
+        _check_central("lightgcn", self)
+        at_least("lightgcn.layers", self.layers, 0)
+
+
+@dataclass(frozen=True)
+class FedMFSettings:
+    """FedMF: private user vectors, summed and possibly encrypted item gradients.
+
+    Chai et al., IEEE Intelligent Systems 2021.
+    """
+
+    dim: int = 32
+    """Length d of the vectors; 100 in the public code."""
+    lr: float = 3e-3
+    """γ: step size of the user vectors; gradients are sums over samples, as in the paper."""
+    item_lr: float = 3e-3
+    """γ of the item table, whose gradients are sums over the clients."""
+    lam: float = 1e-4
+    """λ: weight of the squared norms of the user vectors."""
+    mu: float = 1e-4
+    """μ: weight of the squared norm of the item table."""
+    negatives: int = 4
+    """Sampled negatives for each positive, drawn afresh every round."""
+    local_steps: int = 1
+    """Steps on the private vector in a round, before the item gradients are taken."""
+    init_std: float = 0.01
+    """Standard deviation of the start. The public code starts all entries at 0.01, so all columns
+    stay equal for ever."""
+    transport: Literal["plain", "masked_sum", "ckks"] = "plain"
+    """How item gradients reach the server: rows of the trained items in the clear, whole tables
+    behind masks that cancel in the sum, or whole tables encrypted by CKKS (extra `ckks`)."""
+    masks: int = 2
+    """masked_sum: how many other clients each client shares masks with; even."""
+    fold_in: int = 50
+    """Steps on the private vector with the item table fixed: of newcomers, and of all clients
+    before the test, on train and validation items, which language models read too."""
+    rounds: int = 200
+    """Most communication rounds."""
+    patience: int = 20
+    """Rounds without a better validation recall before the end."""
+    participation: float = 1.0
+    """Share of the clients drawn in each round; 1 in the public code."""
+
+    def __post_init__(self) -> None:
+        _check_rounds("fedmf", self)
+        for name in ("dim", "local_steps"):
+            at_least(f"fedmf.{name}", getattr(self, name), 1)
+        for name in ("lr", "item_lr", "init_std"):
+            between(f"fedmf.{name}", getattr(self, name), 0, math.inf)
+        for name in ("lam", "mu", "negatives", "fold_in"):
+            at_least(f"fedmf.{name}", getattr(self, name), 0)
+        if self.masks < 2 or self.masks % 2:
+            raise UserError(f"'fedmf.masks' must be even and at least 2, not {self.masks}")
+
+
+@dataclass(frozen=True)
+class LightFRSettings:
+    """LightFR: binary codes and Hamming scores, by discrete coordinate descent.
+
+    Zhang et al., TOIS 2023.
+    """
+
+    bits: int = 64
+    """f: length of the codes; a multiple of 8."""
+    lam: float = 0.0
+    """λ: weight of the balance of the item codes, Σ_k (Σ_i d_ik)². The paper's 0.6 outweighs the
+    data many times; sampled negatives keep the codes from collapsing instead."""
+    negatives: int = 4
+    """Sampled negatives for each positive, drawn afresh every round."""
+    sweeps: int = 1
+    """E: sweeps over the bits of the private code in a round."""
+    bits_per_round: int = 1
+    """Bits of the item codes that a round updates, in turn. 1 is exact descent; more are updated
+    from the same residuals, which costs fewer rounds and may overshoot."""
+    fold_in: int = 1
+    """Sweeps over the private code before the test, on train and validation items, the item codes
+    fixed: the other rows of the table read validation items too."""
+    rounds: int = 400
+    """Most communication rounds."""
+    patience: int = 80
+    """Rounds without a better validation recall before the end."""
+    participation: float = 1.0
+    """Share of the clients drawn in each round; 0.6 in the paper."""
+
+    def __post_init__(self) -> None:
+        _check_rounds("lightfr", self)
+        at_least("lightfr.bits", self.bits, 8)
+        if self.bits % 8:
+            raise UserError(f"'lightfr.bits' must be a multiple of 8, not {self.bits}")
+        for name in ("lam", "negatives", "fold_in"):
+            at_least(f"lightfr.{name}", getattr(self, name), 0)
+        for name in ("sweeps", "bits_per_round"):
+            at_least(f"lightfr.{name}", getattr(self, name), 1)
+        if self.bits % self.bits_per_round:
+            raise UserError(
+                f"'lightfr.bits_per_round' must divide the {self.bits} bits, "
+                f"not be {self.bits_per_round}"
+            )
+
+
+@dataclass(frozen=True)
+class FedPerGNNSettings:
+    """FedPerGNN: a graph attention network on each user's star graph.
+
+    With pseudo items, local differential privacy, and neighbours found by a third party (Wu et
+    al., Nat. Commun. 2022).
+    """
+
+    dim: int = 32
+    """Length d of the vectors; 256 in the paper."""
+    loss: Literal["bce", "squared"] = "bce"
+    """Loss of a logit against label 1 or 0; the paper's squared loss is of ratings."""
+    reduction: Literal["sum", "mean"] = "sum"
+    """Of the loss over a user's samples. With the mean, as in the paper, gradients are far below
+    the clip, so the noise drowns them."""
+    lr: float = 0.1
+    """Step size of the private user vector."""
+    item_lr: float = 1.0
+    """Step size of the item table; gradients are means over the round's clients."""
+    model_lr: float = 0.1
+    """Step size of the network."""
+    negatives: int = 4
+    """Sampled negatives for each positive, drawn afresh every round."""
+    dropout: float = 0.2
+    """Share of a user's edges left out of its graph in a round."""
+    pseudo_items: int = 1000
+    """M: items without a gradient whose rows a client makes up; all there are, if fewer."""
+    clip: float | None = 0.1
+    """δ: largest magnitude of a coordinate of an upload; null for none."""
+    noise: float = 0.2
+    """λ: scale of the Laplace noise on every coordinate of an upload."""
+    neighbours: int = 16
+    """Most neighbours of a user: those who share the most items."""
+    expand_after: int = 2
+    """T: rounds before the third party connects the users; neighbours' vectors then stay fixed."""
+    init_std: float = 0.1
+    """Standard deviation of the start of all vectors."""
+    rounds: int = 200
+    """Most communication rounds."""
+    patience: int = 20
+    """Rounds without a better validation recall before the end."""
+    participation: float = 1.0
+    """Share of the clients drawn in each round; 128 clients in the paper."""
+
+    def __post_init__(self) -> None:
+        _check_rounds("fedpergnn", self)
+        at_least("fedpergnn.dim", self.dim, 1)
+        for name in ("lr", "item_lr", "model_lr", "init_std"):
+            between(f"fedpergnn.{name}", getattr(self, name), 0, math.inf)
+        between("fedpergnn.clip", self.clip, 0, math.inf)
+        for name in ("negatives", "dropout", "pseudo_items", "noise", "neighbours", "expand_after"):
+            at_least(f"fedpergnn.{name}", getattr(self, name), 0)
+        if self.dropout >= 1:
+            raise UserError(f"'fedpergnn.dropout' must be below 1, not {self.dropout:g}")
+
+
+def _check_central(name: str, settings: MFSettings | LightGCNSettings) -> None:
+    for key in ("dim", "batch_size", "epochs", "patience"):
+        at_least(f"{name}.{key}", getattr(settings, key), 1)
+    between(f"{name}.lr", settings.lr, 0, math.inf)
+    at_least(f"{name}.l2", settings.l2, 0)
+
+
+def _check_rounds(name: str, settings: FedMFSettings | LightFRSettings | FedPerGNNSettings) -> None:
+    at_least(f"{name}.rounds", settings.rounds, 1)
+    at_least(f"{name}.patience", settings.patience, 1)
+    between(f"{name}.participation", settings.participation, 0, 1)
