@@ -1,0 +1,108 @@
+"""``coterie llm serve``: hold and train the middle layers for clients in other processes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.core.cli.arguments import Arguments, positive, wants_help
+from coterie.core.cli.output import say
+from coterie.core.configuration import configure
+from coterie.core.errors import UserError
+from coterie.core.papers import find_paper, load
+from coterie.core.runfolder import DEFAULT_OUT
+
+ABOUT = (
+    "Serve the layers between the client's: train and keep every client's adapter of them. Give "
+    "the settings of `coterie train llm` too, the same as the clients'."
+)
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run the command until it is interrupted.
+
+    Raises:
+        UserError: an argument or a setting is bad, or the address cannot be listened at.
+    """
+    parser = _parser()
+    if wants_help(argv):
+        say(parser.format_help().rstrip())
+        return
+    given, flags = parser.parse_known_args(list(argv))
+    paper = find_paper("llm")
+    settings = configure(paper, flags).settings
+    server = _server(given, load(paper.experiment)(settings))
+    signal.signal(signal.SIGTERM, _stop)
+    server.start()
+    say(f"serving layers {given.layers} at {server.address}")
+    sys.stdout.flush()
+    try:
+        server.wait()
+    except KeyboardInterrupt:
+        server.stop()
+        say("stopped; committed rounds are kept")
+
+
+def _parser() -> Arguments:
+    parser = Arguments("llm serve", ABOUT)
+    parser.add_argument("--layers", required=True, metavar="K:N-1", help="the server's, as 2:7")
+    parser.add_argument("--host", default="127.0.0.1", help="to listen at (default: %(default)s)")
+    parser.add_argument("--port", type=_port, default=50551, help="default: %(default)s; 0: any")
+    parser.add_argument("--cert", type=Path, help="certificate of the server (PEM)")
+    parser.add_argument("--key", type=Path, help="its key (PEM)")
+    parser.add_argument("--client-ca", type=Path, help="demand client certificates that follow")
+    parser.add_argument("--state", type=Path, help="committed rounds (default: OUT/pplr/server)")
+    parser.add_argument("--secret", type=Path, help="tokens follow from it (default: STATE/secret)")
+    parser.add_argument("--max-mib", type=positive, default=256, help="largest message")
+    parser.add_argument("--ttl", type=positive, default=600, help="seconds until a client is gone")
+    parser.add_argument("--keep", type=positive, default=2, help="committed rounds kept")
+    return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise UserError(f"--port '{text}' is no port: 0 to 65535")
+    return int(text)
+
+
+def _server(given: Any, experiment: Any) -> Any:
+    # Torch and grpc only where they are needed: --help does not wait for them.
+    from coterie.llm.split.grpc_link import Tls
+    from coterie.llm.split.grpc_server import MiddleServer
+    from coterie.llm.split.serving import (
+        check_layers,
+        cut_backbone,
+        make_middle,
+        parse_layers,
+        use_threads,
+    )
+    from coterie.llm.split.tokens import make_secret
+    from coterie.llm.split.training import Limits
+
+    if given.client_ca and not given.cert:
+        raise UserError("--client-ca needs the server's own --cert and --key")
+    layers, settings = parse_layers(given.layers), experiment.settings
+    tls = Tls(given.client_ca, given.cert, given.key) if given.cert or given.key else None
+    if tls is not None:
+        tls.read()
+    use_threads(settings)
+    k = check_layers(layers, experiment.backbone)
+    parts = cut_backbone(experiment.backbone, k, settings)
+    state = given.state or Path(settings.run.out or DEFAULT_OUT).expanduser() / "pplr" / "server"
+    limits = Limits(ttl=float(given.ttl), keep=given.keep)
+    middle = make_middle(parts, settings, limits, state)
+    return MiddleServer(
+        middle,
+        parts.model,
+        make_secret(given.secret or state / "secret"),
+        f"{given.host}:{given.port}",
+        tls=tls,
+        max_bytes=given.max_mib << 20,
+    )
+
+
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,115 @@
+"""The server's half of a run, made of the same settings as the client's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import torch
+
+from coterie.core.errors import UserError
+from coterie.core.schema import values_of
+from coterie.llm.backbones.base import Backbone
+from coterie.llm.settings import Settings
+from coterie.llm.split.cut import Cut, cut
+from coterie.llm.split.middle import Middle
+from coterie.llm.split.state_folder import StateFolder
+from coterie.llm.split.training import Limits, Training
+
+_SHARED = ("model.", "pretrain.", "lora.")  # sections both sides must agree on
+
+
+def training_of(settings: Settings) -> Training:
+    """Give the way the middle is trained: as the client trains its own part.
+
+    Args:
+        settings: with the reading's choices resolved.
+    """
+    train = settings.train
+    mu = train.mu if settings.method == "fedprox" else 0.0
+    return Training(train.lr, mu=mu, keep_optimizer=train.keep_optimizer)
+
+
+def agreement(settings: Settings) -> str:
+    """Write down what client and server must agree on, for `coterie.llm.split.cut.cut`.
+
+    Args:
+        settings: with the reading's choices resolved.
+    """
+    how = training_of(settings)
+    shared = {n: v for n, v in values_of(settings).items() if n.startswith(_SHARED)}
+    shared |= {"seed": settings.seed, "data": settings.data.name, "dtype": settings.engine.dtype}
+    shared |= {"lr": how.lr, "mu": how.mu, "keep_optimizer": how.keep_optimizer}
+    return json.dumps(shared, sort_keys=True, default=str)
+
+
+def cut_backbone(backbone: Backbone, k: int, settings: Settings) -> Cut:
+    """Cut a backbone in two, as `coterie.llm.split.cut.cut`, with the settings' agreement.
+
+    Raises:
+        UserError: k is out of range, or the layers are of a kind that cannot be split.
+    """
+    return cut(backbone, k, settings=agreement(settings))
+
+
+def make_middle(
+    parts: Cut, settings: Settings, limits: Limits | None = None, state: Path | None = None
+) -> Middle:
+    """Make the server's half of a backbone that is cut.
+
+    Args:
+        parts: with the middle.
+        settings: of the run.
+        limits: of a client's use.
+        state: folder of committed rounds; None for memory only.
+
+    Raises:
+        UserError: the middle is not here, has nothing to train, or the folder is of another model.
+    """
+    if parts.stack is None:
+        raise UserError("the middle is not here: it is the server's")
+    folder = None if state is None else StateFolder(state, parts.model)
+    return Middle(parts.stack, training_of(settings), limits=limits, folder=folder)
+
+
+def parse_layers(text: str) -> tuple[int, int]:
+    """Read which layers the server has, as ``k:N-1``.
+
+    Raises:
+        UserError: it is no such range.
+
+    Example:
+        >>> parse_layers("2:7")
+        (2, 7)
+    """
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    if not found or int(found[1]) >= int(found[2]):
+        raise UserError(
+            f"--layers '{text}' is no range: write the first layer of the server and the one after "
+            "its last, from 0, as 2:7"
+        )
+    return int(found[1]), int(found[2])
+
+
+def check_layers(layers: tuple[int, int], backbone: Backbone) -> int:
+    """Compare a range with the model; give k.
+
+    Raises:
+        UserError: the client would not keep some lower layers and exactly the last one.
+    """
+    (first, end), total = layers, len(backbone.layers)
+    if end != total - 1 or first < 1:
+        last = total - 1
+        remedy = f"as {min(max(first, 1), last - 1)}:{last}" if total > 2 else "with more layers"
+        raise UserError(
+            f"--layers {first}:{end} does not fit a model of {total} layers, of which the client "
+            f"keeps the lowest and the last: serve it {remedy}"
+        )
+    return first
+
+
+def use_threads(settings: Settings) -> None:
+    """Use as many threads as the settings say."""
+    if settings.engine.threads is not None:
+        torch.set_num_threads(settings.engine.threads)
