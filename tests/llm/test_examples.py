@@ -13,27 +13,30 @@ from coterie.llm.data.split import GlobalSplit
 lists = st.lists(st.lists(st.integers(0, 99), max_size=25), min_size=1, max_size=8)
 
 
-def naive_examples(rows, max_history, stride):
+def naive_examples(rows, max_history, stride, min_history):
     found = []
     for user, items in enumerate(rows):
         n = len(items)
         if n < 2:
             continue
-        positions = range(n - 1, min(max_history, n - 1) - 1, -stride)
+        positions = range(n - 1, min(min_history, n - 1) - 1, -stride)
         for position in reversed(positions):
             history = items[max(0, position - max_history) : position]
             found.append((user, history, items[position]))
     return found
 
 
-@given(lists, st.integers(1, 12), st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
-def test_examples_equal_a_plain_loop(rows, max_history, stride):
-    examples, user = training_examples(Ragged.from_lists(rows), max_history, stride)
+@given(lists, st.integers(1, 12), st.integers(1, 4), st.integers(0, 12))
+@settings(max_examples=200, deadline=None)
+def test_examples_equal_a_plain_loop(rows, max_history, stride, least):
+    least = min(least, max_history) or None
+    examples, user = training_examples(
+        Ragged.from_lists(rows), max_history, stride, min_history=least
+    )
     made = list(
         zip(user.tolist(), examples.history.tolists(), examples.target.tolist(), strict=True)
     )
-    assert made == naive_examples(rows, max_history, stride)
+    assert made == naive_examples(rows, max_history, stride, least or max_history)
     assert all(1 <= len(history) <= max_history for _, history, _ in made)
 
 
@@ -51,9 +54,11 @@ def test_nobody_has_two_items(rows):
     assert len(examples.take(torch.tensor([], dtype=torch.int64))) == 0
 
 
-@pytest.mark.parametrize("wrong", [{"max_history": 0}, {"stride": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"max_history": 0}, {"stride": 0}, {"min_history": 0}, {"min_history": 11}]
+)
 def test_impossible_lengths(wrong):
-    with pytest.raises(UserError, match="both must be at least 1"):
+    with pytest.raises(UserError, match=r"choose at least 1 for each"):
         training_examples(Ragged.from_lists([[1, 2]]), **wrong)
 
 

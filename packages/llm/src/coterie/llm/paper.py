@@ -3,6 +3,7 @@
 from typing import get_args
 
 from coterie.core.papers import Paper
+from coterie.llm.data.names import AMAZON_2018
 from coterie.llm.settings import Method
 
 PAPER = Paper(
@@ -15,6 +16,7 @@ PAPER = Paper(
     experiment="coterie.llm.experiment:Experiment",
     client="coterie.llm.client:Organisation",
     variant_keys=("data.name", "model.name"),
+    data_sets=AMAZON_2018,
     commands={
         "attack": "Reconstruct the input from what each layer sends, to choose k",
         "cost": "Compare storage, inference and communication of FedAvg and PPLR",

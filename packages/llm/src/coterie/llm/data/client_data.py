@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,6 +17,10 @@ from coterie.llm.data.examples import Examples, Queries
 from coterie.llm.data.partition import cluster_users, few_shot, public_users
 from coterie.llm.data.sequences import evaluation_queries, training_examples
 from coterie.llm.data.split import GlobalSplit, global_split
+from coterie.llm.data.tables import example_table, item_table, titles_of
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 PUBLIC, NOBODY = -1, -2
 
@@ -92,13 +98,17 @@ class FederatedData:
         Raises:
             UserError: if the source has none.
         """
-        if self.interactions.titles is None:
-            raise UserError(
-                f"{self.interactions.source} has no titles: put the data set's file of titles "
-                "there, name the column of a file of yours by --data.columns title=COLUMN, or use "
-                "the backbone tiny-item"
-            )
-        return self.interactions.titles
+        return titles_of(self.interactions)
+
+    @cached_property
+    def items(self) -> Dataset:
+        """Texts of the items, see `coterie.llm.data.tables.item_table`."""
+        return item_table(self.interactions)
+
+    @cached_property
+    def examples(self) -> Dataset:
+        """The clients' training examples, see `coterie.llm.data.tables.example_table`."""
+        return example_table(self.clients.train, self.clients.ids)
 
     def users(self) -> UserRows:
         """Items of the clients' users, each of whom is a client of its own in some baselines."""
@@ -152,6 +162,7 @@ def build(
     max_history: int = 10,
     stride: int = 1,
     span: int | None = None,
+    min_history: int | None = None,
     shots: int | None = None,
     public_share: float = 0.2,
     held_out_share: float = 0.1,
@@ -168,6 +179,7 @@ def build(
         max_history: longest history of examples and queries.
         stride: see `coterie.llm.data.sequences.training_examples`.
         span: see there.
+        min_history: see there.
         shots: training examples of all clients together; None for all.
         public_share: of the users with train items.
         held_out_share: of the public users with examples.
@@ -181,7 +193,7 @@ def build(
     client_of = _share_out(
         split, n_clients, interactions.n_items, key, public_share, dim, normalised
     )
-    examples, owner = training_examples(split.train, max_history, stride, span)
+    examples, owner = training_examples(split.train, max_history, stride, span, min_history)
     queries = [evaluation_queries(split, part, max_history) for part in ("valid", "test")]
     ids = torch.arange(n_clients)
     of_client = [torch.nonzero(client_of[owner] == client).flatten() for client in ids]

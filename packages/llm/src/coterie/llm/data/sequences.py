@@ -15,20 +15,26 @@ from coterie.llm.data.split import GlobalSplit
 
 
 def training_examples(
-    rows: Ragged, max_history: int = 10, stride: int = 1, span: int | None = None
+    rows: Ragged,
+    max_history: int = 10,
+    stride: int = 1,
+    span: int | None = None,
+    min_history: int | None = None,
 ) -> tuple[Examples, Tensor]:
     """Make the examples of next items of every user.
 
-    The targets of a user with n items are at the positions min(max_history, n - 1) to n - 1, or
+    The targets of a user with n items are at the positions min(min_history, n - 1) to n - 1, or
     every ``stride``-th of them counted back from the last; the history is what comes right before,
-    up to ``span`` items. So a user with at most ``max_history`` + 1 items gives one
-    example, and one with fewer than 2 none.
+    up to ``span`` items. A user with fewer than 2 items gives no example.
 
     Args:
         rows: one row a user, items in order of time.
         max_history: most items of a history that a backbone reads.
         stride: distance between two targets of a user; 1 in the paper.
         span: longest history, of which `thinned` draws ``max_history`` items; default the same.
+        min_history: shortest history of all but a user's last example; ``max_history`` if None, as
+            in the public code, so a user with at most that many items before the last gives one
+            example. 1 makes every item but the first a target.
 
     Returns:
         The examples by ascending user and position, and the user of each, ``(n,)`` int64.
@@ -38,12 +44,14 @@ def training_examples(
         >>> examples.history.tolists(), examples.target.tolist(), user.tolist()
         ([[5, 6], [6, 7]], [7, 8], [0, 0])
     """
-    if max_history < 1 or stride < 1:
+    least = max_history if min_history is None else min_history
+    if not 1 <= least <= max_history or stride < 1:
         raise UserError(
-            f"a history of {max_history} items and a stride of {stride}: both must be at least 1"
+            f"histories of {least} to {max_history} items and a stride of {stride}: choose at "
+            "least 1 for each, and the shortest not above the longest"
         )
     last = rows.lengths - 1
-    count = torch.where(last < 1, 0, (last - last.clamp(max=max_history)) // stride + 1)
+    count = torch.where(last < 1, 0, (last - last.clamp(max=least)) // stride + 1)
     user = torch.repeat_interleave(torch.arange(len(rows)), count)
     place = Ragged.from_lengths(user, count).positions
     position = last[user] - stride * (count[user] - 1 - place)
