@@ -7,8 +7,9 @@ import hypothesis
 import pytest
 import torch
 
-# The same examples in every run; HYPOTHESIS_PROFILE=default searches further.
-hypothesis.settings.register_profile("repeatable", derandomize=True)
+# The same examples in every run, and no deadline, since machines are busy;
+# HYPOTHESIS_PROFILE=default searches further.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 

@@ -116,3 +116,23 @@ def test_kept_rows_of_several_chunks_are_those_of_one():
     for form in (lambda r: r, lambda r: r.wire()):
         both = tree.concatenate({"items": form(first)}, {"items": form(rest)})["items"]
         torch.testing.assert_close(both.dense(), rows.dense())
+
+
+class FaintClient(WideClient):
+    """The client with the widest vector answers NaN."""
+
+    @step
+    def grow(self, down: Ask, mine: Width, data: Widths, key: Key) -> tuple[Answer, Width]:
+        value = torch.nan if mine.weights.shape[1] == 4 else 1.0
+        weights = mine.weights * value
+        return Answer(weights.sum(1), weights), Width(weights)
+
+
+def test_a_client_that_is_refused_drops_out_of_the_list():
+    asked = cohort(client=FaintClient())
+    asked.enrol()
+    replies = asked.ask("grow", Ask(torch.tensor([2.0])))
+    assert replies.ids.tolist() == [2, 5]
+    assert list(replies.failed) == [9]
+    assert len(replies.up) == 2
+    assert asked.store.take(torch.tensor([9])).weights.tolist() == [[1.0] * 4]

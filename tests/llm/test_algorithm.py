@@ -1,0 +1,174 @@
+"""Rounds of PPLR and of what it is compared with, against plain loops with torch.optim."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.llm.organisations import backbone, examples, federation, organisations, queries, settings
+
+from coterie.core.metrics.full_ranking import FullRanking
+from coterie.core.seeding import Key
+from coterie.llm.adapter import Adapter
+from coterie.llm.client import Organisation
+from coterie.llm.data.client_data import OrganisationData
+from coterie.llm.mixing import (
+    attention,
+    dynamic_weights,
+    row_normalised,
+    softened_losses,
+    warm_up,
+)
+
+KEY = Key.from_seed(3)
+
+
+def trained_alone(chosen, data, round_key=(0, 1), mu=0.0):
+    """Train every client by an ordinary torch.optim.Adam on a backbone of its own."""
+    rows, losses = [], []
+    for client in range(len(data)):
+        model = backbone(dtype=torch.float64)
+        adapter = Adapter(model.named_parameters())
+        start = [p.detach().clone() for p in adapter.parameters]
+        optimizer = torch.optim.Adam(adapter.parameters, lr=chosen.train.lr)
+        secret = Key.from_seed(5).fold("clients").fold(torch.tensor([client]))
+        key = secret.fold("update", *round_key, 0).take(torch.tensor([0]))
+        own, total = data.train[client], 0.0
+        for batch in Organisation(chosen, model)._batches(own, key):
+            loss = model.loss(batch)
+            pull = sum(((p - s) ** 2).sum() for p, s in zip(adapter.parameters, start, strict=True))
+            optimizer.zero_grad()
+            (loss + 0.5 * mu * pull).backward()
+            optimizer.step()
+            total += float(loss.detach()) * len(batch)
+        rows.append(adapter.row())
+        losses.append(total / max(len(own) * chosen.train.epochs, 1))
+    return torch.stack(rows), torch.tensor(losses)
+
+
+def one_round(chosen, data=None):
+    server, cohort = federation(chosen, backbone(dtype=torch.float64), data)
+    before = server.begin(KEY)
+    return before, server.round(before, cohort, KEY), cohort
+
+
+@pytest.mark.parametrize("method", ["pplr", "fedavg", "fedprox", "local"])
+def test_a_round_equals_training_apart_and_mixing(method):
+    chosen = settings(method, train={"epochs": 2, "mu": 0.5})
+    data = organisations()
+    rows, losses = trained_alone(chosen, data, mu=0.5 if method == "fedprox" else 0.0)
+    before, after, cohort = one_round(chosen, data)
+    sizes = torch.tensor([len(part) for part in data.train])
+    if method == "pplr":
+        s = attention(rows - before.rows)
+        weights = row_normalised(
+            dynamic_weights(s, warm_up(softened_losses(losses, 0.05), 0, 0.7, 5.0))
+        )
+    elif method == "local":
+        weights = torch.eye(3)
+    else:
+        weights = (sizes / sizes.sum()).expand(3, -1)
+    expected = weights.double() @ rows
+    torch.testing.assert_close(after.rows, expected, rtol=1e-9, atol=1e-10)
+    assert cohort.journal.scalars["fed/loss"] == pytest.approx(
+        float((losses * sizes).sum() / sizes.sum())
+    )
+
+
+def test_fedprox_without_a_pull_is_fedavg():
+    _, fedavg, _ = one_round(settings("fedavg"))
+    _, fedprox, _ = one_round(settings("fedprox", train={"mu": 0.0}))
+    assert torch.equal(fedavg.rows, fedprox.rows)
+
+
+def test_ablations_switch_off_one_half():
+    chosen = settings("pplr-attention")
+    _, attention_only, _ = one_round(chosen)
+    _, without_limit, _ = one_round(settings("pplr", mixing={"alpha": 1e9}))
+    torch.testing.assert_close(attention_only.rows, without_limit.rows)
+    _, heating, _ = one_round(settings("pplr-heating", mixing={"alpha": 1e9}))
+    even = heating.rows - heating.rows.mean(0)
+    torch.testing.assert_close(even, torch.zeros_like(even), atol=1e-9, rtol=0)
+
+
+def test_a_client_without_data_learns_from_its_peers_and_teaches_nobody():
+    data = organisations(sizes=(9, 0, 7))
+    before, after, _ = one_round(settings("pplr"), data)
+    alone = OrganisationData(
+        torch.arange(2), [data.train[0], data.train[2]], data.valid[:2], data.test[:2]
+    )
+    assert bool(after.rows.isfinite().all())
+    assert not torch.equal(after.rows[1], before.rows[1])
+    rows, losses = trained_alone(settings("pplr"), data)
+    s = attention(rows - before.rows)[[0, 2]][:, [0, 2]]
+    w = warm_up(softened_losses(losses[[0, 2]], 0.05), 0, 0.7, 5.0)
+    expected = row_normalised(dynamic_weights(s, w)) @ rows[[0, 2]]
+    torch.testing.assert_close(after.rows[[0, 2]], expected)
+    assert len(alone) == 2
+
+
+def test_one_client_keeps_what_it_trained():
+    data = organisations(sizes=(9,), users=(3,))
+    _, pplr, _ = one_round(settings("pplr", clients=1), data)
+    _, local, _ = one_round(settings("local", clients=1), data)
+    torch.testing.assert_close(pplr.rows, local.rows)
+
+
+def test_a_client_that_diverges_keeps_its_adapter_and_is_named():
+    data = organisations()
+    server, cohort = federation(settings("pplr"), data=data)
+    state = server.begin(KEY)
+    broken = state.rows.clone()
+    broken[1] = torch.nan
+    after = server.round(replace(state, rows=broken), cohort, KEY)
+    assert cohort.journal.refused[0][:2] == ("update", 1)
+    assert bool(after.rows[[0, 2]].isfinite().all())
+    assert bool(after.rows[1].isnan().all())
+
+
+def test_the_report_is_the_mean_of_full_ranking_over_users():
+    chosen = settings()
+    client = Organisation(chosen, backbone())
+    asked = queries(40, 1)
+    values = client.measure(client.adapter.row()[None], asked)
+    metric = FullRanking(k=10)
+    metric.update(client.backbone.scores(asked.history), asked.seen, asked.targets)
+    assert float(values["recall10"].mean()) == pytest.approx(float(metric.compute()["recall@10"]))
+    assert float(values["ndcg10"].mean()) == pytest.approx(float(metric.compute()["ndcg@10"]))
+
+
+def test_overall_quality_counts_every_user_once():
+    server, cohort = federation(settings("local"))
+    server.round(server.begin(KEY), cohort, KEY)
+    ids, values = cohort.journal.clients["eval/recall@10"]
+    users = torch.tensor([3.0, 2.0, 4.0])
+    expected = float((values * users).sum() / users.sum())
+    assert cohort.journal.scalars["eval/recall@10"] == pytest.approx(expected)
+    assert ids.tolist() == [0, 1, 2]
+
+
+def test_the_best_round_is_kept_and_tested():
+    server, cohort = federation(settings("local"))
+    state = server.begin(KEY)
+    state = replace(state, best_score=2.0, best_round=1, round=4, best=state.rows + 1)
+    after = server.round(state, cohort, KEY)
+    assert torch.equal(after.best, state.best)
+    assert server.stop(after, []) == "go"
+    assert server.stop(replace(after, round=6), []) == "block"
+
+
+def test_participation_leaves_the_others_as_they_are():
+    before, after, cohort = one_round(settings("pplr", participation=0.34))
+    moved = (after.rows != before.rows).any(1)
+    assert int(moved.sum()) == 1
+    assert cohort.journal.scalars["fed/clients"] == 1
+
+
+def test_an_optimizer_that_is_kept_goes_on():
+    chosen = settings("local", train={"keep_optimizer": True})
+    server, cohort = federation(chosen)
+    state = server.round(server.begin(KEY), cohort, KEY)
+    kept = cohort.store.take(torch.tensor([0])).optimizer
+    assert int(kept.steps) == len(examples(9, 10)) // 4 + 1
+    later = server.round(state, replace(cohort, when=(0, 2)), KEY)
+    assert not torch.equal(later.rows, state.rows)
+    assert int(cohort.store.take(torch.tensor([0])).optimizer.steps) == 2 * int(kept.steps)
