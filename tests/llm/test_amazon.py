@@ -87,7 +87,7 @@ def test_official_layout(tmp_path, zipped, block, monkeypatch):
 
 def test_by_name(tmp_path):
     assert {"amazon-games", "amazon-books"} <= set(names())
-    assert default_core("amazon-books") == 5
+    assert default_core("amazon-books") == 0
     with pytest.raises(UserError, match=r"put Books_5\.json \(or \.gz\) into .*amazon-books"):
         load("amazon-books", tmp_path)
     (tmp_path / "amazon-games").mkdir()
