@@ -42,6 +42,25 @@ class Ledger:
                 size = sum(t.numel() * t.element_size() for _, t in tree.tensors({name: value}))
                 self._add(step, "up", name, n_clients, size)
 
+    def crossed(self, step: str, direction: str, field: str, messages: int, size: int) -> None:
+        """Count what crossed beside messages, such as activations of a split model.
+
+        Args:
+            step: in which.
+            direction: "up" from the client or "down" to it.
+            field: what it is.
+            messages: how many.
+            size: bytes of all of them.
+
+        Example:
+            >>> ledger = Ledger()
+            >>> ledger.crossed("update", "up", "activations", 2, 4096)
+            >>> ledger.crossed("update", "up", "activations", 1, 4)
+            >>> ledger.bytes("up"), ledger.rows()[0]["messages"]
+            (4100, 3)
+        """
+        self._add(step, direction, field, messages, size)
+
     def bytes(self, direction: str) -> int:
         """Bytes in one direction so far."""
         return sum(b for (_, d, _), (_, b) in self.totals.items() if d == direction)

@@ -34,7 +34,18 @@ def run(argv: Sequence[str]) -> None:
     given, flags = parser.parse_known_args(list(argv))
     paper = find_paper("llm")
     settings = configure(paper, flags).settings
-    server = _server(given, load(paper.experiment)(settings))
+    state = given.state or Path(settings.run.out or DEFAULT_OUT) / "pplr" / "server"
+    _check_tls(given)
+    # Torch and grpc only where they are needed: --help does not wait for them.
+    from coterie.llm.split.serving import alone
+
+    state = state.expanduser()
+    with alone(state):
+        _serve(given, load(paper.experiment)(settings), state)
+
+
+def _serve(given: Any, experiment: Any, state: Path) -> None:
+    server = _server(given, experiment, state)
     signal.signal(signal.SIGTERM, _stop)
     server.start()
     say(f"serving layers {given.layers} at {server.address}")
@@ -68,8 +79,15 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _server(given: Any, experiment: Any) -> Any:
-    # Torch and grpc only where they are needed: --help does not wait for them.
+def _check_tls(given: Any) -> None:
+    """Refuse at once what would otherwise be seen after the backbone is built."""
+    if given.client_ca and not given.cert:
+        raise UserError("--client-ca needs the server's own --cert and --key")
+    if (given.cert is None) != (given.key is None):
+        raise UserError("--cert and --key belong together: give both or none")
+
+
+def _server(given: Any, experiment: Any, state: Path) -> Any:
     from coterie.llm.split.grpc_link import Tls
     from coterie.llm.split.grpc_server import MiddleServer
     from coterie.llm.split.serving import (
@@ -82,20 +100,16 @@ def _server(given: Any, experiment: Any) -> Any:
     from coterie.llm.split.tokens import make_secret
     from coterie.llm.split.training import Limits
 
-    if given.client_ca and not given.cert:
-        raise UserError("--client-ca needs the server's own --cert and --key")
     layers, settings = parse_layers(given.layers), experiment.settings
-    tls = Tls(given.client_ca, given.cert, given.key) if given.cert or given.key else None
+    tls = Tls(given.client_ca, given.cert, given.key) if given.cert else None
     if tls is not None:
         tls.read()
     use_threads(settings)
     k = check_layers(layers, experiment.backbone)
     parts = cut_backbone(experiment.backbone, k, settings)
-    state = given.state or Path(settings.run.out or DEFAULT_OUT).expanduser() / "pplr" / "server"
     limits = Limits(ttl=float(given.ttl), keep=given.keep)
-    middle = make_middle(parts, settings, limits, state)
     return MiddleServer(
-        middle,
+        make_middle(parts, settings, limits, state),
         parts.model,
         make_secret(given.secret or state / "secret"),
         f"{given.host}:{given.port}",

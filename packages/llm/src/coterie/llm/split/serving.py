@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from coterie.core.errors import UserError
 from coterie.core.schema import values_of
+from coterie.core.storage import writing
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.settings import Settings
 from coterie.llm.split.cut import Cut, cut
@@ -71,6 +75,26 @@ def make_middle(
         raise UserError("the middle is not here: it is the server's")
     folder = None if state is None else StateFolder(state, parts.model)
     return Middle(parts.stack, training_of(settings), limits=limits, folder=folder)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder of committed rounds; a second server would overwrite the first one's.
+
+    Raises:
+        UserError: another process holds it, or it cannot be written.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = (folder / "lock").open("w")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"another server uses {folder}: stop it, or choose another folder by --state DIR"
+            ) from None
+        yield
 
 
 def parse_layers(text: str) -> tuple[int, int]:

@@ -1,0 +1,104 @@
+"""``coterie llm serve``: the command, with the settings of a run."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coterie.core.configuration import configure
+from coterie.core.errors import UserError
+from coterie.core.papers import find_paper
+from coterie.llm.commands.serve import run
+from coterie.llm.experiment import Experiment
+from coterie.llm.settings import Settings, TrainSettings
+from coterie.llm.split.grpc_channel import GrpcChannel, GrpcRounds
+from coterie.llm.split.grpc_link import Link
+from coterie.llm.split.serving import agreement, alone, cut_backbone, parse_layers, training_of
+from coterie.llm.split.tokens import admin_token, client_token, read_secret
+
+SMALL = ["--model.layers", "4", "--model.width", "16", "--pretrain.steps", "5"]
+COMMAND = "import sys; from coterie.llm.commands.serve import run; run(sys.argv[1:])"
+
+
+def test_serves_the_run_of_these_settings(tmp_path: Path) -> None:
+    words = [*SMALL, "--out", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "--layers", "1:3", "--port", "0", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    try:
+        line = process.stdout.readline()
+        address = re.fullmatch(r"serving layers 1:3 at (127\.0\.0\.1:\d+)\n", line)[1]
+        experiment = Experiment(configure(find_paper("llm"), words).settings)
+        secret = read_secret(tmp_path / "pplr" / "server" / "secret")
+        parts = cut_backbone(experiment.backbone, 1, experiment.settings)
+        link = Link(address)
+        rounds = GrpcRounds(link, admin_token(secret))
+        assert rounds.status().model == parts.model
+        channel = GrpcChannel(link, parts.model, lambda client: client_token(secret, client))
+        parts.connect(channel)
+        rounds.begin(0)
+        examples = experiment.clients.train[0]
+        with channel.session(0, training=True):
+            experiment.backbone.eval().loss(examples).backward()
+            channel.step()
+        rounds.commit(0, rounds.trained([0]), [0])
+        with pytest.raises(UserError, match="another server uses"):
+            run(["--layers", "1:3", "--port", "0", *words])
+    finally:
+        process.send_signal(signal.SIGTERM)
+        rest, _ = process.communicate(timeout=30)
+    assert rest == "stopped; committed rounds are kept\n"
+    assert process.returncode == 0
+
+
+def test_sides_agree_on_what_matters() -> None:
+    same = agreement(Settings())
+    assert agreement(Settings(method="fedavg", rounds=3)) == same
+    assert agreement(Settings(seed=1)) != same
+    assert agreement(Settings(train=TrainSettings(lr=0.5))) != same
+    assert agreement(Settings(method="fedprox")) != same
+    assert training_of(Settings(method="fedprox")).mu == Settings().train.mu
+    assert training_of(Settings()).mu == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        ([], "--layers"),
+        (["--layers", "3:2"], "no range"),
+        (["--layers", "k:7"], "no range"),
+        (["--layers", "1:3", "--prt", "3"], "unknown setting"),
+        (["--layers", "1:3", "--port", "99999"], "0 to 65535"),
+        (["--layers", "1:3", "--client-ca", "a.pem"], "needs the server's own"),
+        (["--layers", "1:3", "--cert", "a.pem"], "belong together"),
+        (["--layers", "1:3", "--cert", "a.pem", "--key", "b.pem"], r"cannot read a\.pem"),
+        (["--layers", "2:7", *SMALL], "model of 4 layers.*serve it as 2:3"),
+        (["--layers", "0:3", *SMALL], "serve it as 1:3"),
+        (["--layers", "1:3", *SMALL, "--host", "0.0.0.0"], "--cert and --key"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], match: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=match) as caught:
+        run([*words, "--out", str(tmp_path)])
+    assert "\n" not in str(caught.value)
+    with alone(tmp_path / "pplr" / "server"):
+        pass
+
+
+def test_layers() -> None:
+    assert parse_layers("20:31") == (20, 31)
+
+
+def test_help_is_quick_and_short(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["--help"])
+    assert "--client-ca" in capsys.readouterr().out
+    code = f"{COMMAND}; print([m for m in ('torch', 'grpc', 'transformers') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True)
+    assert out.stdout.splitlines()[-1] == "[]"
