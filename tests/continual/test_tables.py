@@ -134,7 +134,7 @@ def complete(settings):
     experiment = Experiment(settings)
     module = FederatedModule(experiment.federation())
     fit(module, [])
-    return module, experiment.final_metrics(module.results)
+    return module, experiment.final_metrics(module)
 
 
 def assert_equal_runs(first, second):

@@ -132,8 +132,8 @@ def test_the_report_is_the_mean_of_full_ranking_over_users():
     values = client.measure(client.adapter.row()[None], asked)
     metric = FullRanking(k=10)
     metric.update(client.backbone.scores(asked.history), asked.seen, asked.targets)
-    assert float(values["recall10"].mean()) == pytest.approx(float(metric.compute()["recall@10"]))
-    assert float(values["ndcg10"].mean()) == pytest.approx(float(metric.compute()["ndcg@10"]))
+    assert float(values["recall@10"].mean()) == pytest.approx(float(metric.compute()["recall@10"]))
+    assert float(values["ndcg@10"].mean()) == pytest.approx(float(metric.compute()["ndcg@10"]))
 
 
 def test_overall_quality_counts_every_user_once():

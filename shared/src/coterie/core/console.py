@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from rich.table import Table
 from coterie.core.experiment import Experiment
 from coterie.core.papers import Paper
 from coterie.core.summary import Summary
+
+_MOST_CLIENTS = 20  # rows of a table that one still reads
 
 
 def show_data(paper: Paper, experiment: Experiment) -> None:
@@ -28,9 +31,20 @@ def show_data(paper: Paper, experiment: Experiment) -> None:
     console.print(table)
 
 
-def show_results(folder: Path, summary: Summary) -> None:
-    """Print the summary of a finished run: metrics beside the paper's, bytes, where files are."""
+def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any]] = ()) -> None:
+    """Print the summary of a finished run: metrics beside the paper's, bytes, where files are.
+
+    Args:
+        folder: of the run.
+        summary: of the run.
+        clients: a row for each client; many are left to the file ``clients.json``.
+    """
     console = Console(soft_wrap=True)
+    if clients and len(clients) <= _MOST_CLIENTS:
+        of_clients = Table(*clients[0].keys(), box=None, header_style="dim")
+        for row in clients:
+            of_clients.add_row(*(_cell(value) for value in row.values()))
+        console.print(of_clients)
     table = Table("metric", "ours", "paper", box=None, header_style="dim")
     for name, value in summary.metrics.items():
         paper = summary.reference.get(name)

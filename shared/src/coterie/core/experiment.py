@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
 
 from coterie.core.data.interactions import Interactions
 from coterie.core.federation import Federation
@@ -82,8 +84,24 @@ class Experiment(Protocol):
         """Tabulate the data, one row a block."""
         ...
 
-    def final_metrics(self, results: Mapping[str, float]) -> dict[str, float]:
-        """Add averages to the final measurements of a run."""
+    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+        """Give the final measurements of a run: its results, with averages and baselines added."""
+        ...
+
+    def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
+        """Tabulate the final measurements of every client; empty where they are too many."""
+        ...
+
+    def scores(self, module: FederatedModule, user: int) -> Tensor:
+        """Score all items for a user of the data, ``(1, n_items)``.
+
+        Raises:
+            UserError: the user never took part.
+        """
+        ...
+
+    def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
+        """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``."""
         ...
 
     def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:

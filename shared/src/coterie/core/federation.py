@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.core.callbacks.keys import CLIENT_MEASURES
 from coterie.core.client import Client
 from coterie.core.privacy.middleware import Middleware
 from coterie.core.server import Server
@@ -25,6 +26,7 @@ class Federation:
         chunk: clients per stacked call; None = as many as fit into the engine's memory.
         middleware: what uploads pass on their way out.
         monitor: the validation metric, higher is better; None where there is none.
+        client_columns: measurements of clients that are columns of their table in W&B.
     """
 
     server: Server[Any]
@@ -35,3 +37,4 @@ class Federation:
     chunk: int | None = None
     middleware: tuple[Middleware, ...] = ()
     monitor: str | None = None
+    client_columns: tuple[str, ...] = CLIENT_MEASURES

@@ -21,6 +21,9 @@ from coterie.core.ragged import Ragged
 from coterie.core.seeding import Key
 from coterie.core.state import PrivateStore
 
+Measured = dict[str, tuple[Tensor, Tensor]]
+"""Measurements of clients: name -> ids and values, both ``(R,)``."""
+
 
 class FederatedModule(lightning.LightningModule):
     """Drive a federation under ``lightning.Trainer``.
@@ -40,6 +43,7 @@ class FederatedModule(lightning.LightningModule):
         block_open: whether that block goes on.
         finished: whether the run is complete.
         results: final measurements, the journal's scalars named ``test/…``.
+        client_results: the same of every client, ``name -> (ids, values)``, of the newest block.
     """
 
     def __init__(self, federation: Federation) -> None:
@@ -52,6 +56,7 @@ class FederatedModule(lightning.LightningModule):
         self.round = self.block_round = 0
         self.history: list[dict[str, float]] = []
         self.results: dict[str, float] = {}
+        self.client_results: Measured = {}
         self.block_open = self.finished = False
         root = Key.from_seed(federation.seed)
         self._secret, self._server_key = root.fold("clients"), root.fold("server")
@@ -87,6 +92,8 @@ class FederatedModule(lightning.LightningModule):
             self.finished = decision == "end" or self.block + 1 == len(self.federation.blocks)
         tests = {n: v for n, v in self.journal.scalars.items() if n.startswith("test/")}
         self.results.update(tests)
+        measured = {n: v for n, v in self.journal.clients.items() if n.startswith("test/")}
+        self.client_results.update(measured)
 
     def on_train_start(self) -> None:
         """Stop at once if the checkpoint that is resumed is of a complete run."""
@@ -104,6 +111,7 @@ class FederatedModule(lightning.LightningModule):
             "ledger": self.ledger.rows(),
             "history": self.history,
             "results": self.results,
+            "client_results": self.client_results,
             **{name: getattr(self, name) for name in _POSITION},
         }
 
@@ -119,6 +127,7 @@ class FederatedModule(lightning.LightningModule):
             self.store.load_plain(saved["store"], self._private_structure())
             self.ledger.load(saved["ledger"])
             self.history, self.results = saved["history"], saved["results"]
+            self.client_results = saved["client_results"]
             for name in _POSITION:
                 setattr(self, name, saved[name])
         except (KeyError, TypeError, AttributeError) as error:
@@ -138,7 +147,7 @@ class FederatedModule(lightning.LightningModule):
         return dataclasses.replace(self._cohort(self.block_round), middleware=())
 
     def scores(self, client: int) -> Tensor:
-        """Scores of all items for one client, ``(1, n_items)``, as its device computes them.
+        """Scores of all items for a user who is a client, ``(1, n_items)``, as its device has them.
 
         Raises:
             UserError: the client never took part.

@@ -73,10 +73,10 @@ def recommend(
     data = experiment.interactions
     if new_user is not None:
         known = read_history(new_user, data)
-        scores = module.scores_for_newcomer(known)
+        scores = experiment.scores_for_newcomer(module, known)
     else:
         number = _user_number(str(user), data)
-        scores = module.scores(number)
+        scores = experiment.scores(module, number)
         known = data.item[data.user == number].unique()
     known = known[known < scores.shape[1]]
     seen = torch.zeros_like(scores, dtype=torch.bool)

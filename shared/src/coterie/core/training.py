@@ -58,14 +58,17 @@ def train(paper: Paper, settings: Any) -> Path:
     folder.write_json("ledger.json", module.ledger.rows())
     summary = Summary(
         rounds=module.round,
-        metrics=experiment.final_metrics(module.results),
+        metrics=experiment.final_metrics(module),
         reference=experiment.reference(),
         up_bytes=module.ledger.bytes("up"),
         down_bytes=module.ledger.bytes("down"),
         seconds=costs.seconds,
     )
+    clients = experiment.client_table(module)
     folder.write_summary(summary)
-    show_results(folder.path, summary)
+    if clients:
+        folder.write_json("clients.json", clients)
+    show_results(folder.path, summary, clients)
     return folder.path
 
 
@@ -118,7 +121,8 @@ def callbacks(
         method = "-".join([settings.method, *kinds])
         tags = (settings.reading, *kinds)
         card = RunCard(paper.name, method, settings.data.name, settings.seed, tags=tags)
-        found.append(WandbLog(settings.logger, folder.path, card, config, monitor))
+        columns = federation.client_columns
+        found.append(WandbLog(settings.logger, folder.path, card, config, monitor, columns))
     found.append(Checkpoints(folder.checkpoints, settings.run.checkpoint_every, monitor))
     return found
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
+
+from torch import Tensor
 
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
@@ -104,7 +107,23 @@ class Experiment:
         settings = self.settings
         return reference(settings.data.name, settings.model.name, settings.method, settings.top_k)
 
-    def final_metrics(self, results: Mapping[str, float]) -> dict[str, float]:
+    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+        """Give the tests of all blocks and their averages."""
+        return self.with_averages(module.results)
+
+    def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
+        """Give none: the clients are users, hundreds of them."""
+        return []
+
+    def scores(self, module: FederatedModule, user: int) -> Tensor:
+        """Score all items as the user's device does, ``(1, n_items)``."""
+        return module.scores(user)
+
+    def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
+        """Score all items with private parameters fitted to ``items``, ``(1, n_items)``."""
+        return module.scores_for_newcomer(items)
+
+    def with_averages(self, results: Mapping[str, float]) -> dict[str, float]:
         """Average the tests of the blocks after the first, as the paper's tables do."""
         last = len(self.stream.blocks) - 1
         averages = {}

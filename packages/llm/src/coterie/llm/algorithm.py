@@ -21,14 +21,8 @@ from coterie.llm.mixing import (
     softened_losses,
     warm_up,
 )
+from coterie.llm.quality import MEASURES
 from coterie.llm.settings import Settings
-
-MEASURES = {
-    "recall@10": "recall10",
-    "recall@20": "recall20",
-    "ndcg@10": "ndcg10",
-    "ndcg@20": "ndcg20",
-}
 
 
 @dataclass(frozen=True)
@@ -160,8 +154,8 @@ class PPLR(Server[State]):
         prefix, journal = "test" if split == "test" else "eval", cohort.journal
         users = torch.cat([up.users for up in replies.up])
         found = {}
-        for name, field in MEASURES.items():
-            values = torch.cat([getattr(up, field) for up in replies.up])
+        for name in MEASURES:
+            values = torch.cat([getattr(up, name.replace("@", "")) for up in replies.up])
             found[name] = _weighted_mean(values, users)
             journal.scalar(f"{prefix}/{name}", found[name])
             journal.per_client(f"{prefix}/{name}", replies.ids, values)

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from coterie.core.client import Client, step
-from coterie.core.metrics.ranking import ndcg, recall, target_ranks, top_k
 from coterie.core.row_optimizer import RowAdam
 from coterie.core.seeding import Key
 from coterie.llm.adapter import Adapter
@@ -15,10 +14,8 @@ from coterie.llm.data.client_data import OrganisationData
 from coterie.llm.data.examples import Examples, Queries
 from coterie.llm.data.sequences import thinned
 from coterie.llm.messages import Adapters, Candidate, RankingReport, TrainedAdapter, Workshop
+from coterie.llm.quality import measure_users
 from coterie.llm.settings import Settings
-
-LENGTHS = (10, 20)  # k of Recall@k and NDCG@k (section 4.1.2)
-_QUERIES_AT_ONCE = 256
 
 
 class Organisation(Client[Workshop]):
@@ -72,30 +69,13 @@ class Organisation(Client[Workshop]):
         """Rank all items for the client's users, history left out (section 4.1.2)."""
         queries = data.test[0] if down.split == "test" else data.valid[0]
         values = self.measure(down.row, queries)
-        means = {name: value.mean()[None] for name, value in values.items()}
+        means = {name.replace("@", ""): value.mean()[None] for name, value in values.items()}
         return RankingReport(**means, users=torch.tensor([len(queries)])), None
 
     def measure(self, row: Tensor, queries: Queries) -> dict[str, Tensor]:
-        """Recall and NDCG of every user, ``(n,)`` float64 each, by name, as "recall10"."""
-        found: dict[str, list[Tensor]] = {
-            f"{m}{k}": [] for m in ("recall", "ndcg") for k in LENGTHS
-        }
+        """Measure an adapter ``(1, d)`` on some users; see `measure_users`."""
         self.load(row)
-        for index in torch.arange(len(queries)).split(_QUERIES_AT_ONCE):
-            part = queries.take(index)
-            scores = self.backbone.scores(part.history)
-            # A client whose model has diverged is refused by the guard, not the whole round.
-            if not bool(scores.isfinite().all()):
-                return {name: torch.full((1,), torch.inf, dtype=torch.float64) for name in found}
-            rank = target_ranks(
-                top_k(scores, max(LENGTHS), part.seen), part.targets, scores.shape[1]
-            )
-            for k in LENGTHS:
-                place = rank.clamp(max=k)
-                found[f"recall{k}"].append(recall(place, part.targets, k))
-                found[f"ndcg{k}"].append(ndcg(place, part.targets, k))
-        empty = torch.empty(0, dtype=torch.float64)
-        return {name: torch.cat([empty, *parts]) for name, parts in found.items()}
+        return measure_users(lambda part: self.backbone.scores(part.history), queries)
 
     def load(self, row: Tensor) -> None:
         """Make the backbone that of a client, ready to score; ``row`` is ``(1, d)``."""

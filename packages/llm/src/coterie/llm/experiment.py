@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from coterie.core.baselines.popularity import popularity
 from coterie.core.data.catalogue import load
 from coterie.core.data.interactions import Interactions
 from coterie.core.data.kcore import k_core
@@ -18,6 +20,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation import Federation
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
+from coterie.core.ragged import Ragged
 from coterie.core.rounds import FederatedModule
 from coterie.core.runfolder import DEFAULT_OUT
 from coterie.core.seeding import Key
@@ -25,10 +28,21 @@ from coterie.llm.algorithm import PPLR
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.make import make_backbone
 from coterie.llm.client import Organisation
-from coterie.llm.data.client_data import FederatedData, OrganisationData, build
-from coterie.llm.data.examples import Examples
+from coterie.llm.data.client_data import PUBLIC, FederatedData, OrganisationData, build
+from coterie.llm.data.examples import Examples, Queries
+from coterie.llm.data.sequences import newest
+from coterie.llm.quality import MEASURES, measure_users
 from coterie.llm.readings import resolve
 from coterie.llm.settings import Settings
+
+CLIENT_COLUMNS = (
+    "fed/loss",
+    "eval/recall@10",
+    "test/recall@10",
+    "pplr/similarity",
+    "pplr/difficulty",
+    "pplr/warmup",
+)
 
 
 class Experiment:
@@ -54,6 +68,7 @@ class Experiment:
             max_history=data.max_history,
             stride=data.stride,
             span=data.span,
+            min_history=data.min_history,
             shots=data.shots,
             public_share=data.public,
         )
@@ -98,6 +113,7 @@ class Experiment:
             rounds=settings.rounds,
             middleware=middleware(settings.privacy),
             monitor="eval/recall@10",
+            client_columns=CLIENT_COLUMNS,
         )
 
     def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
@@ -112,9 +128,51 @@ class Experiment:
         """The paper's Table 1 has no value for the data sets that are here."""
         return {}
 
-    def final_metrics(self, results: Mapping[str, float]) -> dict[str, float]:
-        """Give the tests of the best round as they are."""
-        return dict(results)
+    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+        """Give the test of the best round, and popularity's on the same users."""
+        counts = popularity(self.data.split.train, self.data.n_items)
+        return dict(module.results) | {
+            f"test/popularity/{name}": float(torch.cat(values).mean())
+            for name, values in self._tested(lambda part: counts.expand(len(part), -1)).items()
+        }
+
+    def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
+        """Give the test of every client."""
+        users = [len(queries) for queries in self.data.clients.test]
+        rows = [{"client": client, "test_users": count} for client, count in enumerate(users)]
+        for name in MEASURES:
+            ids, values = module.client_results[f"test/{name}"]
+            for client, value in zip(ids.tolist(), values.tolist(), strict=True):
+                rows[client][name] = value
+        return rows
+
+    def scores(self, module: FederatedModule, user: int) -> Tensor:
+        """Score all items for a user, ``(1, n_items)``, by the adapter of its organisation.
+
+        Raises:
+            UserError: the user belongs to no organisation.
+        """
+        client = int(self.data.client_of[user])
+        if client < 0:
+            who = "public" if client == PUBLIC else "new: it has nothing before the test"
+            raise UserError(f"the user belongs to no client, it is {who}")
+        history = self.data.split.before_test().take(torch.tensor([user]))
+        return self._score(module, client, newest(history, self.settings.data.max_history))
+
+    def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
+        """Score all items for someone new, ``(1, n_items)``, by the largest client's adapter."""
+        history = Ragged.from_lists([items.tolist()])
+        return self._score(module, 0, newest(history, self.settings.data.max_history))
+
+    def _score(self, module: FederatedModule, client: int, history: Ragged) -> Tensor:
+        organisation: Organisation = module.federation.client
+        organisation.load(module.server_state.best[client : client + 1])
+        return organisation.backbone.scores(history)
+
+    def _tested(self, score: Callable[[Queries], Tensor]) -> dict[str, list[Tensor]]:
+        """Measure other scores on the test users of every client."""
+        found = [measure_users(score, queries) for queries in self.data.clients.test]
+        return {name: [values[name] for values in found] for name in MEASURES}
 
 
 def _pooled(parts: Sequence[Examples]) -> Examples:

@@ -104,6 +104,9 @@ class FederatedDataSettings(DataSettings):
     """Training examples of all clients together (few-shot); default: all."""
     max_history: int = 10
     """Newest items of a user that a backbone reads (public code)."""
+    min_history: int | None = None
+    """Items before the first target of a user; default: max_history, or all but one of a user who
+    has fewer (public code). With 1, every item but the first is a target."""
     span: int = 10
     """History items are drawn, in order, from this many before the target, anew in every epoch;
     equal to max_history, the newest are always taken (the paper)."""
@@ -115,6 +118,7 @@ class FederatedDataSettings(DataSettings):
         for name in ("clients", "max_history", "stride"):
             at_least(f"data.{name}", getattr(self, name), 1)
         at_least("data.shots", self.shots, 1)
+        at_least("data.min_history", self.min_history, 1)
         at_least("data.public", self.public, 0)
         if self.span < self.max_history:
             raise UserError(

@@ -25,6 +25,7 @@ class Lines:
         lines: name -> a spread for each value.
         log: whether x grows by factors.
         chosen: the value in use, marked by a dotted line.
+        y_label: of this plot, where the plots of a figure show different things.
     """
 
     x_label: str
@@ -32,6 +33,7 @@ class Lines:
     lines: Mapping[str, Sequence[Spread]]
     log: bool = False
     chosen: float | None = None
+    y_label: str | None = None
 
 
 def plot_lines(plots: Sequence[Lines], y_label: str, title: str, path: Path) -> Path:
@@ -49,7 +51,7 @@ def plot_lines(plots: Sequence[Lines], y_label: str, title: str, path: Path) -> 
             axes.set_xscale("log")
         if plot.chosen is not None:
             axes.axvline(plot.chosen, color="grey", linestyle=":")
-        axes.set(xlabel=plot.x_label, ylabel=y_label)
+        axes.set(xlabel=plot.x_label, ylabel=plot.y_label or y_label)
         axes.legend()
     return _save(figure, title, path)
 

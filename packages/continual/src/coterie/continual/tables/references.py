@@ -120,7 +120,7 @@ def _test(experiment: Experiment, score: Score) -> RunResult:
         result.metrics[f"valid/block{t}"] = float(valid.ndcg.nanmean())
         for name, values in (("ndcg", found.ndcg), ("recall", found.recall)):
             result.metrics[f"test/block{t}/{name}@{top_k}"] = float(values.nanmean())
-    result.metrics |= experiment.final_metrics(result.metrics)
+    result.metrics |= experiment.with_averages(result.metrics)
     return result
 
 

@@ -129,7 +129,7 @@ def train(
             _note_block(result, module, experiment.settings.top_k)
         if measured is not None:
             measured.after_round(experiment, module)
-    result.metrics |= experiment.final_metrics(module.results)
+    result.metrics |= experiment.final_metrics(module)
     valid = [result.metrics[f"valid/block{t}"] for t in range(1, module.block + 1)]
     result.metrics["valid/average"] = sum(valid) / len(valid)
     result.found = {} if measured is None else measured.found()
