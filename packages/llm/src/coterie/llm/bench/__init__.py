@@ -1,0 +1,1 @@
+"""What split learning costs, measured on this machine."""

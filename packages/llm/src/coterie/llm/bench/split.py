@@ -1,0 +1,236 @@
+"""Training steps of a split model against those of the whole one, in one interleaved run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import UserError
+from coterie.core.ragged import Ragged
+from coterie.core.row_optimizer import RowAdam, RowState
+from coterie.core.seeding import Key
+from coterie.llm.adapter import Adapter
+from coterie.llm.backbones.text_settings import LoraSettings
+from coterie.llm.backbones.tiny_item import TinyItem
+from coterie.llm.data.examples import Examples
+from coterie.llm.split.channel import Channel, LocalChannel
+from coterie.llm.split.cut import cut
+from coterie.llm.split.grpc_channel import GrpcChannel
+from coterie.llm.split.grpc_link import Link
+from coterie.llm.split.grpc_server import MiddleServer
+from coterie.llm.split.middle import Middle
+from coterie.llm.split.state_folder import StateFolder
+from coterie.llm.split.tokens import client_token, make_secret
+from coterie.llm.split.training import Training
+
+Row = dict[str, Any]
+
+_LR = 1e-3
+_PATIENCE = 120.0  # seconds to wait for the server process
+
+
+@dataclass(frozen=True)
+class Size:
+    """A Llama over item tokens and a batch.
+
+    Attributes:
+        layers: N.
+        width: h.
+        k: layers below the middle.
+        batch: sequences.
+        length: tokens of each.
+        n_items: items.
+    """
+
+    layers: int = 4
+    width: int = 128
+    k: int = 1
+    batch: int = 32
+    length: int = 64
+    n_items: int = 2000
+
+    def __str__(self) -> str:
+        return f"{self.layers} x {self.width}, k = {self.k}, {self.batch} x {self.length} tokens"
+
+    def backbone(self) -> TinyItem:
+        """Build it, with random parameters that are the same in every process."""
+        key = Key.from_seed(0)
+        model = TinyItem(
+            self.n_items,
+            width=self.width,
+            layers=self.layers,
+            heads=4,
+            context=self.length - 2,
+            key=key,
+        )
+        model.add_lora(LoraSettings(dropout=0.0), key)
+        return model
+
+    def examples(self) -> Examples:
+        """Draw a batch."""
+        each = self.length - 2  # beside the start token and the target
+        drawn = Key.from_seed(1).integers(self.n_items, torch.arange(self.batch * (each + 1)))
+        items = drawn.reshape(self.batch, each + 1)
+        history = Ragged.from_lists(items[:, :each].tolist())
+        return Examples(history, items[:, each].contiguous())
+
+
+SIZES = (Size(), Size(layers=8, width=256, k=2))
+
+
+def split(sizes: tuple[Size, ...] = SIZES, turns: int = 9) -> Iterator[Row]:
+    """Measure training steps: the whole model, split in this process, and over loopback gRPC.
+
+    One thread each; the three take turns, and wall times are medians, so that what disturbs one
+    disturbs all. The server is another process, which computes while this one waits.
+
+    Args:
+        sizes: models and batches.
+        turns: steps of each that are measured, after one to warm up.
+
+    Yields:
+        Rows with ``name, unit, ours, reference, ratio, max_abs_diff``: the reference is the whole
+        model, the difference that of the losses of all steps.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for size in sizes:
+            yield from _compare(size, turns)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _compare(size: Size, turns: int) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder, _served(size, Path(folder)) as address:
+        secret = make_secret(Path(folder) / "secret")
+        whole = _Whole(size)
+        others = {
+            "in this process": _local(size),
+            "over gRPC": _remote(size, address, secret, None),
+            "over gRPC, bfloat16": _remote(size, address, secret, "bfloat16"),
+        }
+        times: dict[str, list[float]] = {name: [] for name in ("whole", *others)}
+        differences = dict.fromkeys(others, 0.0)
+        for _ in range(turns + 1):
+            seconds, loss = _timed(whole.step)
+            times["whole"].append(seconds)
+            for name, part in others.items():
+                seconds, own = _timed(part.step)
+                times[name].append(seconds)
+                differences[name] = max(differences[name], abs(own - loss))
+    medians = {name: 1e3 * statistics.median(of[1:]) for name, of in times.items()}
+    for name, difference in differences.items():
+        yield {
+            "name": f"split step {name}, {size}",
+            "unit": "ms a step",
+            "ours": medians[name],
+            "reference": medians["whole"],
+            "ratio": medians[name] / medians["whole"],
+            "max_abs_diff": difference,
+        }
+
+
+class _Whole:
+    """Training steps on the client's own layers, be it all of them."""
+
+    def __init__(self, size: Size, k: int | None = None) -> None:
+        self.backbone, self.examples = size.backbone(), size.examples()
+        self.parts = None if k is None else cut(self.backbone, k)
+        self.adapter = Adapter(self.backbone.named_parameters())
+        self._optimizer = RowAdam()
+        self._row = {"row": self.adapter.row()[None]}
+        self._state: RowState = self._optimizer.begin(self._row)
+
+    def step(self) -> Tensor:
+        loss = self.backbone.loss(self.examples)
+        loss.backward()
+        grads = {"row": self.adapter.gradient()[None]}
+        self.adapter.clear()
+        self._row, self._state = self._optimizer.step(self._row, grads, self._state, _LR)
+        self.adapter.load(self._row["row"][0])
+        return loss.detach()
+
+
+class _Split(_Whole):
+    """Training steps with the middle behind a channel."""
+
+    channel: Channel
+
+    def begin(self, channel: Channel, client: int) -> None:
+        self.channel = channel
+        assert self.parts is not None
+        self.parts.connect(channel)
+        self.parts.release()
+        channel.open(client, training=True)
+
+    def step(self) -> Tensor:
+        loss = super().step()
+        self.channel.step()
+        return loss
+
+
+def _local(size: Size) -> _Split:
+    part = _Split(size, size.k)
+    assert part.parts is not None
+    assert part.parts.stack is not None
+    middle = Middle(part.parts.stack, Training(_LR))
+    middle.begin(0)
+    part.begin(LocalChannel(middle), 0)
+    return part
+
+
+def _remote(size: Size, address: str, secret: str, wire: str | None) -> _Split:
+    part = _Split(size, size.k)
+    assert part.parts is not None
+    link = Link(address)
+    channel = GrpcChannel(link, part.parts.model, lambda client: client_token(secret, client), wire)
+    part.begin(channel, 0 if wire is None else 1)
+    return part
+
+
+@contextmanager
+def _served(size: Size, folder: Path) -> Iterator[str]:
+    """Run a server process; give its address."""
+    context = multiprocessing.get_context("spawn")
+    mine, its = context.Pipe()
+    process = context.Process(target=_serve, args=(size, str(folder), its), daemon=True)
+    process.start()
+    try:
+        if not mine.poll(_PATIENCE):
+            raise UserError(f"the server process has not started in {_PATIENCE:g} s")
+        yield mine.recv()
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _serve(size: Size, folder: str, connection: Any) -> None:
+    torch.set_num_threads(1)
+    parts = cut(size.backbone(), size.k)
+    assert parts.stack is not None
+    middle = Middle(parts.stack, Training(_LR), folder=StateFolder(Path(folder), parts.model))
+    middle.begin(0)
+    server = MiddleServer(middle, parts.model, make_secret(Path(folder) / "secret"))
+    server.start()
+    connection.send(server.address)
+    server.wait()
+
+
+def _timed(step: Callable[[], Tensor]) -> tuple[float, float]:
+    start = time.perf_counter()
+    loss = float(step())
+    return time.perf_counter() - start, loss
+
+
+__all__ = ["SIZES", "Size", "split"]

@@ -1,0 +1,21 @@
+"""The benchmark of split training measures the same model three times."""
+
+import torch
+
+from coterie.llm.bench.split import Size, split
+
+
+def test_rows_and_equal_losses() -> None:
+    threads = torch.get_num_threads()
+    size = Size(layers=3, width=32, batch=2, length=8, n_items=50)
+    rows = list(split((size,), turns=2))
+    assert [row["name"].split(",")[0] for row in rows] == [
+        "split step in this process",
+        "split step over gRPC",
+        "split step over gRPC",
+    ]
+    for row in rows:
+        assert row["ratio"] == row["ours"] / row["reference"] > 0
+    assert rows[0]["max_abs_diff"] == rows[1]["max_abs_diff"] == 0
+    assert rows[2]["max_abs_diff"] < 1e-2
+    assert torch.get_num_threads() == threads
