@@ -191,8 +191,8 @@ class FedMFClient(RankingClient):
     ) -> tuple[RankingReport, None]:
         """Rank all items the user does not have."""
         params = mine.best if down.split == "test" else mine.params
-        scores = params["vector"] @ self._read(down)[0].T
-        return self.rank(scores, data, down.split), None
+        vector, items = params["vector"], self._read(down)[0]
+        return self.rank(lambda rows: vector[rows] @ items.T, data, down.split), None
 
     @step
     def fold_in(

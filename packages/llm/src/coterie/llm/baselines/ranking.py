@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -65,33 +65,36 @@ class RankingClient(Client[Profile]):
         """Keep the state of the round that was the best on validation so far."""
         return None, replace(mine, best=tree.clone(mine.params))
 
-    def rank(self, scores: Tensor, data: UserRows, split: str) -> RankingReport:
+    def rank(self, score: Callable[[Tensor], Tensor], data: UserRows, split: str) -> RankingReport:
         """Rank all items that a user does not have yet, and look for those of a split.
 
         What a user has is train, for the test validation as well. Left out are users who have
         nothing, or nothing to find.
 
         Args:
-            scores: ``(C, n_items)``.
+            score: scores all items for the users at some positions, ``(K,)`` int64 ->
+                ``(K, n_items)``.
             data: of the C users.
             split: "valid" or "test".
         """
         seen = data.train if split == "valid" else known_items(data)
         targets = data.valid if split == "valid" else data.test
+        rows = ((seen.lengths > 0) & (targets.lengths > 0)).nonzero().flatten()
+        measured = torch.full((2, data.ids.numel(), len(self.lengths)), torch.nan).double()
+        if rows.numel():
+            measured[:, rows] = self._measure(score(rows), targets.take(rows), seen.take(rows))
+        return RankingReport(*measured)
+
+    def _measure(self, scores: Tensor, targets: Ragged, seen: Ragged) -> Tensor:
+        """Recall and NDCG, ``(2, C, K)``; a diverged user's are infinite, which is refused."""
         broken = ~scores.sum(1).isfinite()
-        scores = scores.masked_fill(broken[:, None], 0.0)
-        longest = max(self.lengths)
-        rank = target_ranks(top_k(scores, longest, seen), targets, self.n_items)
+        top = top_k(scores.masked_fill(broken[:, None], 0.0), max(self.lengths), seen)
+        rank = target_ranks(top, targets, self.n_items)
         columns = [
             torch.stack([measure(rank.clamp(max=k), targets, k) for k in self.lengths], dim=1)
             for measure in (recall, ndcg)
         ]
-        # A user without a history is nobody's to rank for; a diverged one reports infinity, which
-        # is refused, so that it drops out alone and by name.
-        for column in columns:
-            column[seen.lengths == 0] = torch.nan
-            column[broken] = torch.inf
-        return RankingReport(*columns)
+        return torch.stack(columns).masked_fill(broken[:, None], torch.inf)
 
 
 def known_items(data: UserRows) -> Ragged:
