@@ -461,6 +461,15 @@ def test_steps_need_a_gradient_and_a_training_session() -> None:
         middle.step(middle.open(0, training=False))
 
 
+def test_gradients_pass_through_without_training() -> None:
+    middle = make()
+    session = middle.open(0, training=False)
+    for through in (True, False):
+        context = Context(gradient=True, input_gradient=through)
+        _, call = middle.forward(session, HIDDEN, context)
+        assert (middle.backward(session, call, GRADIENT) is not None) == through
+
+
 def test_a_row_that_diverged_is_dropped() -> None:
     middle = make(Training(lr=math.inf, optimizer=RowSGD()))
     middle.begin(0)

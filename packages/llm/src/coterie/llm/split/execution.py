@@ -86,17 +86,16 @@ class Execution:
             )
         _finite("gradient", grad)
         wanted = [leaf for leaf in (row, given) if leaf.requires_grad]
-        got = list(torch.autograd.grad(out, wanted, grad.to(out)))
+        got = list(torch.autograd.grad(out, wanted, grad.to(out))) if wanted else []
         of_row = got.pop(0) if row.requires_grad else None
         return of_row, got.pop() if got else None
 
     def _parameters(self, row: Tensor) -> dict[str, Tensor]:
         """The row as the stack's parameters, by name."""
         named = self.adapter.named_tensors(row)
-        own = self.adapter.parameters
         return {
-            name: value.to(parameter)
-            for (name, value), parameter in zip(named.items(), own, strict=True)
+            name: _trainable(value.to(parameter))
+            for (name, value), parameter in zip(named.items(), self.adapter.parameters, strict=True)
         }
 
     def _formats(self) -> tuple[torch.dtype, ...]:
@@ -147,6 +146,14 @@ class Execution:
             raise UserError("the middle has dropout: open the session with a key to draw from")
         with session.key.fold("middle", session.calls).torch_rng(), _device_rng(self.stack.device):
             yield
+
+
+def _trainable(value: Tensor) -> Tensor:
+    """Let a tensor require a gradient, be it a new leaf.
+
+    torch multiplies otherwise where no factor requires one, and rounds the last bit differently.
+    """
+    return value if value.requires_grad else value.detach().requires_grad_()
 
 
 def _device_rng(device: torch.device) -> Any:
