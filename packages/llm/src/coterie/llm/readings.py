@@ -7,6 +7,8 @@ from typing import Any
 
 from coterie.llm.settings import Settings
 
+FULLY_TRAINED = ("tiny-item", "recformer")
+
 
 def choices(settings: Settings) -> dict[str, Any]:
     """Give the choices of ``settings.reading`` for the section ``mixing``.
@@ -29,10 +31,15 @@ def choices(settings: Settings) -> dict[str, Any]:
 def resolve(settings: Settings) -> Settings:
     """Fill every open choice (None) with that of the reading; a choice the user made stays.
 
+    What a backbone trains by default is filled in too.
+
     Example:
         >>> resolve(Settings(reading="literal")).mixing.similarity
         'cosine'
     """
+    if settings.model.trained is None:
+        trained: Any = "all" if settings.model.name in FULLY_TRAINED else "lora"
+        settings = replace(settings, model=replace(settings.model, trained=trained))
     mixing = settings.mixing
     open_ones = {n: v for n, v in choices(settings).items() if getattr(mixing, n) is None}
     return replace(settings, mixing=replace(mixing, **open_ones))

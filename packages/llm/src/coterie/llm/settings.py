@@ -35,6 +35,9 @@ class ModelSettings:
     """Number N of layers of a tiny backbone."""
     heads: int = 2
     """Attention heads of a tiny backbone."""
+    trained: Literal["lora", "all"] | None = None
+    """What a client trains (section 3.1): low-rank adapters, or all parameters; default: all for
+    tiny-item and recformer, as the paper does with RecFormer, else lora."""
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads"):

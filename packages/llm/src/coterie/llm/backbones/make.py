@@ -34,7 +34,8 @@ def make_backbone(settings: Settings, data: FederatedData, cache: Path) -> Backb
     key = Key.from_seed(settings.seed).fold("backbone")
     backbone = _untrained(settings, data, key)
     _pretrained(backbone, settings, data, cache, key)
-    backbone.add_lora(settings.lora, key)
+    if settings.model.trained == "lora":
+        backbone.add_lora(settings.lora, key)
     return backbone.to(getattr(torch, settings.engine.dtype))
 
 
@@ -76,6 +77,7 @@ def _fingerprint(settings: Settings, data: FederatedData) -> str:
     """Digest of all that pre-training depends on."""
     values = values_of(settings)
     named = {n: v for n, v in values.items() if n.split(".")[0] in ("model", "pretrain", "seed")}
+    del named["model.trained"]
     digest = hashlib.sha256(json.dumps(named, sort_keys=True, default=str).encode())
     public = data.public
     for examples in (public.train, public.held_out):
