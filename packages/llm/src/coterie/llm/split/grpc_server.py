@@ -82,8 +82,12 @@ class MiddleServer:
         self._middle, self._model, self._secret = middle, model, secret
         self._max_bytes = max_bytes
         self._device = threading.Lock()
+        # New threads multiply matrices with all cores until told, and round differently then.
+        pool = ThreadPoolExecutor(
+            8, "middle", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
+        )
         self._server = grpc.server(
-            ThreadPoolExecutor(8, thread_name_prefix="middle"),
+            pool,
             options=options(max_bytes),
             maximum_concurrent_rpcs=_WAITING,
         )
