@@ -107,7 +107,9 @@ class CausalText(Backbone):
         answers = self.text.answers(examples.target)
         both = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]
         tokens, mask = pad_left(both, self._pad)
-        labelled, _ = pad_left(both if self.train_on_inputs else answers, _IGNORED)
+        # Nothing predicts the first token of a row.
+        practised = [[_IGNORED, *row[1:]] for row in both] if self.train_on_inputs else answers
+        labelled, _ = pad_left(practised, _IGNORED)
         # Padding is on the left, so the labels are the last columns.
         kept = min(labelled.shape[1] + 1, tokens.shape[1])
         labels = torch.full((len(both), kept), _IGNORED)
@@ -122,7 +124,8 @@ class CausalText(Backbone):
         """Score items by grounding, ``(n, n_items)`` float32."""
         items = self.item_vectors()
         parts = [items.new_empty(0, self.n_items)]
-        for index in torch.arange(len(history)).split(self.generation.batch):
+        for start in range(0, len(history), self.generation.batch):
+            index = torch.arange(start, min(start + self.generation.batch, len(history)))
             texts, log_probability = self.generate(history.take(index))
             vectors = self.embed(texts).view(index.numel(), -1, self.hidden)
             parts.append(

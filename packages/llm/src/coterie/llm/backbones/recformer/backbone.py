@@ -20,6 +20,7 @@ from coterie.llm.data.examples import Examples
 
 _TARGETS = ("query", "value", "query_global", "value_global")
 _ITEMS_AT_ONCE = 256
+_FRESH_ITEMS = 512  # that pre-training embeds in a step, beside the batch's targets
 
 
 class RecFormer(Backbone):
@@ -92,16 +93,20 @@ class RecFormer(Backbone):
         return cross_entropy(self._logits(examples.history, self.catalogue()), examples.target)
 
     def pretraining_loss(self, examples: Examples) -> Tensor:
-        """As `loss`, but the batch's targets are embedded with a gradient and noted, ``()``.
+        """As `loss`, but among the batch's targets and some others, all with gradients, ``()``.
 
-        From a random start the embeddings of items have to be learnt too.
+        From a random start the embeddings of items have to be learnt too, and in a mixture of new
+        and old ones a model learns to tell new from old. The other items are drawn from torch's
+        generator, as dropout is.
         """
         target = examples.target.unique()
-        fresh = self._embed_items(target)
-        catalogue = self.catalogue().index_copy(0, target, fresh)
-        loss = cross_entropy(self._logits(examples.history, catalogue), examples.target)
-        self._catalogue = catalogue.detach()
-        return loss
+        others = torch.randperm(self.n_items)[:_FRESH_ITEMS]
+        items, place = torch.cat([target, others]).unique(return_inverse=True)
+        at = torch.empty(self.n_items, dtype=torch.int64)
+        at[torch.cat([target, others])] = place
+        return cross_entropy(
+            self._logits(examples.history, self._embed_items(items)), at[examples.target]
+        )
 
     @torch.no_grad()
     def scores(self, history: Ragged) -> Tensor:
@@ -110,7 +115,7 @@ class RecFormer(Backbone):
 
     def _logits(self, history: Ragged, catalogue: Tensor) -> Tensor:
         if not len(history):
-            return catalogue.new_empty(0, self.n_items)
+            return catalogue.new_empty(0, len(catalogue))
         return self._embed(history) @ catalogue.T / self.temperature
 
     def _embed_items(self, item: Tensor) -> Tensor:
