@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,22 @@ from coterie.core.rounds import FederatedModule
 from coterie.core.runfolder import RunFolder
 
 
-def open_run(run: Path) -> tuple[Experiment, FederatedModule]:
+def open_run(
+    run: Path, change: Callable[[Any], Any] | None = None
+) -> tuple[Experiment, FederatedModule]:
     """Load a run's data and the state of its last checkpoint.
+
+    Args:
+        run: its folder.
+        change: makes of the run's settings those that it is opened with; None takes them as they
+            are.
 
     Raises:
         UserError: there is no such run, or its checkpoint is missing, damaged or of another run.
     """
     folder = RunFolder.open(run)
-    experiment: Experiment = load(find_paper(folder.paper).experiment)(folder.settings)
+    settings = _here(folder) if change is None else change(_here(folder))
+    experiment: Experiment = load(find_paper(folder.paper).experiment)(settings)
     module = FederatedModule(experiment.federation())
     path = folder.checkpoints / LAST
     if not path.is_file():
@@ -136,6 +145,15 @@ def read_history(path: Path, data: Interactions) -> Tensor:
     raise UserError(
         f"{path} has the columns {', '.join(table.columns)}: it needs one named item (ids) or title"
     )
+
+
+def _here(folder: RunFolder) -> Any:
+    """Settings of a run with ``run.out`` where the folder is now, seen from anywhere."""
+    path = folder.path.absolute()
+    if path.parent.name != folder.paper:
+        return folder.settings
+    run = dataclasses.replace(folder.settings.run, out=str(path.parent.parent))
+    return dataclasses.replace(folder.settings, run=run)
 
 
 def _user_number(name: str, data: Interactions) -> int:

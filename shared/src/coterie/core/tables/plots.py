@@ -49,6 +49,8 @@ def plot_lines(plots: Sequence[Lines], y_label: str, title: str, path: Path) -> 
             axes.errorbar(plot.x, [s.mean for s in spreads], sd, marker="o", capsize=3, label=name)
         if plot.log:
             axes.set_xscale("log")
+        elif all(isinstance(value, int) for value in plot.x):
+            axes.xaxis.get_major_locator().set_params(integer=True)
         if plot.chosen is not None:
             axes.axvline(plot.chosen, color="grey", linestyle=":")
         axes.set(xlabel=plot.x_label, ylabel=plot.y_label or y_label)

@@ -1,0 +1,158 @@
+"""``coterie llm attack``: rebuild the input from what each layer gives (PPLR, Figure 3a)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.core.cli.arguments import Arguments, positive, seeds, wants_help
+from coterie.core.cli.output import aside, print_json, print_rows, say
+from coterie.core.configuration import configure
+from coterie.core.errors import UserError
+from coterie.core.papers import find_paper, load
+from coterie.core.runfolder import DEFAULT_OUT
+
+if TYPE_CHECKING:
+    from coterie.llm.attack_states import Victims
+
+ABOUT = (
+    "Rebuild the tokens of users from the hidden states of each layer, to choose k: a network "
+    "learns it on 80 % of the users and is measured on the others. Of a trained run (--run), or of "
+    "a backbone before the first round; then every setting of `coterie train llm` may be given."
+)
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: an argument or a setting is bad, or there is no such run or client.
+    """
+    parser = _parser()
+    if wants_help(argv):
+        say(parser.format_help().rstrip())
+        return
+    given, flags = parser.parse_known_args(list(argv))
+    if given.run and flags:
+        raise UserError(f"{flags[0]} beside --run: a run has settings of its own, leave it out")
+    if given.client is not None and not given.run:
+        raise UserError("--client needs --run: before training all clients have the same adapter")
+    with aside(given.json):
+        rows, notes = _attacked(given, flags)
+    if given.json:
+        for row in rows:
+            print_json(row)
+        return
+    print_rows([_shown(row) for row in rows], "How well unseen users' tokens are found from h_l")
+    for line in notes:
+        say(line)
+
+
+def _parser() -> Arguments:
+    parser = Arguments("llm attack", ABOUT)
+    parser.add_argument("--run", type=Path, metavar="RUN", help="folder of a trained run")
+    parser.add_argument("--client", type=int, help="of the run (default: all, each by its adapter)")
+    parser.add_argument(
+        "--seeds", type=seeds, default=[0, 1, 2], help="how many, or which: 3 (default), or '7 9'"
+    )
+    parser.add_argument("--steps", type=positive, default=500, help="of Adam (default: 500)")
+    parser.add_argument(
+        "--loss", choices=("cosine", "mse"), default="cosine", help="1 - cosine (default), or MSE"
+    )
+    parser.add_argument(
+        "--examples", type=positive, default=1000, help="sequences in all (default: 1000)"
+    )
+    parser.add_argument("--out", type=Path, help="PNG (default: in the run's folder)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a layer")
+    return parser
+
+
+def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Attack under every seed and draw; rows for programs, and what is to be said."""
+    # Torch only where it is needed: --help does not wait for it.
+    from coterie.core.seeding import Key
+    from coterie.llm.attack import Attacker, attack, rows
+    from coterie.llm.attack_figure import draw
+
+    found, path = _of_run(given) if given.run else _of_settings(given, flags)
+    attacker = Attacker(steps=given.steps, loss=given.loss)
+    reports = [
+        attack(found.states, found.user, found.table, attacker, Key.from_seed(seed).fold("attack"))
+        for seed in given.seeds
+    ]
+    first = reports[0]
+    about = {
+        "seeds": len(reports),
+        "users": sum(first.users),
+        "tokens": sum(first.tokens),
+        "vocabulary": len(found.table),
+    }
+    table = [{**row, **about} for row in rows(reports)]
+    notes = [
+        f"{about['tokens']:,} tokens of {about['users']:,} users, those in every sequence left "
+        f"out, of a vocabulary of {about['vocabulary']:,}; learnt on {first.users[0]:,} users, "
+        f"measured on {first.users[1]:,}; {about['seeds']} seeds.",
+        "The server of a split model gets h_k and computes those up to layer N - 1 from it.",
+        f"Drawn in {draw(table, len(reports), given.out or path)}",
+    ]
+    return table, notes
+
+
+def _of_run(given: Any) -> tuple[Victims, Path]:
+    from coterie.core.seeding import Key
+    from coterie.llm.attack_states import known_embeddings, victims
+    from coterie.llm.trained import TrainedRun
+
+    run = TrainedRun(given.run)
+    clients = range(run.n_clients) if given.client is None else [given.client]
+    run.check(clients[0])
+    table = known_embeddings(run.start())
+    data, key = run.experiment.settings.data, Key.from_seed(given.seeds[0])
+    found = victims(
+        run.experiment.data, run.backbone, table, clients, data.max_history, given.examples, key
+    )
+    return found, given.run / "attack.png"
+
+
+def _of_settings(given: Any, flags: Sequence[str]) -> tuple[Victims, Path]:
+    from coterie.core.seeding import Key
+    from coterie.llm.attack_states import known_embeddings, victims
+    from coterie.llm.split.serving import use_threads
+
+    paper = find_paper("llm")
+    settings = configure(paper, flags).settings
+    use_threads(settings)
+    experiment = load(paper.experiment)(settings)
+    backbone, clients = experiment.backbone, range(settings.data.clients)
+    longest, key = settings.data.max_history, Key.from_seed(given.seeds[0])
+    found = victims(
+        experiment.data,
+        lambda client: backbone,
+        known_embeddings(backbone),
+        clients,
+        longest,
+        given.examples,
+        key,
+    )
+    folder = Path(settings.run.out or DEFAULT_OUT).expanduser() / paper.name / "attack"
+    return found, folder / f"{Path(settings.data.name).stem}-{settings.model.name}.png"
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One row for people: mean ± standard deviation."""
+
+    def pair(name: str) -> str:
+        from coterie.core.tables.paired import Spread
+
+        return str(Spread(row[name], row[f"{name}_sd"], row["seeds"]))
+
+    return {
+        "layer": row["layer"],
+        "cosine": pair("cosine"),
+        "tokens found": pair("recovery"),
+        "nearest: cosine": pair("nearest_cosine"),
+        "nearest: found": pair("nearest_recovery"),
+        "without h: cosine": pair("trivial_cosine"),
+        "without h: found": pair("trivial_recovery"),
+    }

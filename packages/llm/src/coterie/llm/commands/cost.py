@@ -1,0 +1,151 @@
+"""``coterie llm cost``: what FedAvg and PPLR cost a client, over k (PPLR, Table 2, Figure 3b)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.core.cli.arguments import Arguments, positive, wants_help
+from coterie.core.cli.output import aside, print_json, print_rows, say
+from coterie.core.configuration import configure
+from coterie.core.errors import UserError
+from coterie.core.papers import find_paper, load
+from coterie.core.runfolder import DEFAULT_OUT
+from coterie.llm.cost import Cost, Usage, costs, spread_of_splits, verdict
+
+ABOUT = (
+    "Compare what FedAvg and PPLR cost a client over k, the layers below the server's: storage, "
+    "layers run, bytes sent. Every setting of `coterie train llm` may be given too."
+)
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: an argument or a setting is bad, or the model cannot be had or split.
+    """
+    parser = _parser()
+    if wants_help(argv):
+        say(parser.format_help().rstrip())
+        return
+    given, flags = parser.parse_known_args(list(argv))
+    if given.measure and given.hf:
+        raise UserError("--measure runs the model of the settings: leave --hf out")
+    paper = find_paper("llm")
+    settings = configure(paper, flags).settings
+    # Torch only where it is needed: --help does not wait for it.
+    from coterie.llm.split.serving import use_threads
+
+    use_threads(settings)
+    with aside(given.json):
+        experiment = load(paper.experiment)(settings)
+        shown = _measured(experiment, given) if given.measure else _derived(experiment, given)
+    if given.json:
+        for row in shown.plain:
+            print_json(row)
+        return
+    print_rows(shown.rows, shown.title)
+    for line in shown.notes:
+        say(line)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A table for people and for programs."""
+
+    title: str
+    rows: list[dict[str, Any]]
+    plain: list[dict[str, Any]]
+    notes: list[str]
+
+
+def _parser() -> Arguments:
+    parser = Arguments("llm cost", ABOUT)
+    parser.add_argument("--k", type=positive, nargs="+", help="values of k (default: all, or 12)")
+    parser.add_argument(
+        "--hf",
+        metavar="NAME",
+        help="a Hugging Face model instead of the settings': a name on the hub, a config.json or "
+        "its folder, or a kind such as llama (LLaMA-7B); nothing of it is loaded",
+    )
+    parser.add_argument(
+        "--tokens", type=positive, help="with --hf: tokens of an example (default: of its prompt)"
+    )
+    parser.add_argument(
+        "--bytes", type=int, choices=(1, 2, 4), default=2, help="with --hf: a number (default: 2)"
+    )
+    parser.add_argument("--full", action="store_true", help="with --hf: train all, not LoRA")
+    parser.add_argument(
+        "--measure", action="store_true", help="measure a client's step: time and memory, and draw"
+    )
+    parser.add_argument(
+        "--repeats", type=positive, default=5, help="timed steps for each k (default: 5)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    return parser
+
+
+def _derived(experiment: Any, given: Any) -> _Shown:
+    """Table 2, derived from sizes."""
+    from coterie.llm.cost_inputs import of_config, of_experiment
+
+    if given.hf:
+        inputs = of_config(
+            experiment, given.hf, full=given.full, bytes=given.bytes, tokens=given.tokens
+        )
+    else:
+        inputs = of_experiment(experiment)
+    tokens = inputs.round_tokens
+    usage = Usage(sum(tokens) / len(tokens), inputs.query_tokens)
+    table = costs(inputs.size, usage, given.k or spread_of_splits(inputs.size))
+    return _Shown(
+        inputs.title,
+        [_row(cost, table[0], tokens) for cost in table],
+        [_plain(cost, tokens) for cost in table],
+        [*inputs.notes, verdict(table)],
+    )
+
+
+def _measured(experiment: Any, given: Any) -> _Shown:
+    """Figure 3b, measured."""
+    from coterie.llm.cost_figure import draw, plain_rows, rows
+    from coterie.llm.cost_inputs import measured
+
+    found = measured(experiment, given.k, given.repeats)
+    settings = experiment.settings
+    folder = Path(settings.run.out or DEFAULT_OUT).expanduser() / "pplr" / "cost"
+    path = draw(found, folder / f"{Path(settings.data.name).stem}-{settings.model.name}.png")
+    title = f"A training step of a client, {settings.train.batch_size} examples"
+    return _Shown(title, rows(found), plain_rows(found), [f"Drawn in {path}"])
+
+
+def _row(cost: Cost, whole: Cost, tokens: Sequence[float]) -> dict[str, Any]:
+    mega = 1e6
+    cheaper = sum(count < cost.break_even for count in tokens)
+    split = cost.k is not None
+    return {
+        "k": str(cost.k) if split else "all (FedAvg)",
+        "on server": cost.server_layers,
+        "storage MB": cost.storage / mega,
+        "share": f"{cost.share:.0%}",
+        "layers run": cost.passes,
+        "adapters MB": cost.adapters / mega,
+        "hidden states MB": cost.activations / mega,
+        "round MB": cost.round / mega,
+        "x FedAvg": cost.round / whole.round,
+        "query kB": cost.query / 1e3,
+        "break-even tokens": int(cost.break_even) if split else None,
+        "cheaper for": f"{cheaper} of {len(tokens)}" if split else None,
+    }
+
+
+def _plain(cost: Cost, tokens: Sequence[float]) -> dict[str, Any]:
+    return {
+        "method": "fedavg" if cost.k is None else "pplr",
+        **vars(cost),
+        "round": cost.round,
+        "tokens": list(tokens),
+    }

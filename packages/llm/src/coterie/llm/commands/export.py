@@ -1,0 +1,63 @@
+"""``coterie llm export``: save a client's adapter, or its whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from coterie.core.cli.arguments import Arguments, wants_help
+from coterie.core.cli.output import aside, print_json, say
+
+ABOUT = (
+    "Save a client's adapter of the best round as a folder of peft, or with --merged its whole "
+    "model as a folder of transformers. What was saved is read back and must give the same scores."
+)
+_CHECKED = 64  # examples on which what was saved is compared
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: there is no such run or client, there is nothing to export, or the folder is
+            there already.
+    """
+    parser = Arguments("llm export", ABOUT)
+    parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="trained run")
+    parser.add_argument("--client", type=int, required=True, help="whose adapter, from 0")
+    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="a new folder")
+    parser.add_argument("--merged", action="store_true", help="the whole model, adapter merged")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    if wants_help(argv):
+        say(parser.format_help().rstrip())
+        return
+    given = parser.parse_args(list(argv))
+    with aside(given.json):
+        found = _export(given.run, given.client, given.to.expanduser(), given.merged)
+    if given.json:
+        print_json(found)
+        return
+    what = "model" if given.merged else "adapter"
+    exact = "bit for bit" if not found["difference"] else f"to {found['difference']:.1e}"
+    say(f"Saved the {what} of client {given.client}, round {found['round']}, in {found['folder']}")
+    say(f"Read back, it answers as before, {exact}.")
+
+
+def _export(run: Path, client: int, to: Path, merged: bool) -> dict[str, object]:
+    # Torch only where it is needed: --help does not wait for it.
+    from transformers.utils import logging
+
+    from coterie.llm.export import export_adapter, export_merged
+    from coterie.llm.trained import TrainedRun
+
+    logging.disable_progress_bar()
+    trained = TrainedRun(run)
+    trained.check_trained(client)
+    backbone, examples = trained.backbone(client), trained.examples(client, _CHECKED)
+    origin = {"run": run.resolve().name, "client": client, "round": trained.best_round}
+    items, difference = trained.experiment.interactions, 0.0
+    if merged:
+        difference = export_merged(backbone, examples, items, origin, to)
+    else:
+        export_adapter(backbone, examples, items, origin, to)
+    return {**origin, "folder": str(to), "merged": merged, "difference": difference}
