@@ -18,6 +18,7 @@ from coterie.llm.mixing import (
     softened_losses,
     warm_up,
 )
+from coterie.llm.quality import measure_users
 
 KEY = Key.from_seed(3)
 
@@ -129,7 +130,7 @@ def test_the_report_is_the_mean_of_full_ranking_over_users():
     chosen = settings()
     client = Organisation(chosen, backbone())
     asked = queries(40, 1)
-    values = client.measure(client.adapter.row()[None], asked)
+    values = measure_users(lambda part: client.backbone.scores(part.history), asked)
     metric = FullRanking(k=10)
     metric.update(client.backbone.scores(asked.history), asked.seen, asked.targets)
     assert float(values["recall@10"].mean()) == pytest.approx(float(metric.compute()["recall@10"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ from coterie.llm.mixing import (
 from coterie.llm.quality import MEASURES
 from coterie.llm.settings import Settings
 
+if TYPE_CHECKING:
+    from coterie.llm.split.halves import Halves
+
 
 @dataclass(frozen=True)
 class State:
@@ -35,6 +39,7 @@ class State:
         round: t, rounds done.
         best_score: validation Recall@10 of ``best``.
         best_round: its round, from 1.
+        middle: what the checkpoint holds of the server's layers, in a split model.
     """
 
     rows: Tensor
@@ -42,6 +47,7 @@ class State:
     round: int = 0
     best_score: float = -1.0
     best_round: int = 0
+    middle: Any = None
 
 
 class PPLR(Server[State]):
@@ -52,10 +58,16 @@ class PPLR(Server[State]):
         n_clients: K.
         start: ``(d,)`` the adapter that all clients start from. With starts of their own the mean
             of two low-rank adapters would be the mean of two different bases.
+        halves: of a split model. The server then holds the layers R_{k+1} to R_{N-1} and trains
+            them in its own place; in a row they come after what the client holds.
     """
 
-    def __init__(self, settings: Settings, n_clients: int, start: Tensor) -> None:
-        self.settings, self.n_clients, self.start = settings, n_clients, start
+    def __init__(
+        self, settings: Settings, n_clients: int, start: Tensor, halves: Halves | None = None
+    ) -> None:
+        self.settings, self.n_clients, self.halves = settings, n_clients, halves
+        self.held = start.numel()  # numbers of a row that the client holds
+        self.start = start if halves is None else torch.cat([start, halves.start.to(start)])
 
     def begin(self, key: Key) -> State:
         """Give every client the common adapter."""
@@ -71,11 +83,13 @@ class PPLR(Server[State]):
         """One communication round, then validation."""
         selected = cohort.sample(self.settings.participation, key.fold("sample"))
         replies = self._train(state, selected)  # lines 4 to 9
-        state = replace(self._aggregate(state, replies, cohort), round=state.round + 1)
-        return self._validate(state, cohort)
+        state = self._aggregate(state, replies, cohort)
+        state = replace(state, round=state.round + 1)
+        return self._checkpointed(self._validate(state, cohort))
 
     def test(self, state: State, cohort: Cohort) -> None:
         """Test the best round on all clients."""
+        self._restore(state)
         self._measure(state.best, cohort, "test")
 
     def end_block(self, state: State, cohort: Cohort, key: Key) -> State:
@@ -83,6 +97,11 @@ class PPLR(Server[State]):
         self.test(state, cohort)
         cohort.journal.scalar("test/best_round", state.best_round)
         return state
+
+    def served(self, state: State, client: int) -> Tensor:
+        """Give what a client downloads to recommend, ``(1, d)``; its middle is made ready."""
+        self._restore(state)
+        return state.best[client : client + 1, : self.held]
 
     def stop(self, state: State, history: Sequence[dict[str, float]]) -> Decision:
         """End after T rounds or ``patience`` rounds without a better validation."""
@@ -92,23 +111,36 @@ class PPLR(Server[State]):
 
     def _train(self, state: State, cohort: Cohort) -> Replies:
         """Let clients train their adapters; those that fail keep the ones they have."""
-        rows = [Adapters(state.rows[c : c + 1], state.round) for c in cohort.ids.tolist()]
-        return cohort.ask("update", PerClient(rows))
+        self._restore(state)
+        if self.halves is not None:
+            self.halves.rounds.begin(state.round)
+        held = state.rows[:, : self.held]
+        rows = [Adapters(held[c : c + 1], state.round) for c in cohort.ids.tolist()]
+        replies = cohort.ask("update", PerClient(rows))
+        self._count_crossed(cohort, "update")
+        return replies
 
     def _aggregate(self, state: State, replies: Replies, cohort: Cohort) -> State:
         """Mix the trained adapters, each client in its own way (lines 11 to 16)."""
-        if not replies.ids.numel():  # nobody answered
-            return state
+        rows, ids = state.rows.clone(), replies.ids
+        if ids.numel():  # somebody answered
+            rows[ids] = self._mixed(state, replies, cohort)
+        if self.halves is not None:
+            self.halves.rounds.commit(state.round, rows[ids, self.held :], ids.tolist())
+        return replace(state, rows=rows)
+
+    def _mixed(self, state: State, replies: Replies, cohort: Cohort) -> Tensor:
         trained, losses, sizes = (
             torch.cat([getattr(up, name) for up in replies.up])
             for name in ("row", "loss", "examples")
         )
+        if self.halves is not None:
+            middle = self.halves.rounds.trained(replies.ids.tolist())
+            trained = torch.cat([trained, middle.to(trained)], dim=1)
         self._report_training(cohort, replies.ids, losses, sizes)
         changes = trained - state.rows[replies.ids]
         weights = self._weights(trained, changes, losses, sizes, state.round, replies.ids, cohort)
-        rows = state.rows.clone()
-        rows[replies.ids] = mix(trained, weights)  # lines 14 to 16, from one snapshot
-        return replace(state, rows=rows)
+        return mix(trained, weights)  # lines 14 to 16, from one snapshot
 
     def _weights(
         self,
@@ -142,13 +174,17 @@ class PPLR(Server[State]):
     def _validate(self, state: State, cohort: Cohort) -> State:
         score = self._measure(state.rows, cohort, "valid")
         if score > state.best_score:
+            if self.halves is not None:
+                self.halves.rounds.keep_best()
             return replace(state, best=state.rows, best_score=score, best_round=state.round)
         return state
 
     def _measure(self, rows: Tensor, cohort: Cohort, split: Split) -> float:
         """Enter the quality on all clients into the journal; return the overall Recall@10."""
-        asked = [Candidate(rows[c : c + 1], split) for c in cohort.ids.tolist()]
+        held = rows[:, : self.held]
+        asked = [Candidate(held[c : c + 1], split) for c in cohort.ids.tolist()]
         replies = cohort.ask("evaluate", PerClient(asked))
+        self._count_crossed(cohort, "evaluate")
         if not replies.ids.numel():
             return -1.0
         prefix, journal = "test" if split == "test" else "eval", cohort.journal
@@ -163,6 +199,25 @@ class PPLR(Server[State]):
                 inequality = imbalance(values)
         journal.scalar("pplr/imbalance" if split == "valid" else "test/imbalance", inequality)
         return found["recall@10"]
+
+    def _restore(self, state: State) -> None:
+        """Bring the server's layers, after a restart, to where the checkpoint stands."""
+        if self.halves is None or state.middle is None:
+            return
+        if self.halves.rounds.round != state.round - 1:
+            self.halves.rounds.load_plain(state.middle)
+
+    def _checkpointed(self, state: State) -> State:
+        return (
+            state if self.halves is None else replace(state, middle=self.halves.rounds.to_plain())
+        )
+
+    def _count_crossed(self, cohort: Cohort, step: str) -> None:
+        """Enter activations and gradients between the halves into the ledger."""
+        for way, field, messages, size in (
+            self.halves.channel.traffic.drain() if self.halves else ()
+        ):
+            cohort.ledger.crossed(step, way, field, messages, size)
 
     def _report_training(self, cohort: Cohort, ids: Tensor, losses: Tensor, sizes: Tensor) -> None:
         cohort.journal.scalar("fed/clients", ids.numel())

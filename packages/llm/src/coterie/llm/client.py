@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch import Tensor
 
 from coterie.core.client import Client, step
+from coterie.core.ragged import Ragged
 from coterie.core.row_optimizer import RowAdam
 from coterie.core.seeding import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.client_data import OrganisationData
-from coterie.llm.data.examples import Examples, Queries
+from coterie.llm.data.examples import Examples
 from coterie.llm.data.sequences import thinned
 from coterie.llm.messages import Adapters, Candidate, RankingReport, TrainedAdapter, Workshop
 from coterie.llm.quality import measure_users
 from coterie.llm.settings import Settings
+
+if TYPE_CHECKING:
+    from coterie.llm.split.channel import Channel, Which
 
 
 class Organisation(Client[Workshop]):
@@ -24,12 +31,15 @@ class Organisation(Client[Workshop]):
     Args:
         settings: with the reading's choices resolved.
         backbone: frozen but for the adapter; shared by all clients, so nothing of it is private.
+        channel: to the server's layers; None where the client holds all of them.
     """
 
     max_chunk = 1
 
-    def __init__(self, settings: Settings, backbone: Backbone) -> None:
-        self.settings, self.backbone = settings, backbone
+    def __init__(
+        self, settings: Settings, backbone: Backbone, channel: Channel | None = None
+    ) -> None:
+        self.settings, self.backbone, self.channel = settings, backbone, channel
         self.adapter = Adapter(backbone.named_parameters())
         self.optimizer = RowAdam()
 
@@ -47,17 +57,20 @@ class Organisation(Client[Workshop]):
         examples, train = data.train[0], self.settings.train
         row = {"row": down.row}
         state = mine.optimizer or self.optimizer.begin(row)
-        losses = []
+        losses, own = [], Key(key.state[0])
         self.backbone.train()
-        for number, batch in enumerate(self._batches(examples, key.take(torch.tensor([0])))):
-            self.adapter.load(row["row"][0])
-            with key.fold("dropout", number).torch_rng():
-                loss = self.backbone.loss(batch)
-                loss.backward()
-            gradient = self.adapter.gradient()[None] + self._pull(row["row"], down.row)
-            self.adapter.clear()
-            row, state = self.optimizer.step(row, {"row": gradient}, state, train.lr)
-            losses.append(float(loss.detach()) * len(batch))
+        with self._session(data, training=True, key=own.fold("middle")):
+            for number, batch in enumerate(self._batches(examples, own)):
+                self.adapter.load(row["row"][0])
+                with own.fold("dropout", number).torch_rng():
+                    loss = self.backbone.loss(batch)
+                    loss.backward()
+                gradient = self.adapter.gradient()[None] + self._pull(row["row"], down.row)
+                self.adapter.clear()
+                row, state = self.optimizer.step(row, {"row": gradient}, state, train.lr)
+                if self.channel is not None:
+                    self.channel.step()  # the server's layers make the same step
+                losses.append(float(loss.detach()) * len(batch))
         mean = sum(losses) / (len(examples) * train.epochs) if len(examples) else 0.0
         up = TrainedAdapter(row["row"], torch.tensor([mean]), torch.tensor([len(examples)]))
         return up, Workshop(state if train.keep_optimizer else None)
@@ -67,21 +80,40 @@ class Organisation(Client[Workshop]):
         self, down: Candidate, mine: Workshop, data: OrganisationData, key: Key
     ) -> tuple[RankingReport, None]:
         """Rank all items for the client's users, history left out (section 4.1.2)."""
-        queries = data.test[0] if down.split == "test" else data.valid[0]
-        values = self.measure(down.row, queries)
+        testing = down.split == "test"
+        queries = data.test[0] if testing else data.valid[0]
+        with self._session(data, training=False, which="best" if testing else "current"):
+            self.load(down.row)
+            values = measure_users(lambda part: self.backbone.scores(part.history), queries)
         means = {name.replace("@", ""): value.mean()[None] for name, value in values.items()}
         return RankingReport(**means, users=torch.tensor([len(queries)])), None
 
-    def measure(self, row: Tensor, queries: Queries) -> dict[str, Tensor]:
-        """Measure an adapter ``(1, d)`` on some users; see `measure_users`."""
-        self.load(row)
-        return measure_users(lambda part: self.backbone.scores(part.history), queries)
+    def score(self, client: int, row: Tensor, history: Ragged) -> Tensor:
+        """Score all items after each history with a client's best adapter, ``(n, n_items)``.
+
+        Args:
+            client: its number.
+            row: ``(1, d)`` the parts that the client holds.
+            history: n rows of item numbers.
+        """
+        with self._open(client, training=False, which="best"):
+            self.load(row)
+            return self.backbone.scores(history)
 
     def load(self, row: Tensor) -> None:
         """Make the backbone that of a client, ready to score; ``row`` is ``(1, d)``."""
         self.adapter.load(row[0])
         self.backbone.eval()
         self.backbone.prepare()
+
+    def _session(
+        self, data: OrganisationData, *, training: bool, which: Which = "current", key: Any = None
+    ) -> AbstractContextManager[None]:
+        """Speak with the server's layers, if there are any, until the block ends."""
+        return self._open(int(data.ids[0]), training=training, which=which, key=key)
+
+    def _open(self, client: int, **how: Any) -> AbstractContextManager[None]:
+        return nullcontext() if self.channel is None else self.channel.session(client, **how)
 
     def _batches(self, examples: Examples, key: Key) -> list[Examples]:
         """Shuffled batches of all local epochs."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ from coterie.llm.data.sequences import newest
 from coterie.llm.quality import MEASURES, measure_users
 from coterie.llm.readings import resolve
 from coterie.llm.settings import Settings
+
+if TYPE_CHECKING:
+    from coterie.llm.split.halves import Halves
 
 CLIENT_COLUMNS = (
     "fed/loss",
@@ -104,9 +107,10 @@ class Experiment:
     def federation(self) -> Federation:
         """Build both halves."""
         settings = self.settings
-        client = Organisation(settings, self.backbone)
+        halves = self._halves()
+        client = Organisation(settings, self.backbone, halves.channel if halves else None)
         return Federation(
-            server=PPLR(settings, settings.data.clients, client.adapter.row()),
+            server=PPLR(settings, settings.data.clients, client.adapter.row(), halves),
             client=client,
             blocks=[self.clients],
             seed=settings.seed,
@@ -166,8 +170,16 @@ class Experiment:
 
     def _score(self, module: FederatedModule, client: int, history: Ragged) -> Tensor:
         organisation: Organisation = module.federation.client
-        organisation.load(module.server_state.best[client : client + 1])
-        return organisation.backbone.scores(history)
+        server: PPLR = module.federation.server
+        row = server.served(module.server_state, client)
+        return organisation.score(client, row, history)
+
+    def _halves(self) -> Halves | None:
+        if self.settings.split.k is None:
+            return None
+        from coterie.llm.split.halves import split_backbone  # grpc and transformers are heavy
+
+        return split_backbone(self.backbone, self.settings)
 
     def _tested(self, score: Callable[[Queries], Tensor]) -> dict[str, list[Tensor]]:
         """Measure other scores on the test users of every client."""

@@ -15,17 +15,24 @@ from coterie.core.errors import UserError
 Similarity = Literal["shifted", "cosine"]
 Exponent = Literal["paper", "released"]
 
+_COLUMNS = 1 << 20  # of a matrix of adapters that are widened at once
+
 
 def cosine_similarity(rows: Tensor) -> Tensor:
     """Cosine of every pair of adapters, ``(K, d)`` -> ``(K, K)`` (Eq. 3); 0 with a row of zeros.
+
+    Adapters of one start are nearly parallel, so products are summed in float64, part by part.
 
     Example:
         >>> cosine_similarity(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]]))[0].tolist()
         [1.0, 1.0, 0.0]
     """
-    length = rows.norm(dim=1, keepdim=True)
-    unit = rows / length.clamp_min(torch.finfo(rows.dtype).tiny)
-    return unit @ unit.T
+    gram = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    for part in rows.split(_COLUMNS, dim=1):
+        wide = part.double()
+        gram += wide @ wide.T
+    length = gram.diagonal().sqrt().clamp_min(torch.finfo(torch.float64).tiny)
+    return gram / length / length[:, None]
 
 
 def attention(rows: Tensor, similarity: Similarity = "shifted") -> Tensor:
