@@ -167,5 +167,5 @@ def _rate(step: int, settings: PretrainSettings) -> float:
 def _check(loss: Tensor, step: int) -> None:
     if not bool(torch.isfinite(loss)):
         raise UserError(
-            f"the loss of pre-training is {float(loss)} at step {step}: lower 'pretrain.lr'"
+            f"the loss of pre-training is {float(loss.detach())} at step {step}: lower 'pretrain.lr'"
         )
