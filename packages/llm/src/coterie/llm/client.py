@@ -58,8 +58,9 @@ class Organisation(Client[Workshop]):
         row = {"row": down.row}
         state = mine.optimizer or self.optimizer.begin(row)
         losses, own = [], Key(key.state[0])
-        self.backbone.train()
         with self._session(data, training=True, key=own.fold("middle")):
+            self.load(down.row)
+            self.backbone.train()
             for number, batch in enumerate(self._batches(examples, own)):
                 self.adapter.load(row["row"][0])
                 with own.fold("dropout", number).torch_rng():

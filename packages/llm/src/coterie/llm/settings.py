@@ -16,10 +16,10 @@ from coterie.core.settings import (
     between,
 )
 from coterie.llm.backbones.pretrain_settings import PretrainSettings
-from coterie.llm.backbones.text_settings import LoraSettings
+from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
 
 Method = Literal["pplr", "pplr-attention", "pplr-heating", "fedavg", "fedprox", "local", "central"]
-BackboneName = Literal["tiny-item"]
+BackboneName = Literal["tiny-item", "tiny-text", "llama", "recformer"]
 Reading = Literal["recommended", "literal", "released"]
 
 
@@ -28,7 +28,18 @@ class ModelSettings:
     """The backbone, one frozen network that all clients share."""
 
     name: BackboneName = "tiny-item"
-    """tiny-item: a small Llama over item tokens, pre-trained in seconds on a public slice."""
+    """tiny-item: a small Llama over item tokens, pre-trained in seconds on a public slice;
+    tiny-text: one over titles; llama: any causal language model of Hugging Face, with BIGRec's
+    prompt and grounding; recformer: a Longformer over titles, brands and categories."""
+    path: str | None = None
+    """Hugging Face name or folder of a llama, or file of a published RecFormer; a RecFormer without
+    one is small and pre-trained on the public slice."""
+    noun: Literal["film", "game", "book", "product"] = "film"
+    """What the items are called in the prompt of a llama."""
+    context: int = 192
+    """Most tokens that a backbone over text reads; longer histories lose their oldest items."""
+    vocabulary: int = 2000
+    """Most tokens of the tokenizer of a tiny backbone over text."""
     width: int = 64
     """Hidden size h of a tiny backbone."""
     layers: int = 2
@@ -40,8 +51,12 @@ class ModelSettings:
     tiny-item and recformer, as the paper does with RecFormer, else lora."""
 
     def __post_init__(self) -> None:
-        for name in ("width", "layers", "heads"):
+        for name in ("width", "layers", "heads", "context", "vocabulary"):
             at_least(f"model.{name}", getattr(self, name), 1)
+        if self.name == "llama" and self.path is None:
+            raise UserError(
+                "'model.path' is missing: name the llama, as --model.path meta-llama/Llama-2-7b-hf"
+            )
         if self.width % (2 * self.heads):
             raise UserError(
                 f"'model.width' {self.width} must be a multiple of twice 'model.heads' {self.heads}"
@@ -178,6 +193,7 @@ class Settings:
     model: ModelSettings = field(default_factory=ModelSettings)
     pretrain: PretrainSettings = field(default_factory=PretrainSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
+    generation: GenerationSettings = field(default_factory=GenerationSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     mixing: MixingSettings = field(default_factory=MixingSettings)
     split: SplitSettings = field(default_factory=SplitSettings)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from coterie.core.ragged import Ragged
+from coterie.core.seeding import Key
+from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.data.examples import Examples
 
 
@@ -45,6 +47,10 @@ class Backbone(nn.Module, ABC):
 
         Called without gradients. A history without an item is allowed.
         """
+
+    def add_lora(self, settings: LoraSettings, key: Key) -> None:
+        """Add LoRA and freeze everything else; without it, all parameters are trained."""
+        raise NotImplementedError(f"{type(self).__name__} takes no LoRA")
 
     def prepare(self) -> None:
         """Recompute what depends on the trainable parameters before scoring. Default: nothing."""

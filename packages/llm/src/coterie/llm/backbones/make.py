@@ -16,8 +16,17 @@ from coterie.core.schema import values_of
 from coterie.core.seeding import Key
 from coterie.core.storage import writing
 from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.causal_text import load_causal_text
+from coterie.llm.backbones.item_text import item_attributes
 from coterie.llm.backbones.pretraining import pretrain
+from coterie.llm.backbones.prompts import bigrec_template
+from coterie.llm.backbones.recformer.build import (
+    SmallRecFormerSettings,
+    load_recformer,
+    small_recformer,
+)
 from coterie.llm.backbones.tiny_item import TinyItem
+from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
 from coterie.llm.data.client_data import FederatedData
 from coterie.llm.settings import Settings
 
@@ -33,22 +42,44 @@ def make_backbone(settings: Settings, data: FederatedData, cache: Path) -> Backb
     """
     key = Key.from_seed(settings.seed).fold("backbone")
     backbone = _untrained(settings, data, key)
-    _pretrained(backbone, settings, data, cache, key)
+    if settings.model.path is None:
+        _pretrained(backbone, settings, data, cache, key)
     if settings.model.trained == "lora":
         backbone.add_lora(settings.lora, key)
     return backbone.to(getattr(torch, settings.engine.dtype))
 
 
-def _untrained(settings: Settings, data: FederatedData, key: Key) -> TinyItem:
-    model = settings.model
-    return TinyItem(
-        data.n_items,
-        width=model.width,
-        layers=model.layers,
-        heads=model.heads,
-        context=settings.data.max_history,
-        key=key,
-    )
+def _untrained(settings: Settings, data: FederatedData, key: Key) -> Backbone:
+    """Build the backbone of that name; one with a path comes pre-trained."""
+    model, history = settings.model, settings.data.max_history
+    match model.name:
+        case "tiny-item":
+            size = {"width": model.width, "layers": model.layers, "heads": model.heads}
+            return TinyItem(data.n_items, **size, context=history, key=key)
+        case "tiny-text":
+            text = TinyTextSettings(
+                model.layers, model.width, model.heads, model.vocabulary, model.context
+            )
+            return tiny_text(data.titles(), text, key, settings.generation)
+        case "llama":
+            template = bigrec_template(model.noun)
+            path = str(model.path)
+            return load_causal_text(
+                path, data.titles(), template, settings.generation, model.context
+            )
+        case "recformer":
+            attributes = item_attributes(data.interactions)
+            if model.path is not None:
+                return load_recformer(model.path, attributes)
+            small = SmallRecFormerSettings(
+                layers=model.layers,
+                hidden=model.width,
+                heads=model.heads,
+                vocabulary=model.vocabulary,
+                tokens=model.context,
+                items=history,
+            )
+            return small_recformer(attributes, small, key)
 
 
 def _pretrained(
