@@ -87,6 +87,10 @@ class RankingServer(Server[RankingState]):
         """Make the message by which clients score all items."""
         raise NotImplementedError
 
+    def keep_best(self, public: dict[str, Tensor], cohort: Cohort) -> None:
+        """Let clients keep this round's state, the best so far."""
+        cohort.ask("keep_best", None)
+
     def begin(self, key: Key) -> RankingState:
         """Draw the public part."""
         public = self.start(key)
@@ -111,7 +115,7 @@ class RankingServer(Server[RankingState]):
         score = round(cohort.journal.scalars[self.monitor], 5)  # ties keep the earlier round
         self._note_worst(cohort, reports)
         if score > state.best_score:
-            cohort.ask("keep_best", None)
+            self.keep_best(public, cohort)
             state = replace(state, best=public, best_score=score, best_round=state.round)
         return state
 

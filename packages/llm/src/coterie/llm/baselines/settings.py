@@ -171,14 +171,14 @@ class FedPerGNNSettings:
     """Length d of the vectors; 256 in the paper."""
     loss: Literal["bce", "squared"] = "bce"
     """Loss of a logit against label 1 or 0; the paper's squared loss is of ratings."""
-    reduction: Literal["sum", "mean"] = "sum"
-    """Of the loss over a user's samples. With the mean, as in the paper, gradients are far below
-    the clip, so the noise drowns them."""
-    lr: float = 0.1
+    loss_weight: float = 50.0
+    """Factor on a user's mean loss. The clip and the noise are absolute: gradients far below δ
+    drown in the noise, those far above are cut."""
+    lr: float = 0.05
     """Step size of the private user vector."""
     item_lr: float = 1.0
     """Step size of the item table; gradients are means over the round's clients."""
-    model_lr: float = 0.1
+    model_lr: float = 0.05
     """Step size of the network."""
     negatives: int = 4
     """Sampled negatives for each positive, drawn afresh every round."""
@@ -200,13 +200,13 @@ class FedPerGNNSettings:
     """Most communication rounds."""
     patience: int = 20
     """Rounds without a better validation recall before the end."""
-    participation: float = 1.0
+    participation: float = 0.5
     """Share of the clients drawn in each round; 128 clients in the paper."""
 
     def __post_init__(self) -> None:
         _check_rounds("fedpergnn", self)
         at_least("fedpergnn.dim", self.dim, 1)
-        for name in ("lr", "item_lr", "model_lr", "init_std"):
+        for name in ("loss_weight", "lr", "item_lr", "model_lr", "init_std"):
             between(f"fedpergnn.{name}", getattr(self, name), 0, math.inf)
         between("fedpergnn.clip", self.clip, 0, math.inf)
         for name in ("negatives", "dropout", "pseudo_items", "noise", "neighbours", "expand_after"):
