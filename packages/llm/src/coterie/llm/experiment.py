@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from coterie.core.data.kcore import k_core
 from coterie.core.data.names import default_core
 from coterie.core.errors import UserError
 from coterie.core.federation import Federation
+from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
 from coterie.core.ragged import Ragged
@@ -27,9 +28,10 @@ from coterie.core.seeding import Key
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.make import make_backbone
+from coterie.llm.baselines.federation import USER_METHODS, user_federation
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, OrganisationData, build
-from coterie.llm.data.examples import Examples, Queries
+from coterie.llm.data.examples import Examples
 from coterie.llm.data.sequences import newest
 from coterie.llm.quality import MEASURES, measure_users
 from coterie.llm.readings import resolve
@@ -107,6 +109,8 @@ class Experiment:
     def federation(self) -> Federation:
         """Build both halves."""
         settings = self.settings
+        if settings.method in USER_METHODS:
+            return user_federation(settings, self.data)
         halves = self._halves()
         client = Organisation(settings, self.backbone, halves.channel if halves else None)
         return Federation(
@@ -134,20 +138,48 @@ class Experiment:
 
     def final_metrics(self, module: FederatedModule) -> dict[str, float]:
         """Give the test of the best round, and popularity's on the same users."""
-        counts = popularity(self.data.split.train, self.data.n_items)
+        counts = popularity(self.data.split.before_test(), self.data.n_items)
+        found = [
+            measure_users(lambda part: counts.expand(len(part), -1), queries)
+            for queries in self.data.clients.test
+        ]
+        inequality = imbalance(self.of_clients(module)["recall@10"])
         return dict(module.results) | {
-            f"test/popularity/{name}": float(torch.cat(values).mean())
-            for name, values in self._tested(lambda part: counts.expand(len(part), -1)).items()
+            "test/imbalance": inequality,
+            **{
+                f"test/popularity/{name}": float(torch.cat([one[name] for one in found]).mean())
+                for name in MEASURES
+            },
         }
+
+    def of_clients(self, module: FederatedModule) -> dict[str, Tensor]:
+        """Give the test of every organisation by name, ``(K,)`` each; NaN without a user in it.
+
+        Where users are clients, this is the mean over the users of each organisation.
+        """
+        found = {}
+        for name in MEASURES:
+            ids, values = module.client_results[f"test/{name}"]
+            known = ~values.isnan()
+            ids, values = ids[known], values[known].double()
+            group = self.data.client_of[ids] if self.of_users else ids
+            total = torch.zeros(len(self.data.clients), dtype=torch.float64)
+            count = torch.zeros_like(total).index_add_(0, group, torch.ones_like(values))
+            found[name] = total.index_add_(0, group, values) / count
+        return found
+
+    @property
+    def of_users(self) -> bool:
+        """Whether every user is a client, as in the methods without a language model."""
+        return self.settings.method in USER_METHODS
 
     def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
         """Give the test of every client."""
         users = [len(queries) for queries in self.data.clients.test]
         rows = [{"client": client, "test_users": count} for client, count in enumerate(users)]
-        for name in MEASURES:
-            ids, values = module.client_results[f"test/{name}"]
-            for client, value in zip(ids.tolist(), values.tolist(), strict=True):
-                rows[client][name] = value
+        for name, values in self.of_clients(module).items():
+            for row, value in zip(rows, values.tolist(), strict=True):
+                row[name] = value
         return rows
 
     def scores(self, module: FederatedModule, user: int) -> Tensor:
@@ -160,11 +192,15 @@ class Experiment:
         if client < 0:
             who = "public" if client == PUBLIC else "new: it has nothing before the test"
             raise UserError(f"the user belongs to no client, it is {who}")
+        if self.of_users:
+            return module.scores(user)
         history = self.data.split.before_test().take(torch.tensor([user]))
         return self._score(module, client, newest(history, self.settings.data.max_history))
 
     def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
         """Score all items for someone new, ``(1, n_items)``, by the largest client's adapter."""
+        if self.of_users:
+            return module.scores_for_newcomer(items)
         history = Ragged.from_lists([items.tolist()])
         return self._score(module, 0, newest(history, self.settings.data.max_history))
 
@@ -180,11 +216,6 @@ class Experiment:
         from coterie.llm.split.halves import split_backbone  # grpc and transformers are heavy
 
         return split_backbone(self.backbone, self.settings)
-
-    def _tested(self, score: Callable[[Queries], Tensor]) -> dict[str, list[Tensor]]:
-        """Measure other scores on the test users of every client."""
-        found = [measure_users(score, queries) for queries in self.data.clients.test]
-        return {name: [values[name] for values in found] for name in MEASURES}
 
 
 def _pooled(parts: Sequence[Examples]) -> Examples:

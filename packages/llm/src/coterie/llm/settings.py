@@ -17,8 +17,26 @@ from coterie.core.settings import (
 )
 from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
+from coterie.llm.baselines.settings import (
+    FedMFSettings,
+    FedPerGNNSettings,
+    LightFRSettings,
+    LightGCNSettings,
+    MFSettings,
+)
 
-Method = Literal["pplr", "pplr-attention", "pplr-heating", "fedavg", "fedprox", "local", "central"]
+Method = Literal[
+    "pplr",
+    "pplr-attention",
+    "pplr-heating",
+    "fedavg",
+    "fedprox",
+    "local",
+    "central",
+    "fedmf",
+    "lightfr",
+    "fedpergnn",
+]
 BackboneName = Literal["tiny-item", "tiny-text", "llama", "recformer"]
 Reading = Literal["recommended", "literal", "released"]
 
@@ -179,7 +197,8 @@ class Settings:
     """One run of LLM-based federated recommendation."""
 
     method: Method = "pplr"
-    """PPLR, one of its halves (Figure 4), or what it is compared with (Table 1)."""
+    """PPLR, one of its halves (Figure 4), or what it is compared with (Table 1); of these, fedmf,
+    lightfr and fedpergnn have no language model, and every user is a client."""
     reading: Reading = "recommended"
     """recommended: the idea done right; literal: as printed; released: as the public code does."""
     seed: int = 0
@@ -197,6 +216,11 @@ class Settings:
     train: TrainSettings = field(default_factory=TrainSettings)
     mixing: MixingSettings = field(default_factory=MixingSettings)
     split: SplitSettings = field(default_factory=SplitSettings)
+    fedmf: FedMFSettings = field(default_factory=FedMFSettings)
+    lightfr: LightFRSettings = field(default_factory=LightFRSettings)
+    fedpergnn: FedPerGNNSettings = field(default_factory=FedPerGNNSettings)
+    mf: MFSettings = field(default_factory=MFSettings)
+    lightgcn: LightGCNSettings = field(default_factory=LightGCNSettings)
     data: FederatedDataSettings = field(default_factory=FederatedDataSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
