@@ -15,6 +15,7 @@ PAPER = Paper(
     settings="coterie.llm.settings:Settings",
     experiment="coterie.llm.experiment:Experiment",
     client="coterie.llm.client:Organisation",
+    tables="coterie.llm.tables:make_table",
     variant_keys=("data.name", "model.name"),
     data_sets=AMAZON_2018,
     commands={

@@ -1,0 +1,57 @@
+"""What the numbers of a run depend on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import coterie.core.settings
+import coterie.llm.settings
+from coterie.core.data.catalogue import load
+from coterie.core.tables.fingerprint import code_version, data_digest
+from coterie.core.tables.fingerprint import fingerprint as fingerprint_of
+from coterie.llm.readings import resolve
+from coterie.llm.settings import MixingSettings, Settings
+
+_ATTENTION = {"similarity", "similarity_on", "size_weighted"}
+_HEATING = {"alpha", "beta", "tau", "exponent", "size_weighted"}
+# What of the section mixing a method reads.
+_READS: dict[str, set[str]] = {
+    "pplr": _ATTENTION | _HEATING,
+    "pplr-attention": _ATTENTION,
+    "pplr-heating": _HEATING,
+}
+
+
+def essential(settings: Settings) -> Settings:
+    """Fill the reading's choices, and set what the method does not read to one value.
+
+    Example:
+        >>> essential(Settings(method="fedavg", mixing=MixingSettings(alpha=0.1))).mixing.alpha
+        0.7
+    """
+    filled = resolve(settings)
+    reads = _READS.get(filled.method, set())
+    kept: dict[str, Any] = {name: getattr(filled.mixing, name) for name in reads}
+    plain = replace(filled, reading="recommended", mixing=MixingSettings(**kept))
+    if filled.method != "fedprox":
+        plain = replace(plain, train=replace(plain.train, mu=0.0))
+    return resolve(plain)
+
+
+def digest(settings: Settings) -> str:
+    """Hash the data set that the settings name."""
+    data = settings.data
+    return data_digest(load(data.name, data.root, data.columns))
+
+
+def fingerprint(settings: Settings, data: str, *more: str) -> str:
+    """Hash all that a run's numbers depend on.
+
+    Args:
+        settings: as `essential` gives them.
+        data: from `digest`.
+        more: what else they depend on.
+    """
+    files = (coterie.core.settings.__file__, coterie.llm.settings.__file__)
+    return fingerprint_of(settings, data, code_version(*map(str, files)), *more)

@@ -1,0 +1,101 @@
+"""Table 1: overall performance on one data set, with and without language models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.core.report import Report
+from coterie.core.tables.paired import spread
+from coterie.llm.settings import BackboneName, Method
+from coterie.llm.tables.contrast import contrasts, verdict_note
+from coterie.llm.tables.mechanism import mechanism_notes
+from coterie.llm.tables.published import BACKBONES as PAPER_BACKBONES
+from coterie.llm.tables.published import COLUMNS, table1
+from coterie.llm.tables.references import REFERENCES
+from coterie.llm.tables.runs import RunResult
+from coterie.llm.tables.study import NAMES, Study, column, imbalances
+
+METHODS: tuple[Method, ...] = ("central", "fedavg", "fedprox", "local", "pplr")
+OTHERS = ("fedavg", "fedprox", "local")
+_LABELS = dict(zip(COLUMNS, ("R@10", "R@20", "N@10", "N@20"), strict=True))
+# Nothing needs to cross where nobody works together, or where everything is in one place.
+_SILENT = {"central", "local"}
+
+_NOTES = (
+    "Mean ± standard deviation over seeds on the test users of all clients. Imbalance is the "
+    "median over seeds of (best - worst) / worst client by R@10; it is infinite where the worst "
+    "client finds nothing, in as many seeds as said. The same users and organisations in all rows.",
+    "trained: numbers that a client trains. Bytes are those of training, a client and round; a "
+    "client is an organisation with a language model, a single user in the other federated rows. "
+    "central and local have no traffic: all data in one place, and nobody sends anything.",
+    "popularity counts the training interactions of all users, the public ones included; language "
+    "models are pre-trained on the public users, who are nobody's clients.",
+)
+
+
+def main_table(study: Study) -> Report:
+    """Reproduce Table 1 for the study's data set."""
+    rows: list[dict[str, Any]] = []
+    view: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for name, results in study.references("Table 1: without a language model").items():
+        rows += _rows(study, "", name, results)
+        view.append(_line(study, "", name, results))
+    for backbone in study.backbones:
+        by_method = study.methods(f"Table 1: {backbone}", study.tuned(backbone), METHODS)
+        for method, results in by_method.items():
+            rows += _rows(study, backbone, method, results)
+            view.append(_line(study, backbone, method, results))
+        found = contrasts(by_method, OTHERS)
+        notes += [verdict_note(backbone, found), *(c.sentence(backbone) for c in found)]
+        notes += mechanism_notes(backbone, by_method["pplr"])
+        notes += _paper_note(study, backbone)
+    title = (
+        f"Table 1, {study.data}: {len(study.seeds)} seeds, {study.settings.data.clients} clients"
+    )
+    return Report(study.file("table1"), title, rows, view, [*_NOTES, *notes])
+
+
+def _rows(
+    study: Study, backbone: str, method: str, results: Sequence[RunResult]
+) -> list[dict[str, Any]]:
+    """Rows for programs, one a number."""
+    printed = table1(study.data, backbone, method) or (None,) * len(COLUMNS)
+    values = {f"test/{n}": column(results, f"test/{n}") for n in COLUMNS}
+    papers = dict(zip(values, printed, strict=True))
+    values |= {f"valid/{n}": column(results, f"valid/{n}") for n in COLUMNS}
+    values["test/imbalance"] = imbalances(results)
+    values["test/recall@10_worst"] = [result.worst() for result in results]
+    others = ("trained", "up", "down", "rounds", "best_round", "seconds")
+    values |= {name: column(results, name) for name in others if name in results[0].metrics}
+    return [
+        study.row(method, name, column, papers.get(name), backbone=backbone)
+        for name, column in values.items()
+    ]
+
+
+def _line(study: Study, backbone: str, method: str, results: Sequence[RunResult]) -> dict[str, Any]:
+    """Row for people."""
+    label = NAMES[method] if backbone else REFERENCES[method].label
+    line: dict[str, Any] = {"backbone": backbone, "method": label}
+    printed = table1(study.data, backbone, method)
+    for place, name in enumerate(COLUMNS):
+        text = str(spread(column(results, f"test/{name}")))
+        line[_LABELS[name]] = text if printed is None else f"{text} ({printed[place]:.4f})"
+    unequal = imbalances(results)
+    line["imbalance"] = f"{np.median(unequal):.2f}"
+    line["infinite"] = f"{int(np.isinf(unequal).sum())} of {len(unequal)}"
+    for name, unit in (("trained", ""), ("up", " B"), ("down", " B")):
+        values = [] if unit and method in _SILENT else column(results, name)
+        known = [value for value in values if value == value]
+        line[f"{name}{unit}"] = f"{np.mean(known):,.0f}" if known else None
+    return line
+
+
+def _paper_note(study: Study, backbone: BackboneName) -> list[str]:
+    if table1(study.data, backbone, "pplr") is None:
+        return []
+    return [f"The paper's numbers beside {backbone} are those of {PAPER_BACKBONES[backbone]}."]

@@ -1,0 +1,134 @@
+"""One run without Lightning's files and loggers, and what a table needs of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.metrics.clients import imbalance
+from coterie.core.rounds import FederatedModule
+from coterie.core.storage import write_json
+from coterie.llm.experiment import Experiment
+from coterie.llm.quality import MEASURES
+from coterie.llm.settings import Settings
+
+COURSE = (
+    "fed/loss",
+    "eval/recall@10",
+    "pplr/similarity",
+    "pplr/difficulty",
+    "pplr/warmup",
+)
+# Steps that measure, or make ready to measure; a round's traffic is without them.
+_MEASURING = {"evaluate", "fold_in", "keep_best"}
+
+
+@dataclass
+class RunResult:
+    """What a table needs of a run.
+
+    Attributes:
+        metrics: over all users, as ``test/recall@10``, and of the best round on validation
+            ``valid/recall@10``; ``rounds``, ``best_round``, ``seconds``, ``trained`` (numbers that
+            a client trains), ``up`` and ``down`` (bytes a client and round); some may be absent.
+        clients: the same metrics of every client, K values each; NaN without a user to measure.
+        course: what every client measured in every round, by the names of `COURSE`, rounds x K;
+            NaN for clients that did not take part.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    clients: dict[str, list[float]] = field(default_factory=dict)
+    course: dict[str, list[list[float]]] = field(default_factory=dict)
+
+    def imbalance(self, split: str = "test") -> float:
+        """Imbalance degree of the clients' Recall@10 (section 4.4.2)."""
+        return imbalance(torch.tensor(self.clients[f"{split}/recall@10"]))
+
+    def worst(self, metric: str = "test/recall@10") -> float:
+        """Value of the worst client."""
+        return float(torch.tensor(self.clients[metric]).nan_to_num(torch.inf).min())
+
+    def evenness(self) -> float:
+        """Recall@10 of the worst client over that of the best, 1 / (1 + imbalance)."""
+        return 1.0 / (1.0 + self.imbalance())
+
+    def write(self, path: Path) -> None:
+        """Write JSON in one step."""
+        write_json(path, asdict(self))
+
+    @staticmethod
+    def read(path: Path) -> RunResult:
+        """Read what `write` wrote."""
+        return RunResult(**_numbers(json.loads(path.read_text(encoding="utf-8"))))
+
+
+def train_run(settings: Settings, path: Path) -> None:
+    """Make a run and write its `RunResult`."""
+    train(settings).write(path)
+
+
+def train(settings: Settings) -> RunResult:
+    """Run a federation of organisations to its end."""
+    experiment = Experiment(settings)
+    began = time.perf_counter()
+    module = FederatedModule(experiment.federation())
+    result = RunResult()
+    while not module.finished:
+        module.advance()
+        _note_round(result, module, settings.data.clients)
+    result.metrics["seconds"] = time.perf_counter() - began
+    result.metrics["trained"] = module.server_state.rows.shape[1]
+    note_end(result, module)
+    for name in MEASURES:
+        ids, values = module.client_results[f"test/{name}"]
+        result.clients[f"test/{name}"] = _placed(ids, values, settings.data.clients)
+    best = int(result.metrics["best_round"])
+    if best:
+        result.clients["valid/recall@10"] = result.course["eval/recall@10"][best - 1]
+    return result
+
+
+def note_end(result: RunResult, module: FederatedModule) -> None:
+    """Note the overall metrics, the rounds and the traffic of a run that is finished."""
+    best = module.results["test/best_round"]
+    result.metrics |= {"rounds": module.round, "best_round": best}
+    for name in MEASURES:
+        result.metrics[f"test/{name}"] = module.results[f"test/{name}"]
+        if best:
+            result.metrics[f"valid/{name}"] = module.history[int(best) - 1][f"eval/{name}"]
+    trainings = sum(round["fed/clients"] for round in module.history)
+    for way in ("up", "down"):
+        size = sum(
+            row["bytes"]
+            for row in module.ledger.rows()
+            if row["direction"] == way and row["step"] not in _MEASURING
+        )
+        result.metrics[way] = size / trainings if trainings else float("nan")
+
+
+def _note_round(result: RunResult, module: FederatedModule, n_clients: int) -> None:
+    for name in COURSE:
+        if name in module.journal.clients:
+            placed = _placed(*module.journal.clients[name], n_clients)
+            result.course.setdefault(name, []).append(placed)
+
+
+def _placed(ids: Tensor, values: Tensor, n_clients: int) -> list[float]:
+    found = torch.full((n_clients,), torch.nan, dtype=torch.float64)
+    found[ids] = values.double()
+    return found.tolist()
+
+
+def _numbers(content: Any) -> Any:
+    """Turn JSON's null back into NaN."""
+    if isinstance(content, dict):
+        return {name: _numbers(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_numbers(value) for value in content]
+    return float("nan") if content is None else content

@@ -1,0 +1,182 @@
+"""What the tables share: settings for every backbone, runs from the cache or from workers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+from coterie.core.configuration import Configuration, Given, configure
+from coterie.core.runfolder import DEFAULT_OUT
+from coterie.core.tables.jobs import Job, run_jobs
+from coterie.core.tables.paired import spread
+from coterie.llm.paper import PAPER
+from coterie.llm.settings import BackboneName, Method, Settings
+from coterie.llm.tables.essence import digest, essential, fingerprint
+from coterie.llm.tables.references import REFERENCES, ReferencePlan, reference_run
+from coterie.llm.tables.runs import RunResult, train_run
+
+Results = Mapping[str, Sequence[RunResult]]
+
+NAMES = {
+    "central": "central",
+    "fedavg": "+FedAvg",
+    "fedprox": "+FedProx",
+    "local": "+local only",
+    "pplr": "+PPLR",
+    "pplr-attention": "+attention only",
+    "pplr-heating": "+warm-up only",
+}
+BACKBONES: tuple[BackboneName, ...] = tuple(
+    name for name in ("tiny-item", "tiny-text", "recformer") if name in get_args(BackboneName)
+)
+
+
+@dataclass(frozen=True)
+class Study:
+    """The runs behind a table or figure.
+
+    Attributes:
+        configuration: what the user asked for.
+        seeds: of the runs.
+        workers: processes; 0 = this one.
+    """
+
+    configuration: Configuration
+    seeds: Sequence[int]
+    workers: int
+
+    @property
+    def settings(self) -> Settings:
+        """As the user gave them, for the chosen backbone."""
+        settings: Settings = self.configuration.settings
+        return settings
+
+    @property
+    def data(self) -> str:
+        """Name of the data set."""
+        return self.settings.data.name
+
+    @property
+    def folder(self) -> Path:
+        """Where tables, figures and the cache are."""
+        return Path(self.settings.run.out or DEFAULT_OUT).expanduser() / PAPER.name / "tables"
+
+    @property
+    def backbones(self) -> tuple[BackboneName, ...]:
+        """The backbone that the user names, or all."""
+        if "model.name" in self.configuration.given.flags:
+            return (self.settings.model.name,)
+        return BACKBONES
+
+    def file(self, which: str) -> str:
+        """Name of the file of "table1" or "figure4", with the backbone that the user names."""
+        backbone = f"-{self.backbones[0]}" if len(self.backbones) == 1 else ""
+        return f"{which}-{self._slug}{backbone}"
+
+    def tuned(self, backbone: BackboneName) -> Settings:
+        """Settings of a backbone: its tuned configuration if there is one, then the user's."""
+        if backbone == self.settings.model.name:
+            return self.settings
+        given = self.configuration.given
+        flags = given.flags | {"model.name": backbone}
+        found: Settings = configure(PAPER, _argv(replace(given, flags=flags))).settings
+        return found
+
+    def run_all(self, title: str, variants: Mapping[Any, Settings]) -> dict[Any, list[RunResult]]:
+        """Run every variant with every seed; results in the order of the seeds."""
+        jobs = {
+            (name, seed): self._job(replace(settings, seed=seed))
+            for name, settings in variants.items()
+            for seed in self.seeds
+        }
+        return self._results(title, jobs, variants)
+
+    def methods(
+        self, title: str, settings: Settings, methods: Iterable[Method]
+    ) -> dict[str, list[RunResult]]:
+        """Run several methods with the same settings."""
+        return self.run_all(title, {name: replace(settings, method=name) for name in methods})
+
+    def references(self, title: str, names: Iterable[str] | None = None) -> Results:
+        """Run the methods without a language model; default: all."""
+        chosen = list(REFERENCES if names is None else names)
+        jobs = {(name, seed): self._reference(name, seed) for name in chosen for seed in self.seeds}
+        return self._results(title, jobs, chosen)
+
+    def row(
+        self, method: str, metric: str, values: Sequence[float], paper: float | None, **more: Any
+    ) -> dict[str, Any]:
+        """Make a row of the report: mean and spread over seeds, and the paper's value."""
+        found = spread(values)
+        return {
+            "method": method,
+            "data": self.data,
+            "metric": metric,
+            "mean": found.mean,
+            "sd": found.sd,
+            "seeds": found.n,
+            "paper": paper,
+            **more,
+        }
+
+    def _results(
+        self, title: str, jobs: Mapping[tuple[Any, int], Job], names: Iterable[Any]
+    ) -> dict[Any, list[RunResult]]:
+        run_jobs(list(jobs.values()), self.workers, title, self.settings.run.progress)
+        return {
+            name: [RunResult.read(jobs[name, seed].path) for seed in self.seeds] for name in names
+        }
+
+    def _job(self, settings: Settings) -> Job:
+        settings = essential(settings)
+        mark = fingerprint(settings, self._digest)
+        what = f"{settings.model.name}-{settings.method}-s{settings.seed}"
+        label = f"{settings.model.name}, {NAMES[settings.method]}, seed {settings.seed}"
+        return Job(self._cache / f"{self._slug}-{what}-{mark}.json", train_run, settings, label)
+
+    def _reference(self, name: str, seed: int) -> Job:
+        """A run that reads data, seed and chunks only."""
+        given, reference = self.settings, REFERENCES[name]
+        plain = Settings(seed=seed, data=given.data, engine=given.engine)
+        settings = essential(replace(plain, method="central"))
+        mark = fingerprint(settings, self._digest, name, repr(reference.settings))
+        path = self._cache / f"{self._slug}-{name}-s{seed}-{mark}.json"
+        plan = ReferencePlan(name, settings)
+        return Job(path, reference_run, plan, f"{reference.label}, seed {seed}")
+
+    @property
+    def _cache(self) -> Path:
+        return self.folder / "cache"
+
+    @property
+    def _slug(self) -> str:
+        name = Path(self.data).stem if "/" in self.data else self.data
+        return re.sub(r"[^A-Za-z0-9.-]+", "-", name)
+
+    @cached_property
+    def _digest(self) -> str:
+        return digest(self.settings)
+
+
+def column(results: Sequence[RunResult], metric: str) -> list[float]:
+    """A metric over all users, one value a seed; NaN where a run has none."""
+    return [result.metrics.get(metric, float("nan")) for result in results]
+
+
+def imbalances(results: Sequence[RunResult], split: str = "test") -> list[float]:
+    """Imbalance degree, one value a seed; infinite where only the worst client finds nothing."""
+    return [result.imbalance(split) for result in results]
+
+
+def _argv(given: Given) -> list[str]:
+    """Write a command line again."""
+    words = [word for file in given.configs for word in ("--config", file)]
+    if given.preset:
+        words += ["--preset", given.preset]
+    if given.variant:
+        words += ["--variant", given.variant]
+    return words + [f"--{key}={text}" for key, text in given.flags.items()]

@@ -1,0 +1,69 @@
+"""What a result that is kept on disk depends on: settings with an effect, the data, the code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from coterie.core.data.interactions import Interactions
+from coterie.core.schema import values_of
+
+# Settings of speed, files and screens.
+_OF_NO_EFFECT = ("run.", "logger.", "engine.chunk", "engine.threads", "data.root")
+# Code of screens, files and tables; all else may change a number.
+_APART = {"cli", "callbacks", "tables", "engines", "commands", "bench", "dashboard.py", "report.py"}
+
+
+def fingerprint(settings: Any, data: str, code: str, *more: str) -> str:
+    """Hash the settings with effect, the data and the code into 16 hexadecimal digits.
+
+    Args:
+        settings: of a run, with what its method does not read set to one value.
+        data: from `data_digest`.
+        code: from `code_version`.
+        more: what else the result depends on.
+    """
+    values = {
+        key: value
+        for key, value in values_of(settings).items()
+        if not key.startswith(_OF_NO_EFFECT)
+    }
+    text = json.dumps([values, code, data, *more], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def data_digest(interactions: Interactions) -> str:
+    """Hash who touched what and when, and what is known of the items."""
+    found = hashlib.sha256()
+    columns = (interactions.user, interactions.item, interactions.time, interactions.split)
+    for column in columns:
+        if column is not None:
+            found.update(column.contiguous().numpy().tobytes())
+    texts = (interactions.titles, interactions.genres, interactions.brands)
+    found.update(json.dumps(texts).encode())
+    return found.hexdigest()
+
+
+@cache
+def code_version(*files: str) -> str:
+    """Hash the source of everything that may change a number.
+
+    Args:
+        files: ``__file__`` of a module in each package's top folder.
+    """
+    found = hashlib.sha256()
+    for file in _sources(files):
+        found.update(file.read_bytes())
+    return found.hexdigest()
+
+
+def _sources(files: Sequence[str]) -> Iterator[Path]:
+    for name in files:
+        folder = Path(name).parent
+        for file in sorted(folder.rglob("*.py")):
+            if not _APART & set(file.relative_to(folder).parts):
+                yield file
