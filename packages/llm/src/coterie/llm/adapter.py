@@ -54,7 +54,7 @@ class Adapter:
                 f"{self.size} trainable ones: use the backbone and LoRA settings it was made with"
             )
         with torch.no_grad():
-            torch._foreach_copy_(self.parameters, self._shaped(row))
+            torch._foreach_copy_(list[Tensor](self.parameters), self._shaped(row))
 
     def row(self) -> Tensor:
         """Copy the parameters out, ``(d,)`` float32 or float64."""
@@ -62,7 +62,9 @@ class Adapter:
 
     def gradient(self) -> Tensor:
         """Copy the gradients out, ``(d,)``; 0 where a parameter has none."""
-        return self._flat([torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters])
+        return self._flat(
+            [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        )
 
     def clear(self) -> None:
         """Forget the gradients."""

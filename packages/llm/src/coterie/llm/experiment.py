@@ -205,8 +205,9 @@ class Experiment:
         return self._score(module, 0, newest(history, self.settings.data.max_history))
 
     def _score(self, module: FederatedModule, client: int, history: Ragged) -> Tensor:
-        organisation: Organisation = module.federation.client
-        server: PPLR = module.federation.server
+        organisation, server = module.federation.client, module.federation.server
+        assert isinstance(organisation, Organisation)
+        assert isinstance(server, PPLR)
         row = server.served(module.server_state, client)
         return organisation.score(client, row, history)
 
