@@ -150,6 +150,8 @@ class CausalText(Backbone):
             num_return_sequences=wanted.candidates,
             max_new_tokens=wanted.max_new_tokens,
             length_penalty=wanted.length_penalty,
+            # The best text takes BIGRec's full search; of many, those found first do as well.
+            early_stopping=wanted.candidates > 1,
             do_sample=False,
             eos_token_id=self.text.tokenizer.eos_token_id,
             pad_token_id=self._pad,

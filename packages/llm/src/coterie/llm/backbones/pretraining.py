@@ -166,6 +166,5 @@ def _rate(step: int, settings: PretrainSettings) -> float:
 
 def _check(loss: Tensor, step: int) -> None:
     if not bool(torch.isfinite(loss)):
-        raise UserError(
-            f"the loss of pre-training is {float(loss.detach())} at step {step}: lower 'pretrain.lr'"
-        )
+        value = float(loss.detach())
+        raise UserError(f"the loss of pre-training is {value} at step {step}: lower 'pretrain.lr'")

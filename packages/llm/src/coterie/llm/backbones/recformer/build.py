@@ -80,7 +80,8 @@ def small_recformer(
         eos_token_id=tokenizer.eos_token_id,
         sep_token_id=tokenizer.eos_token_id,
         layer_norm_eps=1e-5,
-        initializer_range=settings.hidden**-0.5,
+        # Wide: the start token must tell texts apart from the first step on.
+        initializer_range=3.0 * settings.hidden**-0.5,
     )
     with key.fold("recformer").torch_rng():
         model = RecformerModel(config, settings.items + 1)
