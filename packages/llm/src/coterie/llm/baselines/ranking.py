@@ -77,24 +77,31 @@ class RankingClient(Client[Profile]):
             data: of the C users.
             split: "valid" or "test".
         """
-        seen = data.train if split == "valid" else known_items(data)
-        targets = data.valid if split == "valid" else data.test
-        rows = ((seen.lengths > 0) & (targets.lengths > 0)).nonzero().flatten()
-        measured = torch.full((2, data.ids.numel(), len(self.lengths)), torch.nan).double()
-        if rows.numel():
-            measured[:, rows] = self._measure(score(rows), targets.take(rows), seen.take(rows))
-        return RankingReport(*measured)
+        return RankingReport(*measure_ranking(score, data, split, self.lengths))
 
-    def _measure(self, scores: Tensor, targets: Ragged, seen: Ragged) -> Tensor:
-        """Recall and NDCG, ``(2, C, K)``; a diverged user's are infinite, which is refused."""
-        broken = ~scores.sum(1).isfinite()
-        top = top_k(scores.masked_fill(broken[:, None], 0.0), max(self.lengths), seen)
-        rank = target_ranks(top, targets, self.n_items)
-        columns = [
-            torch.stack([measure(rank.clamp(max=k), targets, k) for k in self.lengths], dim=1)
-            for measure in (recall, ndcg)
-        ]
-        return torch.stack(columns).masked_fill(broken[:, None], torch.inf)
+
+def measure_ranking(
+    score: Callable[[Tensor], Tensor], data: UserRows, split: str, lengths: Sequence[int]
+) -> Tensor:
+    """Recall and NDCG of users, ``(2, C, K)`` float64, a column for each k; see `RankingClient`.
+
+    Users who have nothing, or nothing to find, get NaN. Those with scores that are not finite get
+    infinity, which the engine refuses, so that they drop out alone and by name.
+    """
+    seen = data.train if split == "valid" else known_items(data)
+    targets = data.valid if split == "valid" else data.test
+    rows = ((seen.lengths > 0) & (targets.lengths > 0)).nonzero().flatten()
+    measured = torch.full((2, data.ids.numel(), len(lengths)), torch.nan, dtype=torch.float64)
+    if not rows.numel():
+        return measured
+    scores, targets = score(rows), targets.take(rows)
+    broken = ~scores.sum(1).isfinite()[:, None]
+    top = top_k(scores.masked_fill(broken, 0.0), max(lengths), seen.take(rows))
+    rank = target_ranks(top, targets, scores.shape[1])
+    for place, measure in enumerate((recall, ndcg)):
+        columns = torch.stack([measure(rank.clamp(max=k), targets, k) for k in lengths], dim=1)
+        measured[place, rows] = columns.masked_fill(broken, torch.inf)
+    return measured
 
 
 def known_items(data: UserRows) -> Ragged:

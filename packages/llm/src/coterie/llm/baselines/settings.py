@@ -24,7 +24,7 @@ class MFSettings:
     """Triples of user, item and sampled negative in a batch."""
     epochs: int = 100
     """Most epochs."""
-    patience: int = 10
+    patience: int = 15
     """Epochs without a better validation recall before training ends."""
     fold_in: int = 5
     """Epochs on train and validation items before the test, in which the users' vectors alone
@@ -54,7 +54,7 @@ class LightGCNSettings:
     """Triples of user, item and sampled negative in a batch."""
     epochs: int = 100
     """Most epochs."""
-    patience: int = 10
+    patience: int = 25
     """Epochs without a better validation recall before training ends."""
 
     def __post_init__(self) -> None:
