@@ -1,10 +1,10 @@
-"""Bars, lines and differences with their spread, as PNG files."""
+"""Bars, lines, heat maps and differences with their spread, as PNG files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,9 @@ from coterie.core.tables.paired import Comparison, Spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+_MOST_TICKS = 8
 
 
 @dataclass(frozen=True)
@@ -36,26 +39,78 @@ class Lines:
     y_label: str | None = None
 
 
+@dataclass(frozen=True)
+class Bars:
+    """One plot of groups of bars, with error bars of one standard deviation.
+
+    Attributes:
+        y_label: what the heights are.
+        groups: group -> name of the bar -> its height; all groups have the same names.
+    """
+
+    y_label: str
+    groups: Mapping[str, Mapping[str, Spread]]
+
+
+@dataclass(frozen=True)
+class Heat:
+    """One heat map of a grid of two hyper-parameters; cells that are not finite stay blank.
+
+    Attributes:
+        label: what the cells are.
+        x_label: the hyper-parameter across.
+        x: its values.
+        y_label: the hyper-parameter upwards.
+        y: its values.
+        cells: a row for each y, from the bottom, of a value for each x.
+        chosen: x and y in use, marked by a frame.
+    """
+
+    label: str
+    x_label: str
+    x: Sequence[float]
+    y_label: str
+    y: Sequence[float]
+    cells: Sequence[Sequence[float]]
+    chosen: tuple[float, float] | None = None
+
+
+def plot_panels(panels: Sequence[Lines | Bars | Heat], title: str, path: Path) -> Path:
+    """Draw plots of any kind side by side.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    figure = _figure(sum(map(_width, panels)), 3.4)
+    shares = [_width(panel) for panel in panels]
+    places = figure.subplots(1, len(panels), squeeze=False, width_ratios=shares)[0]
+    for axes, panel in zip(places, panels, strict=True):
+        match panel:
+            case Lines():
+                _draw_lines(axes, panel)
+            case Bars():
+                _draw_bars(axes, panel)
+            case Heat():
+                _draw_heat(figure, axes, panel)
+    return _save(figure, title, path)
+
+
 def plot_lines(plots: Sequence[Lines], y_label: str, title: str, path: Path) -> Path:
     """Draw plots side by side, with error bars of one standard deviation.
 
     Raises:
         UserError: the file cannot be written.
     """
-    figure = _figure(4.2 * len(plots), 3.4)
-    for axes, plot in zip(figure.subplots(1, len(plots), squeeze=False)[0], plots, strict=True):
-        for name, spreads in plot.lines.items():
-            sd = [s.sd if s.n > 1 else 0.0 for s in spreads]
-            axes.errorbar(plot.x, [s.mean for s in spreads], sd, marker="o", capsize=3, label=name)
-        if plot.log:
-            axes.set_xscale("log")
-        elif all(isinstance(value, int) for value in plot.x):
-            axes.xaxis.get_major_locator().set_params(integer=True)
-        if plot.chosen is not None:
-            axes.axvline(plot.chosen, color="grey", linestyle=":")
-        axes.set(xlabel=plot.x_label, ylabel=plot.y_label or y_label)
-        axes.legend()
-    return _save(figure, title, path)
+    return plot_panels([replace(p, y_label=p.y_label or y_label) for p in plots], title, path)
+
+
+def plot_heatmap(heat: Heat, title: str, path: Path) -> Path:
+    """Draw one heat map.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    return plot_panels([heat], title, path)
 
 
 def plot_bars(
@@ -72,20 +127,11 @@ def plot_bars(
     Raises:
         UserError: the file cannot be written.
     """
-    names = list(dict.fromkeys(name for group in bars.values() for name in group))
-    figure = _figure(1.5 + 1.6 * len(bars), 3.4)
-    axes = figure.subplots()
-    width = 0.8 / max(len(names), 1)
-    for place, name in enumerate(names):
-        x = [group + width * place for group in range(len(bars))]
-        drawn = axes.bar(x, [group[name] for group in bars.values()], width, label=name)
-        axes.bar_label(drawn, fmt="%.1f", fontsize=8)
-    middle = width * (len(names) - 1) / 2
-    axes.set_xticks([group + middle for group in range(len(bars))], list(bars))
-    axes.axhline(0, color="black", linewidth=0.8)
-    axes.set_ylabel(y_label)
-    axes.legend()
-    return _save(figure, title, path)
+    single = {
+        group: {name: Spread(height, float("nan"), 1) for name, height in heights.items()}
+        for group, heights in bars.items()
+    }
+    return plot_panels([Bars(y_label, single)], title, path)
 
 
 def plot_differences(
@@ -117,6 +163,67 @@ def plot_differences(
     axes.set_xlabel(x_label)
     axes.legend()
     return _save(figure, title, path)
+
+
+def _width(panel: Lines | Bars | Heat) -> float:
+    return 1.5 + 1.6 * max(len(panel.groups), 2) if isinstance(panel, Bars) else 4.2
+
+
+def _sd(spreads: Iterable[Spread]) -> list[float]:
+    return [s.sd if s.n > 1 else 0.0 for s in spreads]
+
+
+def _draw_lines(axes: Any, plot: Lines) -> None:
+    for name, spreads in plot.lines.items():
+        means = [s.mean for s in spreads]
+        axes.errorbar(plot.x, means, _sd(spreads), marker="o", capsize=3, label=name)
+    whole = all(isinstance(value, int) for value in plot.x)
+    if plot.log:
+        axes.set_xscale("log")
+        if whole and len(plot.x) <= _MOST_TICKS:
+            axes.set_xticks(plot.x, [str(value) for value in plot.x])
+            axes.minorticks_off()
+    elif whole:
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    if plot.chosen is not None:
+        axes.axvline(plot.chosen, color="grey", linestyle=":")
+    axes.set(xlabel=plot.x_label, ylabel=plot.y_label)
+    axes.legend()
+
+
+def _draw_bars(axes: Any, plot: Bars) -> None:
+    groups = list(plot.groups.values())
+    names = list(dict.fromkeys(name for group in groups for name in group))
+    width = 0.8 / max(len(names), 1)
+    for place, name in enumerate(names):
+        x = [group + width * place for group in range(len(groups))]
+        spreads = [group[name] for group in groups]
+        drawn = axes.bar(x, [s.mean for s in spreads], width, label=name)
+        if any(_sd(spreads)):
+            axes.errorbar(x, [s.mean for s in spreads], _sd(spreads), fmt="none", ecolor="black")
+        else:
+            axes.bar_label(drawn, fmt="%.1f", fontsize=8)
+    middle = width * (len(names) - 1) / 2
+    axes.set_xticks([group + middle for group in range(len(groups))], list(plot.groups))
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set_ylabel(plot.y_label)
+    # Above: a legend in the axes would hide bars.
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8)
+
+
+def _draw_heat(figure: Any, axes: Any, plot: Heat) -> None:
+    from matplotlib.patches import Rectangle
+    from numpy import array, ma
+
+    cells = ma.masked_invalid(array(plot.cells, dtype=float))
+    image = axes.imshow(cells, origin="lower", aspect="auto")
+    figure.colorbar(image, ax=axes, label=plot.label)
+    axes.set_xticks(range(len(plot.x)), [f"{value:g}" for value in plot.x])
+    axes.set_yticks(range(len(plot.y)), [f"{value:g}" for value in plot.y])
+    axes.set(xlabel=plot.x_label, ylabel=plot.y_label)
+    if plot.chosen is not None and plot.chosen[0] in plot.x and plot.chosen[1] in plot.y:
+        x, y = plot.x.index(plot.chosen[0]), plot.y.index(plot.chosen[1])
+        axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor="red", lw=2))
 
 
 def _figure(width: float, height: float) -> Figure:

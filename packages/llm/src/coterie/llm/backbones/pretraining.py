@@ -88,6 +88,8 @@ def pretrain(
         optimizer.step()
         if (step % settings.check_every == 0 or step == settings.steps) and keeper.look(step):
             break
+    # What comes next adds to gradients: it would start from these, unless it read the cache.
+    optimizer.zero_grad(set_to_none=True)
     keeper.restore(step)
     seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
     return PretrainReport(step, keeper.step, tuple(keeper.losses), seconds, cpu)

@@ -30,7 +30,7 @@ def make_table(
 
     Args:
         configuration: data set, backbone and all else; a backbone that is given by a flag limits
-            Tables 1 and 3 and Figure 4 to it.
+            tables and figures to it; Figures 1, 3, 5 and 6 show the first otherwise.
         table: number of the table in the paper, 1 to 3.
         figure: number of the figure: 1, 3, 4, 5 or 6.
         seeds: of the runs; default 0 to 4.
@@ -45,7 +45,10 @@ def make_table(
 
     chosen = tuple(SEEDS if seeds is None else dict.fromkeys(seeds))
     study = Study(configuration, chosen, worker_count() if workers is None else workers)
-    return _table(study, table) if table is not None else _figure(study, figure)
+    if table is not None:
+        return _table(study, table)
+    assert figure is not None
+    return _figure(study, figure)
 
 
 def _check(table: int | None, figure: int | None) -> None:
@@ -58,10 +61,24 @@ def _check(table: int | None, figure: int | None) -> None:
 
 
 def _table(study: Study, table: int) -> Report:
+    from coterie.llm.tables.client_table import client_table
+    from coterie.llm.tables.costs import cost_table
     from coterie.llm.tables.main_table import main_table
 
-    return main_table(study)
+    return {1: main_table, 2: cost_table, 3: client_table}[table](study)
 
 
-def _figure(study: Study, figure: int | None) -> Report:
-    raise UserError(f"figure {figure} of pplr is not there")
+def _figure(study: Study, figure: int) -> Report:
+    from coterie.llm.tables.ablations import ablation_figure
+    from coterie.llm.tables.convergence import imbalance_figure
+    from coterie.llm.tables.costs import trade_off_figure
+    from coterie.llm.tables.sweeps import client_number_figure, warm_up_figure
+
+    made = {
+        1: imbalance_figure,
+        3: trade_off_figure,
+        4: ablation_figure,
+        5: client_number_figure,
+        6: warm_up_figure,
+    }
+    return made[figure](study)

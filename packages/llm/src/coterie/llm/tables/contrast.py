@@ -41,15 +41,11 @@ class Contrast:
             return "not better, within noise"
         return "better" if (self.found.difference > 0) == self.higher else "worse"
 
-    def sentence(self, backbone: str) -> str:
-        """Say it in full."""
+    def __str__(self) -> str:
         f = self.found
-        other = NAMES[self.other].lstrip("+")
-        interval = f" (95 % interval {f.low:+.4f} to {f.high:+.4f})" if f.n > 1 else ""
-        return (
-            f"{backbone}, {self.measure}: PPLR - {other} = {f.difference:+.4f}{interval}, paired "
-            f"t-test over {f.n} {self.pairs}, p {_p(f.p)} (Holm {_p(self.p)}): {self.verdict}."
-        )
+        interval = f" ({f.low:+.4f} to {f.high:+.4f}; p {_p(f.p)}, Holm {_p(self.p)})"
+        detail = interval if f.n > 1 else ""
+        return f"{_plain(self.other)} {f.difference:+.4f}{detail}, {self.verdict}"
 
 
 def contrasts(results: Mapping[str, Sequence[RunResult]], others: Sequence[str]) -> list[Contrast]:
@@ -84,6 +80,18 @@ def contrasts(results: Mapping[str, Sequence[RunResult]], others: Sequence[str])
     return found
 
 
+def comparison_notes(backbone: str, found: Sequence[Contrast]) -> list[str]:
+    """Write out the comparisons, a line for each measure."""
+    lines: dict[str, list[Contrast]] = {}
+    for contrast in found:
+        lines.setdefault(contrast.measure, []).append(contrast)
+    return [
+        f"{backbone}, {measure}, PPLR minus: {'; '.join(map(str, group))}. "
+        f"Paired t-test over {group[0].found.n} {group[0].pairs}, 95 % interval."
+        for measure, group in lines.items()
+    ]
+
+
 def verdict_note(backbone: str, found: Sequence[Contrast]) -> str:
     """Say plainly where PPLR is not better."""
     lost = [c for c in found if c.verdict != "better"]
@@ -93,7 +101,7 @@ def verdict_note(backbone: str, found: Sequence[Contrast]) -> str:
         name: ", ".join(c.measure for c in lost if c.other == name)
         for name in dict.fromkeys(c.other for c in lost)
     }
-    text = "; ".join(f"than {NAMES[name].lstrip('+')} in {what}" for name, what in of.items())
+    text = "; ".join(f"than {_plain(name)} in {what}" for name, what in of.items())
     return f"{backbone}: PPLR is NOT better {text}."
 
 
@@ -103,6 +111,10 @@ def _evenness(results: Sequence[RunResult]) -> list[float]:
 
 def _every_client(results: Sequence[RunResult]) -> list[float]:
     return [value for result in results for value in result.clients["test/recall@10"]]
+
+
+def _plain(method: str) -> str:
+    return NAMES[method].lstrip("+")
 
 
 def _p(p: float) -> str:

@@ -21,6 +21,9 @@ _READS: dict[str, set[str]] = {
     "pplr-attention": _ATTENTION,
     "pplr-heating": _HEATING,
 }
+# Sections of methods without a language model; all that such a method reads, beside the data.
+_SECTIONS = ("fedmf", "lightfr", "fedpergnn", "mf", "lightgcn")
+_COMMON = ("seed", "data", "engine", "privacy", "logger", "run")
 
 
 def essential(settings: Settings) -> Settings:
@@ -30,13 +33,23 @@ def essential(settings: Settings) -> Settings:
         >>> essential(Settings(method="fedavg", mixing=MixingSettings(alpha=0.1))).mixing.alpha
         0.7
     """
+    if settings.method in _SECTIONS:
+        return resolve(replace(plain(settings, settings.method), method=settings.method))
     filled = resolve(settings)
     reads = _READS.get(filled.method, set())
     kept: dict[str, Any] = {name: getattr(filled.mixing, name) for name in reads}
-    plain = replace(filled, reading="recommended", mixing=MixingSettings(**kept))
+    unread: dict[str, Any] = {name: getattr(Settings(), name) for name in _SECTIONS}
+    less = replace(filled, reading="recommended", mixing=MixingSettings(**kept), **unread)
     if filled.method != "fedprox":
-        plain = replace(plain, train=replace(plain.train, mu=0.0))
-    return resolve(plain)
+        less = replace(less, train=replace(less.train, mu=0.0))
+    return resolve(less)
+
+
+def plain(settings: Settings, section: str) -> Settings:
+    """Keep the data, the seed and one section, if there is such a section."""
+    sections = (*_COMMON, section) if section in _SECTIONS else _COMMON
+    kept: dict[str, Any] = {name: getattr(settings, name) for name in sections}
+    return resolve(Settings(**kept))
 
 
 def digest(settings: Settings) -> str:

@@ -10,13 +10,12 @@ import numpy as np
 from coterie.core.report import Report
 from coterie.core.tables.paired import spread
 from coterie.llm.settings import BackboneName, Method
-from coterie.llm.tables.contrast import contrasts, verdict_note
+from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
 from coterie.llm.tables.mechanism import mechanism_notes
 from coterie.llm.tables.published import BACKBONES as PAPER_BACKBONES
 from coterie.llm.tables.published import COLUMNS, table1
-from coterie.llm.tables.references import REFERENCES
 from coterie.llm.tables.runs import RunResult
-from coterie.llm.tables.study import NAMES, Study, column, imbalances
+from coterie.llm.tables.study import NAMES, WITHOUT_BACKBONE, Study, column, imbalances
 
 METHODS: tuple[Method, ...] = ("central", "fedavg", "fedprox", "local", "pplr")
 OTHERS = ("fedavg", "fedprox", "local")
@@ -29,10 +28,10 @@ _NOTES = (
     "median over seeds of (best - worst) / worst client by R@10; it is infinite where the worst "
     "client finds nothing, in as many seeds as said. The same users and organisations in all rows.",
     "trained: numbers that a client trains. Bytes are those of training, a client and round; a "
-    "client is an organisation with a language model, a single user in the other federated rows. "
-    "central and local have no traffic: all data in one place, and nobody sends anything.",
-    "popularity counts the training interactions of all users, the public ones included; language "
-    "models are pre-trained on the public users, who are nobody's clients.",
+    "client is an organisation with a language model, a single user in FedMF, LightFR and "
+    "FedPerGNN. Nothing needs to cross where all data are in one place, nor where nobody sends.",
+    "popularity counts interactions before the test. Rows without a language model learn from the "
+    "public users too, on whom small language models are pre-trained; they are not measured.",
 )
 
 
@@ -41,7 +40,8 @@ def main_table(study: Study) -> Report:
     rows: list[dict[str, Any]] = []
     view: list[dict[str, Any]] = []
     notes: list[str] = []
-    for name, results in study.references("Table 1: without a language model").items():
+    trivial = study.without_backbone("Table 1: without a language model", WITHOUT_BACKBONE)
+    for name, results in trivial.items():
         rows += _rows(study, "", name, results)
         view.append(_line(study, "", name, results))
     for backbone in study.backbones:
@@ -50,12 +50,11 @@ def main_table(study: Study) -> Report:
             rows += _rows(study, backbone, method, results)
             view.append(_line(study, backbone, method, results))
         found = contrasts(by_method, OTHERS)
-        notes += [verdict_note(backbone, found), *(c.sentence(backbone) for c in found)]
+        notes += [verdict_note(backbone, found), *comparison_notes(backbone, found)]
         notes += mechanism_notes(backbone, by_method["pplr"])
         notes += _paper_note(study, backbone)
-    title = (
-        f"Table 1, {study.data}: {len(study.seeds)} seeds, {study.settings.data.clients} clients"
-    )
+    clients = study.settings.data.clients
+    title = f"Table 1, {study.data}: {len(study.seeds)} seeds, {clients} clients"
     return Report(study.file("table1"), title, rows, view, [*_NOTES, *notes])
 
 
@@ -67,20 +66,22 @@ def _rows(
     values = {f"test/{n}": column(results, f"test/{n}") for n in COLUMNS}
     papers = dict(zip(values, printed, strict=True))
     values |= {f"valid/{n}": column(results, f"valid/{n}") for n in COLUMNS}
-    values["test/imbalance"] = imbalances(results)
+    unequal = imbalances(results)
+    values["test/imbalance_median"] = [float(np.median(unequal))]
+    values["test/imbalance_infinite"] = [float(np.isinf(unequal).sum())]
+    values["test/evenness"] = [result.evenness() for result in results]
     values["test/recall@10_worst"] = [result.worst() for result in results]
     others = ("trained", "up", "down", "rounds", "best_round", "seconds")
     values |= {name: column(results, name) for name in others if name in results[0].metrics}
     return [
-        study.row(method, name, column, papers.get(name), backbone=backbone)
-        for name, column in values.items()
+        study.row(method, name, numbers, papers.get(name), backbone=backbone)
+        for name, numbers in values.items()
     ]
 
 
 def _line(study: Study, backbone: str, method: str, results: Sequence[RunResult]) -> dict[str, Any]:
     """Row for people."""
-    label = NAMES[method] if backbone else REFERENCES[method].label
-    line: dict[str, Any] = {"backbone": backbone, "method": label}
+    line: dict[str, Any] = {"backbone": backbone, "method": NAMES[method]}
     printed = table1(study.data, backbone, method)
     for place, name in enumerate(COLUMNS):
         text = str(spread(column(results, f"test/{name}")))

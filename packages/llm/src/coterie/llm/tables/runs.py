@@ -14,6 +14,7 @@ from torch import Tensor
 from coterie.core.metrics.clients import imbalance
 from coterie.core.rounds import FederatedModule
 from coterie.core.storage import write_json
+from coterie.llm.data.client_data import FederatedData
 from coterie.llm.experiment import Experiment
 from coterie.llm.quality import MEASURES
 from coterie.llm.settings import Settings
@@ -74,27 +75,53 @@ def train_run(settings: Settings, path: Path) -> None:
 
 
 def train(settings: Settings) -> RunResult:
-    """Run a federation of organisations to its end."""
+    """Run a federation to its end; its clients are organisations, or users of organisations."""
     experiment = Experiment(settings)
     began = time.perf_counter()
     module = FederatedModule(experiment.federation())
     result = RunResult()
     while not module.finished:
         module.advance()
-        _note_round(result, module, settings.data.clients)
+        _note_round(result, module, experiment)
     result.metrics["seconds"] = time.perf_counter() - began
-    result.metrics["trained"] = module.server_state.rows.shape[1]
-    note_end(result, module)
-    for name in MEASURES:
-        ids, values = module.client_results[f"test/{name}"]
-        result.clients[f"test/{name}"] = _placed(ids, values, settings.data.clients)
+    result.metrics["trained"] = _trained(module, settings)
+    _note_end(result, module)
+    for name, values in experiment.of_clients(module).items():
+        result.clients[f"test/{name}"] = values.tolist()
     best = int(result.metrics["best_round"])
     if best:
         result.clients["valid/recall@10"] = result.course["eval/recall@10"][best - 1]
     return result
 
 
-def note_end(result: RunResult, module: FederatedModule) -> None:
+def organisation_means(data: FederatedData, users: Tensor, values: Tensor) -> list[float]:
+    """Average the users of each of K organisations; NaN where none has a value.
+
+    Args:
+        data: tells whose user is whose.
+        users: ``(n,)`` user numbers.
+        values: ``(n,)`` of theirs; NaN for a user who is not measured, such as a public one.
+    """
+    known = ~values.isnan()
+    client, values = data.client_of[users[known]], values[known].double()
+    total = torch.zeros(len(data.clients), dtype=torch.float64)
+    count = torch.zeros_like(total).index_add_(0, client, torch.ones_like(values))
+    return (total.index_add_(0, client, values) / count).tolist()
+
+
+def _note_round(result: RunResult, module: FederatedModule, experiment: Experiment) -> None:
+    for name in COURSE:
+        if name not in module.journal.clients:
+            continue
+        ids, values = module.journal.clients[name]
+        if experiment.of_users:
+            placed = organisation_means(experiment.data, ids, values)
+        else:
+            placed = _placed(ids, values, len(experiment.data.clients))
+        result.course.setdefault(name, []).append(placed)
+
+
+def _note_end(result: RunResult, module: FederatedModule) -> None:
     """Note the overall metrics, the rounds and the traffic of a run that is finished."""
     best = module.results["test/best_round"]
     result.metrics |= {"rounds": module.round, "best_round": best}
@@ -102,7 +129,7 @@ def note_end(result: RunResult, module: FederatedModule) -> None:
         result.metrics[f"test/{name}"] = module.results[f"test/{name}"]
         if best:
             result.metrics[f"valid/{name}"] = module.history[int(best) - 1][f"eval/{name}"]
-    trainings = sum(round["fed/clients"] for round in module.history)
+    trainings = sum(scalars["fed/clients"] for scalars in module.history)
     for way in ("up", "down"):
         size = sum(
             row["bytes"]
@@ -112,11 +139,15 @@ def note_end(result: RunResult, module: FederatedModule) -> None:
         result.metrics[way] = size / trainings if trainings else float("nan")
 
 
-def _note_round(result: RunResult, module: FederatedModule, n_clients: int) -> None:
-    for name in COURSE:
-        if name in module.journal.clients:
-            placed = _placed(*module.journal.clients[name], n_clients)
-            result.course.setdefault(name, []).append(placed)
+def _trained(module: FederatedModule, settings: Settings) -> int:
+    """Count the numbers that a client trains: an adapter; or public parts and its own vector."""
+    state = module.server_state
+    if hasattr(state, "rows"):
+        return int(state.rows.shape[1])
+    if settings.method == "lightfr":  # bits, packed into bytes in the public part
+        return settings.lightfr.bits * (state.public["codes"].shape[0] + 1)
+    own = settings.fedmf.dim if settings.method == "fedmf" else settings.fedpergnn.dim
+    return own + sum(v.numel() for v in state.public.values() if v.is_floating_point())
 
 
 def _placed(ids: Tensor, values: Tensor, n_clients: int) -> list[float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from coterie.core.configuration import Configuration, Given, configure
 from coterie.core.runfolder import DEFAULT_OUT
@@ -15,13 +15,19 @@ from coterie.core.tables.jobs import Job, run_jobs
 from coterie.core.tables.paired import spread
 from coterie.llm.paper import PAPER
 from coterie.llm.settings import BackboneName, Method, Settings
-from coterie.llm.tables.essence import digest, essential, fingerprint
+from coterie.llm.tables.essence import digest, essential, fingerprint, plain
 from coterie.llm.tables.references import REFERENCES, ReferencePlan, reference_run
 from coterie.llm.tables.runs import RunResult, train_run
 
 Results = Mapping[str, Sequence[RunResult]]
 
 NAMES = {
+    "popularity": "popularity",
+    "mf": "MF",
+    "lightgcn": "LightGCN",
+    "fedmf": "FedMF",
+    "lightfr": "LightFR",
+    "fedpergnn": "FedPerGNN",
     "central": "central",
     "fedavg": "+FedAvg",
     "fedprox": "+FedProx",
@@ -30,6 +36,8 @@ NAMES = {
     "pplr-attention": "+attention only",
     "pplr-heating": "+warm-up only",
 }
+# The rows of Table 1 without a language model, in its order.
+WITHOUT_BACKBONE = ("popularity", "mf", "lightgcn", "fedmf", "lightfr", "fedpergnn")
 BACKBONES: tuple[BackboneName, ...] = tuple(
     name for name in ("tiny-item", "tiny-text", "recformer") if name in get_args(BackboneName)
 )
@@ -101,10 +109,16 @@ class Study:
         """Run several methods with the same settings."""
         return self.run_all(title, {name: replace(settings, method=name) for name in methods})
 
-    def references(self, title: str, names: Iterable[str] | None = None) -> Results:
-        """Run the methods without a language model; default: all."""
-        chosen = list(REFERENCES if names is None else names)
-        jobs = {(name, seed): self._reference(name, seed) for name in chosen for seed in self.seeds}
+    def without_backbone(self, title: str, names: Iterable[str]) -> Results:
+        """Run methods without a language model, as the tuned backbone's configuration has them."""
+        chosen = list(names)
+        jobs = {
+            (name, seed): self._reference(name, seed)
+            if name in REFERENCES
+            else self._job(replace(self.settings, method=cast(Method, name), seed=seed))
+            for name in chosen
+            for seed in self.seeds
+        }
         return self._results(title, jobs, chosen)
 
     def row(
@@ -133,20 +147,21 @@ class Study:
 
     def _job(self, settings: Settings) -> Job:
         settings = essential(settings)
-        mark = fingerprint(settings, self._digest)
-        what = f"{settings.model.name}-{settings.method}-s{settings.seed}"
-        label = f"{settings.model.name}, {NAMES[settings.method]}, seed {settings.seed}"
-        return Job(self._cache / f"{self._slug}-{what}-{mark}.json", train_run, settings, label)
+        backbone = "" if settings.method in WITHOUT_BACKBONE else f"{settings.model.name}-"
+        path = self._path(f"{backbone}{settings.method}-s{settings.seed}", settings)
+        label = f"{backbone}{NAMES[settings.method].lstrip('+')}, seed {settings.seed}"
+        return Job(path, train_run, settings, label)
 
     def _reference(self, name: str, seed: int) -> Job:
-        """A run that reads data, seed and chunks only."""
-        given, reference = self.settings, REFERENCES[name]
-        plain = Settings(seed=seed, data=given.data, engine=given.engine)
-        settings = essential(replace(plain, method="central"))
-        mark = fingerprint(settings, self._digest, name, repr(reference.settings))
-        path = self._cache / f"{self._slug}-{name}-s{seed}-{mark}.json"
-        plan = ReferencePlan(name, settings)
-        return Job(path, reference_run, plan, f"{reference.label}, seed {seed}")
+        settings = plain(replace(self.settings, seed=seed), name)
+        path = self._path(f"{name}-s{seed}", settings, name)
+        return Job(
+            path, reference_run, ReferencePlan(name, settings), f"{NAMES[name]}, seed {seed}"
+        )
+
+    def _path(self, what: str, settings: Settings, *more: str) -> Path:
+        mark = fingerprint(settings, self._digest, *more)
+        return self._cache / f"{self._slug}-{what}-{mark}.json"
 
     @property
     def _cache(self) -> Path:
@@ -170,6 +185,11 @@ def column(results: Sequence[RunResult], metric: str) -> list[float]:
 def imbalances(results: Sequence[RunResult], split: str = "test") -> list[float]:
     """Imbalance degree, one value a seed; infinite where only the worst client finds nothing."""
     return [result.imbalance(split) for result in results]
+
+
+def of_client(results: Sequence[RunResult], client: int) -> list[float]:
+    """Recall@10 of a client on the test, one value a seed."""
+    return [result.clients["test/recall@10"][client] for result in results]
 
 
 def _argv(given: Given) -> list[str]:

@@ -1,0 +1,84 @@
+"""Figure 1: clients and convergence of FedAvg on a language model, of FedMF, and in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from coterie.core.report import Report
+from coterie.core.tables.paired import Spread, spread
+from coterie.core.tables.plots import Bars, Lines
+from coterie.llm.tables.layout import figure_report, summary
+from coterie.llm.tables.runs import RunResult
+from coterie.llm.tables.study import Results, Study, of_client
+
+_NEARLY = 0.95
+_NOTE = (
+    "Clients are numbered by size, the largest first. A curve is the best validation Recall@10 so "
+    "far, mean over clients, as a share of the run's best; a run that has stopped stays where it "
+    "was. Imbalance is the median over seeds."
+)
+
+
+def imbalance_figure(study: Study) -> Report:
+    """Draw Figure 1 for the first backbone."""
+    backbone = study.backbones[0]
+    trained = study.methods("Figure 1", study.tuned(backbone), ("fedavg", "central"))
+    runs: Results = {
+        f"{backbone}, FedAvg": trained["fedavg"],
+        f"{backbone}, central": trained["central"],
+        "FedMF": study.without_backbone("Figure 1: FedMF", ("fedmf",))["fedmf"],
+    }
+    clients = range(study.settings.data.clients)
+    rows = [
+        study.row(name, "test/recall@10", of_client(part, client), None, client=client)
+        for name, part in runs.items()
+        for client in clients
+    ]
+    reached = f"rounds to {_NEARLY:.0%} of the best"
+    view = [
+        {
+            "method": name,
+            **summary(part),
+            reached: str(spread([rounds_to(shares(r), _NEARLY) for r in part])),
+        }
+        for name, part in runs.items()
+    ]
+    bars = {
+        f"{client + 1}": {name: spread(of_client(part, client)) for name, part in runs.items()}
+        for client in clients
+    }
+    panels = [Bars("Recall@10 of a client", bars), _curves(runs)]
+    title = f"Figure 1, {study.data}: clients and convergence"
+    return figure_report(study, "figure1", title, (rows, view), [_NOTE], panels)
+
+
+def shares(result: RunResult) -> list[float]:
+    """Best validation Recall@10 so far over the best of the run, one value a round."""
+    means = [np.nanmean(clients) for clients in result.course["eval/recall@10"]]
+    best = np.maximum.accumulate(means)
+    found: list[float] = (best / best[-1]).tolist() if best[-1] else [1.0] * len(means)
+    return found
+
+
+def rounds_to(course: Sequence[float], share: float) -> int:
+    """Count the rounds until a share is reached.
+
+    Example:
+        >>> rounds_to([0.5, 0.96, 1.0], 0.95)
+        2
+    """
+    return 1 + next(place for place, value in enumerate(course) if value >= share)
+
+
+def _curves(runs: Results) -> Lines:
+    courses = {name: [shares(result) for result in part] for name, part in runs.items()}
+    longest = max(len(course) for part in courses.values() for course in part)
+    lines: dict[str, list[Spread]] = {
+        name: [spread([c[min(place, len(c) - 1)] for c in part]) for place in range(longest)]
+        for name, part in courses.items()
+    }
+    return Lines(
+        "round", range(1, longest + 1), lines, log=longest > 50, y_label="share of the best"
+    )

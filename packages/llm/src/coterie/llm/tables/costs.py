@@ -1,0 +1,147 @@
+"""Table 2 and Figure 3: what splitting the model costs a client, and what it gives away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from coterie.core.report import Report
+from coterie.core.seeding import Key
+from coterie.core.tables.paired import Spread, spread
+from coterie.core.tables.plots import Lines
+from coterie.llm.attack import Attacker, attack
+from coterie.llm.attack import rows as attack_rows
+from coterie.llm.attack_states import known_embeddings, victims
+from coterie.llm.cost import Cost, Usage, costs, spread_of_splits, verdict
+from coterie.llm.cost_inputs import measured, of_experiment
+from coterie.llm.experiment import Experiment
+from coterie.llm.step_cost import StepCost
+from coterie.llm.tables.layout import figure_report
+from coterie.llm.tables.study import Study
+
+ATTACKER = Attacker()
+_EXAMPLES, _REPEATS, _MILLION = 1000, 5, 1e6
+_LEAST_LAYERS = 3  # the first, the last, and one for the server
+_MORE = "More choices (a Hugging Face model, other k): coterie llm {}."
+
+
+def cost_table(study: Study) -> Report:
+    """Fill the formulas of Table 2 with the numbers of the study's backbones."""
+    rows: list[dict[str, Any]] = []
+    view: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for backbone in study.backbones:
+        inputs = of_experiment(Experiment(replace(study.tuned(backbone), method="pplr")))
+        tokens = sum(inputs.round_tokens) / len(inputs.round_tokens)
+        table = costs(
+            inputs.size, Usage(tokens, inputs.query_tokens), spread_of_splits(inputs.size)
+        )
+        rows += [{"backbone": backbone, "method": _method(cost), **vars(cost)} for cost in table]
+        view += [_cost_line(backbone, cost) for cost in table]
+        notes += [f"{backbone}: {note}" for note in (*inputs.notes, verdict(table))]
+    notes.append(_MORE.format("cost"))
+    title = f"Table 2, {study.data}: storage, inference and communication of a client"
+    return Report(study.file("table2"), title, rows, view, notes)
+
+
+def trade_off_figure(study: Study) -> Report:
+    """Draw Figure 3 for the first backbone that can be split: attack, time and memory over k."""
+    settings = _deep_enough(study)
+    experiment = Experiment(settings)
+    attacked = _attacked(study, experiment)
+    steps = measured(experiment, None, _REPEATS)
+    rows = [
+        *({"part": "attack", **row} for row in attacked),
+        *({"part": "cost", **vars(step), "memory": step.memory} for step in steps),
+    ]
+    view = [
+        {
+            "layer": row["layer"],
+            "cosine": str(Spread(row["cosine"], row["cosine_sd"], len(study.seeds))),
+            "tokens found": str(Spread(row["recovery"], row["recovery_sd"], len(study.seeds))),
+            "without h_l": f"{row['trivial_recovery']:.4f}",
+        }
+        for row in attacked
+    ]
+    notes = [
+        f"{settings.model.name} of {settings.model.layers} layers before the first round. A "
+        "network rebuilds the input embedding from h_l, of users it has not seen; the server of a "
+        "split model sees h_k to h_(N-1).",
+        _MORE.format("attack, coterie llm cost --measure"),
+    ]
+    panels = [_attack_panel(attacked, len(study.seeds)), *_step_panels(steps)]
+    title = f"Figure 3, {study.data}: attack and cost over k"
+    return figure_report(study, "figure3", title, (rows, view), notes, panels)
+
+
+def _deep_enough(study: Study) -> Any:
+    """Give the settings of the first backbone, with as many layers as a split needs."""
+    settings = study.tuned(study.backbones[0])
+    layers = max(settings.model.layers, _LEAST_LAYERS)
+    return replace(settings, method="pplr", model=replace(settings.model, layers=layers))
+
+
+def _attacked(study: Study, experiment: Experiment) -> list[dict[str, Any]]:
+    backbone, data = experiment.backbone, experiment.settings.data
+    reports = []
+    for seed in study.seeds:
+        key = Key.from_seed(seed)
+        found = victims(
+            experiment.data,
+            lambda client: backbone,
+            known_embeddings(backbone),
+            range(data.clients),
+            data.max_history,
+            _EXAMPLES,
+            key,
+        )
+        attacked = attack(found.states, found.user, found.table, ATTACKER, key.fold("attack"))
+        reports.append(attacked)
+    return attack_rows(reports)
+
+
+def _attack_panel(rows: list[dict[str, Any]], n_seeds: int) -> Lines:
+    names = {"attack": "recovery", "without h_l": "trivial_recovery"}
+    lines = {
+        label: [Spread(row[name], row[f"{name}_sd"], n_seeds) for row in rows]
+        for label, name in names.items()
+    }
+    return Lines("layer l", [row["layer"] for row in rows], lines, y_label="share of tokens found")
+
+
+def _step_panels(steps: list[StepCost]) -> list[Lines]:
+    whole, split = steps[0], steps[1:]
+    k = [step.k for step in split if step.k is not None]
+    measures = {
+        "time of a step (ms)": lambda step: [1000 * t for t in step.seconds],
+        "memory of a step (MB)": lambda step: [step.memory / _MILLION],
+    }
+    return [
+        Lines(
+            "k, layers below the server's",
+            k,
+            {
+                "PPLR": [spread(of(step)) for step in split],
+                "FedAvg": [spread(of(whole))] * len(k),
+            },
+            y_label=label,
+        )
+        for label, of in measures.items()
+    ]
+
+
+def _method(cost: Cost) -> str:
+    return "fedavg" if cost.k is None else "pplr"
+
+
+def _cost_line(backbone: str, cost: Cost) -> dict[str, Any]:
+    return {
+        "backbone": backbone,
+        "k": "all (FedAvg)" if cost.k is None else str(cost.k),
+        "storage MB": cost.storage / _MILLION,
+        "layers run": cost.passes,
+        "adapters MB": cost.adapters / _MILLION,
+        "hidden states MB": cost.activations / _MILLION,
+        "round MB": cost.round / _MILLION,
+        "break-even tokens": None if cost.k is None else int(cost.break_even),
+    }
