@@ -28,8 +28,8 @@ def measure_users(score: Callable[[Queries], Tensor], queries: Queries) -> dict[
         scores are not finite, which the guard refuses.
     """
     found: dict[str, list[Tensor]] = {name: [torch.empty(0).double()] for name in MEASURES}
-    for index in torch.arange(len(queries)).split(_AT_ONCE):
-        part = queries.take(index)
+    for start in range(0, len(queries), _AT_ONCE):
+        part = queries.take(torch.arange(start, min(start + _AT_ONCE, len(queries))))
         scores = score(part)
         broken = ~scores.isfinite().all(1)
         best = top_k(scores.masked_fill(broken[:, None], 0.0), max(LENGTHS), part.seen)

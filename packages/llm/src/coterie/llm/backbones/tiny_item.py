@@ -96,6 +96,8 @@ class TinyItem(Backbone):
     @torch.no_grad()
     def scores(self, history: Ragged) -> Tensor:
         """Logits of the next item, ``(n, n_items)``."""
+        if not len(history):
+            return torch.empty(0, self.n_items)
         tokens, mask = self._tokens(history, self.context)
         output = self.model(
             input_ids=tokens, attention_mask=mask, use_cache=False, logits_to_keep=1

@@ -1,0 +1,183 @@
+"""Whole runs on the built-in sample by the command line, and what a user can get wrong."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coterie.core.cli.main import main
+from coterie.core.configuration import configure
+from coterie.core.papers import find_paper
+from coterie.core.rounds import FederatedModule
+from coterie.core.wire import ProtocolError
+from coterie.llm.experiment import Experiment
+
+SMALL = ["--rounds", "2", "--model.width", "16", "--pretrain.steps", "20", "--logger.wandb", "off"]
+SPLIT = ["--model.layers", "3", "--lora.dropout", "0"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+def train(runs, name, *flags):
+    out = ["--run.out", str(runs), "--run.name", name, "--run.progress", "false"]
+    assert main(["train", "pplr", *SMALL, *out, *flags]) == 0
+    return runs / "pplr" / name
+
+
+def metrics(run):
+    return json.loads((run / "summary.json").read_text())["metrics"]
+
+
+def error(capsys, *argv):
+    assert main(["train", "pplr", *SMALL, *argv]) == 2
+    out = capsys.readouterr()
+    assert out.err.count("\n") == 1
+    return out.err
+
+
+def settings(runs, *flags):
+    return configure(find_paper("pplr"), [*SMALL, "--run.out", str(runs), *flags]).settings
+
+
+def test_a_run_prints_every_client_and_popularity(runs, capsys):
+    run = train(runs, "plain")
+    printed = capsys.readouterr().out
+    for word in ("client", "test/popularity/recall@10", "test/imbalance", "ndcg@20"):
+        assert word in printed
+    clients = json.loads((run / "clients.json").read_text())
+    assert [row["client"] for row in clients] == [0, 1, 2, 3, 4]
+    found = metrics(run)
+    total = sum(row["test_users"] for row in clients)
+    overall = sum(row["recall@10"] * row["test_users"] for row in clients) / total
+    assert found["test/recall@10"] == pytest.approx(overall)
+    recalls = [row["recall@10"] for row in clients]
+    assert found["test/imbalance"] == pytest.approx(max(recalls) / min(recalls) - 1)
+
+
+def test_a_run_is_measured_again_and_recommends(runs, capsys):
+    run = runs / "pplr" / "plain"
+    assert main(["evaluate", "--run", str(run), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["test/recall@10"] == metrics(run)["test/recall@10"]
+    experiment = Experiment(settings(runs))
+    of_client = int((experiment.data.client_of == 2).nonzero()[0])
+    name = experiment.interactions.user_names[of_client]
+    assert main(["recommend", "--run", str(run), "--user", name, "--top", "3"]) == 0
+    public = int((experiment.data.client_of == -1).nonzero()[0])
+    name = experiment.interactions.user_names[public]
+    assert main(["recommend", "--run", str(run), "--user", name]) == 2
+    assert "public" in capsys.readouterr().err
+
+
+def test_the_same_run_twice_is_the_same(runs):
+    first, second = (metrics(train(runs, f"twice{n}")) for n in range(2))
+    assert first == second
+
+
+def test_a_killed_run_goes_on_to_the_same_end(runs):
+    whole = metrics(runs / "pplr" / "plain")
+    half = Experiment(settings(runs))
+    module = FederatedModule(half.federation())
+    module.advance()
+    checkpoint: dict = {}
+    module.on_save_checkpoint(checkpoint)
+    later = FederatedModule(Experiment(settings(runs)).federation())
+    later.on_load_checkpoint(checkpoint)
+    later.advance()
+    assert later.finished
+    assert later.results["test/recall@10"] == whole["test/recall@10"]
+
+
+@pytest.mark.parametrize("trained", ["lora", "all"])
+def test_a_split_run_ends_as_the_whole_one(runs, trained):
+    flags = [*SPLIT, "--model.trained", trained, "--engine.dtype", "float64"]
+    whole, split = (
+        FederatedModule(Experiment(settings(runs, *flags, *more)).federation())
+        for more in ([], ["--split.k", "1"])
+    )
+    for module in (whole, split):
+        while not module.finished:
+            module.advance()
+    assert split.results == pytest.approx(whole.results, abs=1e-12)
+    assert torch.equal(
+        split.server_state.rows.sum(1).round(decimals=6),
+        whole.server_state.rows.sum(1).round(decimals=6),
+    )
+    fields = {(row["direction"], row["field"]) for row in split.ledger.rows()}
+    assert {("up", "activations"), ("up", "gradients"), ("down", "gradients")} <= fields
+    held = split.federation.server.held
+    assert held < whole.federation.server.held == split.server_state.rows.shape[1]
+
+
+def test_a_split_run_goes_on_from_its_checkpoint(runs):
+    flags = [*SPLIT, "--split.k", "1", "--train.keep_optimizer", "true"]
+    whole = FederatedModule(Experiment(settings(runs, *flags)).federation())
+    whole.advance()
+    checkpoint: dict = {}
+    whole.on_save_checkpoint(checkpoint)
+    whole.advance()
+    later = FederatedModule(Experiment(settings(runs, *flags)).federation())
+    later.on_load_checkpoint(checkpoint)
+    later.advance()
+    assert torch.equal(later.server_state.rows, whole.server_state.rows)
+
+
+def test_a_client_dropped_from_a_split_round_is_rolled_back(runs):
+    experiment = Experiment(settings(runs, *SPLIT, "--split.k", "1"))
+    module = FederatedModule(experiment.federation())
+    module.advance()
+    before = module.server_state
+    broken = before.rows.clone()
+    broken[1, 0] = torch.nan  # its half of the first layer: refused by the server or the guard
+    module.server_state = replace(before, rows=broken)
+    with pytest.raises(ProtocolError):
+        module.advance()
+
+
+@pytest.mark.parametrize("method", ["fedmf", "lightfr", "fedpergnn"])
+def test_methods_of_users_are_measured_by_the_same_organisations(runs, method):
+    short = ["--method", method, f"--{method}.rounds", "2"]
+    found = metrics(train(runs, method, *short))
+    clients = json.loads((runs / "pplr" / method / "clients.json").read_text())
+    whole = json.loads((runs / "pplr" / "plain" / "clients.json").read_text())
+    assert [row["test_users"] for row in clients] == [row["test_users"] for row in whole]
+    total = sum(row["test_users"] for row in clients)
+    overall = sum(row["recall@10"] * row["test_users"] for row in clients) / total
+    assert found["test/recall@10"] == pytest.approx(overall)
+    plain = metrics(runs / "pplr" / "plain")
+    assert found["test/popularity/recall@10"] == plain["test/popularity/recall@10"]
+
+
+def test_mistakes_are_one_line(capsys, tmp_path):
+    out = ["--run.out", str(tmp_path)]
+    assert "k in 1..1" in error(capsys, *out, "--model.layers", "3", "--split.k", "2")
+    assert "at least 3" in error(capsys, *out, "--split.k", "1")
+    assert "--model.path" in error(capsys, *out, "--model.name", "llama")
+    assert "hf download" in error(
+        capsys, *out, "--model.name", "llama", "--model.path", "nobody/nothing"
+    )
+    assert "9999 clients" in error(capsys, *out, "--data.clients", "9999")
+    assert "split.secret" in error(
+        capsys, *out, "--model.layers", "3", "--split.k", "1", "--split.server", "127.0.0.1:1"
+    )
+    assert "'data.span'" in error(capsys, *out, "--data.span", "3")
+    assert not list(tmp_path.rglob("summary.json"))
+
+
+def test_one_client_and_many_run(runs):
+    for clients in (1, 40):
+        found = metrics(train(runs, f"clients{clients}", "--data.clients", str(clients)))
+        assert 0 <= found["test/recall@10"] <= 1
+
+
+def test_a_backbone_read_from_the_cache_is_the_one_that_was_trained(tmp_path):
+    rounds = []
+    for _ in range(2):
+        module = FederatedModule(Experiment(settings(tmp_path)).federation())
+        module.advance()
+        rounds.append(module.server_state.rows)
+    assert torch.equal(*rounds)
