@@ -1,10 +1,19 @@
 """What is drawn, read back from the axes."""
 
+import math
+
 import pytest
 
 from coterie.core.tables import plots
-from coterie.core.tables.paired import compare
-from coterie.core.tables.plots import plot_differences
+from coterie.core.tables.paired import compare, spread
+from coterie.core.tables.plots import (
+    Bars,
+    Heat,
+    Lines,
+    plot_differences,
+    plot_heatmap,
+    plot_panels,
+)
 
 DIFFERENCES = {
     "test": {"FT": compare([0.3, 0.4, 0.6], [0.1, 0.1, 0.2]), "KD": compare([0.3], [0.4])},
@@ -29,3 +38,25 @@ def test_differences_are_drawn_with_their_intervals(tmp_path, monkeypatch):
             assert (start[0], end[0]) == pytest.approx((low, high))
     test, validation = (drawn[0].get_ydata() for drawn in axes.containers)
     assert test[0] < 0 < validation[0] < test[1]  # beside one another, nearest to their own label
+
+
+def test_panels_of_every_kind_are_drawn(tmp_path, monkeypatch):
+    figures = []
+    saved = plots._save
+    monkeypatch.setattr(plots, "_save", lambda f, *rest: (figures.append(f), saved(f, *rest))[1])
+    bars = Bars("height", {"g": {"a": spread([1.0, 3.0]), "b": spread([5.0])}})
+    lines = Lines("n", (5, 100), {"a": [spread([1.0, 2.0]), spread([3.0])]}, log=True, y_label="y")
+    heat = Heat("z", "α", (0.5, 0.7), "β", (1.0, 5.0), [[1.0, 2.0], [3.0, math.inf]], (0.7, 5.0))
+    path = plot_panels([bars, lines, heat], "title", tmp_path / "a.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    of_bars, of_lines, of_heat, _ = figures[0].axes
+    assert [patch.get_height() for patch in of_bars.patches] == [2.0, 5.0]
+    (segment, _) = of_bars.collections[0].get_segments()
+    assert (segment[0][1], segment[1][1]) == pytest.approx((2 - 2**0.5, 2 + 2**0.5))
+    assert [label.get_text() for label in of_lines.get_xticklabels()] == ["5", "100"]
+    cells = of_heat.images[0].get_array()
+    assert cells[0].tolist() == [1.0, 2.0]  # the first row is the lowest
+    assert of_heat.images[0].origin == "lower"
+    assert cells.mask.tolist() == [[False, False], [False, True]]
+    assert of_heat.patches[0].get_xy() == (0.5, 0.5)
+    assert plot_heatmap(heat, "title", tmp_path / "b.png").exists()

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 
 import coterie.continual.settings
 import coterie.core.settings
@@ -21,8 +16,8 @@ from coterie.continual.settings import (
     SPPSettings,
     TemporalMeanSettings,
 )
-from coterie.core.data.interactions import Interactions
-from coterie.core.schema import values_of
+from coterie.core.tables.fingerprint import code_version
+from coterie.core.tables.fingerprint import fingerprint as fingerprint_of
 
 # The sections of the settings that a method reads.
 _READS: dict[str, set[str]] = {
@@ -37,10 +32,6 @@ _READS: dict[str, set[str]] = {
     "f3crec-wo-sc": {"replay"},
     "f3crec-wo-itm": {"replay", "temporal_mean"},
 }
-# Settings of speed, files and screens.
-_OF_NO_EFFECT = ("run.", "logger.", "engine.chunk", "engine.threads", "data.root")
-# Code of screens, files and tables; all else may change a number.
-_APART = {"cli", "callbacks", "tables", "engines", "dashboard.py", "report.py", "bench.py"}
 
 
 def essential(settings: Settings) -> Settings:
@@ -81,35 +72,5 @@ def fingerprint(settings: Settings, data: str, *more: str) -> str:
         data: from `data_digest`.
         more: what else the result depends on.
     """
-    values = {
-        key: value
-        for key, value in values_of(settings).items()
-        if not key.startswith(_OF_NO_EFFECT)
-    }
-    text = json.dumps([values, code_version(), data, *more], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def data_digest(interactions: Interactions) -> str:
-    """Hash who touched what and when."""
-    found = hashlib.sha256()
-    for column in (interactions.user, interactions.item, interactions.time):
-        found.update(column.contiguous().numpy().tobytes())
-    return found.hexdigest()
-
-
-@cache
-def code_version() -> str:
-    """Hash the source of everything that may change a number."""
-    found = hashlib.sha256()
-    for file in _sources():
-        found.update(file.read_bytes())
-    return found.hexdigest()
-
-
-def _sources() -> Iterator[Path]:
-    for module in (coterie.core.settings, coterie.continual.settings):
-        folder = Path(module.__file__ or "").parent
-        for file in sorted(folder.rglob("*.py")):
-            if not _APART & set(file.relative_to(folder).parts):
-                yield file
+    files = (coterie.core.settings.__file__, coterie.continual.settings.__file__)
+    return fingerprint_of(settings, data, code_version(*map(str, files)), *more)

@@ -12,7 +12,7 @@ from coterie.core.tables.paired import Spread, spread
 from coterie.core.tables.plots import Bars, Lines
 from coterie.llm.settings import Method
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
-from coterie.llm.tables.layout import figure_report, finite_spread, summary
+from coterie.llm.tables.layout import Panel, figure_report, finite_spread, summary
 from coterie.llm.tables.mechanism import PARTS, extents, mechanism_notes
 from coterie.llm.tables.runs import RunResult
 from coterie.llm.tables.study import NAMES, Results, Study, column, imbalances
@@ -48,7 +48,7 @@ def ablation_figure(study: Study) -> Report:
         }
         for of in (_recall, _imbalance)
     )
-    panels = [
+    panels: list[Panel] = [
         Bars("Recall@10", recall),
         Bars("imbalance", unequal),
         *(_mechanism(backbone, results["pplr"]) for backbone, results in runs.items()),

@@ -9,7 +9,7 @@ import numpy as np
 from coterie.core.report import Report
 from coterie.core.tables.paired import Spread, spread
 from coterie.core.tables.plots import Bars, Lines
-from coterie.llm.tables.layout import figure_report, summary
+from coterie.llm.tables.layout import Panel, figure_report, summary
 from coterie.llm.tables.runs import RunResult
 from coterie.llm.tables.study import Results, Study, of_client
 
@@ -49,7 +49,7 @@ def imbalance_figure(study: Study) -> Report:
         f"{client + 1}": {name: spread(of_client(part, client)) for name, part in runs.items()}
         for client in clients
     }
-    panels = [Bars("Recall@10 of a client", bars), _curves(runs)]
+    panels: list[Panel] = [Bars("Recall@10 of a client", bars), _curves(runs)]
     title = f"Figure 1, {study.data}: clients and convergence"
     return figure_report(study, "figure1", title, (rows, view), [_NOTE], panels)
 

@@ -13,6 +13,7 @@ from coterie.core.tables.plots import Bars, Heat, Lines, plot_panels
 from coterie.llm.tables.runs import RunResult
 from coterie.llm.tables.study import Study, column, imbalances
 
+Panel = Lines | Bars | Heat
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -37,7 +38,7 @@ def figure_report(
     title: str,
     tables: tuple[Rows, Rows],
     notes: Sequence[str],
-    panels: Sequence[Lines | Bars | Heat],
+    panels: Sequence[Panel],
 ) -> Report:
     """Draw panels side by side and put them beside their numbers.
 

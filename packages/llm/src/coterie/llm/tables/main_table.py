@@ -76,6 +76,7 @@ def _rows(
     return [
         study.row(method, name, numbers, papers.get(name), backbone=backbone)
         for name, numbers in values.items()
+        if not np.isnan(numbers).all()
     ]
 
 

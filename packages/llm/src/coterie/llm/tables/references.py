@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from coterie.core.baselines.popularity import popularity
 from coterie.core.seeding import Key
-from coterie.llm.baselines.central import (
-    CentralResult,
-    popularity_scores,
-    train_lightgcn,
-    train_mf,
-)
+from coterie.llm.baselines.central import CentralResult, train_lightgcn, train_mf
 from coterie.llm.baselines.federation import all_users
+from coterie.llm.data.examples import Queries
 from coterie.llm.experiment import Experiment
-from coterie.llm.quality import LENGTHS
+from coterie.llm.quality import LENGTHS, MEASURES, measure_users
 from coterie.llm.settings import Settings
 from coterie.llm.tables.runs import RunResult, organisation_means
 
@@ -36,44 +36,65 @@ class ReferencePlan:
 
 def reference_run(plan: ReferencePlan, path: Path) -> None:
     """Make a run and write its `RunResult`."""
-    experiment = Experiment(plan.settings)
     began = time.perf_counter()
-    found = REFERENCES[plan.name](experiment)
-    result = RunResult(found.means())
-    result.metrics["valid/recall@10"] = found.valid
+    result = REFERENCES[plan.name](Experiment(plan.settings))
     result.metrics["seconds"] = time.perf_counter() - began
-    if found.parameters:
-        result.metrics["trained"] = found.parameters
-    for name, values in (("recall", found.recall), ("ndcg", found.ndcg)):
-        for place, k in enumerate(found.lengths):
-            means = organisation_means(experiment.data, found.ids, values[:, place])
-            result.clients[f"test/{name}@{k}"] = means
     result.write(path)
 
 
-def popularity_run(experiment: Experiment) -> CentralResult:
-    """Rank by the number of interactions before the test."""
-    data = experiment.data
-    return popularity_scores(all_users(data), data.n_items, LENGTHS)
+def popularity_run(experiment: Experiment) -> RunResult:
+    """Rank by the number of interactions of all users: before the test, or before validation."""
+    data, result = experiment.data, RunResult()
+    parts = {
+        "valid": (data.split.train, data.clients.valid),
+        "test": (data.split.before_test(), data.clients.test),
+    }
+    for split, (history, queries) in parts.items():
+        score = _same(popularity(history, data.n_items))
+        found = [measure_users(score, part) for part in queries]
+        for name in MEASURES:
+            values = [part[name] for part in found]
+            result.metrics[f"{split}/{name}"] = float(torch.cat(values).mean())
+            result.clients[f"{split}/{name}"] = [float(part.mean()) for part in values]
+    return result
 
 
-def mf_run(experiment: Experiment) -> CentralResult:
+def mf_run(experiment: Experiment) -> RunResult:
     """BPR-MF of all users."""
     data, settings = experiment.data, experiment.settings
-    return train_mf(settings.mf, all_users(data), data.n_items, LENGTHS, _key(settings))
+    found = train_mf(settings.mf, all_users(data), data.n_items, LENGTHS, _key(settings))
+    return _of_users(experiment, found)
 
 
-def lightgcn_run(experiment: Experiment) -> CentralResult:
+def lightgcn_run(experiment: Experiment) -> RunResult:
     """LightGCN of all users."""
     data, settings = experiment.data, experiment.settings
-    return train_lightgcn(settings.lightgcn, all_users(data), data.n_items, LENGTHS, _key(settings))
+    found = train_lightgcn(
+        settings.lightgcn, all_users(data), data.n_items, LENGTHS, _key(settings)
+    )
+    return _of_users(experiment, found)
 
 
-REFERENCES: Mapping[str, Callable[[Experiment], CentralResult]] = {
+REFERENCES: Mapping[str, Callable[[Experiment], RunResult]] = {
     "popularity": popularity_run,
     "mf": mf_run,
     "lightgcn": lightgcn_run,
 }
+
+
+def _of_users(experiment: Experiment, found: CentralResult) -> RunResult:
+    """Average the users, over all and by organisation."""
+    own = {"valid/recall@10": found.valid, "trained": found.parameters}
+    result = RunResult(found.means() | own)
+    for name, values in (("recall", found.recall), ("ndcg", found.ndcg)):
+        for place, k in enumerate(found.lengths):
+            means = organisation_means(experiment.data, found.ids, values[:, place])
+            result.clients[f"test/{name}@{k}"] = means
+    return result
+
+
+def _same(scores: Tensor) -> Callable[[Queries], Tensor]:
+    return lambda part: scores.expand(len(part), -1)
 
 
 def _key(settings: Settings) -> Key:

@@ -49,11 +49,12 @@ class RunResult:
 
     def imbalance(self, split: str = "test") -> float:
         """Imbalance degree of the clients' Recall@10 (section 4.4.2)."""
-        return imbalance(torch.tensor(self.clients[f"{split}/recall@10"]))
+        values = self.clients[f"{split}/recall@10"]
+        return imbalance(torch.tensor(values, dtype=torch.float64))
 
     def worst(self, metric: str = "test/recall@10") -> float:
-        """Value of the worst client."""
-        return float(torch.tensor(self.clients[metric]).nan_to_num(torch.inf).min())
+        """Value of the worst client; NaN without any."""
+        return min((v for v in self.clients[metric] if v == v), default=float("nan"))
 
     def evenness(self) -> float:
         """Recall@10 of the worst client over that of the best, 1 / (1 + imbalance)."""
