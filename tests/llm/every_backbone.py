@@ -1,0 +1,34 @@
+"""Untrained backbones of every kind over the same twelve items, with or without LoRA."""
+
+from coterie.core.seeding import Key
+from coterie.llm.backbones.recformer.build import SmallRecFormerSettings, small_recformer
+from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
+from coterie.llm.backbones.tiny_item import TinyItem
+from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
+
+TITLES = [
+    f"{first} {last}" for first in ("Red", "Blue", "Old") for last in ("Sea", "Ox", "Sky", "I")
+]
+KINDS = ("tiny-item", "tiny-text", "recformer")
+
+
+def make(kind, layers=3, rank=2, seed=0, trained=True, alpha=4.0):
+    """One of `KINDS`; rank None is without LoRA. With ``trained`` no factor is 0."""
+    key = Key.from_seed(seed)
+    if kind == "tiny-item":
+        model = TinyItem(len(TITLES), width=8, layers=layers, heads=2, context=4, key=key)
+    elif kind == "tiny-text":
+        size = TinyTextSettings(layers=layers, hidden=16, heads=2, vocabulary=300, context=48)
+        generation = GenerationSettings(beams=2, max_new_tokens=6)
+        model = tiny_text(TITLES, size, key, generation)
+    else:
+        size = SmallRecFormerSettings(
+            layers=layers, hidden=16, heads=2, window=4, vocabulary=300, dropout=0.0
+        )
+        model = small_recformer([(("title", title),) for title in TITLES], size, key)
+    if rank is not None:
+        model.add_lora(LoraSettings(rank=rank, alpha=alpha, dropout=0.0), key)
+        for number, (name, parameter) in enumerate(model.named_parameters()):
+            if "lora_B" in name and trained:
+                parameter.data = 0.3 * Key.from_seed(100 + number).normal(*parameter.shape)
+    return model.eval()

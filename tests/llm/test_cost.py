@@ -1,0 +1,259 @@
+"""What FedAvg and PPLR cost a client: golden numbers, plain sums, and what really crosses."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.llm.every_backbone import KINDS, TITLES, make
+from tests.llm.organisations import examples
+
+from coterie.core.cli.main import main
+from coterie.core.errors import UserError
+from coterie.core.seeding import Key
+from coterie.llm.backbones.text_settings import LoraSettings
+from coterie.llm.backbones.tokenizer import train_tokenizer
+from coterie.llm.cost import (
+    ModelSize,
+    Usage,
+    costs,
+    fedavg_cost,
+    pplr_cost,
+    spread_of_splits,
+    verdict,
+)
+from coterie.llm.model_size import read_config, size_of, size_of_config
+from coterie.llm.split.channel import LocalChannel
+from coterie.llm.split.cut import cut
+from coterie.llm.split.middle import Middle
+from coterie.llm.split.training import Training
+from coterie.llm.step_cost import measure_steps
+from coterie.llm.token_count import prompt_tokens, training_tokens
+
+# LLaMA-7B: 4 h^2 for attention, 3 h m for the feed-forward part, 2 norms; LoRA of rank 8 on two
+# projections; vocabulary of 32,000 in and out, and the last norm. fp16.
+H, M = 4096, 11008
+LAYER = 4 * H * H + 3 * H * M + 2 * H
+LLAMA = ModelSize((LAYER,) * 32, 2 * 32000 * H + H, (2 * 8 * 2 * H,) * 32, 0, H, 2)
+# k, share, client GB, server layers, adapters MB, break-even tokens
+GOLDEN = [
+    (1, 0.10, 1.33, 30, 1.0, 480),
+    (2, 0.13, 1.74, 29, 1.6, 464),
+    (10, 0.37, 4.98, 21, 5.8, 336),
+    (20, 0.67, 9.02, 11, 11.0, 176),
+]
+
+
+@pytest.mark.parametrize(("k", "share", "storage", "server", "adapters", "tokens"), GOLDEN)
+def test_llama_7b_over_k(k, share, storage, server, adapters, tokens):
+    cost = pplr_cost(LLAMA, k, Usage(1000, 100))
+    assert round(cost.share, 2) == share
+    assert round(cost.storage / 1e9, 2) == storage
+    assert (cost.server_layers, cost.passes) == (server, k + 1)
+    assert round(cost.adapters / 1e6, 1) == adapters
+    assert cost.break_even == tokens
+
+
+def test_llama_7b_whole():
+    cost = fedavg_cost(LLAMA)
+    assert round(sum(LLAMA.layers) / 1e9 + LLAMA.rest / 1e9, 3) == 6.738
+    assert round(cost.adapters / 1e6, 1) == 16.8
+    assert (cost.k, cost.passes, cost.share, cost.activations) == (None, 32, 1.0, 0.0)
+
+
+def test_hidden_states_dominate_at_the_authors_settings():
+    usage = Usage(205 * 5 * 200, 200)
+    cost = pplr_cost(LLAMA, 20, usage)
+    assert round(cost.activations / 1e9, 1) == 6.7
+    assert cost.activations / fedavg_cost(LLAMA).round == pytest.approx(400, rel=0.01)
+    assert cost.query == 2 * 200 * H * 2
+    said = verdict(costs(LLAMA, usage, [1, 20]))
+    assert said.startswith("PPLR sends MORE than FedAvg at every k shown: 400 to 401 times")
+
+
+def test_a_configuration_gives_the_sizes_without_the_model():
+    config = read_config("llama")  # its defaults are those of LLaMA-7B
+    assert size_of_config(config, LoraSettings(rank=8), 2) == LLAMA
+    full = size_of_config(config, None, 2)
+    assert full.trained_layers == full.layers == LLAMA.layers
+    assert full.trained_rest == full.rest
+    # Shipping all weights, even the authors' k = 20 sends less than FedAvg.
+    assert "less than FedAvg at every k" in verdict(costs(full, Usage(205_000, 200), [1, 20]))
+
+
+def sizes(draw_layers):
+    return st.lists(st.integers(1, 10**6), min_size=draw_layers, max_size=12)
+
+
+@given(sizes(3), st.integers(0, 9**6), st.integers(1, 999), st.sampled_from([1, 2, 4]), st.data())
+def test_costs_equal_plain_sums(layers, rest, hidden, number, data):
+    trained = [data.draw(st.integers(0, size)) for size in layers]
+    size = ModelSize(tuple(layers), rest, tuple(trained), rest // 3, hidden, number)
+    k = data.draw(st.integers(1, len(layers) - 2))
+    tokens = data.draw(st.integers(0, 10**6))
+    cost, whole = pplr_cost(size, k, Usage(tokens, 7)), fedavg_cost(size)
+    held = [*range(k), len(layers) - 1]
+    assert cost.storage == number * (rest + sum(layers[i] for i in held))
+    assert cost.adapters == 2 * number * (rest // 3 + sum(trained[i] for i in held))
+    assert whole.adapters == 2 * number * (rest // 3 + sum(trained))
+    assert cost.activations == 4 * tokens * hidden * number
+    assert cost.server_layers + cost.passes == len(layers) == whole.passes
+    # The break-even is where the two rounds are equal.
+    for count, cheaper in ((cost.break_even * 0.99, True), (cost.break_even * 1.01 + 0.01, False)):
+        if count > 0:
+            assert (pplr_cost(size, k, Usage(count, 7)).round < whole.round) == cheaper
+
+
+def test_which_k_can_be():
+    assert [cost.k for cost in costs(LLAMA, Usage(1, 1))] == [None, *range(1, 31)]
+    assert spread_of_splits(LLAMA, 4) == [1, 11, 20, 30]
+    assert spread_of_splits(LLAMA, 99) == list(range(1, 31))
+    with pytest.raises(UserError, match="k = 31 leaves no layer to the server of 32: choose 1 to"):
+        pplr_cost(LLAMA, 31, Usage(1, 1))
+    two = ModelSize((1, 1), 1, (1, 1), 0, 1, 4)
+    assert "cannot be split" in verdict(costs(two, Usage(1, 1)))
+    with pytest.raises(UserError, match="use at least 3 layers"):
+        pplr_cost(two, 1, Usage(1, 1))
+
+
+def test_verdict_names_the_k_where_more_is_sent():
+    said = verdict(costs(LLAMA, Usage(300, 1), [1, 10, 20]))
+    assert "at k = 20: " in said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sizes_are_those_of_the_parameters(kind):
+    plain, adapted = make(kind, rank=None), make(kind, rank=2)
+    size = size_of(adapted, adapted.layers, adapted.hidden, 4)
+    assert sum(size.layers) + size.rest == sum(p.numel() for p in plain.parameters())
+    trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+    assert (sum(size.trained_layers), size.trained_rest) == (trained, 0)
+    for number, layer in enumerate(plain.layers):
+        assert size.layers[number] == sum(p.numel() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_are_those_that_cross(kind):
+    model, data = make(kind, layers=3), examples(7, seed=1)
+    tokens = training_tokens(model, data, batch_size=3)
+    parts = cut(model, 1)
+    middle = Middle(parts.stack, Training(lr=0.1))
+    middle.begin(0)
+    channel = LocalChannel(middle)
+    parts.connect(channel)
+    with channel.session(0, training=False):
+        model.prepare()
+    channel.traffic.drain()
+    with channel.session(0, training=True, key=Key.from_seed(0)):
+        for index in torch.arange(7).split(3):
+            model.loss(data.take(index)).backward()
+    crossed = {(way, field): size for way, field, _, size in channel.traffic.drain()}
+    size = size_of(make(kind), make(kind).layers, model.hidden, 4)
+    expected = pplr_cost(size, 1, Usage(tokens, 0)).activations
+    assert sum(n for (_, field), n in crossed.items() if field != "masks") == expected
+
+
+def test_no_example_reads_no_token():
+    assert training_tokens(make("tiny-item"), examples(0, seed=1), 4) == 0
+
+
+def test_prompts_are_counted_without_padding():
+    data, tokenizer = examples(5, seed=2), train_tokenizer(TITLES, 400)
+    found = prompt_tokens(data, TITLES, tokenizer)
+    one_by_one = [prompt_tokens(data.take(torch.tensor([i])), TITLES, tokenizer) for i in range(5)]
+    assert found == pytest.approx(sum(one_by_one) / 5)
+    estimate = prompt_tokens(data, TITLES, None)
+    assert estimate == pytest.approx(
+        sum(prompt_tokens(data.take(torch.tensor([i])), TITLES, None) for i in range(5)) / 5
+    )
+    assert 90 < estimate < 140  # BIGRec's instruction alone is about 400 characters
+
+
+def test_measured_steps_leave_the_backbone_as_it_was():
+    model, batch = make("tiny-item", layers=4), examples(6, seed=3)
+    before, layers = model.loss(batch), list(model.layers)
+    whole, *split = measure_steps(model, batch, [1, 2], 2, Key.from_seed(0))
+    assert list(model.layers) == layers
+    model.eval()
+    assert torch.equal(model.loss(batch), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert [step.k for step in (whole, *split)] == [None, 1, 2]
+    assert all(len(step.seconds) == 2 and min(step.seconds) > 0 for step in (whole, *split))
+    assert whole.server_seconds == (0.0, 0.0)
+    assert all(min(step.server_seconds) > 0 for step in split)
+    size = size_of(model, model.layers, model.hidden, 4)
+    for step in split:
+        held = pplr_cost(size, step.k, Usage(0, 0))
+        lora = held.adapters // 2
+        assert step.model == held.storage + lora  # parameters and the adapter
+        assert step.optimizer == 3 * lora
+    assert split[0].activations < split[1].activations < whole.activations
+    # Every layer keeps as much, so that the memory is linear in k.
+    a, b = split[1].activations - split[0].activations, whole.activations - split[1].activations
+    assert a == pytest.approx(b, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("cost --hf gpt2", "a GPT2LMHeadModel has neither 'model.layers' nor 'encoder.layer'"),
+        ("cost --hf vit", "a ViTModel has neither 'model.layers' nor 'encoder.layer'"),
+        ("cost --hf llama --measure", "--measure runs the model of the settings: leave --hf out"),
+        ("cost --k 3 --model.layers 4", "k = 3 leaves no layer to the server of 4: choose 1 to 2"),
+        ("cost --k 0", "argument --k: expected a whole number above 0, not '0'"),
+        ("cost --layers 4", "unknown setting '--layers': did you mean '--model.layers'?"),
+        ("cost --measure --model.layers 2", "use at least 3 layers"),
+        ("cots", "llm has no command 'cots': did you mean 'cost'?"),
+    ],
+)
+def test_mistakes_are_one_line(argv, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["llm", *argv.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert message in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["cost", "attack", "export"])
+def test_help_imports_nothing_heavy(command):
+    code = (
+        "import sys\nfrom coterie.core.cli.main import main\n"
+        f"main(['llm', '{command}', '--help'])\n"
+        "heavy = [n for n in ('torch', 'transformers', 'peft', 'grpc') if n in sys.modules]\n"
+        "print(heavy, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert f"usage: coterie llm {command}" in done.stdout
+
+
+def test_the_command_prints_the_table(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    argv = ["llm", "cost", "--model.layers", "4", "--model.trained", "lora"]
+    assert main([*argv, "--json"]) == 0
+    whole, *split = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (whole["method"], whole["k"], [row["k"] for row in split]) == ("fedavg", None, [1, 2])
+    assert len(whole["tokens"]) == 5
+    mean = sum(whole["tokens"]) / 5
+    assert split[0]["activations"] == pytest.approx(4 * mean * 64 * 4)
+    assert math.isclose(split[0]["round"], split[0]["adapters"] + split[0]["activations"])
+    assert main(argv) == 0
+    shown = capsys.readouterr().out
+    assert "all (FedAvg)" in shown
+    assert "PPLR sends MORE than FedAvg at every k shown" in shown
+    assert not list(tmp_path.iterdir())  # nothing is trained, so nothing is kept
+
+
+def test_the_command_measures_and_draws(capsys, tmp_path):
+    argv = ["llm", "cost", "--measure", "--model.layers", "3", "--repeats", "1"]
+    assert main([*argv, "--run.out", str(tmp_path), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["k"] for row in rows] == [None, 1]
+    (png,) = tmp_path.rglob("*.png")
+    assert png.read_bytes().startswith(b"\x89PNG")
