@@ -51,7 +51,7 @@ def test_panels_of_every_kind_are_drawn(tmp_path, monkeypatch):
     assert path.read_bytes().startswith(b"\x89PNG")
     of_bars, of_lines, of_heat, _ = figures[0].axes
     assert [patch.get_height() for patch in of_bars.patches] == [2.0, 5.0]
-    (segment, _) = of_bars.collections[0].get_segments()
+    (segment,) = of_bars.collections[0].get_segments()
     assert (segment[0][1], segment[1][1]) == pytest.approx((2 - 2**0.5, 2 + 2**0.5))
     assert [label.get_text() for label in of_lines.get_xticklabels()] == ["5", "100"]
     cells = of_heat.images[0].get_array()
