@@ -16,7 +16,7 @@ from coterie.core.cli import determinism
 from coterie.core.cli.arguments import seeds
 from coterie.core.cli.main import COMMANDS, main
 from coterie.core.errors import UserError
-from coterie.core.papers import Paper
+from coterie.core.papers import Paper, find_paper
 from coterie.core.runfolder import RunFolder
 from coterie.core.summary import Summary
 
@@ -330,6 +330,27 @@ def test_privacy_lists_the_uploads_of_a_real_paper(capsys: Capture) -> None:
     up = {(row["step"], row["field"]) for row in rows if row["direction"] == "up"}
     assert ("update", "items") in up
     assert all(row["reveals"] != "-" for row in rows if row["direction"] == "up")
+
+
+def test_a_paper_can_have_commands_of_its_own(toy: Paper, capsys: Capture) -> None:
+    for words in (["llm"], ["pplr", "--help"]):
+        assert main(words) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"usage: coterie {words[0]} COMMAND")
+        for command, text in find_paper("llm").commands.items():
+            assert f"  {command} " in shown
+            assert text in shown
+    assert error(capsys, "llm", "cots") == "llm has no command 'cots': did you mean 'cost'?"
+    assert error(capsys, "toyrec", "cost") == (
+        "toyrec has no commands of its own: say coterie train toyrec"
+    )
+    assert error(capsys, "lm", "cost") == "command 'lm' is unknown: did you mean 'llm'?"
+
+
+@pytest.mark.parametrize("command", find_paper("llm").commands)
+def test_every_command_of_a_paper_explains_itself(command: str, capsys: Capture) -> None:
+    assert main(["llm", command, "--help"]) == 0
+    assert f"usage: coterie llm {command}" in capsys.readouterr().out
 
 
 def test_data_shows_blocks(capsys: Capture) -> None:

@@ -102,9 +102,11 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
 def _of_run(given: Any) -> tuple[Victims, Path]:
     from coterie.core.seeding import Key
     from coterie.llm.attack_states import known_embeddings, victims
+    from coterie.llm.split.serving import use_threads
     from coterie.llm.trained import TrainedRun
 
     run = TrainedRun(given.run)
+    use_threads(run.experiment.settings)
     clients = range(run.n_clients) if given.client is None else [given.client]
     run.check(clients[0])
     table = known_embeddings(run.start())
