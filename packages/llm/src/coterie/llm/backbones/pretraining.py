@@ -90,7 +90,6 @@ def pretrain(
             break
     # What comes next adds to gradients: it would start from these, unless it read the cache.
     optimizer.zero_grad(set_to_none=True)
-    optimizer.zero_grad(set_to_none=True)  # else the first step of a client would add to them
     keeper.restore(step)
     seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
     return PretrainReport(step, keeper.step, tuple(keeper.losses), seconds, cpu)
