@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.ragged import Ragged
+
 _ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(1, dtype=np.float32)
 
 
@@ -40,31 +42,32 @@ def hamming_similarity(users: Tensor, items: Tensor) -> Tensor:
     return 1.0 - torch.from_numpy(distance) / (8 * users.shape[1])
 
 
-def descend_users(codes: Tensor, items: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """Sweep once over the bits of the users' codes; return Σ-ready residuals.
+def descend_users(codes: Tensor, items: Tensor, samples: Ragged, target: Tensor) -> Tensor:
+    """Sweep once over the bits of the users' codes; return what is left to explain.
 
-    Bit k becomes sign(Σ_i w_i (x_i - <b, d_i>) d_ik + Σ_i w_i b_k), which is the better of the two
-    for Σ_i w_i (x_i - <b, d_i>)², the other bits as they are; on a tie it stays.
+    Bit k becomes sign(Σ_i (x_i - <b, d_i>) d_ik + m b_k) over the user's m samples, which is the
+    better of the two for Σ_i (x_i - <b, d_i>)², the other bits as they are; on a tie it stays.
 
     Args:
         codes: ``(C, f)`` of -1 and +1; changed in place.
         items: ``(n, f)``.
-        target: ``(C, n)`` x.
-        weight: ``(C, n)`` w.
+        samples: C rows of items, S in all.
+        target: ``(S,)`` x, integers, so that sums are exact.
 
     Returns:
-        ``(C, n)`` w (x - <b, d>) after the sweep. Exact in float32 while they are integers below
-        2^24 in sum.
+        ``(S,)`` x - <b, d> after the sweep.
     """
-    residual = weight * (target - codes @ items.T)
-    inertia = weight.sum(1)
-    for k, column in enumerate(items.T):
-        vote = residual @ column + inertia * codes[:, k]
-        flipped = (vote * codes[:, k] < 0).nonzero().flatten()
-        if flipped.numel():
-            codes[flipped, k] *= -1.0
-            change = 2.0 * codes[flipped, k]
-            residual[flipped] -= weight[flipped] * change[:, None] * column
+    columns = items.T[:, samples.values].contiguous()
+    residual = target - (codes.T[:, samples.rows] * columns).sum(0)
+    count = samples.lengths
+    for k, column in enumerate(columns):
+        bit = codes[:, k]
+        vote = _row_sums(residual * column, samples) + count * bit
+        flipped = vote * bit < 0
+        if bool(flipped.any()):
+            bit[flipped] *= -1.0
+            change = torch.where(flipped, 2.0 * bit, 0.0)
+            residual -= change[samples.rows] * column
     return residual
 
 
@@ -94,3 +97,9 @@ def best_column(vote: Tensor, column: Tensor, balance: float) -> Tensor:
     found = torch.full_like(column, -1.0)
     found[order[: int(cost.argmin())]] = 1.0
     return found
+
+
+def _row_sums(values: Tensor, rows: Ragged) -> Tensor:
+    """Sums of integers over each row, ``(C,)`` float64: exact by differences of running sums."""
+    running = torch.nn.functional.pad(values.cumsum(0, dtype=torch.float64), (1, 0))
+    return running[rows.offsets].diff()

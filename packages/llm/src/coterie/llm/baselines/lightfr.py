@@ -86,8 +86,9 @@ class LightFRClient(RankingClient):
         return Profile(params, tree.clone(params))
 
     def footprint(self, data: UserRows, down: Any) -> Tensor:
-        """Bytes of a user's tables of samples and residuals."""
-        return torch.full((data.ids.numel(),), 24 * self.n_items)
+        """Bytes of a user's tables of samples, and of the bits of its sampled items."""
+        samples = data.train.lengths * (1 + self.settings.negatives)
+        return 16 * self.n_items + 8 * self.settings.bits * samples.clamp(max=self.n_items)
 
     @step
     def update(
@@ -95,16 +96,14 @@ class LightFRClient(RankingClient):
     ) -> tuple[BitVotes, Profile]:
         """Sweep over the bits of b_u, then vote on the round's bits of the items."""
         items = unpack(down.codes)
-        code, residual, weight = self._descend(
+        code, residual, samples = self._descend(
             mine.params["code"], items, data.train, key, self.settings.sweeps
         )
-        user, item = weight.nonzero(as_tuple=True)
         bits = slice(down.first_bit, down.first_bit + self.settings.bits_per_round)
-        votes = residual[user, item, None] * code[user, bits] + items[item, bits]
-        index = Ragged.from_lengths(item, weight.sum(1).long())
-        rows = TouchedRows(index, votes.to(torch.int16), self.n_items)
-        scale = (2.0 * self.settings.bits) ** 2
-        loss = residual.square().sum(1) / scale / weight.sum(1).clamp_min(1.0)
+        votes = residual[:, None] * code[samples.rows, bits] + items[samples.values, bits]
+        rows = TouchedRows(samples, votes.to(torch.int16), self.n_items)
+        total = torch.zeros(len(samples)).index_add_(0, samples.rows, residual.square())
+        loss = total / (2.0 * self.settings.bits) ** 2 / samples.lengths.clamp_min(1)
         return BitVotes(rows, loss), replace(mine, params={"code": pack(code)})
 
     @step
@@ -139,17 +138,21 @@ class LightFRClient(RankingClient):
 
     def _descend(
         self, packed: Tensor, items: Tensor, positives: Ragged, key: Key, sweeps: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Code, residuals and weights after some sweeps on fresh samples."""
+    ) -> tuple[Tensor, Tensor, Ragged]:
+        """Codes, residuals and samples after some sweeps on fresh samples.
+
+        Every sampled item counts once: that bounds a vote by 2f + 1, which int16 holds.
+        """
         settings = self.settings
-        samples = draw_samples(key.fold("negatives"), positives, self.n_items, settings.negatives)
-        weight = samples.weight.clamp(max=1.0)  # bounds a vote by 2f + 1, which int16 holds
-        target = settings.bits * (2.0 * samples.label - 1.0)
+        drawn = draw_samples(key.fold("negatives"), positives, self.n_items, settings.negatives)
+        chosen = drawn.weight > 0
+        samples = Ragged.from_lengths(chosen.nonzero()[:, 1], chosen.sum(1))
+        target = settings.bits * (2.0 * drawn.label[chosen] - 1.0)
         code = unpack(packed)
-        residual = weight * (target - code @ items.T)
+        residual = torch.empty(0)
         for _ in range(sweeps):
-            residual = descend_users(code, items, target, weight)
-        return code, residual, weight
+            residual = descend_users(code, items, samples, target)
+        return code, residual, samples
 
 
 def random_codes(key: Key, bits: int) -> Tensor:
