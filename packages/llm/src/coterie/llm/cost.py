@@ -180,7 +180,7 @@ def verdict(table: Sequence[Cost]) -> str:
     if not more:
         return "PPLR sends less than FedAvg at every k shown."
     at = "at every k shown" if len(more) == len(split) else f"at k = {_listed(more)}"
-    least, most = f"{factors[0]:,.3g}", f"{factors[-1]:,.3g}"
+    least, most = _factor(factors[0]), _factor(factors[-1])
     span = least if least == most else f"{least} to {most}"
     return (
         f"PPLR sends MORE than FedAvg {at}: {span} times as much. Hidden states cost more than "
@@ -201,6 +201,10 @@ def spread_of_splits(size: ModelSize, most: int = 12) -> list[int]:
         return list(splits)
     step = (len(splits) - 1) / (most - 1)
     return [splits[math.floor(step * place + 0.5)] for place in range(most)]
+
+
+def _factor(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _listed(table: Sequence[Cost]) -> str:

@@ -45,7 +45,10 @@ class _Counter:
 
 @torch.no_grad()
 def training_tokens(backbone: Backbone, examples: Examples, batch_size: int) -> int:
-    """Count the tokens of one epoch, padding included; no layer is run."""
+    """Count the tokens of one epoch, padding included; the examples run through no layer.
+
+    What a RecFormer reads to embed its catalogue anew is not counted.
+    """
     if len(examples):
         backbone.prepare()
     with _Counter(backbone.layers[0]) as counter:

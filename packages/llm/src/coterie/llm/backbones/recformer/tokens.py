@@ -63,7 +63,7 @@ class ItemTokens:
     """
 
     def __init__(self, attributes: Sequence[Attributes], tokenizer: Any, limits: Limits) -> None:
-        self.limits, self.cut = limits, 0
+        self.limits, self.cut, self.tokenizer = limits, 0, tokenizer
         self.start: int = tokenizer.bos_token_id
         self.pad: int = tokenizer.pad_token_id
         self.items = [self._flatten(item, tokenizer) for item in attributes]
