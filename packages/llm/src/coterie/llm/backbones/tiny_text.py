@@ -58,6 +58,7 @@ def tiny_text(
         num_hidden_layers=settings.layers,
         num_attention_heads=settings.heads,
         max_position_embeddings=settings.context,
+        initializer_range=settings.hidden**-0.5,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,

@@ -20,7 +20,7 @@ from coterie.llm.data.examples import Examples
 
 _TARGETS = ("query", "value", "query_global", "value_global")
 _ITEMS_AT_ONCE = 256
-_FRESH_ITEMS = 512  # that pre-training embeds in a step, beside the batch's targets
+_FRESH_ITEMS = 128  # that pre-training embeds in a step, beside the batch's targets
 
 
 class RecFormer(Backbone):
@@ -44,6 +44,7 @@ class RecFormer(Backbone):
         self.n_items, self.hidden = len(items.items), int(model.config.hidden_size)
         self.stage = 1
         self._catalogue: Tensor | None = None
+        self._targets = torch.zeros(self.n_items, dtype=torch.int64)  # seen in pre-training
         # Items of equal text share an embedding: each distinct text is embedded once.
         place: dict[tuple[tuple[int, int], ...], int] = {}
         self._text_of = torch.tensor([place.setdefault(text, len(place)) for text in items.items])
@@ -96,17 +97,19 @@ class RecFormer(Backbone):
         """As `loss`, but among the batch's targets and some others, all with gradients, ``()``.
 
         From a random start the embeddings of items have to be learnt too, and in a mixture of new
-        and old ones a model learns to tell new from old. The other items are drawn from torch's
-        generator, as dropout is.
+        and old ones a model learns to tell new from old. Logits are corrected for how often an
+        item is among those embedded, so popular ones are not taught to be rare (sampled softmax).
+        The other items are drawn from torch's generator, as dropout is.
         """
-        target = examples.target.unique()
-        others = torch.randperm(self.n_items)[:_FRESH_ITEMS]
-        items, place = torch.cat([target, others]).unique(return_inverse=True)
-        at = torch.empty(self.n_items, dtype=torch.int64)
-        at[torch.cat([target, others])] = place
-        return cross_entropy(
-            self._logits(examples.history, self._embed_items(items)), at[examples.target]
-        )
+        n, target = self.n_items, examples.target
+        self._targets += torch.bincount(target, minlength=n)
+        others = torch.randperm(n)[:_FRESH_ITEMS]
+        items = torch.cat([target, others]).unique()
+        place = torch.empty(n, dtype=torch.int64).index_copy_(0, items, torch.arange(len(items)))
+        missed = 1.0 - self._targets[items].double() / self._targets.sum()
+        chance = 1.0 - (1.0 - len(others) / n) * missed ** len(examples)
+        logits = self._logits(examples.history, self._embed_items(items))
+        return cross_entropy(logits - chance.log().to(logits), place[target])
 
     @torch.no_grad()
     def scores(self, history: Ragged) -> Tensor:

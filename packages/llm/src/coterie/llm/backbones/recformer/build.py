@@ -13,6 +13,7 @@ from coterie.core.errors import UserError
 from coterie.core.seeding import Key
 from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.item_text import Attributes
+from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.backbones.recformer.backbone import RecFormer
 from coterie.llm.backbones.recformer.model import RecformerModel
 from coterie.llm.backbones.recformer.tokens import ItemTokens, Limits, texts
@@ -21,6 +22,7 @@ from coterie.llm.backbones.tokenizer import train_tokenizer
 # Of the checkpoints that the public code writes: as trained, for ranking, and bare.
 _PREFIXES = ("_forward_module.model.longformer.", "longformer.", "")
 _ITEM_POSITIONS, _WINDOW = 51, 64
+_TEXT_WEIGHT = 3.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class SmallRecFormerSettings:
     """Width of the attention window, even."""
     vocabulary: int = 2000
     """Most tokens of the tokenizer."""
-    dropout: float = 0.1
+    dropout: float = 0.0
     """Dropout."""
     attributes: int = 3
     """Most attributes of an item: title, brand, category."""
@@ -45,6 +47,9 @@ class SmallRecFormerSettings:
     """Most tokens of a history."""
     items: int = 20
     """Most items of a history."""
+
+
+SMALL_PRETRAIN = PretrainSettings(steps=400, batch=32, lr=2e-3, check_every=50)
 
 
 def small_recformer(
@@ -80,13 +85,24 @@ def small_recformer(
         eos_token_id=tokenizer.eos_token_id,
         sep_token_id=tokenizer.eos_token_id,
         layer_norm_eps=1e-5,
-        # Wide: the start token must tell texts apart from the first step on.
-        initializer_range=3.0 * settings.hidden**-0.5,
+        initializer_range=settings.hidden**-0.5,
     )
     with key.fold("recformer").torch_rng():
         model = RecformerModel(config, settings.items + 1)
+    _let_text_count(model)
     limits = Limits(settings.attributes, items=settings.items, tokens=settings.tokens)
     return RecFormer(model, ItemTokens(attributes, tokenizer, limits))
+
+
+def _let_text_count(model: RecformerModel) -> None:
+    """Let what the start token reads outweigh the token itself.
+
+    All texts begin with it. Untrained, they would hardly differ, and training at a small
+    temperature would make them equal.
+    """
+    layers: Any = model.encoder.layer
+    for layer in layers:
+        layer.attention.output.dense.weight.data *= _TEXT_WEIGHT
 
 
 def load_recformer(
