@@ -32,6 +32,11 @@ def uninterrupted(tmp_path_factory):
     return out
 
 
+def known(values):
+    """NaN, which a user without an item to find has, equals itself."""
+    return values.nan_to_num(-1.0)
+
+
 @pytest.mark.parametrize("kill_at", ["round", "asks", "switch", "write", "summary"])
 def test_a_killed_run_resumes_to_the_same_bits(uninterrupted, tmp_path, kill_at):
     assert run(tmp_path, kill_at).returncode == KILLED
@@ -41,7 +46,11 @@ def test_a_killed_run_resumes_to_the_same_bits(uninterrupted, tmp_path, kill_at)
     expected, found = final_state(uninterrupted), final_state(tmp_path)
     assert expected.keys() == found.keys()
     for path, value in expected.items():
-        same = torch.equal(value, found[path]) if torch.is_tensor(value) else value == found[path]
+        same = (
+            torch.equal(known(value), known(found[path]))
+            if torch.is_tensor(value)
+            else value == found[path]
+        )
         assert same or "seconds" in str(value), path
 
 

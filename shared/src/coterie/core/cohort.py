@@ -156,8 +156,8 @@ class Cohort:
             self.ledger.down(step, sent, 1 if isinstance(down, PerClient) else ids.numel())
             if not bool(ok.all()):
                 up, new, index, ids, key = _only(ok, up, new, index, ids, key)
-                if not ids.numel():
-                    continue
+                if not ids.numel() and self.client.max_chunk == 1:
+                    continue  # a list has no rows of nobody
             if new is not None:
                 self.store.commit(ids, new)
             accepted.append(index)

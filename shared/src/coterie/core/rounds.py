@@ -111,7 +111,10 @@ class FederatedModule(lightning.LightningModule):
             "ledger": self.ledger.rows(),
             "history": self.history,
             "results": self.results,
-            "client_results": self.client_results,
+            "client_results": {
+                name: {"ids": ids, "values": values}
+                for name, (ids, values) in self.client_results.items()
+            },
             **{name: getattr(self, name) for name in _POSITION},
         }
 
@@ -127,7 +130,10 @@ class FederatedModule(lightning.LightningModule):
             self.store.load_plain(saved["store"], self._private_structure())
             self.ledger.load(saved["ledger"])
             self.history, self.results = saved["history"], saved["results"]
-            self.client_results = saved["client_results"]
+            self.client_results = {
+                name: (pair["ids"], pair["values"])
+                for name, pair in saved["client_results"].items()
+            }
             for name in _POSITION:
                 setattr(self, name, saved[name])
         except (KeyError, TypeError, AttributeError) as error:
