@@ -49,6 +49,20 @@ class Given:
     print_config: bool = False
     flags: dict[str, str] = field(default_factory=dict)
 
+    def argv(self) -> list[str]:
+        """Write the settings as a command line again.
+
+        Example:
+            >>> Given(preset="smoke", flags={"seed": "1"}).argv()
+            ['--preset', 'smoke', '--seed=1']
+        """
+        words = [word for file in self.configs for word in ("--config", file)]
+        if self.preset:
+            words += ["--preset", self.preset]
+        if self.variant:
+            words += ["--variant", self.variant]
+        return words + [f"--{key}={text}" for key, text in self.flags.items()]
+
 
 @dataclass(frozen=True)
 class Configuration:

@@ -17,7 +17,7 @@ from coterie.continual.tables import references
 from coterie.continual.tables.essence import base_settings, essential, fingerprint
 from coterie.continual.tables.published import BACKBONES
 from coterie.continual.tables.runs import Plan, Probe, RunResult, train_base, train_run
-from coterie.core.configuration import Configuration, Given, configure
+from coterie.core.configuration import Configuration, configure
 from coterie.core.runfolder import DEFAULT_OUT
 from coterie.core.tables.fingerprint import data_digest
 from coterie.core.tables.jobs import Job, Work, run_jobs
@@ -103,7 +103,7 @@ class Study:
             return self.settings
         given = self.configuration.given
         flags = given.flags | {"model.name": backbone}
-        return configure(PAPER, _argv(replace(given, flags=flags))).settings
+        return configure(PAPER, replace(given, flags=flags).argv()).settings
 
     def run_all(
         self,
@@ -216,13 +216,3 @@ def averages(results: Sequence[RunResult], metric: str) -> list[float]:
 def validations(results: Sequence[RunResult]) -> list[float]:
     """Best validation NDCG of a block, mean over the blocks after the first, one value a seed."""
     return [result.metrics["valid/average"] for result in results]
-
-
-def _argv(given: Given) -> list[str]:
-    """Write a command line again."""
-    words = [word for file in given.configs for word in ("--config", file)]
-    if given.preset:
-        words += ["--preset", given.preset]
-    if given.variant:
-        words += ["--variant", given.variant]
-    return words + [f"--{key}={text}" for key, text in given.flags.items()]

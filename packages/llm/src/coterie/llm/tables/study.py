@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from coterie.core.configuration import Configuration, Given, configure
+from coterie.core.configuration import Configuration, configure
 from coterie.core.runfolder import DEFAULT_OUT
 from coterie.core.tables.jobs import Job, run_jobs
 from coterie.core.tables.paired import spread
@@ -91,7 +91,7 @@ class Study:
             return self.settings
         given = self.configuration.given
         flags = given.flags | {"model.name": backbone}
-        found: Settings = configure(PAPER, _argv(replace(given, flags=flags))).settings
+        found: Settings = configure(PAPER, replace(given, flags=flags).argv()).settings
         return found
 
     def run_all(self, title: str, variants: Mapping[Any, Settings]) -> dict[Any, list[RunResult]]:
@@ -190,13 +190,3 @@ def imbalances(results: Sequence[RunResult], split: str = "test") -> list[float]
 def of_client(results: Sequence[RunResult], client: int) -> list[float]:
     """Recall@10 of a client on the test, one value a seed."""
     return [result.clients["test/recall@10"][client] for result in results]
-
-
-def _argv(given: Given) -> list[str]:
-    """Write a command line again."""
-    words = [word for file in given.configs for word in ("--config", file)]
-    if given.preset:
-        words += ["--preset", given.preset]
-    if given.variant:
-        words += ["--variant", given.variant]
-    return words + [f"--{key}={text}" for key, text in given.flags.items()]
