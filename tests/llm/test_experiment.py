@@ -126,13 +126,13 @@ def test_a_split_run_goes_on_from_its_checkpoint(runs):
     assert torch.equal(later.server_state.rows, whole.server_state.rows)
 
 
-def test_a_client_dropped_from_a_split_round_is_rolled_back(runs):
+def test_what_is_not_finite_does_not_reach_the_server_s_layers(runs):
     experiment = Experiment(settings(runs, *SPLIT, "--split.k", "1"))
     module = FederatedModule(experiment.federation())
     module.advance()
     before = module.server_state
     broken = before.rows.clone()
-    broken[1, 0] = torch.nan  # its half of the first layer: refused by the server or the guard
+    broken[1, 0] = torch.nan  # of the client's part
     module.server_state = replace(before, rows=broken)
     with pytest.raises(ProtocolError):
         module.advance()
