@@ -90,6 +90,7 @@ def bench(settings):
 FILES = {
     "toyrec.yaml": "algorithm: {beta: 0.8}\n",
     "toyrec/ml-100k-mf.yaml": "model: {lr: 0.5}\nalgorithm: {beta: 0.7}\n",
+    "toyrec/mlp.yaml": "model: {lr: 0.2}\nalgorithm: {beta: 0.6}\n",
     "toyrec/sample-mlp.yaml": "model: {lr: 0.25}\n",
     "sweeps/toyrec.yaml": (
         "method: grid\ncommand: [coterie, train, toyrec, --rounds=3, '${args}']\n"

@@ -121,7 +121,7 @@ def test_list_names_everything(toy: Paper, capsys: Capture) -> None:
     found = json.loads(capsys.readouterr().out)
     (known,) = (paper for paper in found["papers"] if paper["paper"] == "toyrec")
     assert known["methods"] == ["avg", "prox"]
-    assert known["variants"] == ["ml-100k-mf", "sample-mlp"]
+    assert known["variants"] == ["ml-100k-mf", "mlp", "sample-mlp"]
     assert "ml-100k" in [entry["data set"] for entry in found["data"]]
     assert "smoke" in found["presets"]
     assert main(["list"]) == 0
@@ -172,7 +172,7 @@ def test_train_gets_paper_and_settings(trained: Trained, capsys: Capture) -> Non
     (settings,) = trained
     assert (settings.data.name, settings.seed, settings.model.lr) == ("ml-100k", 4, 0.5)
     assert capsys.readouterr().out == (
-        "Settings: configs/toyrec/ml-100k-mf.yaml (--variant none leaves it out)\n"
+        "Settings: configs/toyrec/ml-100k-mf.yaml (--variant none for the general ones)\n"
     )
 
 

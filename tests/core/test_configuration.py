@@ -55,16 +55,20 @@ def test_preset_lies_over_the_variant_and_below_the_files(toy: Paper) -> None:
 
 
 def test_variant_fits_data_and_backbone(toy: Paper) -> None:
-    assert variants(toy) == ["ml-100k-mf", "sample-mlp"]
+    assert variants(toy) == ["ml-100k-mf", "mlp", "sample-mlp"]
     tuned = configure(toy, ["--data", "ml-100k"])
-    assert (tuned.variant, tuned.settings.model.lr) == ("ml-100k-mf", 0.5)
+    assert (tuned.variants, tuned.settings.model.lr) == (("ml-100k-mf",), 0.5)
     assert tuned.settings.algorithm.beta == 0.7
-    assert configure(toy, []).variant is None
+    assert configure(toy, []).variants == ()
     by_file = written("backbone.yaml", "model: {name: mlp}\n")
-    assert configure(toy, ["--config", by_file]).variant == "sample-mlp"
+    both = configure(toy, ["--config", by_file])
+    assert both.variants == ("mlp", "sample-mlp")  # the more special one wins
+    assert (both.settings.algorithm.beta, both.settings.model.lr) == (0.6, 0.25)
+    alone = configure(toy, ["--model.name", "mlp", "--variant", "mlp"])
+    assert (alone.variants, alone.settings.model.lr) == (("mlp",), 0.2)
     assert configure(toy, ["--data", "ml-100k", "--model.lr", "2"]).settings.model.lr == 2.0
     untuned = configure(toy, ["--data", "ml-100k", "--variant", "none"])
-    assert (untuned.variant, untuned.settings.model.lr) == (None, 0.1)
+    assert (untuned.variants, untuned.settings.model.lr) == ((), 0.1)
     assert configure(toy, ["--variant", "ml-100k-mf"]).settings.model.lr == 0.5
 
 

@@ -1,6 +1,6 @@
 """Settings of a run from configuration files and flags. Torch-free.
 
-Later sources win: the paper's own file, its tuned variant, a preset, the files given by
+Later sources win: the paper's own file, its tuned variants, a preset, the files given by
 ``--config`` from left to right, and last the flags.
 """
 
@@ -71,13 +71,13 @@ class Configuration:
     Attributes:
         settings: of the paper's own class.
         sources: names of the files that took part, the later ones win.
-        variant: the tuned configuration in use, None if none fits.
+        variants: the tuned configurations in use, the later ones win.
         given: the command line.
     """
 
     settings: Any
     sources: tuple[str, ...]
-    variant: str | None
+    variants: tuple[str, ...]
     given: Given
 
 
@@ -108,7 +108,7 @@ def configure(paper: Paper, argv: Sequence[str], base: Source | None = None) -> 
     Args:
         paper: whose settings.
         argv: the command line after the name of the paper.
-        base: takes the place of the paper's own file and variant, for a run that is resumed.
+        base: takes the place of the paper's own file and variants, for a run that is resumed.
 
     Raises:
         UserError: for anything that does not fit, in one line.
@@ -120,18 +120,17 @@ def configure(paper: Paper, argv: Sequence[str], base: Source | None = None) -> 
     if given.preset:
         above.insert(0, read_packed(preset_file(given.preset), settings, paper.name))
     if base is not None:
-        below, variant = [base], None
+        below, tuned = [base], []
     else:
         general = paper_file(paper)
         below = [read_packed(general, settings, paper.name)] if general else []
-        variant = given.variant or _fitting(paper, merge(typed, [*below, *above], given), settings)
-        if variant and variant != "none":
-            below.append(read_packed(variant_file(paper, variant), settings, paper.name))
+        tuned = _tuned(paper, given, merge(typed, [*below, *above], given), settings)
+        below += [read_packed(variant_file(paper, name), settings, paper.name) for name in tuned]
     sources = [*below, *above]
     return Configuration(
         build_settings(settings, merge(typed, sources, given)),
         tuple(source.name for source in sources),
-        None if variant == "none" else variant,
+        tuple(tuned),
         given,
     )
 
@@ -196,12 +195,14 @@ def print_help(paper: Paper, command: str) -> None:
     settings_parser(load(paper.settings), usage).print_help(sys.stdout)
 
 
-def _fitting(paper: Paper, values: dict[str, Any], settings: type) -> str | None:
-    """Name of the tuned configuration that fits the chosen data set and backbone, if any."""
+def _tuned(paper: Paper, given: Given, values: dict[str, Any], settings: type) -> list[str]:
+    """Name the tuned configurations: what the user names, or all that fit, the special one last."""
+    if given.variant:
+        return [] if given.variant == "none" else [given.variant]
     known = leaves(settings)
-    chosen = [values.get(key, known[key].default) for key in paper.variant_keys]
-    name = "-".join(map(str, chosen))
-    return name if name in variants(paper) else None
+    chosen = [str(values.get(key, known[key].default)) for key in paper.variant_keys]
+    fitting = dict.fromkeys([*chosen, "-".join(chosen)])
+    return [name for name in fitting if name in variants(paper)]
 
 
 def _lacking(error: argparse.ArgumentError, known: Mapping[str, Leaf]) -> UserError:

@@ -31,8 +31,8 @@ class Paper:
             `coterie.core.configuration.Configuration`, ``table``, ``figure`` and ``seeds``; gives
             a `coterie.core.report.Report`.
         bench: function that measures speed against a reference loop.
-        variant_keys: settings whose values, joined by ``-``, name the tuned configuration
-            ``configs/<paper>/<variant>.yaml``.
+        variant_keys: settings whose values name the tuned configurations
+            ``configs/<paper>/<variant>.yaml``: each alone, and joined by ``-``, which wins.
         data_sets: what the paper adds to the data sets of core.
     """
 

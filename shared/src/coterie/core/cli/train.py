@@ -26,9 +26,9 @@ def run(argv: Sequence[str]) -> None:
     if configuration.given.print_config:
         say(to_yaml(configuration.settings, paper.name).rstrip())
         return
-    if configuration.variant:
-        file = f"configs/{paper.name}/{configuration.variant}.yaml"
-        say(f"Settings: {file} (--variant none leaves it out)")
+    if configuration.variants:
+        files = ", ".join(f"configs/{paper.name}/{name}.yaml" for name in configuration.variants)
+        say(f"Settings: {files} (--variant none for the general ones)")
     import_module("coterie.core.training").train(paper, configuration.settings)
 
 
