@@ -23,6 +23,7 @@ from coterie.llm.adapter import Adapter
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut
+from coterie.llm.split.diverged import Diverged
 from coterie.llm.split.grpc_channel import GrpcChannel, GrpcRounds
 from coterie.llm.split.grpc_link import Link, Tls, grpc, is_loopback
 from coterie.llm.split.grpc_messages import SERVICE, SESSION, TOKEN, Done, Opened, Step
@@ -90,9 +91,11 @@ def within() -> Iterator[tuple[Middle, MiddleServer, str]]:
     server.stop(0)
 
 
-def channel_to(server: MiddleServer, model: str, **others: object) -> GrpcChannel:
+def channel_to(
+    server: MiddleServer, model: str, wire: str | None = None, **others: object
+) -> GrpcChannel:
     return GrpcChannel(
-        Link(server.address, **others), model, lambda client: client_token(SECRET, client)
+        Link(server.address, **others), model, lambda client: client_token(SECRET, client), wire
     )
 
 
@@ -250,12 +253,49 @@ def test_tensors_that_do_not_fit(
     _, server, model = within
     channel = channel_to(server, model, deadline=10.0)
     channel.open(0, training=True)
+    # Not by `forward` and `backward`, which send nothing that is not finite.
     with pytest.raises(UserError, match=match):
-        channel.forward(hidden, context)
+        channel._forward(hidden, context)
     out, call = channel.forward(HIDDEN, LEARN)  # the session goes on
     with pytest.raises(UserError, match="gradient: not every number is finite"):
-        channel.backward(call, out * math.nan)
+        channel._backward(call, out * math.nan)
     assert channel.backward(call, out).shape == HIDDEN.shape
+
+
+def test_what_diverges_is_known_as_such_on_both_sides(
+    within: tuple[Middle, MiddleServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    middle, server, model = within
+    channel = channel_to(server, model)
+    with channel.session(0, training=True):
+        with pytest.raises(Diverged):
+            channel.forward(HIDDEN * math.nan, LEARN)
+        out, call = channel.forward(HIDDEN, LEARN)
+        with pytest.raises(Diverged):
+            channel.backward(call, out / 0)
+        channel.backward(call, out)
+        monkeypatch.setattr(middle, "forward", lambda *_: (HIDDEN * math.nan, 2))
+        with pytest.raises(Diverged):
+            channel.forward(HIDDEN, LEARN)
+        monkeypatch.setattr(middle, "backward", lambda *_: HIDDEN / 0)
+        with pytest.raises(Diverged):
+            channel.backward(2, HIDDEN)
+    channel.open(1, training=True)
+    one = middle._sessions.get(channel._current())
+    one.row = one.row.detach() * math.nan
+    with pytest.raises(Diverged, match="client 1 is not finite any more"):
+        channel.close()
+    assert not len(middle._sessions)
+    assert list(middle._pending) == [0]
+
+
+def test_a_wire_of_bfloat16_overflows_where_float32_does_not(
+    within: tuple[Middle, MiddleServer, str],
+) -> None:
+    _, server, model = within
+    largest = torch.full_like(HIDDEN, torch.finfo(torch.float32).max)
+    with pytest.raises(Diverged):
+        channel_to(server, model, wire="bfloat16").forward(largest, LEARN)
 
 
 def test_oversized_for_the_client_itself(within: tuple[Middle, MiddleServer, str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from coterie.core.row_optimizer import RowAdam, RowSGD
 from coterie.core.wire import ProtocolError
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut
+from coterie.llm.split.diverged import Diverged
 from coterie.llm.split.middle import Middle
 from coterie.llm.split.state_folder import StateFolder
 from coterie.llm.split.training import Limits, Training
@@ -473,10 +475,23 @@ def test_gradients_pass_through_without_training() -> None:
 def test_a_row_that_diverged_is_dropped() -> None:
     middle = make(Training(lr=math.inf, optimizer=RowSGD()))
     middle.begin(0)
-    with pytest.raises(UserError, match="not finite any more"):
+    with pytest.raises(Diverged, match="not finite any more"):
         train(middle, 0, steps=1)
     middle.commit(0, torch.empty(0, middle.size), [])
     assert torch.equal(middle.row(0), make().row(0))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_optimizer_that_diverged_is_dropped_where_it_is_kept(kept: bool) -> None:
+    middle = make(Training(lr=0.01, keep_optimizer=kept))
+    middle.begin(0)
+    session = middle.open(0, training=True)
+    _, call = middle.forward(session, HIDDEN, LEARN)
+    middle.backward(session, call, GRADIENT * 1e25)  # its square is more than a float32
+    middle.step(session)
+    with pytest.raises(Diverged) if kept else nullcontext():
+        middle.close(session)
+    assert (0 in middle._pending) == (not kept)
 
 
 def test_optimizer_may_start_anew_every_round() -> None:

@@ -114,6 +114,8 @@ class PPLR(Server[State]):
         self._restore(state)
         if self.halves is not None:
             self.halves.rounds.begin(state.round)
+            if not state.round:
+                self.halves.rounds.keep_best()  # the start, until a round can be measured
         held = state.rows[:, : self.held]
         rows = [Adapters(held[c : c + 1], state.round) for c in cohort.ids.tolist()]
         replies = cohort.ask("update", PerClient(rows))

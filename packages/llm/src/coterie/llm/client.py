@@ -18,8 +18,9 @@ from coterie.llm.data.client_data import OrganisationData
 from coterie.llm.data.examples import Examples
 from coterie.llm.data.sequences import thinned
 from coterie.llm.messages import Adapters, Candidate, RankingReport, TrainedAdapter, Workshop
-from coterie.llm.quality import measure_users
+from coterie.llm.quality import MEASURES, measure_users
 from coterie.llm.settings import Settings
+from coterie.llm.split.diverged import Diverged
 
 if TYPE_CHECKING:
     from coterie.llm.split.channel import Channel, Which
@@ -54,27 +55,12 @@ class Organisation(Client[Workshop]):
         self, down: Adapters, mine: Workshop, data: OrganisationData, key: Key
     ) -> tuple[TrainedAdapter, Workshop]:
         """Train the adapter for E epochs on the local data (Algorithm 1, lines 4 to 9)."""
-        examples, train = data.train[0], self.settings.train
-        row = {"row": down.row}
-        state = mine.optimizer or self.optimizer.begin(row)
-        losses, own = [], Key(key.state[0])
-        with self._session(data, training=True, key=own.fold("middle")):
-            self.load(down.row)
-            self.backbone.train()
-            for number, batch in enumerate(self._batches(examples, own)):
-                self.adapter.load(row["row"][0])
-                with own.fold("dropout", number).torch_rng():
-                    loss = self.backbone.loss(batch)
-                    loss.backward()
-                gradient = self.adapter.gradient()[None] + self._pull(row["row"], down.row)
-                self.adapter.clear()
-                row, state = self.optimizer.step(row, {"row": gradient}, state, train.lr)
-                if self.channel is not None:
-                    self.channel.step()  # the server's layers make the same step
-                losses.append(float(loss.detach()) * len(batch))
-        mean = sum(losses) / (len(examples) * train.epochs) if len(examples) else 0.0
-        up = TrainedAdapter(row["row"], torch.tensor([mean]), torch.tensor([len(examples)]))
-        return up, Workshop(state if train.keep_optimizer else None)
+        try:
+            return self._trained(down, mine, data, Key(key.state[0]))
+        except Diverged:  # where a whole model computes on, up to an answer that is refused
+            self.adapter.clear()
+            row, loss = torch.full_like(down.row, torch.nan), torch.tensor([torch.nan])
+            return TrainedAdapter(row, loss, torch.tensor([len(data.train[0])])), mine
 
     @step
     def evaluate(
@@ -83,9 +69,12 @@ class Organisation(Client[Workshop]):
         """Rank all items for the client's users, history left out (section 4.1.2)."""
         testing = down.split == "test"
         queries = data.test[0] if testing else data.valid[0]
-        with self._session(data, training=False, which="best" if testing else "current"):
-            self.load(down.row)
-            values = measure_users(lambda part: self.backbone.scores(part.history), queries)
+        try:
+            with self._session(data, training=False, which="best" if testing else "current"):
+                self.load(down.row)
+                values = measure_users(lambda part: self.backbone.scores(part.history), queries)
+        except Diverged:
+            values = {name: torch.full((len(queries),), torch.inf).double() for name in MEASURES}
         means = {name.replace("@", ""): value.mean()[None] for name, value in values.items()}
         return RankingReport(**means, users=torch.tensor([len(queries)])), None
 
@@ -106,6 +95,31 @@ class Organisation(Client[Workshop]):
         self.adapter.load(row[0])
         self.backbone.eval()
         self.backbone.prepare()
+
+    def _trained(
+        self, down: Adapters, mine: Workshop, data: OrganisationData, own: Key
+    ) -> tuple[TrainedAdapter, Workshop]:
+        """Train, as `update` tells; what is not finite in a split model raises `Diverged`."""
+        examples, train = data.train[0], self.settings.train
+        row, losses = {"row": down.row}, []
+        state = mine.optimizer or self.optimizer.begin(row)
+        with self._session(data, training=True, key=own.fold("middle")):
+            self.load(down.row)
+            self.backbone.train()
+            for number, batch in enumerate(self._batches(examples, own)):
+                self.adapter.load(row["row"][0])
+                with own.fold("dropout", number).torch_rng():
+                    loss = self.backbone.loss(batch)
+                    loss.backward()
+                gradient = self.adapter.gradient()[None] + self._pull(row["row"], down.row)
+                self.adapter.clear()
+                row, state = self.optimizer.step(row, {"row": gradient}, state, train.lr)
+                if self.channel is not None:
+                    self.channel.step()  # the server's layers make the same step
+                losses.append(float(loss.detach()) * len(batch))
+        mean = sum(losses) / (len(examples) * train.epochs) if len(examples) else 0.0
+        up = TrainedAdapter(row["row"], torch.tensor([mean]), torch.tensor([len(examples)]))
+        return up, Workshop(state if train.keep_optimizer else None)
 
     def _session(
         self, data: OrganisationData, *, training: bool, which: Which = "current", key: Any = None

@@ -14,6 +14,7 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.seeding import Key
 from coterie.llm.split.context import Context
+from coterie.llm.split.diverged import finite
 from coterie.llm.split.middle import Middle
 
 Which = Literal["current", "best"]
@@ -90,13 +91,16 @@ class Channel(ABC):
 
         Returns:
             Hidden states ``(B, T, h)`` after the middle, and the number of the call.
+
+        Raises:
+            Diverged: what goes in, and is not sent then, or what comes out is not finite.
         """
-        sent = hidden if self._wire is None else hidden.to(self._wire)
+        sent = finite("input", hidden if self._wire is None else hidden.to(self._wire))
         self.traffic.add("up", "activations", sent)
         self.traffic.add("up", "masks", *context.tensors())
         out, call = self._forward(sent, context)
         self.traffic.add("down", "activations", out)
-        return out.to(hidden.device, hidden.dtype), call
+        return finite("output", out.to(hidden.device, hidden.dtype)), call
 
     def backward(self, call: int, grad: Tensor) -> Tensor | None:
         """Send the gradient of a call's result; get that of its input, if it was wanted.
@@ -104,14 +108,17 @@ class Channel(ABC):
         Args:
             call: the number that `forward` gave.
             grad: ``(B, T, h)``.
+
+        Raises:
+            Diverged: one of the gradients is not finite; the first is not sent then.
         """
-        sent = grad if self._wire is None else grad.to(self._wire)
+        sent = finite("gradient", grad if self._wire is None else grad.to(self._wire))
         self.traffic.add("up", "gradients", sent)
         back = self._backward(call, sent)
         if back is None:
             return None
         self.traffic.add("down", "gradients", back)
-        return back.to(grad.device, grad.dtype)
+        return finite("gradient", back.to(grad.device, grad.dtype))
 
     @abstractmethod
     def step(self) -> None:
@@ -123,6 +130,9 @@ class Channel(ABC):
 
         Args:
             keep: what was trained is pending until the round is committed; otherwise it is lost.
+
+        Raises:
+            Diverged: what was trained is not finite, and is lost.
         """
 
     def new_cache(self) -> int:

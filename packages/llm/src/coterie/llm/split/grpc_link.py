@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from coterie.core.errors import UserError
 from coterie.core.wire import Header, ProtocolError, decode, encode
+from coterie.llm.split.diverged import Diverged
 from coterie.llm.split.grpc_messages import SERVICE, SESSION, TOKEN
 
 # Handshake failures would be logged by the C library, beside the one line of ours.
@@ -121,6 +122,7 @@ class Link:
 
         Raises:
             UserError: the server refused, cannot be reached, has gone or does not answer in time.
+            Diverged: what was trained there is not finite.
         """
         name = type(message).__name__
         method = self._methods.get(name)
@@ -163,6 +165,8 @@ class Link:
                 f"{where} is busy, or a message is too large ({details}): use smaller "
                 "batches, or raise --max-mib of the server"
             )
+        if code == grpc.StatusCode.OUT_OF_RANGE:
+            return Diverged(f"{where}: {details}")
         return UserError(f"{where} refused: {details or code.name.lower()}")
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.seeding import Key
 from coterie.core.wire import Header, ProtocolError, decode, encode
+from coterie.llm.split.diverged import Diverged
 from coterie.llm.split.grpc_link import MAX_BYTES, Tls, grpc, is_loopback, options
 from coterie.llm.split.grpc_messages import (
     SERVICE,
@@ -44,6 +45,7 @@ _WAITING = 64  # calls at once; more are refused, not queued
 _CODES = {
     PermissionError: grpc.StatusCode.UNAUTHENTICATED,
     UserError: grpc.StatusCode.FAILED_PRECONDITION,
+    Diverged: grpc.StatusCode.OUT_OF_RANGE,
     ProtocolError: grpc.StatusCode.INVALID_ARGUMENT,
 }
 

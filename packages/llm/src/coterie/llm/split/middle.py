@@ -10,10 +10,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from coterie.core import tree
 from coterie.core.errors import UserError
 from coterie.core.seeding import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.split.context import Context
+from coterie.llm.split.diverged import Diverged
 from coterie.llm.split.execution import Execution
 from coterie.llm.split.generations import ClientState, Generations, check_rows
 from coterie.llm.split.sessions import Session, Sessions
@@ -189,18 +191,20 @@ class Middle:
             keep: False loses what was trained.
 
         Raises:
-            UserError: the session is unknown, or its row is not finite (and is lost).
+            UserError: the session is unknown.
+            Diverged: its row, or what is kept of its optimizer, is not finite; both are lost.
         """
         one = self._sessions.remove(session)
         if not (keep and one.training):
             return
-        row = one.row.detach()
-        if not bool(torch.isfinite(row).all()):
-            raise UserError(
+        kept = one.optimizer if self._training.keep_optimizer else None
+        state = ClientState(one.row.detach(), kept)
+        if not all(bool(torch.isfinite(leaf).all()) for _, leaf in tree.tensors(state)):
+            raise Diverged(
                 f"the middle of client {one.client} is not finite any more and is dropped: lower "
                 "the learning rate"
             )
-        self._pending[one.client] = ClientState(row, one.optimizer)
+        self._pending[one.client] = state
 
     # Rounds --------------------------------------------------------------------------------------
 

@@ -1,0 +1,198 @@
+"""A client whose numbers are not finite is dropped from a split run as from a whole one."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.core.configuration import configure
+from coterie.core.papers import find_paper
+from coterie.core.rounds import FederatedModule
+from coterie.llm.experiment import Experiment
+
+CLIENTS = 5
+RUN = ["--rounds", "3", "--model.width", "16", "--model.layers", "3", "--lora.dropout", "0"]
+RUN += ["--pretrain.steps", "5", "--engine.dtype", "float64", "--train.batch_size", "16"]
+RUN += ["--model.trained", "lora", "--train.keep_optimizer", "true", "--logger.wandb", "off"]
+SERVE = "import sys; from coterie.llm.commands.serve import run; run(sys.argv[1:])"
+Turns = set[tuple[int, int]]  # clients and the rounds in which they diverge
+ONCE: Turns = {(1, 1)}
+TWICE: Turns = ONCE | {(client, 0) for client in range(CLIENTS)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+def start(folder: Path, *flags: str) -> FederatedModule:
+    settings = configure(find_paper("pplr"), [*RUN, "--run.out", str(folder), *flags]).settings
+    return FederatedModule(Experiment(settings).federation())
+
+
+def diverge(module: FederatedModule, turns: Turns, where: str) -> None:
+    """Break the second batch of these turns in the client's lower or upper layers, or in those
+    of the server: at once after its step, or at the end of the session."""
+    client, seen = module.federation.client, {"turn": (-1, -1), "batch": 0}
+    update, loss = client.update, client.backbone.loss
+
+    def broken_update(down, mine, data, key):
+        seen.update(turn=(int(data.ids[0]), down.round), batch=0)
+        return update(down, mine, data, key)
+
+    def broken_loss(batch):
+        seen["batch"] += 1
+        if where in ("lower", "upper") and seen["turn"] in turns and seen["batch"] == 2:
+            with torch.no_grad():
+                client.adapter.parameters[0 if where == "lower" else -1].fill_(torch.nan)
+        return loss(batch)
+
+    client.update, client.backbone.loss = broken_update, broken_loss
+    if where in ("step", "close"):
+        _diverge_middle(module.federation.server.halves.rounds, turns, where, seen)
+
+
+def _diverge_middle(middle, turns: Turns, where: str, seen: dict) -> None:
+    original = getattr(middle, where)
+
+    def spoil(session: str) -> None:
+        one = middle._sessions.get(session)
+        if one.training and seen["turn"] in turns and seen["batch"] >= 2:
+            one.row = (one.row.detach() * torch.nan).requires_grad_()
+
+    def step(session: str) -> None:
+        original(session)
+        spoil(session)
+
+    def close(session: str, *, keep: bool = True) -> None:
+        spoil(session)
+        original(session, keep=keep)
+
+    setattr(middle, where, step if where == "step" else close)
+
+
+def play(module: FederatedModule) -> list[Tensor]:
+    """The rows after every round, layer by layer from the lowest."""
+    found = []
+    while not module.finished:
+        module.advance()
+        rows, server = module.server_state.rows, module.federation.server
+        if server.halves is not None:  # of three layers the client has the first and the last
+            lower, upper, middle = rows.chunk(3, dim=1)
+            rows = torch.cat([lower, middle, upper], dim=1)
+        found.append(rows)
+    return found
+
+
+Whole = tuple[list[Tensor], FederatedModule]
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Callable[..., Whole]:
+    known: dict[tuple, Whole] = {}
+
+    def run(turns: Turns, *flags: str) -> Whole:
+        name = (frozenset(turns), flags)
+        if name not in known:
+            module = start(folder, *flags)
+            diverge(module, turns, "lower")
+            known[name] = play(module), module
+        return known[name]
+
+    return run
+
+
+def same(split: FederatedModule, rows: list[Tensor], whole: Whole) -> None:
+    expected, module = whole
+    for one, other in zip(rows, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12, equal_nan=True)
+    assert split.results == pytest.approx(module.results, abs=1e-12, nan_ok=True)
+
+
+def nothing_left(module: FederatedModule) -> None:
+    middle = module.federation.server.halves.rounds
+    assert not len(middle._sessions)
+    assert not middle._pending
+    assert all(parameter.grad is None for parameter in module.federation.client.adapter.parameters)
+
+
+@pytest.mark.parametrize("where", ["lower", "upper", "step", "close"])
+def test_a_client_that_diverges_is_dropped_for_the_round(folder, whole, where) -> None:
+    expected, _ = whole(ONCE)
+    split = start(folder, "--split.k", "1")
+    diverge(split, ONCE, where)
+    rows = play(split)
+    same(split, rows, whole(ONCE))
+    nothing_left(split)
+    first, second, third = rows
+    assert torch.equal(first[1], second[1])
+    assert bool((second[1] != third[1]).any())
+    assert bool((first[0] != second[0]).any())
+    with_it, _ = whole(set())
+    assert torch.equal(with_it[0], expected[0])
+    assert float((with_it[1] - expected[1])[0].abs().max()) > 1e-6  # it would have mattered
+
+
+def test_all_clients_diverge(folder, whole) -> None:
+    split = start(folder, "--split.k", "1")
+    diverge(split, TWICE, "upper")
+    rows = play(split)
+    same(split, rows, whole(TWICE))
+    nothing_left(split)
+    assert bool((rows[0] == rows[0][0]).all())  # the common start
+    assert bool((rows[0][0] != rows[1][0]).any())
+
+
+@pytest.mark.parametrize(("batch", "best"), [("16", 1), ("100000", 0)])
+def test_a_learning_rate_with_which_all_diverge(folder, whole, batch: str, best: int) -> None:
+    """With one batch a round what is trained is finite still, but no round can be measured."""
+    flags = ["--train.lr", "1e100", "--train.batch_size", batch]
+    split = start(folder, "--split.k", "1", *flags)
+    same(split, play(split), whole(set(), *flags))
+    nothing_left(split)
+    assert split.server_state.best_round == best
+    assert split.results["test/recall@10"] >= 0
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[list[str]]:
+    """A server process of the run; the flags of its clients."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            SERVE,
+            "--layers",
+            "1:2",
+            "--port",
+            "0",
+            "--keep",
+            "4",
+            *RUN,
+            "--out",
+            str(folder),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    try:
+        address = re.fullmatch(r"serving layers 1:2 at (.*)\n", process.stdout.readline())[1]
+        secret = str(folder / "pplr" / "server" / "secret")
+        yield ["--split.k", "1", "--split.server", address, "--split.secret", secret]
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+@pytest.mark.parametrize("where", ["lower", "upper"])
+def test_a_server_in_a_second_process(folder, whole, server, where) -> None:
+    split = start(folder, *server)
+    diverge(split, TWICE, where)
+    same(split, play(split), whole(TWICE))
