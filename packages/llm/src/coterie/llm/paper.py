@@ -16,6 +16,7 @@ PAPER = Paper(
     experiment="coterie.llm.experiment:Experiment",
     client="coterie.llm.client:Organisation",
     tables="coterie.llm.tables:make_table",
+    bench="coterie.llm.bench:bench",
     variant_keys=("data.name", "model.name"),
     data_sets=AMAZON_2018,
     commands={

@@ -1,0 +1,183 @@
+"""Memory of a federation of K organisations; every K in a process of its own."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from coterie.core.cohort import Cohort, Replies
+from coterie.core.errors import UserError
+from coterie.core.federation import Federation
+from coterie.core.rounds import FederatedModule
+from coterie.llm.algorithm import PPLR, State
+from coterie.llm.backbones.text_settings import LoraSettings
+from coterie.llm.bench.federation import Shape
+from coterie.llm.bench.memory_use import (
+    AfterEveryOperation,
+    forget_peak,
+    live_bytes,
+    most_resident,
+    resident,
+)
+from coterie.llm.client import Organisation
+from coterie.llm.readings import resolve
+from coterie.llm.settings import FederatedDataSettings, Settings, TrainSettings
+
+Row = dict[str, Any]
+
+# 78 MB; LoRA on queries and values, as BIGRec has it. Short histories: activations stay small.
+SHAPE = Shape(
+    4, 512, 8, n_items=5000, history=2, batch=1, lora=LoraSettings(targets=("q_proj", "v_proj"))
+)
+_ROUNDS = 3  # in the third, the best rows are others than the newest
+_BETWEEN_ROUNDS = 2  # matrices (K, d): R_c of all clients, and R_c of the best round
+# Beside those two: answers, their matrix, changes, the next rows; and changes in float64 (two),
+# later the mixed rows.
+_IN_A_ROUND = 8
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Bytes of a run.
+
+    Attributes:
+        clients: K.
+        backbone: of all parameters, LoRA's included.
+        row: of an adapter, 4 d.
+        before: resident, before the backbone is built.
+        live: of all tensors that exist between two rounds.
+        mixing: of all tensors that exist at once while adapters are mixed.
+        resident: between two rounds.
+        peak: most resident in the rounds.
+    """
+
+    clients: int
+    backbone: int
+    row: int
+    before: int
+    live: int
+    mixing: int
+    resident: int
+    peak: int
+
+
+def memory(clients: Sequence[int] = (1, 100), shape: Shape = SHAPE) -> Iterator[Row]:
+    """Measure runs of PPLR, one client of which is trained at a time, with K clients.
+
+    Expected: between rounds the backbone, the common start and two matrices ``(K, d)``, the rows
+    and the best ones; while adapters are mixed, eight. An optimizer that is kept would add two.
+    Resident memory also holds what the allocator keeps for later.
+
+    Args:
+        clients: K of the runs; the first one, the smallest, is what the others are compared with.
+        shape: of the backbone.
+
+    Yields:
+        Rows with ``name, unit, ours, reference, ratio, max_abs_diff``; the reference is what is
+        expected, or K whole copies of the backbone (reckoned, they need not fit).
+
+    Raises:
+        UserError: a measurement failed, for lack of memory for instance.
+    """
+    found = [_in_a_process(count, shape) for count in clients]
+    yield from rows(found, str(shape))
+
+
+def rows(found: Sequence[Measured], name: str) -> Iterator[Row]:
+    """Compare what was measured with what is expected."""
+    one = found[0]
+    for run in found:
+        expected = run.backbone + run.row * (1 + _BETWEEN_ROUNDS * run.clients)
+        of = f"K = {run.clients}; {name}, d = {run.row // 4:,}"
+        yield _row(f"tensors between rounds, {of}", run.live, expected)
+        expected = run.backbone + run.row * (1 + _IN_A_ROUND * run.clients)
+        yield _row(f"tensors while adapters are mixed, {of}", run.mixing, expected)
+        if run is one:
+            continue
+        more = (run.clients - one.clients) * run.row
+        than = f"more than K = {one.clients}"
+        grown = run.resident - one.resident
+        yield _row(f"resident between rounds, {than}, {of}", grown, _BETWEEN_ROUNDS * more)
+        grown = run.peak - one.peak
+        yield _row(f"resident, most in a round, {than}, {of}", grown, _IN_A_ROUND * more)
+        naive = run.clients * run.backbone
+        yield _row(f"peak against K deep copies, {of}", run.peak - run.before, naive)
+
+
+def measure(clients: int, shape: Shape) -> Measured:
+    """Run some rounds with K clients in this process."""
+    torch.set_num_threads(1)
+    gc.collect()
+    before = resident()
+    settings = resolve(
+        Settings(
+            data=FederatedDataSettings(clients=clients, max_history=shape.history),
+            train=TrainSettings(batch_size=shape.batch, lr=1e-5),
+            rounds=_ROUNDS + 2,
+            patience=_ROUNDS + 2,
+        )
+    )
+    client = Organisation(settings, shape.backbone())
+    data = shape.organisations(clients, shape.batch, queries=1)
+    server = _Watched(settings, clients, client.adapter.row())
+    module = FederatedModule(Federation(server, client, [data]))
+    peak = 0
+    for _ in range(_ROUNDS):
+        forget_peak()
+        module.advance()
+        peak = max(peak, most_resident())
+    server.watching = True
+    module.advance()
+    gc.collect()
+    parameters = list(client.backbone.parameters())
+    return Measured(
+        clients=clients,
+        backbone=sum(p.numel() * p.element_size() for p in parameters),
+        row=4 * client.adapter.size,
+        before=before,
+        live=live_bytes(),
+        mixing=server.most,
+        resident=resident(),
+        peak=peak,
+    )
+
+
+class _Watched(PPLR):
+    """Notes, if asked to, how much there is after every operation of the aggregation."""
+
+    watching, most = False, 0
+
+    def _aggregate(self, state: State, replies: Replies, cohort: Cohort) -> State:
+        if not self.watching:
+            return super()._aggregate(state, replies, cohort)
+        with AfterEveryOperation() as seen:
+            after = super()._aggregate(state, replies, cohort)
+        self.most = seen.most
+        return after
+
+
+def _in_a_process(clients: int, shape: Shape) -> Measured:
+    command = [sys.executable, "-m", __package__, json.dumps([clients, asdict(shape)])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+        raise UserError(f"measuring {clients} clients failed: {last}")
+    return Measured(**json.loads(done.stdout))
+
+
+def _row(name: str, ours: float, reference: float) -> Row:
+    return {
+        "name": name,
+        "unit": "MB",
+        "ours": ours / 1e6,
+        "reference": reference / 1e6,
+        "ratio": ours / reference,
+        "max_abs_diff": None,
+    }
