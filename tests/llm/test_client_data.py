@@ -140,3 +140,13 @@ def test_ml_100k(data_root):
     assert (counts["train"], counts["valid"], counts["test"]) == (78_362, 9_795, 9_796)
     # Few users come back after the cuts: this is what global time does to MovieLens.
     assert counts["evaluated"] < 100 < counts["without_targets"]
+
+
+def test_few_validate_and_all_are_tested(sample, data):
+    fewer = build(sample, 5, KEY, valid_users=4)
+    for some, all_ in zip(fewer.clients.valid, data.clients.valid, strict=True):
+        assert len(some) == min(4, len(all_))
+        kept = torch.isin(all_.user, some.user).nonzero().flatten()
+        assert torch.equal(all_.take(kept).user, some.user)
+        assert all_.take(kept).targets.tolists() == some.targets.tolists()
+    assert [len(part) for part in fewer.clients.test] == [len(part) for part in data.clients.test]

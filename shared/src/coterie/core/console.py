@@ -50,6 +50,8 @@ def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any
         paper = summary.reference.get(name)
         table.add_row(name, _cell(value), "" if paper is None else _cell(paper))
     console.print(table)
+    for note in summary.notes:
+        console.print(f"Note: {note}", highlight=False)
     console.print(
         f"{summary.rounds} rounds in {summary.seconds:.1f} s; clients sent "
         f"{summary.up_bytes / 1e6:.1f} MB and received {summary.down_bytes / 1e6:.1f} MB\n"

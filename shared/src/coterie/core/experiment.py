@@ -92,6 +92,10 @@ class Experiment(Protocol):
         """Tabulate the final measurements of every client; empty where they are too many."""
         ...
 
+    def notes(self, module: FederatedModule) -> list[str]:
+        """Say, in a line each, what the user should know of a finished run beside its numbers."""
+        ...
+
     def scores(self, module: FederatedModule, user: int) -> Tensor:
         """Score all items for a user of the data, ``(1, n_items)``.
 

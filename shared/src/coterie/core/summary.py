@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +22,7 @@ class Summary:
         up_bytes: bytes sent by all clients.
         down_bytes: bytes sent to all clients.
         seconds: wall time of training.
+        notes: what else the user should know, in a line each.
     """
 
     rounds: int
@@ -30,6 +31,7 @@ class Summary:
     up_bytes: int
     down_bytes: int
     seconds: float
+    notes: Sequence[str] = ()
 
 
 def versions() -> dict[str, str]:

@@ -63,6 +63,7 @@ def train(paper: Paper, settings: Any) -> Path:
         up_bytes=module.ledger.bytes("up"),
         down_bytes=module.ledger.bytes("down"),
         seconds=costs.seconds,
+        notes=experiment.notes(module),
     )
     clients = experiment.client_table(module)
     folder.write_summary(summary)

@@ -115,6 +115,10 @@ class Experiment:
         """Give none: the clients are users, hundreds of them."""
         return []
 
+    def notes(self, module: FederatedModule) -> list[str]:
+        """Nothing beside the numbers."""
+        return []
+
     def scores(self, module: FederatedModule, user: int) -> Tensor:
         """Score all items as the user's device does, ``(1, n_items)``."""
         return module.scores(user)

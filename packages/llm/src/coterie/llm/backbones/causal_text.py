@@ -78,6 +78,11 @@ class CausalText(Backbone):
         """The decoder layers, from the input up."""
         return self.model.model.layers
 
+    @property
+    def cut(self) -> int:
+        """How many histories so far lost their oldest items."""
+        return self.text.cut
+
     def use_layers(self, layers: Sequence[nn.Module]) -> None:
         """Run these layers in place of the present ones; their cache places are renumbered."""
         self.model.model.layers = nn.ModuleList(layers)

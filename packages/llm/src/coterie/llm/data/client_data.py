@@ -164,6 +164,7 @@ def build(
     span: int | None = None,
     min_history: int | None = None,
     shots: int | None = None,
+    valid_users: int | None = None,
     public_share: float = 0.2,
     held_out_share: float = 0.1,
     dim: int = 16,
@@ -181,6 +182,7 @@ def build(
         span: see there.
         min_history: see there.
         shots: training examples of all clients together; None for all.
+        valid_users: most users whom a client validates on; None for all.
         public_share: of the users with train items.
         held_out_share: of the public users with examples.
         dim: length of the matrix-factorisation vectors that are clustered.
@@ -202,11 +204,20 @@ def build(
         [part.take(torch.nonzero(client_of[part.user] == client).flatten()) for client in ids]
         for part in queries
     )
+    valid = [_some(part, valid_users, key.fold("valid users")) for part in valid]
     train = [examples.take(part[few]) for part, few in zip(of_client, kept, strict=True)]
     public = _public(examples, owner, client_of, held_out_share, key)
     return FederatedData(
         interactions, split, client_of, public, OrganisationData(ids, train, valid, test)
     )
+
+
+def _some(queries: Queries, most: int | None, key: Key) -> Queries:
+    """Draw users, each by a number of its own, so that a draw does not depend on who else is in."""
+    if most is None or len(queries) <= most:
+        return queries
+    drawn = torch.argsort(key.bits(queries.user), stable=True)[:most]
+    return queries.take(drawn.sort().values)
 
 
 def _share_out(
