@@ -26,6 +26,7 @@ from coterie.llm.backbones.network import network_of
 from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.backbones.recformer.model import RecformerModel
 from coterie.llm.export import answers, export_adapter, export_merged
+from coterie.llm.item_embeddings import EMBEDDINGS, read_items
 from coterie.llm.settings import ModelSettings, Settings, SplitSettings
 from coterie.llm.trained import TrainedRun
 
@@ -249,6 +250,57 @@ def test_what_reads_back_otherwise_is_not_exported(tmp_path, monkeypatch):
         export_adapter(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "a")
     assert torch.equal(Adapter(model.named_parameters()).row(), row)
     assert not list(tmp_path.iterdir())
+
+
+def frozen(rank=2):
+    """A RecFormer in stage 2: its items are embedded as they once were."""
+    model = make("recformer", rank=rank)
+    model.frozen_items = make("recformer", rank=rank, seed=1).catalogue()
+    model.prepare()
+    return model
+
+
+def test_items_frozen_in_stage_2_come_back(tmp_path):
+    model = frozen()
+    scores = model.scores(HISTORY)
+    assert not torch.allclose(scores, make("recformer").scores(HISTORY))
+    export_adapter(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "a")
+    assert torch.equal(model.scores(HISTORY), scores)
+    fresh = make("recformer", trained=False)
+    load_adapter(tmp_path / "a", fresh)
+    assert torch.equal(fresh.scores(HISTORY), scores)
+    (tmp_path / "a" / EMBEDDINGS).unlink()
+    load_adapter(tmp_path / "a", fresh)
+    assert not torch.allclose(fresh.scores(HISTORY), scores)
+    export_merged(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "m")
+    assert torch.equal(read_items(tmp_path / "m", model), model.frozen_items)
+    assert torch.equal(model.scores(HISTORY), scores)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda good: {"item_embeddings": good[:3]}, "of other items or another model"),
+        (lambda good: {"other": good}, "of other items or another model"),
+        (lambda good: {"item_embeddings": good / 0}, "not finite"),
+        (None, "damaged"),
+    ],
+)
+def test_frozen_items_that_do_not_fit_are_refused(change, message, tmp_path):
+    model = frozen()
+    export_adapter(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "a")
+    path = tmp_path / "a" / EMBEDDINGS
+    if change is None:
+        path.write_bytes(b"nothing")
+    else:
+        save_file(change(load_file(path)["item_embeddings"]), path)
+    fresh = make("recformer", trained=False)
+    before = fresh.scores(HISTORY)
+    with pytest.raises(UserError, match=message) as caught:
+        load_adapter(tmp_path / "a", fresh)
+    assert "\n" not in str(caught.value)
+    fresh.prepare()
+    assert torch.equal(fresh.scores(HISTORY), before)
 
 
 @pytest.fixture(scope="module")

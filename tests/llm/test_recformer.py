@@ -168,18 +168,19 @@ def test_learns_a_deterministic_next_item():
     assert backbone.scores(examples.history).argmax(1).tolist() == examples.target.tolist()
 
 
-def test_stage_2_keeps_the_catalogue_and_stage_1_does_not():
+def test_frozen_items_stay_and_others_are_embedded_anew():
     backbone = small().eval()
     backbone.add_lora(LoraSettings(rank=2), KEY)
     adapter = Adapter(backbone.named_parameters())
     assert {name.rsplit(".", 3)[1] for name in adapter.names} == {"lora_A", "lora_B"}
     assert adapter.size == 2 * 4 * 2 * (2 * 16)  # layers, targets, factors, rank x width
-    before = backbone.catalogue()
+    before, scores = backbone.catalogue(), backbone.scores(HISTORIES)
     adapter.load(KEY.fold("row").normal(adapter.size))
-    backbone.stage = 2
+    backbone.frozen_items = before
     backbone.prepare()
     assert backbone.catalogue() is before
-    backbone.stage = 1
+    assert not torch.allclose(backbone.scores(HISTORIES), scores)  # the history side moves
+    backbone.frozen_items = None
     backbone.prepare()
     assert not torch.allclose(backbone.catalogue(), before)
 

@@ -18,6 +18,7 @@ from coterie.core.errors import UserError
 from coterie.core.storage import write_json, writing
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.network import network_of
+from coterie.llm.item_embeddings import read_items, save_items
 
 WEIGHTS, CONFIG, ORIGIN = "adapter_model.safetensors", "adapter_config.json", "coterie.json"
 _PREFIX = "base_model.model."  # what peft puts before the names of the wrapped model
@@ -45,6 +46,7 @@ def save_adapter(backbone: Backbone, folder: Path, origin: Mapping[str, Any]) ->
     with writing(folder):
         config.save_pretrained(str(folder))
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    save_items(backbone, folder)
     write_json(folder / ORIGIN, {**origin, "base": base_digest(backbone)})
 
 
@@ -64,9 +66,11 @@ def load_adapter(folder: Path, backbone: Backbone) -> None:
     _check_scale(config, _config(backbone), folder)
     _check_shapes(tensors, own, folder / WEIGHTS)
     _check_base(folder, backbone)
+    items = read_items(folder, backbone)
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(tensors[name])
+    backbone.frozen_items = items
     backbone.prepare()
 
 

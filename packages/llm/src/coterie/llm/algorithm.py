@@ -40,6 +40,9 @@ class State:
         best_score: validation Recall@10 of ``best``.
         best_round: its round, from 1.
         middle: what the checkpoint holds of the server's layers, in a split model.
+        stage: of fine-tuning, from 1.
+        began: rounds done when it began.
+        best_stage: that of ``best``.
     """
 
     rows: Tensor
@@ -48,6 +51,30 @@ class State:
     best_score: float = -1.0
     best_round: int = 0
     middle: Any = None
+    stage: int = 1
+    began: int = 0
+    best_stage: int = 1
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the clients that answered brought in a round.
+
+    Attributes:
+        ids: ``(A,)`` their numbers.
+        rows: ``(A, d)`` adapters after local training.
+        changes: ``(A, d)`` what it changed in them.
+        losses: ``(A,)`` mean training losses L_c.
+        sizes: ``(A,)`` int64, numbers of examples |D_c|.
+        round: t, from 0.
+    """
+
+    ids: Tensor
+    rows: Tensor
+    changes: Tensor
+    losses: Tensor
+    sizes: Tensor
+    round: int
 
 
 class PPLR(Server[State]):
@@ -81,16 +108,21 @@ class PPLR(Server[State]):
 
     def round(self, state: State, cohort: Cohort, key: Key) -> State:
         """One communication round, then validation."""
+        self._restore(state)
+        if state.stage < self.stages and self._stage_over(state):
+            state = self._next_stage(state, cohort)
         selected = cohort.sample(self.settings.participation, key.fold("sample"))
         replies = self._train(state, selected)  # lines 4 to 9
         state = self._aggregate(state, replies, cohort)
         state = replace(state, round=state.round + 1)
+        if self.stages > 1:
+            cohort.journal.scalar("fed/stage", state.stage)
         return self._checkpointed(self._validate(state, cohort))
 
     def test(self, state: State, cohort: Cohort) -> None:
         """Test the best round on all clients."""
         self._restore(state)
-        self._measure(state.best, cohort, "test")
+        self._measure(state.best, cohort, "test", state.best_stage)
 
     def end_block(self, state: State, cohort: Cohort, key: Key) -> State:
         """Test the best round."""
@@ -104,14 +136,37 @@ class PPLR(Server[State]):
         return state.best[client : client + 1, : self.held]
 
     def stop(self, state: State, history: Sequence[dict[str, float]]) -> Decision:
-        """End after T rounds or ``patience`` rounds without a better validation."""
-        waited = state.round - state.best_round
-        done = state.round >= self.settings.rounds or waited >= self.settings.patience
-        return "block" if done else "go"
+        """End after T rounds or ``patience`` rounds without a better validation, in each stage."""
+        last = state.stage >= self.stages
+        return "block" if last and self._stage_over(state) else "go"
+
+    @property
+    def stages(self) -> int:
+        """Stages of fine-tuning."""
+        return self.settings.train.stages or 1
+
+    def _stage_over(self, state: State) -> bool:
+        """Whether the stage has had its rounds, or waited in vain for a better one."""
+        chosen, first = self.settings, state.stage == 1
+        patience = chosen.patience if first else chosen.train.patience_frozen
+        waited = state.round - max(state.best_round, state.began)
+        return waited >= patience or state.round - state.began >= chosen.rounds
+
+    def _next_stage(self, state: State, cohort: Cohort) -> State:
+        """Go back to the best adapters; every client embeds the items with its own, for good."""
+        held, last = state.best[:, : self.held], state.round - 1
+        if self.halves is not None and state.best_round < state.round:
+            # The last round is committed again, with other rows.
+            self.halves.rounds.begin(last)
+            ids = range(self.n_clients)
+            self.halves.rounds.commit(last, state.best[:, self.held :], list(ids))
+        rows = [Adapters(held[c : c + 1], state.round) for c in cohort.ids.tolist()]
+        cohort.ask("freeze", PerClient(rows))
+        self._count_crossed(cohort, "freeze")
+        return replace(state, rows=state.best, stage=state.stage + 1, began=state.round)
 
     def _train(self, state: State, cohort: Cohort) -> Replies:
         """Let clients train their adapters; those that fail keep the ones they have."""
-        self._restore(state)
         if self.halves is not None:
             self.halves.rounds.begin(state.round)
             if not state.round:
@@ -126,46 +181,41 @@ class PPLR(Server[State]):
         """Mix the trained adapters, each client in its own way (lines 11 to 16)."""
         rows, ids = state.rows.clone(), replies.ids
         if ids.numel():  # somebody answered
-            rows[ids] = self._mixed(state, replies, cohort)
+            trained = self._trained(state, replies)
+            self._report_training(cohort, trained)
+            rows[ids] = mix(trained.rows, self._weights(trained, cohort))  # from one snapshot
         if self.halves is not None:
             self.halves.rounds.commit(state.round, rows[ids, self.held :], ids.tolist())
         return replace(state, rows=rows)
 
-    def _mixed(self, state: State, replies: Replies, cohort: Cohort) -> Tensor:
-        trained, losses, sizes = (
+    def _trained(self, state: State, replies: Replies) -> Trained:
+        """Put together what the clients sent and, of a split model, what the middle trained."""
+        ids = replies.ids
+        rows, losses, sizes = (
             torch.cat([getattr(up, name) for up in replies.up])
             for name in ("row", "loss", "examples")
         )
         if self.halves is not None:
-            middle = self.halves.rounds.trained(replies.ids.tolist())
-            trained = torch.cat([trained, middle.to(trained)], dim=1)
-        self._report_training(cohort, replies.ids, losses, sizes)
-        changes = trained - state.rows[replies.ids]
-        weights = self._weights(trained, changes, losses, sizes, state.round, replies.ids, cohort)
-        return mix(trained, weights)  # lines 14 to 16, from one snapshot
+            middle = self.halves.rounds.trained(ids.tolist())
+            rows = torch.cat([rows, middle.to(rows)], dim=1)
+        return Trained(ids, rows, rows - state.rows[ids], losses, sizes, state.round)
 
-    def _weights(
-        self,
-        trained: Tensor,
-        changes: Tensor,
-        losses: Tensor,
-        sizes: Tensor,
-        round: int,
-        ids: Tensor,
-        cohort: Cohort,
-    ) -> Tensor:
-        """Aggregation weights of every client, ``(K, K)``, rows sum to 1."""
+    def _weights(self, trained: Trained, cohort: Cohort) -> Tensor:
+        """Aggregation weights of every client, ``(A, A)``, rows sum to 1."""
         method, how = self.settings.method, self.settings.mixing
-        everybody = torch.ones(len(ids), len(ids))
+        losses, sizes = trained.losses, trained.sizes
+        everybody = torch.ones(len(sizes), len(sizes))
         if method == "local":
-            return torch.eye(len(ids))
+            return torch.eye(len(sizes))
         if method in ("fedavg", "fedprox", "central"):
             return row_normalised(everybody, sizes)
-        compared = changes if how.similarity_on == "updates" else trained
+        compared = trained.changes if how.similarity_on == "updates" else trained.rows
         s = attention(compared, how.similarity or "shifted")  # line 12, Eq. 2 and 3
         p = softened_losses(losses.where(sizes > 0, -torch.inf), how.tau)
-        w = warm_up(p, round, how.alpha, how.beta, how.exponent or "paper")  # line 13, Eq. 4
-        self._report_mixing(cohort, ids, s, p, w)
+        w = warm_up(
+            p, trained.round, how.alpha, how.beta, how.exponent or "paper"
+        )  # line 13, Eq. 4
+        self._report_mixing(cohort, trained.ids, s, p, w)
         if method == "pplr-heating":
             s = everybody
         if method == "pplr-attention":
@@ -174,17 +224,18 @@ class PPLR(Server[State]):
         return row_normalised(weights, sizes if how.size_weighted else None)
 
     def _validate(self, state: State, cohort: Cohort) -> State:
-        score = self._measure(state.rows, cohort, "valid")
+        score = self._measure(state.rows, cohort, "valid", state.stage)
         if score > state.best_score:
             if self.halves is not None:
                 self.halves.rounds.keep_best()
-            return replace(state, best=state.rows, best_score=score, best_round=state.round)
+            state = replace(state, best=state.rows, best_stage=state.stage)
+            return replace(state, best_score=score, best_round=state.round)
         return state
 
-    def _measure(self, rows: Tensor, cohort: Cohort, split: Split) -> float:
+    def _measure(self, rows: Tensor, cohort: Cohort, split: Split, stage: int) -> float:
         """Enter the quality on all clients into the journal; return the overall Recall@10."""
         held = rows[:, : self.held]
-        asked = [Candidate(held[c : c + 1], split) for c in cohort.ids.tolist()]
+        asked = [Candidate(held[c : c + 1], split, stage) for c in cohort.ids.tolist()]
         replies = cohort.ask("evaluate", PerClient(asked))
         self._count_crossed(cohort, "evaluate")
         if not replies.ids.numel():
@@ -221,10 +272,11 @@ class PPLR(Server[State]):
         ):
             cohort.ledger.crossed(step, way, field, messages, size)
 
-    def _report_training(self, cohort: Cohort, ids: Tensor, losses: Tensor, sizes: Tensor) -> None:
-        cohort.journal.scalar("fed/clients", ids.numel())
-        cohort.journal.scalar("fed/loss", _weighted_mean(losses.double(), sizes))
-        cohort.journal.per_client("fed/loss", ids, losses)
+    def _report_training(self, cohort: Cohort, trained: Trained) -> None:
+        journal, losses = cohort.journal, trained.losses
+        journal.scalar("fed/clients", trained.ids.numel())
+        journal.scalar("fed/loss", _weighted_mean(losses.double(), trained.sizes))
+        journal.per_client("fed/loss", trained.ids, losses)
 
     def _report_mixing(self, cohort: Cohort, ids: Tensor, s: Tensor, p: Tensor, w: Tensor) -> None:
         """Show what the strategy does: s to the peers on average, p and w of every client."""

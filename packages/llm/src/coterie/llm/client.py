@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,6 +64,19 @@ class Organisation(Client[Workshop]):
             return TrainedAdapter(row, loss, torch.tensor([len(data.train[0])])), mine
 
     @step
+    def freeze(
+        self, down: Adapters, mine: Workshop, data: OrganisationData, key: Key
+    ) -> tuple[None, Workshop]:
+        """Begin stage 2: embed all items with the adapter received, and keep that for good."""
+        try:
+            with self._session(data, training=False):
+                self.load(down.row)
+                catalogue = self.backbone.catalogue()
+        except Diverged:
+            catalogue = torch.full((1, 1), torch.nan)
+        return None, replace(self.enrol(data, key), catalogue=catalogue[None])
+
+    @step
     def evaluate(
         self, down: Candidate, mine: Workshop, data: OrganisationData, key: Key
     ) -> tuple[RankingReport, None]:
@@ -71,29 +85,38 @@ class Organisation(Client[Workshop]):
         queries = data.test[0] if testing else data.valid[0]
         try:
             with self._session(data, training=False, which="best" if testing else "current"):
-                self.load(down.row)
+                self.load(down.row, mine.catalogue if down.stage > 1 else None)
                 values = measure_users(lambda part: self.backbone.scores(part.history), queries)
         except Diverged:
             values = {name: torch.full((len(queries),), torch.inf).double() for name in MEASURES}
         means = {name.replace("@", ""): value.mean()[None] for name, value in values.items()}
         return RankingReport(**means, users=torch.tensor([len(queries)])), None
 
-    def score(self, client: int, row: Tensor, history: Ragged) -> Tensor:
+    def score(
+        self, client: int, row: Tensor, history: Ragged, catalogue: Tensor | None = None
+    ) -> Tensor:
         """Score all items after each history with a client's best adapter, ``(n, n_items)``.
 
         Args:
             client: its number.
             row: ``(1, d)`` the parts that the client holds.
             history: n rows of item numbers.
+            catalogue: as in `load`.
         """
         with self._open(client, training=False, which="best"):
-            self.load(row)
+            self.load(row, catalogue)
             return self.backbone.scores(history)
 
-    def load(self, row: Tensor) -> None:
-        """Make the backbone that of a client, ready to score; ``row`` is ``(1, d)``."""
+    def load(self, row: Tensor, catalogue: Tensor | None = None) -> None:
+        """Make the backbone that of a client, ready to score.
+
+        Args:
+            row: ``(1, d)``.
+            catalogue: ``(1, n_items, h)``, the item embeddings that it keeps in stage 2.
+        """
         self.adapter.load(row[0])
         self.backbone.eval()
+        self.backbone.frozen_items = None if catalogue is None else catalogue[0]
         self.backbone.prepare()
 
     def _trained(
@@ -104,7 +127,7 @@ class Organisation(Client[Workshop]):
         row, losses = {"row": down.row}, []
         state = mine.optimizer or self.optimizer.begin(row)
         with self._session(data, training=True, key=own.fold("middle")):
-            self.load(down.row)
+            self.load(down.row, mine.catalogue)
             self.backbone.train()
             for number, batch in enumerate(self._batches(examples, own)):
                 self.adapter.load(row["row"][0])
@@ -119,7 +142,7 @@ class Organisation(Client[Workshop]):
                 losses.append(float(loss.detach()) * len(batch))
         mean = sum(losses) / (len(examples) * train.epochs) if len(examples) else 0.0
         up = TrainedAdapter(row["row"], torch.tensor([mean]), torch.tensor([len(examples)]))
-        return up, Workshop(state if train.keep_optimizer else None)
+        return up, replace(mine, optimizer=state if train.keep_optimizer else None)
 
     def _session(
         self, data: OrganisationData, *, training: bool, which: Which = "current", key: Any = None

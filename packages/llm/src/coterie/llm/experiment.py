@@ -33,6 +33,7 @@ from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, OrganisationData, build
 from coterie.llm.data.examples import Examples
 from coterie.llm.data.sequences import newest
+from coterie.llm.messages import Workshop
 from coterie.llm.quality import MEASURES, measure_users
 from coterie.llm.readings import resolve
 from coterie.llm.settings import Settings
@@ -118,7 +119,7 @@ class Experiment:
             client=client,
             blocks=[self.clients],
             seed=settings.seed,
-            rounds=settings.rounds,
+            rounds=settings.rounds * (settings.train.stages or 1),
             middleware=middleware(settings.privacy),
             monitor="eval/recall@10",
             client_columns=CLIENT_COLUMNS,
@@ -209,7 +210,7 @@ class Experiment:
         assert isinstance(organisation, Organisation)
         assert isinstance(server, PPLR)
         row = server.served(module.server_state, client)
-        return organisation.score(client, row, history)
+        return organisation.score(client, row, history, frozen_items(module, client))
 
     def _halves(self) -> Halves | None:
         if self.settings.split.k is None:
@@ -217,6 +218,14 @@ class Experiment:
         from coterie.llm.split.halves import split_backbone  # grpc and transformers are heavy
 
         return split_backbone(self.backbone, self.settings)
+
+
+def frozen_items(module: FederatedModule, client: int) -> Tensor | None:
+    """Give the item embeddings that a client keeps, ``(1, n_items, h)``; None in stage 1."""
+    if module.server_state.best_stage == 1:
+        return None
+    mine: Workshop = module.store.take(torch.tensor([client]))
+    return mine.catalogue
 
 
 def _pooled(parts: Sequence[Examples]) -> Examples:

@@ -22,6 +22,7 @@ from coterie.llm.adapter_files import ORIGIN, has_lora, load_adapter, save_adapt
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.network import network_name, network_of
 from coterie.llm.data.examples import Examples
+from coterie.llm.item_embeddings import save_items
 
 ITEMS = "items.csv"
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-5}  # of W + BA; coarser formats below
@@ -52,14 +53,16 @@ def export_adapter(
         _write_items(items, temporary)
         before, adapter = answers(backbone, examples), Adapter(backbone.named_parameters())
         scored = backbone.scores(examples.history)
-        row = adapter.row()
-        adapter.load(torch.zeros_like(row))  # so that nothing but the file can bring it back
+        row, frozen = adapter.row(), backbone.frozen_items
+        adapter.load(torch.zeros_like(row))  # so that nothing but the files can bring it back
+        backbone.frozen_items = None
         try:
             load_adapter(temporary, backbone)
             same = torch.equal(answers(backbone, examples), before)
             same &= torch.equal(backbone.scores(examples.history), scored)
         finally:
             adapter.load(row)
+            backbone.frozen_items = frozen
             backbone.prepare()
         if not same:
             raise UserError("the adapter read back does not give the same scores: not exported")
@@ -92,6 +95,7 @@ def export_merged(
             network_of(backbone).save_pretrained(str(temporary), state_dict=merged_state(backbone))
             if (tokenizer := _tokenizer(backbone)) is not None:
                 tokenizer.save_pretrained(str(temporary))
+        save_items(backbone, temporary)
         _write_items(items, temporary)
         write_json(temporary / ORIGIN, dict(origin))
         before = answers(backbone, examples)

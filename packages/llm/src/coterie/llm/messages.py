@@ -33,10 +33,12 @@ class Candidate(Down):
     Attributes:
         row: ``(1, d)`` the parts that the client holds.
         split: on which part of the data.
+        stage: of fine-tuning; in the second, against the item embeddings that the client keeps.
     """
 
     row: Tensor
     split: Split = "valid"
+    stage: int = 1
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,12 @@ class TrainedAdapter(Up):
     row: Tensor = leaves(  # (1, d)
         "trained parameters of the layers the client holds, R_1..R_k and R_N",
         reveals=Reveals.PARAMETERS,
-        depends_on={"optimizer"},
+        depends_on={"optimizer", "catalogue"},
     )
     loss: Tensor = leaves(  # (1,)
-        "mean training loss L_c", reveals=Reveals.MEASUREMENT, depends_on={"optimizer"}
+        "mean training loss L_c",
+        reveals=Reveals.MEASUREMENT,
+        depends_on={"optimizer", "catalogue"},
     )
     examples: Tensor = leaves(  # (1,) int64
         "number of training examples |D_c|", reveals=Reveals.STEPS
@@ -60,10 +64,18 @@ class TrainedAdapter(Up):
 class RankingReport(Report):
     """Quality of a client's recommendations, mean over its users; NaN without one to measure."""
 
-    recall10: Tensor = leaves("Recall@10", reveals=Reveals.MEASUREMENT)  # (1,) float64
-    recall20: Tensor = leaves("Recall@20", reveals=Reveals.MEASUREMENT)  # (1,) float64
-    ndcg10: Tensor = leaves("NDCG@10", reveals=Reveals.MEASUREMENT)  # (1,) float64
-    ndcg20: Tensor = leaves("NDCG@20", reveals=Reveals.MEASUREMENT)  # (1,) float64
+    recall10: Tensor = leaves(  # (1,) float64
+        "Recall@10", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
+    )
+    recall20: Tensor = leaves(  # (1,) float64
+        "Recall@20", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
+    )
+    ndcg10: Tensor = leaves(  # (1,) float64
+        "NDCG@10", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
+    )
+    ndcg20: Tensor = leaves(  # (1,) float64
+        "NDCG@20", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
+    )
     users: Tensor = leaves("number of users measured", reveals=Reveals.STEPS)  # (1,) int64
 
 
@@ -73,6 +85,8 @@ class Workshop(Private):
 
     Attributes:
         optimizer: state of its optimizer, or None where it starts anew in every round.
+        catalogue: ``(1, n_items, h)`` item embeddings, frozen since stage 2 began; None in stage 1.
     """
 
     optimizer: RowState | None
+    catalogue: Tensor | None = None

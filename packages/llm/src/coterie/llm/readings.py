@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coterie.llm.settings import Settings
+from coterie.core.errors import UserError
+from coterie.llm.settings import Settings, TrainSettings
 
 FULLY_TRAINED = ("tiny-item", "recformer")
+STAGES = {"recformer": 2}  # of fine-tuning; 1 for the others
 
 
 def choices(settings: Settings) -> dict[str, Any]:
@@ -31,7 +33,10 @@ def choices(settings: Settings) -> dict[str, Any]:
 def resolve(settings: Settings) -> Settings:
     """Fill every open choice (None) with that of the reading; a choice the user made stays.
 
-    What a backbone trains by default is filled in too.
+    What a backbone trains by default, and in how many stages, is filled in too.
+
+    Raises:
+        UserError: the backbone, or a split of it, cannot be fine-tuned in that many stages.
 
     Example:
         >>> resolve(Settings(reading="literal")).mixing.similarity
@@ -40,6 +45,21 @@ def resolve(settings: Settings) -> Settings:
     if settings.model.trained is None:
         trained: Any = "all" if settings.model.name in FULLY_TRAINED else "lora"
         settings = replace(settings, model=replace(settings.model, trained=trained))
+    settings = replace(settings, train=_staged(settings))
     mixing = settings.mixing
     open_ones = {n: v for n, v in choices(settings).items() if getattr(mixing, n) is None}
     return replace(settings, mixing=replace(mixing, **open_ones))
+
+
+def _staged(settings: Settings) -> TrainSettings:
+    train, name = settings.train, settings.model.name
+    most = STAGES.get(name, 1)
+    stages = most if train.stages is None else train.stages
+    if stages > most:
+        raise UserError(f"'train.stages' is {stages}, but fine-tuning of {name} has {most}")
+    if stages > 1 and train.keep_optimizer and settings.split.k is not None:
+        raise UserError(
+            "'train.keep_optimizer' does not go with the second stage of a split model: the "
+            "server's layers cannot start their optimizer anew; choose --train.stages 1"
+        )
+    return replace(train, stages=stages)

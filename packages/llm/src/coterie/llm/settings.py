@@ -93,6 +93,11 @@ class TrainSettings:
     """Learning rate of Adam."""
     keep_optimizer: bool = False
     """Go on with the optimizer's moments of the client's last round; the public code does not."""
+    stages: int | None = None
+    """Stages of fine-tuning; default: 2 for recformer, else 1. The first embeds the items anew in
+    every round; the second goes on from its best round, with the item embeddings of that frozen."""
+    patience_frozen: int = 3
+    """Rounds of the second stage without a better validation before a run ends (public code)."""
     mu: float = 0.01
     """μ of FedProx: pull μ/2 ‖R_c - R‖² towards the adapter received; other methods have none."""
 
@@ -100,6 +105,8 @@ class TrainSettings:
         at_least("train.epochs", self.epochs, 1)
         at_least("train.batch_size", self.batch_size, 1)
         between("train.lr", self.lr, 0, float("inf"))
+        at_least("train.stages", self.stages, 1)
+        at_least("train.patience_frozen", self.patience_frozen, 1)
         at_least("train.mu", self.mu, 0)
 
 
@@ -204,9 +211,10 @@ class Settings:
     seed: int = 0
     """Seed of everything random."""
     rounds: int = 20
-    """Most communication rounds T."""
+    """Most communication rounds T; of each stage, where train.stages is 2 (public code)."""
     patience: int = 5
-    """Rounds without a better validation Recall@10 before a run ends (public code)."""
+    """Rounds without a better validation Recall@10 before a run, or its first stage, ends (public
+    code)."""
     participation: float = 1.0
     """Share of the clients drawn in each round."""
     model: ModelSettings = field(default_factory=ModelSettings)

@@ -17,7 +17,7 @@ from coterie.llm.algorithm import PPLR, State
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.client import Organisation
 from coterie.llm.data.examples import Examples
-from coterie.llm.experiment import Experiment
+from coterie.llm.experiment import Experiment, frozen_items
 from coterie.llm.settings import Settings, SplitSettings
 
 
@@ -55,6 +55,7 @@ class TrainedRun:
             raise UserError(f"{path} is a run of {settings.method}, which has no language model")
         self.experiment: Experiment = experiment
         self._client, self._state, self._start = client, state, server.start
+        self._module = module
         self._k = settings.split.k
 
     @property
@@ -73,12 +74,12 @@ class TrainedRun:
         return self._client.backbone
 
     def backbone(self, client: int) -> Backbone:
-        """Give the shared backbone with the adapter of a client in it.
+        """Give the shared backbone with the adapter of a client, and its frozen items, in it.
 
         Raises:
             UserError: there is no such client.
         """
-        self._client.load(self.row(client)[None])
+        self._client.load(self.row(client)[None], frozen_items(self._module, client))
         return self._client.backbone
 
     def row(self, client: int) -> Tensor:

@@ -19,10 +19,13 @@ class Backbone(nn.Module, ABC):
     Attributes:
         n_items: number of items that can be recommended.
         hidden: width h of what passes from layer to layer.
+        frozen_items: ``(n_items, h)`` item embeddings of the second stage of fine-tuning, see
+            `catalogue`; None where the network as it is embeds the items.
     """
 
     n_items: int
     hidden: int
+    frozen_items: Tensor | None = None
 
     @property
     @abstractmethod
@@ -51,6 +54,10 @@ class Backbone(nn.Module, ABC):
     def add_lora(self, settings: LoraSettings, key: Key) -> None:
         """Add LoRA and freeze everything else; without it, all parameters are trained."""
         raise NotImplementedError(f"{type(self).__name__} takes no LoRA")
+
+    def catalogue(self) -> Tensor:
+        """Embeddings of all items, ``(n_items, h)``, that the second stage keeps as they are."""
+        raise NotImplementedError(f"fine-tuning of {type(self).__name__} has one stage")
 
     def prepare(self) -> None:
         """Recompute what depends on the trainable parameters before scoring. Default: nothing."""

@@ -41,6 +41,8 @@ def run(argv: Sequence[str]) -> None:
     exact = "bit for bit" if not found["difference"] else f"to {found['difference']:.1e}"
     say(f"Saved the {what} of client {given.client}, round {found['round']}, in {found['folder']}")
     say(f"Read back, it answers as before, {exact}.")
+    if found["items"]:
+        say(f"Its items are scored by their embeddings in {found['items']}, frozen in stage 2.")
 
 
 def _export(run: Path, client: int, to: Path, merged: bool) -> dict[str, object]:
@@ -48,6 +50,7 @@ def _export(run: Path, client: int, to: Path, merged: bool) -> dict[str, object]
     from transformers.utils import logging
 
     from coterie.llm.export import export_adapter, export_merged
+    from coterie.llm.item_embeddings import EMBEDDINGS
     from coterie.llm.trained import TrainedRun
 
     logging.disable_progress_bar()
@@ -60,4 +63,6 @@ def _export(run: Path, client: int, to: Path, merged: bool) -> dict[str, object]
         difference = export_merged(backbone, examples, items, origin, to)
     else:
         export_adapter(backbone, examples, items, origin, to)
-    return {**origin, "folder": str(to), "merged": merged, "difference": difference}
+    frozen = None if backbone.frozen_items is None else EMBEDDINGS
+    what = {"merged": merged, "difference": difference, "items": frozen}
+    return {**origin, "folder": str(to), **what}

@@ -27,22 +27,19 @@ class RecFormer(Backbone):
     """Score items by the cosine of a history's and an item's embedding, divided by 0.05.
 
     Training is a softmax over all items against a catalogue of item embeddings that gives no
-    gradient (section 2.4). In stage 1 `prepare` embeds the catalogue anew; in stage 2 it stays.
+    gradient (section 2.4). In stage 1 `prepare` embeds the catalogue anew; in stage 2 it is given,
+    as `frozen_items`.
 
     Args:
         model: the network.
         items: writes histories.
         temperature: divides the cosine.
-
-    Attributes:
-        stage: 1 or 2.
     """
 
     def __init__(self, model: RecformerModel, items: ItemTokens, temperature: float = 0.05) -> None:
         super().__init__()
         self.model, self.items, self.temperature = model, items, temperature
         self.n_items, self.hidden = len(items.items), int(model.config.hidden_size)
-        self.stage = 1
         self._catalogue: Tensor | None = None
         self._targets = torch.zeros(self.n_items, dtype=torch.int64)  # seen in pre-training
         # Items of equal text share an embedding: each distinct text is embedded once.
@@ -71,9 +68,8 @@ class RecFormer(Backbone):
         add_lora(self.model, settings, settings.targets or _TARGETS, key)
 
     def prepare(self) -> None:
-        """Embed the catalogue anew; in stage 2 only if there is none yet."""
-        if self.stage == 1:
-            self._catalogue = None
+        """Embed the catalogue anew, or take the one that is frozen."""
+        self._catalogue = self.frozen_items
         self.catalogue()
 
     def catalogue(self) -> Tensor:

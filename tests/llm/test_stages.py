@@ -1,0 +1,257 @@
+"""The two stages of fine-tuning a RecFormer: item embeddings anew in every round, then frozen."""
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.llm.every_backbone import make
+from tests.llm.organisations import organisations, settings
+
+from coterie.core.cli.main import main
+from coterie.core.errors import UserError
+from coterie.core.federation import Federation
+from coterie.core.papers import find_paper
+from coterie.core.privacy.check import assert_non_interference
+from coterie.core.rounds import FederatedModule
+from coterie.core.seeding import Key
+from coterie.core.serving import open_run
+from coterie.core.settings import LoggerSettings, RunSettings
+from coterie.core.training import train
+from coterie.llm.adapter_files import load_adapter
+from coterie.llm.algorithm import PPLR
+from coterie.llm.backbones.pretrain_settings import PretrainSettings
+from coterie.llm.client import Organisation
+from coterie.llm.data.sequences import newest
+from coterie.llm.experiment import frozen_items
+from coterie.llm.messages import Adapters
+from coterie.llm.quality import measure_users
+from coterie.llm.readings import resolve
+from coterie.llm.settings import (
+    FederatedDataSettings,
+    ModelSettings,
+    Settings,
+    SplitSettings,
+    TrainSettings,
+)
+from coterie.llm.split.halves import split_backbone
+from coterie.llm.trained import TrainedRun
+
+# All twelve items but the history are within the first ten, so Recall@10 is 1 in every round: the
+# first round is the best, and patience decides when a stage ends.
+PATIENCE = {"rounds": 9, "patience": 2, "train": {"lr": 0.02, "patience_frozen": 3}}
+
+
+def data():
+    return organisations(sizes=(5, 3, 4), users=(2, 1, 1))
+
+
+def module(k=None, dtype=torch.float64, **more):
+    chosen = settings(
+        model=ModelSettings(name="recformer"), split=SplitSettings(k=k), **(PATIENCE | more)
+    )
+    model = make("recformer", rank=None).to(dtype)
+    halves = split_backbone(model, chosen)
+    client = Organisation(chosen, model, halves.channel if halves else None)
+    return FederatedModule(
+        Federation(
+            server=PPLR(chosen, 3, client.adapter.row(), halves),
+            client=client,
+            blocks=[data()],
+            seed=5,
+            rounds=18,
+            monitor="eval/recall@10",
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def ended():
+    """A whole run and a split one, each with its states after the rounds."""
+    return {k: (one := module(k), run(one)) for k in (None, 1)}
+
+
+def run(one, rounds=99):
+    """Advance; give the server's states after the rounds."""
+    found = []
+    while not one.finished and len(found) < rounds:
+        one.advance()
+        found.append(one.server_state)
+    return found
+
+
+def catalogues(one):
+    return [one.store.take(torch.tensor([client])).catalogue for client in range(3)]
+
+
+def expected_catalogue(row):
+    model = make("recformer", rank=None).double()
+    client = Organisation(settings(), model)
+    client.load(row[None])
+    return model.catalogue()
+
+
+def test_stage_2_goes_on_from_the_best_round_with_frozen_items():
+    one = module()
+    first = run(one, 3)
+    assert [state.stage for state in first] == [1, 1, 1]
+    assert catalogues(one) == [None] * 3
+    assert not torch.equal(first[2].rows, first[0].rows)
+    kept, stages = [], [1.0] * 3
+    while not one.finished:
+        before = one.server_state
+        one.advance()
+        kept.append(catalogues(one))
+        stages.append(one.journal.scalars["fed/stage"])
+        assert not torch.equal(one.server_state.rows, before.rows)
+    assert stages == [1, 1, 1, 2, 2, 2]  # the patience of stage 2 counts from its beginning
+    assert one.server_state.began == 3
+    for client in range(3):
+        torch.testing.assert_close(
+            kept[0][client][0], expected_catalogue(first[0].rows[client]), rtol=0, atol=0
+        )
+        assert all(torch.equal(later[client], kept[0][client]) for later in kept)
+    assert not torch.equal(kept[0][0], kept[0][1])
+
+
+def test_the_first_round_of_stage_2_trains_from_the_best_rows(ended):
+    one, first = ended[None]
+    again = module(train=PATIENCE["train"] | {"stages": 1})
+    again.server_state = replace(first[2], rows=first[0].rows, best_round=3)
+    again.block, again.block_open, again.block_round = 0, True, 3
+    again.store = one.store  # with the items frozen
+    again.advance()
+    assert torch.equal(again.server_state.rows, first[3].rows)
+    assert not torch.equal(first[0].rows, first[2].rows)
+
+
+def test_one_stage_ends_by_the_patience_of_the_first():
+    one = module(train=PATIENCE["train"] | {"stages": 1})
+    assert len(run(one)) == 3
+    assert catalogues(one) == [None] * 3
+    assert "fed/stage" not in one.journal.scalars
+
+
+def test_the_rounds_of_stage_1_can_be_used_up():
+    one = module(rounds=1)
+    assert [state.stage for state in run(one)] == [1, 2]
+    assert one.results["test/best_round"] == 1
+
+
+@pytest.mark.parametrize(("after", "k"), [(3, None), (4, None), (3, 1), (5, 1)])
+def test_a_run_resumed_in_stage_2_ends_as_one_that_was_not(after, k, ended):
+    whole, states = ended[k]
+    half = module(k)
+    run(half, after)
+    checkpoint, file = {}, io.BytesIO()
+    half.on_save_checkpoint(checkpoint)
+    torch.save(checkpoint, file)
+    file.seek(0)
+    later = module(k)
+    later.on_load_checkpoint(torch.load(file, weights_only=False))
+    assert torch.equal(run(later)[-1].rows, states[-1].rows)
+    assert later.results == whole.results
+    assert all(map(torch.equal, catalogues(later), catalogues(whole)))
+
+
+def test_a_split_run_goes_through_both_stages_as_the_whole_one(ended):
+    (whole, states), (split, halves) = ended[None], ended[1]
+    assert len(states) == len(halves) == 6
+    for mine, theirs in zip(catalogues(whole), catalogues(split), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    torch.testing.assert_close(states[-1].rows.sum(1), halves[-1].rows.sum(1))
+    middle, held = split.federation.server.halves.rounds, split.federation.server.held
+    for client in range(3):
+        assert torch.equal(middle.row(client, "best").double(), halves[0].rows[client, held:])
+        assert torch.equal(middle.row(client).double(), halves[-1].rows[client, held:])
+
+
+def best_in_stage(stage, k=None):
+    """A finished run whose best round is of that stage."""
+    one = module(k)
+    run(one, 3)
+    if stage == 2:
+        one.server_state = replace(one.server_state, best_score=-1.0)
+    run(one)
+    assert one.server_state.best_stage == stage
+    return one
+
+
+@pytest.mark.parametrize("k", [None, 1])
+@pytest.mark.parametrize("stage", [1, 2])
+def test_what_is_served_scores_as_the_test_did(stage, k):
+    one = best_in_stage(stage, k)
+    client, server, state = one.federation.client, one.federation.server, one.server_state
+    for number, queries in enumerate(data().test):
+        items = frozen_items(one, number)
+        assert (items is not None) == (stage == 2)
+        row = server.served(state, number)
+        values = measure_users(
+            lambda part, n=number, r=row, i=items: client.score(n, r, part.history, i), queries
+        )
+        tested = one.client_results["test/ndcg@10"][1][number]
+        assert float(values["ndcg@10"].mean()) == float(tested)
+    assert one.retest()["test/ndcg@10"] == one.results["test/ndcg@10"]
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """A short run on the sample whose best round is of stage 2."""
+    real = PPLR._next_stage
+
+    def from_nothing(self, state, cohort):
+        return replace(real(self, state, cohort), best_score=-1.0)
+
+    monkeypatch.setattr(PPLR, "_next_stage", from_nothing)
+    chosen = Settings(
+        rounds=1,
+        model=ModelSettings("recformer", trained="lora", layers=1, width=16, context=32),
+        data=FederatedDataSettings(shots=60, max_history=3, span=3),
+        pretrain=PretrainSettings(steps=3),
+        logger=LoggerSettings(wandb="off"),
+        run=RunSettings(out=str(tmp_path), name="a", progress=False),
+    )
+    train(find_paper("pplr"), chosen)
+    return tmp_path / "pplr" / "a"
+
+
+def test_a_saved_run_scores_and_exports_as_it_was_tested(saved, tmp_path):
+    experiment, one = open_run(saved)
+    assert one.server_state.best_stage == 2
+    results = json.loads((saved / "summary.json").read_text())["metrics"]
+    assert one.retest()["test/ndcg@20"] == results["test/ndcg@20"]
+    user = int((experiment.data.client_of == 1).nonzero()[0])
+    scores = experiment.scores(one, user)
+    history = newest(experiment.data.split.before_test().take(torch.tensor([user])), 3)
+    client, row = one.federation.client, one.server_state.best[1:2]
+    assert torch.equal(client.score(1, row, history, catalogues(one)[1]), scores)
+    assert not torch.equal(client.score(1, row, history), scores)
+    trained = TrainedRun(saved)
+    assert torch.equal(trained.backbone(1).scores(history), scores)
+    argv = ["llm", "export", "--run", str(saved), "--client", "1", "--to", str(tmp_path / "e")]
+    assert main(argv) == 0
+    fresh = trained.start()
+    load_adapter(tmp_path / "e", fresh)
+    assert torch.equal(fresh.scores(history), scores)
+
+
+def test_item_embeddings_never_leave(ended):
+    one, states = ended[None]
+    rows = [row for row in one.ledger.rows() if row["step"] == "freeze"]
+    assert {row["direction"] for row in rows} == {"down"}
+    mine, client = one.store.take(torch.tensor([1])), one.federation.client
+    alone = data().take(torch.tensor([1]))
+    down = Adapters(states[-1].rows[1:2])
+    assert_non_interference(client, "update", down, mine, alone, Key.from_seed(1).fold(alone.ids))
+
+
+def test_stages_that_a_backbone_has_not_are_refused():
+    with pytest.raises(UserError, match=r"'train\.stages' is 2, but fine-tuning of tiny-item"):
+        resolve(Settings(train=TrainSettings(stages=2)))
+    assert resolve(Settings()).train.stages == 1
+    recformer = Settings(model=ModelSettings(name="recformer"))
+    assert resolve(recformer).train.stages == 2
+    kept = replace(recformer, train=TrainSettings(keep_optimizer=True), split=SplitSettings(k=1))
+    with pytest.raises(UserError, match=r"choose --train\.stages 1"):
+        resolve(kept)
