@@ -22,7 +22,8 @@ EXAMPLES = Examples(
 
 def model(template: str, context: int = 400) -> CausalText:
     """A tiny model with one of the two templates."""
-    small = tiny_text(TITLES, TinyTextSettings(1, 16, 2, 400, context), Key.from_seed(0))
+    size = TinyTextSettings(1, 16, 2, 400, context)
+    small = tiny_text(TITLES, size, Key.from_seed(0), GenerationSettings(max_new_tokens=32))
     if template == "compact":
         return small
     generation = GenerationSettings(beams=1, max_new_tokens=12)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from coterie.core.seeding import Key
 from coterie.llm.backbones.causal_text import CausalText
-from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.backbones.prompts import compact_template, plain
 from coterie.llm.backbones.text_settings import GenerationSettings
 from coterie.llm.backbones.tokenizer import END, train_tokenizer
@@ -29,16 +28,12 @@ class TinyTextSettings:
     """Most tokens that the model reads."""
 
 
-# A model from scratch is sure of few titles; its likeliest 20 say more of a user than the first.
-TINY_GENERATION = GenerationSettings(beams=20, candidates=20, max_new_tokens=32, length_penalty=0.0)
-TINY_PRETRAIN = PretrainSettings(steps=600, batch=32, lr=1e-2, check_every=50)
-
 
 def tiny_text(
     titles: Sequence[str],
     settings: TinyTextSettings,
     key: Key,
-    generation: GenerationSettings = TINY_GENERATION,
+    generation: GenerationSettings,
 ) -> CausalText:
     """Build an untrained small Llama and its tokenizer; train it by `pretraining.pretrain`.
 

@@ -13,7 +13,6 @@ from coterie.core.errors import UserError
 from coterie.core.seeding import Key
 from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.item_text import Attributes
-from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.backbones.recformer.backbone import RecFormer
 from coterie.llm.backbones.recformer.model import RecformerModel
 from coterie.llm.backbones.recformer.tokens import ItemTokens, Limits, texts
@@ -47,9 +46,6 @@ class SmallRecFormerSettings:
     """Most tokens of a history."""
     items: int = 20
     """Most items of a history."""
-
-
-SMALL_PRETRAIN = PretrainSettings(steps=400, batch=32, lr=2e-3, check_every=50)
 
 
 def small_recformer(
