@@ -76,6 +76,7 @@ class Experiment:
             span=data.span,
             min_history=data.min_history,
             shots=data.shots,
+            valid_users=data.valid_users,
             public_share=data.public,
         )
 
@@ -85,6 +86,11 @@ class Experiment:
         clients = self.data.clients
         if not any(map(len, clients.train)):
             raise UserError("no client has a training example: use more data or fewer public users")
+        if not any(map(len, clients.valid)):
+            raise UserError(
+                "no client has a user to validate on, so no round could be called the best: "
+                "use more data or fewer public users"
+            )
         if self.settings.method != "central":
             return clients
         none = clients.train[0].take(torch.arange(0))
@@ -182,6 +188,21 @@ class Experiment:
             for row, value in zip(rows, values.tolist(), strict=True):
                 row[name] = value
         return rows
+
+    def notes(self, module: FederatedModule) -> list[str]:
+        """Tell of clients that had nothing to train on, and of histories that were cut."""
+        found = []
+        idle = self.data.idle_clients()
+        if idle and not self.of_users:
+            them = ", ".join(map(str, idle))
+            found.append(f"nothing to train on: client {them}; they receive and teach nobody")
+        cut = 0 if self.of_users else self.backbone.cut
+        if cut:
+            found.append(
+                f"{cut:,} histories read in this run were longer than 'model.context' "
+                f"{self.settings.model.context} and lost their oldest items"
+            )
+        return found
 
     def scores(self, module: FederatedModule, user: int) -> Tensor:
         """Score all items for a user, ``(1, n_items)``, by the adapter of its organisation.

@@ -175,6 +175,8 @@ class FederatedDataSettings(DataSettings):
     clients nor evaluated."""
     shots: int | None = None
     """Training examples of all clients together (few-shot); default: all."""
+    valid_users: int | None = None
+    """Most users whom a client validates on, drawn once; default: all. Writing titles is slow."""
     max_history: int = 10
     """Newest items of a user that a backbone reads (public code)."""
     min_history: int | None = None
@@ -191,6 +193,7 @@ class FederatedDataSettings(DataSettings):
         for name in ("clients", "max_history", "stride"):
             at_least(f"data.{name}", getattr(self, name), 1)
         at_least("data.shots", self.shots, 1)
+        at_least("data.valid_users", self.valid_users, 1)
         at_least("data.min_history", self.min_history, 1)
         at_least("data.public", self.public, 0)
         if self.span < self.max_history:

@@ -32,6 +32,11 @@ class Backbone(nn.Module, ABC):
     def layers(self) -> nn.ModuleList:
         """The N transformer layers, from the input up."""
 
+    @property
+    def cut(self) -> int:
+        """How many histories so far were longer than what the network reads. Default: none."""
+        return 0
+
     @abstractmethod
     def use_layers(self, layers: Sequence[nn.Module]) -> None:
         """Run these layers in place of the present ones (how a model is split)."""

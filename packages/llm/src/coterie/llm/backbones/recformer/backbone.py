@@ -54,6 +54,11 @@ class RecFormer(Backbone):
         """The encoder layers, from the input up."""
         return self.model.encoder.layer
 
+    @property
+    def cut(self) -> int:
+        """How many histories so far lost their oldest items or tokens."""
+        return self.items.cut
+
     def use_layers(self, layers: Sequence[nn.Module]) -> None:
         """Run these layers in place of the present ones."""
         self.model.encoder.layer = nn.ModuleList(layers)
