@@ -1,17 +1,25 @@
 """Popularity, MF and LightGCN with all data in one place."""
 
 import logging
+import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
 from tests.llm.few_users import KEY, LENGTHS, N_ITEMS, few_users, group_users
 
+from coterie.core.baselines.popularity import popularity
+from coterie.core.data.kcore import k_core
+from coterie.core.data.sample import generate
 from coterie.core.data.user_rows import UserRows
 from coterie.core.errors import UserError
 from coterie.core.ragged import Ragged
-from coterie.llm.baselines.central import popularity_scores, train_lightgcn, train_mf
+from coterie.llm.baselines.central import train_lightgcn, train_mf
+from coterie.llm.baselines.popularity import measure_popularity
+from coterie.llm.baselines.ranking import known_items, measure_split
 from coterie.llm.baselines.settings import LightGCNSettings, MFSettings
+from coterie.llm.data.client_data import build
 
 MF = MFSettings(dim=8, lr=0.05, batch_size=128, epochs=12, patience=12, l2=1e-3)
 LIGHTGCN = LightGCNSettings(dim=8, lr=0.05, batch_size=128, epochs=12, patience=12)
@@ -32,20 +40,45 @@ def newcomers() -> tuple[UserRows, int]:
     return replace(rows, train=train), n_items
 
 
-def test_popularity_counts_what_is_known_at_the_time():
+def counted(rows: UserRows, n_items: int, split: str, lengths: tuple[int, ...]) -> torch.Tensor:
+    """Measure the ranking by interactions that are known at the time."""
+    history = rows.train if split == "valid" else known_items(rows)
+    counts = popularity(history, n_items)
+    return measure_split(lambda users: counts.expand(users.numel(), -1), rows, split, lengths)
+
+
+def test_users_are_measured_by_what_is_known_at_the_time():
     rows = few_users()
-    found = popularity_scores(rows, N_ITEMS, LENGTHS)
+    found = counted(rows, N_ITEMS, "test", LENGTHS)[0]
     # Train and validation: items 0 to 8 were had by 3, 3, 3, 3, 3, 3, 2, 2 and 1 users.
     # User 2 has 0, 1, 2 and 4: the list is 3, 5 and both are right. User 5 has 3, 0, 5: 1, 2.
     # User 6 has 1, 4: 0, 2. Number 8 has 3: 0, 1, of which 1 is right, of two.
-    assert found.recall[:, 0].tolist()[:3] == [1.0, 1.0, 1.0]
-    assert found.recall[4].tolist() == [0.5, 0.0]
-    assert found.recall[[3, 5, 6]].isnan().all()
-    assert found.means()["test/recall@2"] == pytest.approx(3.5 / 4)
-    assert set(found.means()) == {f"test/{m}@{k}" for m in ("recall", "ndcg") for k in LENGTHS}
+    assert found[:, 0].tolist()[:3] == [1.0, 1.0, 1.0]
+    assert found[4].tolist() == [0.5, 0.0]
+    assert found[[3, 5, 6]].isnan().all()
+    assert float(found[:, 0].nanmean()) == pytest.approx(3.5 / 4)
     # Train alone: 3, 3, 3, 2, 2, 2, 2, 2, 1 users; 8 is not asked, it had nothing.
     # User 2 finds 4 at place 2 after 3, user 5 finds 0 of (0, 5), user 7 lists 1, 2.
-    assert found.valid == pytest.approx((1.0 + 0.5 + 1.0) / 3)
+    valid = counted(rows, N_ITEMS, "valid", LENGTHS)[0, :, 0].nanmean()
+    assert float(valid) == pytest.approx((1.0 + 0.5 + 1.0) / 3)
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_popularity_is_that_of_a_loop(split):
+    data = build(k_core(generate(), 5), 4, KEY)
+    before = data.split.train if split == "valid" else data.split.before_test()
+    count = Counter(before.values.tolist())
+    order = sorted(range(data.n_items), key=lambda item: (-count[item], item))
+    asked = getattr(data.clients, split)
+    for queries, found in zip(asked, measure_popularity(data, split), strict=True):
+        assert set(found) == {f"{m}@{k}" for m in ("recall", "ndcg") for k in (10, 20)}
+        users = zip(queries.seen.tolists(), queries.targets.tolists(), strict=True)
+        for place, (seen, targets) in enumerate(users):
+            best = [item for item in order if item not in seen][:10]
+            gains = [1 / math.log2(n + 2) for n, item in enumerate(best) if item in targets]
+            ideal = sum(1 / math.log2(n + 2) for n in range(min(10, len(targets))))
+            assert float(found["recall@10"][place]) == pytest.approx(len(gains) / len(targets))
+            assert float(found["ndcg@10"][place]) == pytest.approx(sum(gains) / ideal)
 
 
 @pytest.mark.parametrize("name", TRAIN)
@@ -53,10 +86,7 @@ def test_learns_groups_and_beats_popularity(name):
     rows, n_items = group_users()
     found = TRAIN[name](rows, n_items)
     assert found.means()["test/recall@4"] > 0.9
-    assert (
-        found.means()["test/recall@4"]
-        > 2 * popularity_scores(rows, n_items, (4,)).means()["test/recall@4"]
-    )
+    assert found.means()["test/recall@4"] > 2 * counted(rows, n_items, "test", (4,))[0].nanmean()
     assert found.valid > 0.9
     assert found.parameters == (60 + n_items) * 8
     assert torch.equal(found.recall, TRAIN[name](rows, n_items).recall)
@@ -78,6 +108,7 @@ def test_users_without_items_and_without_targets(name, capfd, recwarn):
     found = TRAIN[name](rows, N_ITEMS, LENGTHS)
     assert found.recall.shape == (7, 2)
     assert found.recall[:, 0].isnan().tolist() == [False, False, False, True, False, True, True]
+    assert set(found.means()) == {f"test/{m}@{k}" for m in ("recall", "ndcg") for k in LENGTHS}
     assert "".join(capfd.readouterr()) == ""
     assert logging.getLogger("lightning.pytorch").level != logging.ERROR
     nothing = replace(rows, valid=Ragged.from_lists([[]] * 7))

@@ -11,6 +11,7 @@ from coterie.core.data.kcore import k_core
 from coterie.core.data.sample import generate
 from coterie.core.errors import UserError
 from coterie.core.seeding import Key
+from coterie.llm.baselines.federation import all_users
 from coterie.llm.data.client_data import NOBODY, PUBLIC, build
 from coterie.llm.data.sequences import evaluation_queries, training_examples
 
@@ -59,9 +60,14 @@ def test_queries_are_of_the_clients_users(data, part):
 def test_every_user_has_one_place(data):
     known = data.split.before_test().lengths > 0
     assert torch.equal(data.client_of == NOBODY, ~known)
-    users = data.users()
-    assert users.ids.tolist() == torch.nonzero(data.client_of >= 0).flatten().tolist()
-    assert users.test.tolists()[3] == data.split.test.tolists()[int(users.ids[3])]
+    users = all_users(data)
+    assert users.ids.tolist() == torch.nonzero(known).flatten().tolist()
+    for place, user in enumerate(users.ids.tolist()):
+        assert users.train.tolists()[place] == data.split.train.tolists()[user]
+        public = int(data.client_of[user]) == PUBLIC
+        for part in ("valid", "test"):
+            wanted = [] if public else getattr(data.split, part).tolists()[user]
+            assert getattr(users, part).tolists()[place] == wanted
 
 
 def test_take_is_the_list_form(data):

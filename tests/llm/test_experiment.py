@@ -186,3 +186,36 @@ def test_a_backbone_read_from_the_cache_is_the_one_that_was_trained(tmp_path):
         module.advance()
         rounds.append(module.server_state.rows)
     assert torch.equal(*rounds)
+
+
+def test_the_attack_on_item_rows(runs, capsys):
+    """Recovers who has what from plain FedMF; elsewhere says what leaves instead."""
+    flags = ["--fedmf.rounds", "2", "--lightfr.rounds", "1", "--fedpergnn.rounds", "1"]
+
+    def attacked(name, *method):
+        run = train(runs, name, *method, *flags)
+        capsys.readouterr()
+        code = main(["privacy", "pplr", "--attack", str(run), "--noise", "0", "100", "--json"])
+        return code, capsys.readouterr()
+
+    code, found = attacked("attack-fedmf", "--method", "fedmf")
+    assert code == 0
+    rows = [json.loads(line) for line in found.out.splitlines()]
+    auc = {(row["noise"], row["scorer"]): row["auc"] for row in rows}
+    assert auc[0, "norm"] > 0.9
+    # Squared loss: negatives hardly move a new table, against what sets the sign of this scorer.
+    assert abs(auc[0, "direction"] - 0.5) > 0.4
+    assert all(abs(auc[100, scorer] - 0.5) < 0.1 for scorer in ("norm", "direction"))
+    for name, method, words in (
+        ("attack-masks", ["fedmf", "--fedmf.transport", "masked_sum"], "masked_sum"),
+        ("attack-lightfr", ["lightfr"], "votes on their bits"),
+        ("attack-fedpergnn", ["fedpergnn"], "noisy"),
+    ):
+        code, said = attacked(name, "--method", *method)
+        assert code == 2
+        assert "item rows do leave" in said.err
+        assert words in said.err
+        assert said.err.count("\n") == 1
+    code, said = attacked("attack-pplr")
+    assert code == 2
+    assert "no item rows leave" in said.err

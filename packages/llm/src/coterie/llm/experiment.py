@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coterie.core.baselines.popularity import popularity
 from coterie.core.data.catalogue import load
 from coterie.core.data.interactions import Interactions
 from coterie.core.data.kcore import k_core
@@ -28,13 +27,14 @@ from coterie.core.seeding import Key
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.make import make_backbone
-from coterie.llm.baselines.federation import USER_METHODS, user_federation
+from coterie.llm.baselines.federation import USER_METHODS, attack_users, user_federation
+from coterie.llm.baselines.popularity import measure_popularity
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, OrganisationData, build
 from coterie.llm.data.examples import Examples
 from coterie.llm.data.sequences import newest
 from coterie.llm.messages import Workshop
-from coterie.llm.quality import MEASURES, measure_users
+from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve
 from coterie.llm.settings import Settings
 
@@ -132,12 +132,17 @@ class Experiment:
         )
 
     def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
-        """Refuse: what an adapter tells is another question than which item rows moved.
+        """Attack one upload of item rows of every user, behind several Laplace scales.
 
         Raises:
-            UserError: always.
+            UserError: no item rows leave a client, or not in a form that can be attacked.
         """
-        raise UserError("no item rows leave a client of pplr: see `coterie llm attack`")
+        if self.of_users:
+            return attack_users(module, self.settings, scales)
+        raise UserError(
+            f"no item rows leave a client of --method {self.settings.method}, an organisation: "
+            "`coterie llm attack` attacks the hidden states that leave a split model"
+        )
 
     def reference(self) -> dict[str, float]:
         """The paper's Table 1 has no value for the data sets that are here."""
@@ -145,11 +150,7 @@ class Experiment:
 
     def final_metrics(self, module: FederatedModule) -> dict[str, float]:
         """Give the test of the best round, and popularity's on the same users."""
-        counts = popularity(self.data.split.before_test(), self.data.n_items)
-        found = [
-            measure_users(lambda part: counts.expand(len(part), -1), queries)
-            for queries in self.data.clients.test
-        ]
+        found = measure_popularity(self.data, "test")
         inequality = imbalance(self.of_clients(module)["recall@10"])
         return dict(module.results) | {
             "test/imbalance": inequality,

@@ -1,10 +1,10 @@
-"""Popularity, MF and LightGCN: the baselines of Table 1 with all data in one place."""
+"""MF and LightGCN: the learnt baselines of Table 1 with all data in one place."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,7 +15,6 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
-from coterie.core.baselines.popularity import popularity
 from coterie.core.central import Central
 from coterie.core.data.pairs import EpochBatches, RankingChunks
 from coterie.core.data.user_rows import UserRows
@@ -25,7 +24,7 @@ from coterie.core.models.recommender import Recommender
 from coterie.core.optimizers import OptimizerSettings
 from coterie.core.ragged import Ragged
 from coterie.core.seeding import Key
-from coterie.llm.baselines.ranking import known_items, measure_ranking
+from coterie.llm.baselines.ranking import known_items, measure_split
 from coterie.llm.baselines.settings import LightGCNSettings, MFSettings
 
 _CHUNK = 1024
@@ -60,17 +59,6 @@ class CentralResult:
             for name in ("recall", "ndcg")
             for column, k in enumerate(self.lengths)
         }
-
-
-def popularity_scores(rows: UserRows, n_items: int, lengths: Sequence[int]) -> CentralResult:
-    """Rank by the number of interactions: of train for validation, with validation for the test."""
-    found = {}
-    for split, history in (("valid", rows.train), ("test", known_items(rows))):
-        count = popularity(history, n_items)
-        found[split] = measure_ranking(_same(count), rows, split, lengths)
-    valid = float(found["valid"][0, :, 0].nanmean())
-    recall, ndcg = found["test"]
-    return CentralResult(rows.ids, tuple(lengths), recall, ndcg, valid)
 
 
 def train_mf(
@@ -170,13 +158,9 @@ def _tested(
     model: Recommender, rows: UserRows, lengths: Sequence[int], valid: float, epochs: int
 ) -> CentralResult:
     with torch.no_grad():
-        recall, ndcg = measure_ranking(model.item_scores, rows, "test", lengths)
+        recall, ndcg = measure_split(model.item_scores, rows, "test", lengths)
     parameters = sum(value.numel() for value in model.parameters())
     return CentralResult(rows.ids, tuple(lengths), recall, ndcg, valid, epochs, parameters)
-
-
-def _same(scores: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda rows: scores.expand(rows.numel(), -1)
 
 
 def _adam(settings: MFSettings | LightGCNSettings) -> OptimizerSettings:

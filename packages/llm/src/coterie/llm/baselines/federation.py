@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from coterie.core.data.user_rows import UserRows
+from coterie.core.errors import UserError
 from coterie.core.federation import Federation
+from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
 from coterie.core.ragged import Ragged
+from coterie.core.rounds import FederatedModule
 from coterie.core.seeding import Key
+from coterie.llm.baselines.fedmf import ItemTable
 from coterie.llm.baselines.fedmf_server import fedmf
 from coterie.llm.baselines.fedpergnn_server import fedpergnn
 from coterie.llm.baselines.lightfr_server import lightfr
@@ -19,6 +24,7 @@ from coterie.llm.quality import LENGTHS
 from coterie.llm.settings import Settings
 
 USER_METHODS = ("fedmf", "lightfr", "fedpergnn")
+_ITEM_ROWS = {"lightfr": "votes on their bits", "fedpergnn": "noisy and among made-up ones"}
 
 
 def user_federation(settings: Settings, data: FederatedData) -> Federation:
@@ -52,6 +58,28 @@ def user_federation(settings: Settings, data: FederatedData) -> Federation:
         monitor=server.monitor,
         client_columns=("eval/recall@10", "test/recall@10"),
     )
+
+
+def attack_users(
+    module: FederatedModule, settings: Settings, scales: Sequence[float]
+) -> dict[float, AttackReport]:
+    """Attack one upload of every user of a trained FedMF: which of all items are positives?
+
+    Raises:
+        UserError: what leaves is no steps on item rows in the clear.
+    """
+    method = settings.method
+    if method != "fedmf" or settings.fedmf.transport != "plain":
+        form = _ITEM_ROWS.get(method, f"encrypted or masked ({settings.fedmf.transport})")
+        raise UserError(
+            f"item rows do leave a client of --method {method}, {form}, but the attack is "
+            "available only for the steps on rows of --method fedmf --fedmf.transport plain"
+        )
+    cohort = module.newest_cohort()
+    table = module.server_state.best["items"]
+    uploads = cohort.ask("update", ItemTable(table)).up.rows.wire()
+    keys = Key.from_seed(settings.seed).fold("attack").fold(cohort.ids)
+    return attack_curve(uploads, table, cohort.data.train, scales, keys)
 
 
 def all_users(data: FederatedData) -> UserRows:

@@ -13,9 +13,9 @@ from coterie.core.client import Client, step
 from coterie.core.data.negatives import NO_NEGATIVE, sample_negatives
 from coterie.core.data.user_rows import UserRows
 from coterie.core.messages import Private, Report, Reveals, leaves
-from coterie.core.metrics.ranking import ndcg, recall, target_ranks, top_k
 from coterie.core.ragged import Ragged
 from coterie.core.seeding import Key
+from coterie.llm.quality import measure_rows
 
 
 @dataclass(frozen=True)
@@ -77,31 +77,16 @@ class RankingClient(Client[Profile]):
             data: of the C users.
             split: "valid" or "test".
         """
-        return RankingReport(*measure_ranking(score, data, split, self.lengths))
+        return RankingReport(*measure_split(score, data, split, self.lengths))
 
 
-def measure_ranking(
+def measure_split(
     score: Callable[[Tensor], Tensor], data: UserRows, split: str, lengths: Sequence[int]
 ) -> Tensor:
-    """Recall and NDCG of users, ``(2, C, K)`` float64, a column for each k; see `RankingClient`.
-
-    Users who have nothing, or nothing to find, get NaN. Those with scores that are not finite get
-    infinity, which the engine refuses, so that they drop out alone and by name.
-    """
-    seen = data.train if split == "valid" else known_items(data)
-    targets = data.valid if split == "valid" else data.test
-    rows = ((seen.lengths > 0) & (targets.lengths > 0)).nonzero().flatten()
-    measured = torch.full((2, data.ids.numel(), len(lengths)), torch.nan, dtype=torch.float64)
-    if not rows.numel():
-        return measured
-    scores, targets = score(rows), targets.take(rows)
-    broken = ~scores.sum(1).isfinite()[:, None]
-    top = top_k(scores.masked_fill(broken, 0.0), max(lengths), seen.take(rows))
-    rank = target_ranks(top, targets, scores.shape[1])
-    for place, measure in enumerate((recall, ndcg)):
-        columns = torch.stack([measure(rank.clamp(max=k), targets, k) for k in lengths], dim=1)
-        measured[place, rows] = columns.masked_fill(broken, torch.inf)
-    return measured
+    """Recall and NDCG of C users, ``(2, C, K)``, see `RankingClient.rank` and `measure_rows`."""
+    if split == "valid":
+        return measure_rows(score, data.train, data.valid, lengths)
+    return measure_rows(score, known_items(data), data.test, lengths)
 
 
 def known_items(data: UserRows) -> Ragged:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions import Interactions
-from coterie.core.data.user_rows import UserRows
 from coterie.core.errors import UserError
 from coterie.core.seeding import Key
 from coterie.llm.data.examples import Examples, Queries
@@ -109,12 +108,6 @@ class FederatedData:
     def examples(self) -> Dataset:
         """The clients' training examples, see `coterie.llm.data.tables.example_table`."""
         return example_table(self.clients.train, self.clients.ids)
-
-    def users(self) -> UserRows:
-        """Items of the clients' users, each of whom is a client of its own in some baselines."""
-        ids = torch.nonzero(self.client_of >= 0).flatten()
-        split = self.split
-        return UserRows(ids, split.train.take(ids), split.valid.take(ids), split.test.take(ids))
 
     def idle_clients(self) -> list[int]:
         """List the clients that have users but nothing to train on, in order to say so."""

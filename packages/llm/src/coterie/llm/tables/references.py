@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from coterie.core.baselines.popularity import popularity
 from coterie.core.seeding import Key
 from coterie.llm.baselines.central import CentralResult, train_lightgcn, train_mf
 from coterie.llm.baselines.federation import all_users
-from coterie.llm.data.examples import Queries
+from coterie.llm.baselines.popularity import measure_popularity
 from coterie.llm.experiment import Experiment
-from coterie.llm.quality import LENGTHS, MEASURES, measure_users
+from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.settings import Settings
 from coterie.llm.tables.runs import RunResult, organisation_means
 
@@ -43,15 +41,10 @@ def reference_run(plan: ReferencePlan, path: Path) -> None:
 
 
 def popularity_run(experiment: Experiment) -> RunResult:
-    """Rank by the number of interactions of all users: before the test, or before validation."""
-    data, result = experiment.data, RunResult()
-    parts = {
-        "valid": (data.split.train, data.clients.valid),
-        "test": (data.split.before_test(), data.clients.test),
-    }
-    for split, (history, queries) in parts.items():
-        score = _same(popularity(history, data.n_items))
-        found = [measure_users(score, part) for part in queries]
+    """Rank by the number of interactions of all users: before validation, or before the test."""
+    result = RunResult()
+    for split in ("valid", "test"):
+        found = measure_popularity(experiment.data, split)
         for name in MEASURES:
             values = [part[name] for part in found]
             result.metrics[f"{split}/{name}"] = float(torch.cat(values).mean())
@@ -91,10 +84,6 @@ def _of_users(experiment: Experiment, found: CentralResult) -> RunResult:
             means = organisation_means(experiment.data, found.ids, values[:, place])
             result.clients[f"test/{name}@{k}"] = means
     return result
-
-
-def _same(scores: Tensor) -> Callable[[Queries], Tensor]:
-    return lambda part: scores.expand(len(part), -1)
 
 
 def _key(settings: Settings) -> Key:
