@@ -13,7 +13,7 @@ from coterie.core.tables.plots import Bars, Lines
 from coterie.llm.settings import Method
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
 from coterie.llm.tables.layout import Panel, figure_report, finite_spread, summary
-from coterie.llm.tables.mechanism import PARTS, extents, mechanism_notes
+from coterie.llm.tables.mechanism import PARTS, extents, mechanism_notes, mechanism_rows
 from coterie.llm.tables.runs import RunResult
 from coterie.llm.tables.study import NAMES, Results, Study, column, imbalances
 
@@ -37,7 +37,7 @@ def ablation_figure(study: Study) -> Report:
         for method, part in results.items():
             rows += _rows(study, backbone, method, part)
             view.append({"backbone": backbone, "method": NAMES[method], **summary(part)})
-        rows += _mechanism_rows(study, backbone, results["pplr"])
+        rows += mechanism_rows(study, backbone, results["pplr"])
         found = contrasts(results, METHODS[:-1])
         notes += [verdict_note(backbone, found), *comparison_notes(backbone, found)]
         notes += mechanism_notes(backbone, results["pplr"])
@@ -75,21 +75,6 @@ def _rows(
         "test/imbalance_median": [float(np.median(imbalances(results)))],
     }
     return [study.row(method, n, part, None, backbone=backbone) for n, part in values.items()]
-
-
-def _mechanism_rows(
-    study: Study, backbone: str, results: Sequence[RunResult]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            **study.row("pplr", name, [extent.mean], None, backbone=backbone),
-            "round": number,
-            "low": extent.low,
-            "high": extent.high,
-        }
-        for name in PARTS
-        for number, extent in enumerate(extents(results, name), 1)
-    ]
 
 
 def _mechanism(backbone: str, results: Sequence[RunResult]) -> Lines:

@@ -11,7 +11,7 @@ from coterie.core.report import Report
 from coterie.core.tables.paired import spread
 from coterie.llm.settings import BackboneName, Method
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
-from coterie.llm.tables.mechanism import mechanism_notes
+from coterie.llm.tables.mechanism import mechanism_notes, mechanism_rows
 from coterie.llm.tables.published import BACKBONES as PAPER_BACKBONES
 from coterie.llm.tables.published import COLUMNS, table1
 from coterie.llm.tables.runs import RunResult
@@ -51,6 +51,7 @@ def main_table(study: Study) -> Report:
             view.append(_line(study, backbone, method, results))
         found = contrasts(by_method, OTHERS)
         notes += [verdict_note(backbone, found), *comparison_notes(backbone, found)]
+        rows += mechanism_rows(study, backbone, by_method["pplr"])
         notes += mechanism_notes(backbone, by_method["pplr"])
         notes += _paper_note(study, backbone)
     clients = study.settings.data.clients
