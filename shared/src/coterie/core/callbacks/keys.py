@@ -34,6 +34,7 @@ KEYS: tuple[MetricKey, ...] = (
     MetricKey("fed/loss", "1", "training loss, mean over the clients of the round", "min"),
     MetricKey("fed/clients", "clients", "clients whose update was accepted"),
     MetricKey("fed/refused", "answers", "answers left out in this round"),
+    MetricKey("fed/stage", "1", "stage of fine-tuning, where there are two"),
     MetricKey("eval/ndcg@20", "1", "validation NDCG@20, mean over clients", "max"),
     MetricKey("eval/ndcg@20_worst10", "1", "the same, mean over the worst tenth of clients", "max"),
     MetricKey("eval/ndcg@20_stream", "1", "mean over blocks of the best one, in the last round"),
