@@ -28,7 +28,6 @@ class TinyTextSettings:
     """Most tokens that the model reads."""
 
 
-
 def tiny_text(
     titles: Sequence[str],
     settings: TinyTextSettings,
