@@ -44,9 +44,11 @@ $(INSTALLED): $(MANIFESTS)
 	@mkdir -p .venv && touch $(UNFINISHED)
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt pip
-	@# Uncompiled: Python compiles what it imports, a tenth of what is installed, and keeps it.
 	@$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt \
 		--group dev $(PACKAGES:%=-e %)
+	@# pip compiles on one core, this on all. Templates that are no Python, as some packages have,
+	@# are left as they are.
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	@mv $(UNFINISHED) $@
 
 .PHONY: train
