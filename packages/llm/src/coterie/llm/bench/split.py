@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
 from coterie.core.row_optimizer import RowAdam, RowState
-from coterie.core.seeding import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.backbones.tiny_item import TinyItem
+from coterie.llm.bench.federation import Shape
 from coterie.llm.data.examples import Examples
 from coterie.llm.split.channel import Channel, LocalChannel
 from coterie.llm.split.cut import cut
@@ -62,27 +61,20 @@ class Size:
     def __str__(self) -> str:
         return f"{self.layers} x {self.width}, k = {self.k}, {self.batch} x {self.length} tokens"
 
+    @property
+    def shape(self) -> Shape:
+        """The same for the other measurements; a start token and a target beside the history."""
+        lora = LoraSettings(dropout=0.0)
+        more: Any = {"n_items": self.n_items, "history": self.length - 2, "lora": lora}
+        return Shape(self.layers, self.width, batch=self.batch, **more)
+
     def backbone(self) -> TinyItem:
         """Build it, with random parameters that are the same in every process."""
-        key = Key.from_seed(0)
-        model = TinyItem(
-            self.n_items,
-            width=self.width,
-            layers=self.layers,
-            heads=4,
-            context=self.length - 2,
-            key=key,
-        )
-        model.add_lora(LoraSettings(dropout=0.0), key)
-        return model
+        return self.shape.backbone()
 
     def examples(self) -> Examples:
         """Draw a batch."""
-        each = self.length - 2  # beside the start token and the target
-        drawn = Key.from_seed(1).integers(self.n_items, torch.arange(self.batch * (each + 1)))
-        items = drawn.reshape(self.batch, each + 1)
-        history = Ragged.from_lists(items[:, :each].tolist())
-        return Examples(history, items[:, each].contiguous())
+        return self.shape.examples(self.batch, seed=0)
 
 
 SIZES = (Size(), Size(layers=8, width=256, k=2))
