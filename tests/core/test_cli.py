@@ -22,6 +22,8 @@ from coterie.core.summary import Summary
 
 Capture = pytest.CaptureFixture[str]
 Trained = list[Any]
+_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+HUGE_PAGES = _PAGES.read_text() if _PAGES.exists() else "[never]"
 HEAVY = ("torch", "lightning", "pandas", "wandb", "numpy")
 
 
@@ -84,6 +86,30 @@ def test_light_commands_import_nothing_heavy(toy_site: Path, argv: list[str]) ->
     )
     assert done.stderr.strip().splitlines()[-1] == "0 []"
     assert done.stdout
+
+
+@pytest.mark.skipif("[never]" in HUGE_PAGES, reason="this machine gives no huge pages")
+def test_large_tensors_are_on_huge_pages() -> None:
+    code = (
+        "import resource\nfrom coterie.core.cli.main import main\nmain(['--version'])\n"
+        "import torch\n"
+        "def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "before = faults(); torch.ones(1 << 24); print(faults() - before)"
+    )
+
+    def faults(**env: str) -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env=without | env,
+            check=True,
+        )
+        return int(done.stdout.split()[-1])
+
+    name = "THP_MEM_ALLOC_ENABLE"
+    without = {key: value for key, value in os.environ.items() if key != name}
+    assert faults() < 2000 < (64 << 20) // 4096 <= faults(**{name: "0"})  # what a user set stays
 
 
 def test_list_is_quick(toy_site: Path) -> None:

@@ -119,20 +119,20 @@ def test_memory_grows_by_rows_and_not_by_backbones():
     assert few.row == many.row == 4 * adapter.size
     assert few.backbone == many.backbone == sum(4 * p.numel() for p in TINY.backbone().parameters())
     # Data and numbers of clients grow too: less than half an adapter each.
-    for grown, copies in ((many.live - few.live, 2), (many.mixing - few.mixing, 8)):
+    for grown, copies in ((many.live - few.live, 2), (many.mixing - few.mixing, 7)):
         assert copies <= grown / (10 * few.row) < copies + 0.5
     assert many.peak > many.before > 0
 
 
 def test_rows_of_memory():
     one = Measured(1, 1000, 100, 7000, 1200, 1800, 9000, 9500)
-    many = Measured(11, 1000, 100, 7000, 3300, 9900, 11_000, 15_500)
+    many = Measured(11, 1000, 100, 7000, 3300, 8800, 11_000, 15_500)
     rows = {row["name"].partition("; ")[0]: row for row in memory_rows.rows([one, many], "x")}
     assert rows["tensors between rounds, K = 11"]["ratio"] == 1
     assert rows["tensors while adapters are mixed, K = 11"]["ratio"] == 1
     more = "more than K = 1, K = 11"
     assert rows[f"resident between rounds, {more}"]["ratio"] == 1  # 2 x 10 rows
-    assert rows[f"resident, most in a round, {more}"]["ratio"] == 0.75  # 6,000 of 8 x 10 rows
+    assert rows[f"resident, most in a round, {more}"]["ratio"] == 6 / 7  # 6,000 of 7 x 10 rows
     assert rows["peak against K deep copies, K = 11"]["ours"] == 8500 / 1e6
 
 

@@ -179,11 +179,12 @@ class PPLR(Server[State]):
 
     def _aggregate(self, state: State, replies: Replies, cohort: Cohort) -> State:
         """Mix the trained adapters, each client in its own way (lines 11 to 16)."""
-        rows, ids = state.rows.clone(), replies.ids
+        rows, ids = state.rows, replies.ids
         if ids.numel():  # somebody answered
             trained = self._trained(state, replies)
             self._report_training(cohort, trained)
-            rows[ids] = mix(trained.rows, self._weights(trained, cohort))  # from one snapshot
+            mixed = mix(trained.rows, self._weights(trained, cohort))  # from one snapshot
+            rows = mixed if len(ids) == len(rows) else rows.index_copy(0, ids, mixed)
         if self.halves is not None:
             self.halves.rounds.commit(state.round, rows[ids, self.held :], ids.tolist())
         return replace(state, rows=rows)
@@ -212,9 +213,8 @@ class PPLR(Server[State]):
         compared = trained.changes if how.similarity_on == "updates" else trained.rows
         s = attention(compared, how.similarity or "shifted")  # line 12, Eq. 2 and 3
         p = softened_losses(losses.where(sizes > 0, -torch.inf), how.tau)
-        w = warm_up(
-            p, trained.round, how.alpha, how.beta, how.exponent or "paper"
-        )  # line 13, Eq. 4
+        exponent = how.exponent or "paper"
+        w = warm_up(p, trained.round, how.alpha, how.beta, exponent)  # line 13, Eq. 4
         self._report_mixing(cohort, trained.ids, s, p, w)
         if method == "pplr-heating":
             s = everybody

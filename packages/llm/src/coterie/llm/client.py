@@ -41,15 +41,14 @@ class Organisation(Client[Workshop]):
     def __init__(
         self, settings: Settings, backbone: Backbone, channel: Channel | None = None
     ) -> None:
-        self.settings, self.backbone, self.channel = settings, backbone, channel
+        self.settings, self.backbone, self.channel = settings, backbone.eval(), channel
         self.adapter = Adapter(backbone.named_parameters())
         self.optimizer = RowAdam()
+        self.fresh = self.optimizer.begin({"row": self.adapter.row()[None]})
 
     def enrol(self, data: OrganisationData, key: Key) -> Workshop:
         """Start without anything learnt; the common adapter comes from the server."""
-        if not self.settings.train.keep_optimizer:
-            return Workshop(None)
-        return Workshop(self.optimizer.begin({"row": self.adapter.row()[None]}))
+        return Workshop(self.fresh if self.settings.train.keep_optimizer else None)
 
     @step
     def update(
@@ -107,15 +106,19 @@ class Organisation(Client[Workshop]):
             self.load(row, catalogue)
             return self.backbone.scores(history)
 
-    def load(self, row: Tensor, catalogue: Tensor | None = None) -> None:
-        """Make the backbone that of a client, ready to score.
+    def load(
+        self, row: Tensor, catalogue: Tensor | None = None, *, training: bool = False
+    ) -> None:
+        """Make the backbone that of a client, ready to score or to be trained.
 
         Args:
             row: ``(1, d)``.
             catalogue: ``(1, n_items, h)``, the item embeddings that it keeps in stage 2.
+            training: whether to drop out.
         """
         self.adapter.load(row[0])
-        self.backbone.eval()
+        if self.backbone.training != training:  # hundreds of modules: not for every client
+            self.backbone.train(training)
         self.backbone.frozen_items = None if catalogue is None else catalogue[0]
         self.backbone.prepare()
 
@@ -125,10 +128,9 @@ class Organisation(Client[Workshop]):
         """Train, as `update` tells; what is not finite in a split model raises `Diverged`."""
         examples, train = data.train[0], self.settings.train
         row, losses = {"row": down.row}, []
-        state = mine.optimizer or self.optimizer.begin(row)
+        state = mine.optimizer or self.fresh
         with self._session(data, training=True, key=own.fold("middle")):
-            self.load(down.row, mine.catalogue)
-            self.backbone.train()
+            self.load(down.row, mine.catalogue, training=True)
             for number, batch in enumerate(self._batches(examples, own)):
                 self.adapter.load(row["row"][0])
                 with own.fold("dropout", number).torch_rng():

@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     interruption. Any other exception is a bug and keeps its traceback.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    # Large tensors on huge pages: a page fault for 2 MB, not for 4 kB. torch reads it once.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         return _run(words)
     except UserError as error:

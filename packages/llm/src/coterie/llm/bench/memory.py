@@ -38,9 +38,9 @@ SHAPE = Shape(
 )
 _ROUNDS = 3  # in the third, the best rows are others than the newest
 _BETWEEN_ROUNDS = 2  # matrices (K, d): R_c of all clients, and R_c of the best round
-# Beside those two: answers, their matrix, changes, the next rows; and changes in float64 (two),
-# later the mixed rows.
-_IN_A_ROUND = 8
+# Beside those two: answers, their matrix, changes; and changes in float64 (two), later the mixed
+# rows.
+_IN_A_ROUND = 7
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def memory(clients: Sequence[int] = (1, 100), shape: Shape = SHAPE) -> Iterator[
     """Measure runs of PPLR, one client of which is trained at a time, with K clients.
 
     Expected: between rounds the backbone, the common start and two matrices ``(K, d)``, the rows
-    and the best ones; while adapters are mixed, eight. An optimizer that is kept would add two.
+    and the best ones; while adapters are mixed, seven. An optimizer that is kept would add two.
     Resident memory also holds what the allocator keeps for later.
 
     Args:

@@ -64,7 +64,7 @@ class Switched:
         """Put the client's adapter and private state in the place of another's."""
         cohort, row = self.idle[client], self.rows[client : client + 1]
         mine = cohort.store.take(cohort.ids)
-        state = mine.optimizer or self.client.optimizer.begin({"row": row})
+        state = mine.optimizer or self.client.fresh
         self.client.adapter.load(row[0])
         kept = self.client.settings.train.keep_optimizer
         cohort.store.commit(cohort.ids, Workshop(state if kept else None))
@@ -78,9 +78,8 @@ class Switched:
         self.busy[client].ask("update", self._down(client))
 
     def gather(self) -> None:
-        """Gather the rows of all clients as the server does, and scatter them."""
-        trained, rows = torch.cat(self.rows.split(1)), self.rows.clone()
-        rows[torch.arange(len(rows))] = trained
+        """Gather the rows of all clients as the server does."""
+        torch.cat(self.rows.split(1))
 
     def mix(self) -> None:
         """Mix the adapters of all clients (Eq. 1 to 5)."""

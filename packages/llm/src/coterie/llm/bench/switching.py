@@ -18,11 +18,10 @@ Row = dict[str, Any]
 def switching(shapes: Sequence[Shape], clients: int = 100, turns: int = 20) -> Iterator[Row]:
     """Measure a switch of clients against a training step, on one thread, in CPU time.
 
-    - A *switch*, one for a client and round: take a copy of the client's private state, begin an
-      optimizer or go on with the one kept, copy its row of the ``(K, d)`` matrix into the network,
-      commit the state; and a K-th of gathering all trained rows into a matrix and of scattering
-      that into the next one. It does not depend on the number of steps. To measure its
-      recommendations a client's row is copied in once more.
+    - A *switch*, one for a client and round: take a copy of the client's private state, with its
+      optimizer if that is kept, copy its row of the ``(K, d)`` matrix into the network, commit the
+      state; and a K-th of gathering all trained rows into a matrix. It does not depend on the
+      number of steps. To measure its recommendations a client's row is copied in once more.
     - A *whole turn* is a switch and everything else that `Cohort.ask` does for a client without an
       example: keys, the mode of every module, the check for NaN, the ledger.
     - A *step* is what asking takes longer for a client with one batch: loss, gradients, Adam.
