@@ -106,9 +106,7 @@ class Organisation(Client[Workshop]):
             self.load(row, catalogue)
             return self.backbone.scores(history)
 
-    def load(
-        self, row: Tensor, catalogue: Tensor | None = None, *, training: bool = False
-    ) -> None:
+    def load(self, row: Tensor, catalogue: Tensor | None = None, *, training: bool = False) -> None:
         """Make the backbone that of a client, ready to score or to be trained.
 
         Args:
