@@ -164,6 +164,38 @@ def test_participation_leaves_the_others_as_they_are():
     assert cohort.journal.scalars["fed/clients"] == 1
 
 
+def test_the_one_model_goes_to_those_too_who_were_not_drawn():
+    data = organisations()
+    rows, _ = trained_alone(settings("fedavg"), data)
+    before, after, cohort = one_round(settings("fedavg", participation=0.67), data)
+    drawn = cohort.journal.clients["fed/loss"][0]
+    assert len(drawn) == 2
+    sizes = torch.tensor([len(part) for part in data.train]).double()[drawn]
+    mean = (sizes[:, None] * rows[drawn]).sum(0) / sizes.sum()
+    torch.testing.assert_close(after.rows, mean.expand_as(after.rows))
+
+
+@pytest.mark.parametrize("method", ["pplr", "fedavg", "fedprox", "local"])
+def test_nothing_changes_when_nobody_drawn_has_data(method):
+    data = organisations(sizes=(0, 0, 0))
+    before, after, _ = one_round(settings(method), data)
+    assert torch.equal(after.rows, before.rows)
+    idle = organisations(sizes=(9, 0, 0))
+    server, cohort = federation(settings(method, participation=0.67), data=idle)
+    state = server.begin(KEY)
+    for round in range(6):  # the draws include both, one, and none with data
+        state = server.round(state, replace(cohort, when=(0, round)), KEY.fold(round))
+        assert bool(state.rows.isfinite().all())
+
+
+def test_centralised_training_draws_nobody():
+    data = organisations(sizes=(9, 0, 0))
+    _, partly, _ = one_round(settings("central", participation=0.34), data)
+    _, whole, _ = one_round(settings("central"), data)
+    assert torch.equal(partly.rows, whole.rows)
+    assert torch.equal(whole.rows[0], whole.rows[2])
+
+
 def test_an_optimizer_that_is_kept_goes_on():
     chosen = settings("local", train={"keep_optimizer": True})
     server, cohort = federation(chosen)

@@ -160,6 +160,21 @@ def test_a_learning_rate_with_which_all_diverge(folder, whole, batch: str, best:
     assert split.results["test/recall@10"] >= 0
 
 
+@pytest.mark.parametrize("method", ["fedavg", "pplr"])
+@pytest.mark.parametrize("turns", [set(), ONCE])
+def test_clients_who_were_not_drawn(folder, whole, method: str, turns: Turns) -> None:
+    flags = ["--method", method, "--participation", "0.6"]
+    split = start(folder, "--split.k", "1", *flags)
+    diverge(split, turns, "upper")
+    rows = play(split)
+    same(split, rows, whole(turns, *flags))
+    nothing_left(split)
+    behind = len(turns)
+    differ = [len(unique) for unique in (torch.unique(matrix, dim=0) for matrix in rows)]
+    assert differ[0] == (1 if method == "fedavg" else 4)
+    assert differ[1] == (1 + behind if method == "fedavg" else differ[1])
+
+
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[list[str]]:
     """A server process of the run; the flags of its clients."""

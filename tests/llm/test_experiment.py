@@ -165,6 +165,13 @@ def test_mistakes_are_one_line(capsys, tmp_path):
     assert "hf download" in error(
         capsys, *out, "--model.name", "llama", "--model.path", "nobody/nothing"
     )
+    assert "does not go with tiny-item" in error(capsys, *out, "--model.path", "nowhere")
+    file = tmp_path / "recformer.bin"
+    torch.save({}, file)
+    published = ["--model.name", "recformer", "--model.path", str(file)]
+    assert str(tmp_path / "base") in error(
+        capsys, *out, *published, "--model.base", str(tmp_path / "base")
+    )
     assert "9999 clients" in error(capsys, *out, "--data.clients", "9999")
     assert "split.secret" in error(
         capsys, *out, "--model.layers", "3", "--split.k", "1", "--split.server", "127.0.0.1:1"
@@ -186,6 +193,13 @@ def test_a_backbone_read_from_the_cache_is_the_one_that_was_trained(tmp_path):
         module.advance()
         rounds.append(module.server_state.rows)
     assert torch.equal(*rounds)
+
+
+def test_a_backbone_pre_trained_on_other_lengths_is_another_one(tmp_path):
+    for longest in ("10", "5"):
+        flags = ["--data.max_history", longest, "--data.min_history", "1", "--data.span", "20"]
+        _ = Experiment(settings(tmp_path, *flags)).backbone
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 2
 
 
 def test_the_attack_on_item_rows(runs, capsys):

@@ -28,6 +28,8 @@ from coterie.llm.settings import Settings
 if TYPE_CHECKING:
     from coterie.llm.split.halves import Halves
 
+ONE_MODEL = ("fedavg", "fedprox", "central")  # methods by which all clients have the same adapter
+
 
 @dataclass(frozen=True)
 class State:
@@ -111,8 +113,7 @@ class PPLR(Server[State]):
         self._restore(state)
         if state.stage < self.stages and self._stage_over(state):
             state = self._next_stage(state, cohort)
-        selected = cohort.sample(self.settings.participation, key.fold("sample"))
-        replies = self._train(state, selected)  # lines 4 to 9
+        replies = self._train(state, self._drawn(cohort, key))  # lines 4 to 9
         state = self._aggregate(state, replies, cohort)
         state = replace(state, round=state.round + 1)
         if self.stages > 1:
@@ -165,6 +166,12 @@ class PPLR(Server[State]):
         self._count_crossed(cohort, "freeze")
         return replace(state, rows=state.best, stage=state.stage + 1, began=state.round)
 
+    def _drawn(self, cohort: Cohort, key: Key) -> Cohort:
+        """Draw the clients of a round."""
+        if self.settings.method == "central":
+            return cohort  # all data are the first one's
+        return cohort.sample(self.settings.participation, key.fold("sample"))
+
     def _train(self, state: State, cohort: Cohort) -> Replies:
         """Let clients train their adapters; those that fail keep the ones they have."""
         if self.halves is not None:
@@ -179,15 +186,27 @@ class PPLR(Server[State]):
 
     def _aggregate(self, state: State, replies: Replies, cohort: Cohort) -> State:
         """Mix the trained adapters, each client in its own way (lines 11 to 16)."""
-        rows, ids = state.rows, replies.ids
-        if ids.numel():  # somebody answered
+        rows, receivers = state.rows, replies.ids
+        if replies.ids.numel():  # somebody answered
             trained = self._trained(state, replies)
             self._report_training(cohort, trained)
-            mixed = mix(trained.rows, self._weights(trained, cohort))  # from one snapshot
-            rows = mixed if len(ids) == len(rows) else rows.index_copy(0, ids, mixed)
+            if bool((trained.sizes > 0).any()):
+                mixed = mix(trained.rows, self._weights(trained, cohort))  # from one snapshot
+                if self.settings.method in ONE_MODEL:
+                    receivers, mixed = self._everybody(replies, mixed)
+                whole = len(receivers) == len(rows)
+                rows = mixed if whole else rows.index_copy(0, receivers, mixed)
         if self.halves is not None:
-            self.halves.rounds.commit(state.round, rows[ids, self.held :], ids.tolist())
+            middle = rows[receivers, self.held :]
+            self.halves.rounds.commit(state.round, middle, receivers.tolist())
         return replace(state, rows=rows)
+
+    def _everybody(self, replies: Replies, mixed: Tensor) -> tuple[Tensor, Tensor]:
+        """Give the one mean to those who were not drawn too; who failed is behind by a round."""
+        ids = [c for c in range(self.n_clients) if c not in replies.failed]
+        if len(ids) > len(mixed):
+            mixed = mixed[:1].expand(len(ids), -1)
+        return torch.tensor(ids), mixed
 
     def _trained(self, state: State, replies: Replies) -> Trained:
         """Put together what the clients sent and, of a split model, what the middle trained."""
@@ -208,7 +227,7 @@ class PPLR(Server[State]):
         everybody = torch.ones(len(sizes), len(sizes))
         if method == "local":
             return torch.eye(len(sizes))
-        if method in ("fedavg", "fedprox", "central"):
+        if method in ONE_MODEL:
             return row_normalised(everybody, sizes)
         compared = trained.changes if how.similarity_on == "updates" else trained.rows
         s = attention(compared, how.similarity or "shifted")  # line 12, Eq. 2 and 3

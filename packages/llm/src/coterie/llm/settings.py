@@ -52,6 +52,9 @@ class ModelSettings:
     path: str | None = None
     """Hugging Face name or folder of a llama, or file of a published RecFormer; a RecFormer without
     one is small and pre-trained on the public slice."""
+    base: str = "allenai/longformer-base-4096"
+    """Hugging Face name or folder of the Longformer whose shape and tokenizer a published RecFormer
+    has."""
     noun: Literal["film", "game", "book", "product"] = "film"
     """What the items are called in the prompt of a llama."""
     context: int = 192
@@ -74,6 +77,11 @@ class ModelSettings:
         if self.name == "llama" and self.path is None:
             raise UserError(
                 "'model.path' is missing: name the llama, as --model.path meta-llama/Llama-2-7b-hf"
+            )
+        if self.name.startswith("tiny") and self.path is not None:
+            raise UserError(
+                f"'model.path' does not go with {self.name}, which is made here: leave it out, or "
+                "choose --model.name llama or recformer"
             )
         if self.width % (2 * self.heads):
             raise UserError(
@@ -169,7 +177,8 @@ class FederatedDataSettings(DataSettings):
     """The data and how they are shared out."""
 
     clients: int = 5
-    """Number K of clients: clusters of users, by k-means over matrix-factorisation vectors."""
+    """Number K of clients: clusters of users, by k-means over their vectors in a truncated
+    SVD of the train matrix."""
     public: float = 0.2
     """Share of users who are public: tiny backbones are pre-trained on them; they are neither
     clients nor evaluated."""
@@ -219,7 +228,8 @@ class Settings:
     """Rounds without a better validation Recall@10 before a run, or its first stage, ends (public
     code)."""
     participation: float = 1.0
-    """Share of the clients drawn in each round."""
+    """Share of the clients drawn in each round; all, where training is centralised. The mean of
+    FedAvg and FedProx goes to all clients, in PPLR those not drawn keep their adapters."""
     model: ModelSettings = field(default_factory=ModelSettings)
     pretrain: PretrainSettings = field(default_factory=PretrainSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)

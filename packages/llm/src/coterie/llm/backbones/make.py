@@ -70,7 +70,7 @@ def _untrained(settings: Settings, data: FederatedData, key: Key) -> Backbone:
         case "recformer":
             attributes = item_attributes(data.interactions)
             if model.path is not None:
-                return load_recformer(model.path, attributes)
+                return load_recformer(model.path, attributes, model.base)
             small = SmallRecFormerSettings(
                 layers=model.layers,
                 hidden=model.width,
@@ -108,7 +108,8 @@ def _fingerprint(settings: Settings, data: FederatedData) -> str:
     """Digest of all that pre-training depends on."""
     values = values_of(settings)
     named = {n: v for n, v in values.items() if n.split(".")[0] in ("model", "pretrain", "seed")}
-    del named["model.trained"]
+    del named["model.trained"], named["model.base"]
+    named["max_history"] = settings.data.max_history
     digest = hashlib.sha256(json.dumps(named, sort_keys=True, default=str).encode())
     public = data.public
     for examples in (public.train, public.held_out):

@@ -27,7 +27,7 @@ COURSE = (
     "pplr/warmup",
 )
 # Steps that measure, or make ready to measure; a round's traffic is without them.
-_MEASURING = {"evaluate", "fold_in", "keep_best"}
+_MEASURING = {"evaluate", "fold_in", "keep_best", "remember"}
 
 
 @dataclass

@@ -104,7 +104,7 @@ def _let_text_count(model: RecformerModel) -> None:
 def load_recformer(
     checkpoint: str | Path,
     attributes: Sequence[Attributes],
-    base: str = "allenai/longformer-base-4096",
+    base: str,
 ) -> RecFormer:
     """Load the published RecFormer, or one fine-tuned by the public code.
 
