@@ -167,7 +167,7 @@ def test_participation_leaves_the_others_as_they_are():
 def test_the_one_model_goes_to_those_too_who_were_not_drawn():
     data = organisations()
     rows, _ = trained_alone(settings("fedavg"), data)
-    before, after, cohort = one_round(settings("fedavg", participation=0.67), data)
+    _, after, cohort = one_round(settings("fedavg", participation=0.67), data)
     drawn = cohort.journal.clients["fed/loss"][0]
     assert len(drawn) == 2
     sizes = torch.tensor([len(part) for part in data.train]).double()[drawn]
