@@ -2,14 +2,20 @@
 
 The printed formulas of Table 2 are lost from the paper's text; these are derived from its prose.
 With N layers, a client that holds layers 1..k and N, A_l trained bytes and P_l bytes of a layer,
-P_e and A_e those outside the layers, T tokens a round, width h and b bytes a number:
+P_e and A_e those outside the layers, T tokens a round, width h and b bytes a number. M tokens are
+those of the items' texts, where a model embeds all items anew in every round (RecFormer, in the
+first of its two stages): they give no gradient, so they pass once up and once down.
 
 =========  =====================  ================  ============================================
            storage                layers passed     communication in a round
 =========  =====================  ================  ============================================
 FedAvg     N P_l + P_e            N                 2 (N A_l + A_e)
-PPLR       (k + 1) P_l + P_e      k + 1             2 ((k + 1) A_l + A_e) + 4 T h b
+PPLR       (k + 1) P_l + P_e      k + 1             2 ((k + 1) A_l + A_e) + (4 T + 2 M) h b
 =========  =====================  ================  ============================================
+
+A validation after the round costs (k + 1) A_l + A_e (FedAvg: N A_l + A_e) for the mixed adapter and
+2 V h b for the V tokens of its users and items. Masks, a byte a token, and the few numbers of a
+report are left out.
 
 Torch-free.
 """
@@ -34,6 +40,7 @@ class ModelSize:
         trained_rest: trained parameters outside the layers.
         hidden: width h of what passes from layer to layer.
         bytes: b, bytes a number, on disk and on the wire.
+        wire: the same of hidden states on the wire; None for ``bytes``.
     """
 
     layers: tuple[int, ...]
@@ -42,11 +49,17 @@ class ModelSize:
     trained_rest: int
     hidden: int
     bytes: int
+    wire: int | None = None
 
     @property
     def depth(self) -> int:
         """N."""
         return len(self.layers)
+
+    @property
+    def crossing(self) -> int:
+        """h b, bytes of one hidden state, one way."""
+        return self.hidden * (self.wire or self.bytes)
 
     @property
     def splits(self) -> range:
@@ -72,10 +85,14 @@ class Usage:
     Attributes:
         round_tokens: T, tokens in the training of a round, all local epochs and padding included.
         query_tokens: tokens to recommend once.
+        item_tokens: M, tokens of the items' texts, embedded anew in every training.
+        validation_tokens: V, tokens of a validation, those of items included.
     """
 
     round_tokens: float
     query_tokens: float
+    item_tokens: float = 0.0
+    validation_tokens: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +107,8 @@ class Cost:
         passes: layers that the client runs for a token.
         adapters: bytes of trained parameters up and down in a round.
         activations: bytes of hidden states and their gradients up and down in a round.
+        items: bytes of those that are the items' texts.
+        validation: bytes up and down of a validation, the adapter's included.
         query: bytes to recommend once.
         break_even: tokens a round below which less is sent than in FedAvg.
     """
@@ -101,6 +120,8 @@ class Cost:
     passes: int
     adapters: int
     activations: float
+    items: float
+    validation: float
     query: float
     break_even: float
 
@@ -119,7 +140,8 @@ def fedavg_cost(size: ModelSize) -> Cost:
     """
     trained = sum(size.trained_layers) + size.trained_rest
     storage = (sum(size.layers) + size.rest) * size.bytes
-    return Cost(None, 0, storage, 1.0, size.depth, 2 * trained * size.bytes, 0.0, 0.0, math.inf)
+    down = trained * size.bytes
+    return Cost(None, 0, storage, 1.0, size.depth, 2 * down, 0.0, 0.0, down, 0.0, math.inf)
 
 
 def pplr_cost(size: ModelSize, k: int, usage: Usage) -> Cost:
@@ -137,18 +159,21 @@ def pplr_cost(size: ModelSize, k: int, usage: Usage) -> Cost:
     whole = fedavg_cost(size)
     storage = whole.storage - sum(size.layers[middle]) * size.bytes
     saved = 2 * sum(size.trained_layers[middle]) * size.bytes
-    crossing = size.hidden * size.bytes  # one hidden state, one way
+    adapters = whole.adapters - saved
+    items = 2 * usage.item_tokens * size.crossing
     return Cost(
         k=k,
         server_layers=middle.stop - middle.start,
         storage=storage,
         share=storage / whole.storage,
         passes=size.depth - (middle.stop - middle.start),
-        adapters=whole.adapters - saved,
+        adapters=adapters,
         # Hidden states up and down, their gradients up and down.
-        activations=4 * usage.round_tokens * crossing,
-        query=2 * usage.query_tokens * crossing,
-        break_even=saved / (4 * crossing),
+        activations=4 * usage.round_tokens * size.crossing + items,
+        items=items,
+        validation=adapters / 2 + 2 * usage.validation_tokens * size.crossing,
+        query=2 * usage.query_tokens * size.crossing,
+        break_even=max(0.0, (saved - items) / (4 * size.crossing)),
     )
 
 
@@ -168,7 +193,7 @@ def costs(size: ModelSize, usage: Usage, splits: Sequence[int] | None = None) ->
 
 
 def verdict(table: Sequence[Cost]) -> str:
-    """Say in one sentence whether PPLR sends more than FedAvg; `table` as `costs` gives it."""
+    """Say whether PPLR sends more than FedAvg; `table` as `costs` gives it."""
     whole, split = table[0], table[1:]
     if not split:
         return (
@@ -176,17 +201,39 @@ def verdict(table: Sequence[Cost]) -> str:
             "the last, and one for the server."
         )
     more = [cost for cost in split if cost.round > whole.round]
-    factors = sorted(cost.round / whole.round for cost in more)
     if not more:
-        return "PPLR sends less than FedAvg at every k shown."
-    at = "at every k shown" if len(more) == len(split) else f"at k = {_listed(more)}"
+        return "PPLR sends less than FedAvg at every k shown." + _validated(whole, split)
+    factors = sorted(cost.round / whole.round for cost in more)
     least, most = _factor(factors[0]), _factor(factors[-1])
     span = least if least == most else f"{least} to {most}"
     return (
-        f"PPLR sends MORE than FedAvg {at}: {span} times as much. Hidden states cost more than "
-        "the adapters of the middle save, unless a client reads fewer tokens in a round than the "
-        "break-even."
+        f"PPLR sends MORE than FedAvg {_where(more, split)}: {span} times as much. {_why(more)}"
     )
+
+
+def _why(more: Sequence[Cost]) -> str:
+    if any(cost.break_even for cost in more):
+        return (
+            "Hidden states cost more than the adapters of the middle save, unless a client reads "
+            "fewer tokens in a round than the break-even."
+        )
+    return (
+        "The items' texts alone, embedded anew in every round, cost more than the adapters of the "
+        "middle save, so that there is no break-even."
+    )
+
+
+def _validated(whole: Cost, split: Sequence[Cost]) -> str:
+    """Tell where only the validation makes it more."""
+    total = whole.round + whole.validation
+    more = [cost for cost in split if cost.round + cost.validation > total]
+    if not more:
+        return ""
+    return f" With a validation after every round it sends MORE {_where(more, split)}."
+
+
+def _where(some: Sequence[Cost], all: Sequence[Cost]) -> str:
+    return "at every k shown" if len(some) == len(all) else f"at k = {_listed(some)}"
 
 
 def spread_of_splits(size: ModelSize, most: int = 12) -> list[int]:

@@ -32,7 +32,8 @@ class Execution:
     """
 
     def __init__(self, stack: Stack, most_tokens: int) -> None:
-        self.stack = stack
+        # As pre-training leaves the layers. A stack made of them would say that it is in training.
+        self.stack = stack.eval()
         self.adapter = Adapter(stack.named_parameters())
         self._most_tokens = most_tokens
         self._draws = _has_dropout(stack)

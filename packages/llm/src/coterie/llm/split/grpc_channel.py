@@ -25,6 +25,7 @@ from coterie.llm.split.grpc_messages import (
     Forward,
     Gradient,
     KeepBest,
+    Mixed,
     Open,
     Opened,
     Rows,
@@ -32,6 +33,7 @@ from coterie.llm.split.grpc_messages import (
     Step,
     Trained,
 )
+from coterie.llm.split.partial_rows import parts
 
 
 class GrpcChannel(Channel):
@@ -91,13 +93,16 @@ class GrpcChannel(Channel):
 class GrpcRounds:
     """The coordinator's side of a middle behind gRPC: rounds as in `Middle`.
 
+    Rows of many clients cross in parts, as a message has a largest size.
+
     Args:
         link: to the server.
         token: of the coordinator.
+        keep: committed rounds that the server must keep.
     """
 
-    def __init__(self, link: Link, token: str) -> None:
-        self._link, self._token = link, token
+    def __init__(self, link: Link, token: str, keep: int = 2) -> None:
+        self._link, self._token, self._keep = link, token, keep
 
     @property
     def round(self) -> int:
@@ -114,16 +119,40 @@ class GrpcRounds:
         return self._link.call(AskStatus(), Status, token=self._token)
 
     def begin(self, round: int) -> None:
-        """Begin a round; see `Middle.begin`."""
+        """Begin a round; see `Middle.begin`.
+
+        Raises:
+            UserError: the server keeps too few rounds to go on after a kill at any moment.
+        """
+        kept = self.status().keep
+        if kept < self._keep:
+            raise UserError(
+                f"the split server keeps {kept} rounds (--keep), but this run, with its "
+                f"--run.checkpoint_every, may have to go back {self._keep - 1}: start the server "
+                f"with --keep {self._keep}"
+            )
         self._link.call(Begin(round), Done, token=self._token)
 
     def trained(self, ids: Sequence[int]) -> Tensor:
         """Get the rows ``(n, d)`` that clients trained; see `Middle.trained`."""
-        return self._link.call(Trained(_ids(ids)), Rows, token=self._token).rows
+        status, found = self.status(), None
+        for clients, columns in parts(len(ids), status.size, self._most(status)):
+            request = Trained(_ids(ids[clients]), columns.start, columns.stop)
+            rows = self._link.call(request, Rows, token=self._token).rows
+            found = rows.new_empty(len(ids), status.size) if found is None else found
+            _same_form("part of the rows", rows, found[clients, columns])
+            found[clients, columns] = rows
+        return torch.empty(0, status.size) if found is None else found
 
     def commit(self, round: int, rows: Tensor, ids: Sequence[int]) -> None:
-        """End a round; see `Middle.commit`. The server has it on its disk when this returns."""
-        self._link.call(Commit(round, rows, _ids(ids)), Done, token=self._token)
+        """End a round; see `Middle.commit`. The server has it on its disk when this returns.
+
+        Until the last message, which has no rows, the server is at the round before.
+        """
+        for clients, columns in parts(len(ids), rows.shape[1], self._most(self.status())):
+            part = Mixed(round, rows[clients, columns], _ids(ids[clients]), columns.start)
+            self._link.call(part, Done, token=self._token)
+        self._link.call(Commit(round, _ids(ids)), Done, token=self._token)
 
     def keep_best(self) -> None:
         """Keep the rows of the last committed round as the best."""
@@ -135,6 +164,10 @@ class GrpcRounds:
 
     def load_plain(self, plain: Mapping[str, Any]) -> None:
         """Do nothing: `begin` brings the server to the right round."""
+
+    def _most(self, status: Status) -> int:
+        """Bytes of a message that both sides take."""
+        return min(self._link.max_bytes, status.max_bytes)
 
 
 def _ids(ids: Sequence[int]) -> Tensor:

@@ -86,6 +86,9 @@ class Link:
         deadline: seconds in which a call must be answered.
         max_bytes: of a message.
 
+    Attributes:
+        max_bytes: as given.
+
     Raises:
         UserError: the address is none, or is elsewhere and there is no TLS.
     """
@@ -101,7 +104,7 @@ class Link:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             raise UserError(f"'{address}' is no address of a split server: write host:port")
-        self._address, self._deadline, self._max_bytes = address, deadline, max_bytes
+        self._address, self._deadline, self.max_bytes = address, deadline, max_bytes
         if tls is None:
             if not is_loopback(host):
                 raise UserError(f"{address} is another machine: give the server's certificate")
@@ -133,7 +136,7 @@ class Link:
         try:
             request = encode(message, Header(name, ()))
             reply = method(request, timeout=self._deadline, metadata=metadata)
-            return decode(reply, answer, max_bytes=self._max_bytes)[0]
+            return decode(reply, answer, max_bytes=self.max_bytes)[0]
         except grpc.RpcError as error:
             raise self._failure(error) from None
         except ProtocolError as error:
@@ -163,7 +166,8 @@ class Link:
         if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
             return UserError(
                 f"{where} is busy, or a message is too large ({details}): use smaller "
-                "batches, or raise --max-mib of the server"
+                "batches, or raise --max-mib of a server that takes less than "
+                f"{self.max_bytes >> 20} MiB"
             )
         if code == grpc.StatusCode.OUT_OF_RANGE:
             return Diverged(f"{where}: {details}")

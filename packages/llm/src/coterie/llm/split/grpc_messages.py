@@ -88,28 +88,48 @@ class Begin:
 
 @dataclass(frozen=True)
 class Trained:
-    """Ask for the rows that clients trained.
+    """Ask for columns ``start`` to ``end`` of the rows that clients trained.
 
     Attributes:
         ids: ``(n,)`` int64.
+        start: first column.
+        end: the one after the last.
     """
 
     ids: Tensor
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows ``(n, d)``."""
+    """Columns ``(n, end - start)`` of rows."""
 
     rows: Tensor
 
 
 @dataclass(frozen=True)
-class Commit:
-    """End a round with mixed rows ``(n, d)`` of the clients ``ids``, ``(n,)`` int64."""
+class Mixed:
+    """A part of the mixed rows of a round, which `Commit` ends.
+
+    Attributes:
+        round: that has begun.
+        rows: ``(n, w)``, see `coterie.llm.split.partial_rows.PartialRows.put`.
+        ids: ``(n,)`` int64.
+        start: first column.
+    """
 
     round: int
     rows: Tensor
+    ids: Tensor
+    start: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """End a round with the mixed rows, all sent before, of the clients ``ids``, ``(n,)`` int64."""
+
+    round: int
     ids: Tensor
 
 
@@ -131,8 +151,12 @@ class Status:
         round: the last committed one; -1 before the first.
         size: d, trained numbers a client.
         model: fingerprint of the model.
+        keep: committed rounds it keeps.
+        max_bytes: of a message.
     """
 
     round: int
     size: int
     model: str
+    keep: int
+    max_bytes: int

@@ -30,6 +30,7 @@ from coterie.llm.split.grpc_messages import (
     Forward,
     Gradient,
     KeepBest,
+    Mixed,
     Open,
     Opened,
     Rows,
@@ -38,6 +39,7 @@ from coterie.llm.split.grpc_messages import (
     Trained,
 )
 from coterie.llm.split.middle import Middle
+from coterie.llm.split.partial_rows import PartialRows
 from coterie.llm.split.tokens import admin_token, client_token, same
 
 _LOG = logging.getLogger(__name__)
@@ -83,7 +85,9 @@ class MiddleServer:
     ) -> None:
         self._middle, self._model, self._secret = middle, model, secret
         self._max_bytes = max_bytes
+        self._mixed = PartialRows(middle.size)
         self._device = threading.Lock()
+        self._stopped = threading.Event()
         # New threads multiply matrices with all cores until told, and round differently then.
         pool = ThreadPoolExecutor(
             8, "middle", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
@@ -99,8 +103,9 @@ class MiddleServer:
         self.address = self._listen(address, tls)
 
     def start(self) -> None:
-        """Answer calls from now on, in threads of its own."""
+        """Answer calls, and drop what has waited too long, in threads of its own."""
         self._server.start()
+        threading.Thread(target=self._expire, name="expiry", daemon=True).start()
 
     def wait(self) -> None:
         """Block until the server is stopped."""
@@ -108,7 +113,14 @@ class MiddleServer:
 
     def stop(self, grace: float = 1.0) -> None:
         """Refuse new calls, and end those that run after ``grace`` seconds."""
+        self._stopped.set()
         self._server.stop(grace).wait()
+
+    def _expire(self) -> None:
+        """Free the graphs of clients who are gone, though nobody else calls."""
+        while not self._stopped.wait(self._middle.ttl / 10):
+            with self._device:
+                self._middle.expire()
 
     def _handlers(self) -> dict[str, Any]:
         answers: dict[type, Callable[[Any, Metadata], Any]] = {
@@ -117,13 +129,14 @@ class MiddleServer:
             Backward: self._backward,
             Step: self._step,
             Close: self._close,
-            Begin: self._admin(lambda m: self._middle.begin(m.round)),
-            Trained: self._admin(lambda m: Rows(self._middle.trained(_ids(m.ids)))),
-            Commit: self._admin(lambda m: self._middle.commit(m.round, m.rows, _ids(m.ids))),
-            KeepBest: self._admin(lambda m: self._middle.keep_best()),
-            AskStatus: self._admin(
-                lambda m: Status(self._middle.round, self._middle.size, self._model)
+            Begin: self._admin(self._begin),
+            Trained: self._admin(
+                lambda m: Rows(self._middle.trained(_ids(m.ids))[:, m.start : m.end])
             ),
+            Mixed: self._admin(self._mix),
+            Commit: self._admin(self._commit),
+            KeepBest: self._admin(lambda m: self._middle.keep_best()),
+            AskStatus: self._admin(lambda m: self._status()),
         }
         return {
             kind.__name__: grpc.unary_unary_rpc_method_handler(self._behaviour(kind, answer))
@@ -183,6 +196,23 @@ class MiddleServer:
 
     def _close(self, message: Close, metadata: Metadata) -> None:
         self._middle.close(metadata.get(SESSION, ""), keep=message.keep)
+
+    def _begin(self, message: Begin) -> None:
+        self._mixed.clear()
+        self._middle.begin(message.round)
+
+    def _mix(self, message: Mixed) -> None:
+        self._middle.check_begun(message.round)
+        self._mixed.put(message.rows, _ids(message.ids), message.start)
+
+    def _commit(self, message: Commit) -> None:
+        self._middle.check_begun(message.round)
+        ids = _ids(message.ids)
+        self._middle.commit(message.round, self._mixed.take(ids), ids)
+
+    def _status(self) -> Status:
+        middle = self._middle
+        return Status(middle.round, middle.size, self._model, middle.keep, self._max_bytes)
 
     def _admin(self, answer: Callable[[Any], Any]) -> Callable[[Any, Metadata], Any]:
         def guarded(message: Any, metadata: Metadata) -> Any:

@@ -19,7 +19,7 @@ from coterie.llm.backbones.base import Backbone
 from coterie.llm.settings import Settings
 from coterie.llm.split.channel import Channel, LocalChannel
 from coterie.llm.split.cut import Cut
-from coterie.llm.split.serving import cut_backbone, make_middle
+from coterie.llm.split.serving import cut_backbone, make_middle, rounds_to_keep
 from coterie.llm.split.training import Limits
 
 
@@ -89,8 +89,7 @@ def split_backbone(backbone: Backbone, settings: Settings) -> Halves | None:
     start = Adapter(parts.stack.named_parameters()).row()
     if split.server is not None:
         return _remote(parts, settings, start)
-    # Two more than lie between two checkpoints, so that every checkpoint can be gone back to.
-    middle = make_middle(parts, settings, Limits(keep=settings.run.checkpoint_every + 2))
+    middle = make_middle(parts, settings, Limits(keep=rounds_to_keep(settings)))
     channel = LocalChannel(middle, split.wire)
     parts.connect(channel)
     return Halves(channel, middle, start)
@@ -110,7 +109,7 @@ def _remote(parts: Cut, settings: Settings, start: Tensor) -> Halves:
     channel = GrpcChannel(link, parts.model, lambda c: client_token(secret, c), split.wire)
     parts.connect(channel)
     parts.release()
-    return Halves(channel, GrpcRounds(link, admin_token(secret)), start)
+    return Halves(channel, GrpcRounds(link, admin_token(secret), rounds_to_keep(settings)), start)
 
 
 def _path(text: str | None) -> Path | None:

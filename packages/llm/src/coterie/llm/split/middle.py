@@ -76,6 +76,16 @@ class Middle:
         """The last committed round; -1 before the first."""
         return self._generations.latest.round
 
+    @property
+    def keep(self) -> int:
+        """Committed rounds that are kept."""
+        return self._generations.keep
+
+    @property
+    def ttl(self) -> float:
+        """Seconds after which an unused session is dropped."""
+        return self._sessions.ttl
+
     # Sessions ------------------------------------------------------------------------------------
 
     def open(
@@ -206,6 +216,10 @@ class Middle:
             )
         self._pending[one.client] = state
 
+    def expire(self) -> None:
+        """Drop the sessions, and the calls without their gradient, that have waited too long."""
+        self._sessions.expire()
+
     # Rounds --------------------------------------------------------------------------------------
 
     def begin(self, round: int) -> None:
@@ -249,8 +263,7 @@ class Middle:
             UserError: another round has begun, the rows do not fit, or the disk is full; nothing
                 is changed.
         """
-        if self._begun != round:
-            raise UserError(f"round {round} has not begun on the server, which has {self._begun}")
+        self.check_begun(round)
         check_rows(rows, ids, self.size)
         start = self._generations.start
         kept = rows.detach().to(start.device, start.dtype)
@@ -263,6 +276,11 @@ class Middle:
         self._begun = None
         self._pending.clear()
         self._sessions.drop()
+
+    def check_begun(self, round: int) -> None:
+        """Raise a `UserError` unless this round has begun and has not ended."""
+        if self._begun != round:
+            raise UserError(f"round {round} has not begun on the server, which has {self._begun}")
 
     def keep_best(self) -> None:
         """Keep the rows of the last committed round as the best."""
@@ -318,13 +336,3 @@ class Middle:
 def _master(row: Tensor) -> Tensor:
     """Rows are trained in at least float32, as sums of small steps vanish in bfloat16."""
     return row if row.dtype == torch.float64 else row.float()
-
-
-def _moved(context: Context, device: torch.device) -> Context:
-    if device.type == "cpu":
-        return context
-    moved = {
-        name: None if tensor is None else tensor.to(device)
-        for name, tensor in (("mask", context.mask), ("positions", context.positions))
-    }
-    return Context(**(vars(context) | moved))

@@ -48,6 +48,18 @@ def agreement(settings: Settings) -> str:
     return json.dumps(shared, sort_keys=True, default=str)
 
 
+def rounds_to_keep(settings: Settings) -> int:
+    """Count the committed rounds that a server must keep for a run that is killed at any moment.
+
+    Since the last checkpoint of the coordinator it has committed up to ``checkpoint_every`` rounds;
+    to go on, it must have the one before those. A second stage begins by going back one more.
+
+    Args:
+        settings: with the reading's choices resolved.
+    """
+    return settings.run.checkpoint_every + (2 if (settings.train.stages or 1) > 1 else 1)
+
+
 def cut_backbone(backbone: Backbone, k: int, settings: Settings) -> Cut:
     """Cut a backbone in two, as `coterie.llm.split.cut.cut`, with the settings' agreement.
 

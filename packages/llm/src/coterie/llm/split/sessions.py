@@ -70,12 +70,15 @@ class Sessions:
         most: how many sessions may be open.
         most_pending: how many calls of a session may await their gradient.
         clock: seconds.
+
+    Attributes:
+        ttl: as given.
     """
 
     def __init__(
         self, ttl: float, most: int, most_pending: int, clock: Callable[[], float]
     ) -> None:
-        self._ttl = ttl
+        self.ttl = ttl
         self._most = most
         self._most_pending = most_pending
         self._clock = clock
@@ -149,7 +152,7 @@ class Sessions:
 
     def expire(self) -> None:
         """Drop what has waited too long."""
-        limit = self._clock() - self._ttl
+        limit = self._clock() - self.ttl
         self._open = {name: one for name, one in self._open.items() if one.touched >= limit}
         for session in self._open.values():
             old = [call for call, pending in session.pending.items() if pending.since < limit]
