@@ -296,6 +296,7 @@ def test_table_3_has_every_client(make):
     report = make(table=3)
     assert [line["method"] for line in report.view] == ["central", "+FedAvg", "+PPLR"]
     assert all(f"client {c}" in line for line in report.view for c in (1, 5))
+    assert report.figure.read_bytes().startswith(b"\x89PNG")
 
 
 def test_table_2_gives_the_costs_of_every_k(out):

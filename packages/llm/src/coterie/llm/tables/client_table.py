@@ -9,11 +9,13 @@ import numpy as np
 
 from coterie.core.report import Report
 from coterie.core.tables.paired import spread
+from coterie.core.tables.plots import Bars
 from coterie.llm.settings import Method
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
+from coterie.llm.tables.layout import Panel, figure_report
 from coterie.llm.tables.published import DATA_SETS, WRONG_IMBALANCES, table3
 from coterie.llm.tables.runs import RunResult
-from coterie.llm.tables.study import NAMES, Study, imbalances, of_client
+from coterie.llm.tables.study import NAMES, Results, Study, imbalances, of_client
 
 METHODS: tuple[Method, ...] = ("central", "fedavg", "pplr")
 _IN_PAPER = "tiny-text"  # the paper's rows are BIGRec's
@@ -30,11 +32,13 @@ def client_table(study: Study) -> Report:
     rows: list[dict[str, Any]] = []
     view: list[dict[str, Any]] = []
     notes: list[str] = list(_NOTES)
+    panels: list[Panel] = []
     for backbone in study.backbones:
         by_method = study.methods(f"Table 3: {backbone}", study.tuned(backbone), METHODS)
         for method, results in by_method.items():
             rows += _rows(study, backbone, method, results)
             view.append(_line(study, backbone, method, results))
+        panels.append(_panel(backbone, by_method, study.settings.data.clients))
         found = contrasts(by_method, ("fedavg", "central"))
         notes += [verdict_note(backbone, found), *comparison_notes(backbone, found)]
     if (DATA_SETS.get(study.data, ""), "central") in WRONG_IMBALANCES:
@@ -42,8 +46,20 @@ def client_table(study: Study) -> Report:
             "The paper prints an imbalance of 4.50 for BIGRec on MicroLens, which does not follow "
             "from its own clients: .0275 / .0031 - 1 = 7.87. It is left out."
         )
-    title = f"Table 3, {study.data}: Recall@10 of every client, {len(study.seeds)} seeds"
-    return Report(study.file("table3"), title, rows, view, notes)
+    title = f"Table 3, {study.data}: Recall@10 of every client"
+    return figure_report(study, "table3", title, (rows, view), notes, panels)
+
+
+def _panel(backbone: str, by_method: Results, clients: int) -> Bars:
+    """Bars of all methods for every client."""
+    groups = {
+        f"client {client + 1}": {
+            NAMES[method]: spread(of_client(results, client))
+            for method, results in by_method.items()
+        }
+        for client in range(clients)
+    }
+    return Bars(f"Recall@10, {backbone}", groups)
 
 
 def _rows(

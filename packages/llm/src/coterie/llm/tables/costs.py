@@ -12,7 +12,7 @@ from coterie.core.tables.plots import Lines
 from coterie.llm.attack import Attacker, attack
 from coterie.llm.attack import rows as attack_rows
 from coterie.llm.attack_states import known_embeddings, victims
-from coterie.llm.cost import Cost, Usage, costs, spread_of_splits, verdict
+from coterie.llm.cost import Cost, costs, spread_of_splits, verdict
 from coterie.llm.cost_inputs import measured, of_experiment
 from coterie.llm.experiment import Experiment
 from coterie.llm.step_cost import StepCost
@@ -32,10 +32,7 @@ def cost_table(study: Study) -> Report:
     notes: list[str] = []
     for backbone in study.backbones:
         inputs = of_experiment(Experiment(replace(study.tuned(backbone), method="pplr")))
-        tokens = sum(inputs.round_tokens) / len(inputs.round_tokens)
-        table = costs(
-            inputs.size, Usage(tokens, inputs.query_tokens), spread_of_splits(inputs.size)
-        )
+        table = costs(inputs.size, inputs.usage, spread_of_splits(inputs.size))
         rows += [{"backbone": backbone, "method": _method(cost), **vars(cost)} for cost in table]
         view += [_cost_line(backbone, cost) for cost in table]
         notes += [f"{backbone}: {note}" for note in (*inputs.notes, verdict(table))]
