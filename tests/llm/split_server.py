@@ -1,17 +1,18 @@
-"""A server process for the tests: the middle of a tiny Llama.
+"""A server process for the tests: the middle of a tiny backbone.
 
-python -m tests.llm.split_server N_LAYERS K STATE [CERT KEY CLIENT_CA] [--slow SECONDS]
+python -m tests.llm.split_server N_LAYERS K STATE [--kind longformer] [--dtype bfloat16]
+    [--slow SECONDS]
 """
 
+import argparse
 import sys
 import time
 from pathlib import Path
 
 import torch
-from tests.llm.tiny_split import TinyLlama
+from tests.llm.tiny_split import Tiny, TinyLlama, TinyLongformer
 
 from coterie.llm.split.cut import cut
-from coterie.llm.split.grpc_link import Tls
 from coterie.llm.split.grpc_server import MiddleServer
 from coterie.llm.split.middle import Middle
 from coterie.llm.split.state_folder import StateFolder
@@ -34,21 +35,27 @@ class Slow(Middle):
         return super().backward(*arguments)
 
 
+def tiny(kind: str, n_layers: int, dtype: str) -> Tiny:
+    """Make a backbone, the same one in every process."""
+    made = TinyLongformer(n_layers) if kind == "longformer" else TinyLlama(n_layers)
+    return made.to(getattr(torch, dtype))
+
+
 def main(words: list[str]) -> None:
     torch.set_num_threads(1)
-    if "--slow" in words:
-        Slow.seconds = float(words.pop())
-        words.pop()
-    n_layers, k, state, *files = words
-    tls = None
-    if files:
-        certificate, key, *root = [Path(file) for file in files]
-        tls = Tls(root[0] if root else None, certificate, key)
-    parts = cut(TinyLlama(int(n_layers)), int(k))
-    folder = Path(state)
-    middle = Slow(parts.stack, TRAINING, folder=StateFolder(folder, parts.model))
-    secret = make_secret(folder / "secret")
-    server = MiddleServer(middle, parts.model, secret, "127.0.0.1:0", tls=tls, max_bytes=MAX_BYTES)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("n_layers", type=int)
+    parser.add_argument("k", type=int)
+    parser.add_argument("state", type=Path)
+    parser.add_argument("--kind", default="llama")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--slow", type=float, default=0.0)
+    given = parser.parse_args(words)
+    Slow.seconds = given.slow
+    parts = cut(tiny(given.kind, given.n_layers, given.dtype), given.k)
+    middle = Slow(parts.stack, TRAINING, folder=StateFolder(given.state, parts.model))
+    secret = make_secret(given.state / "secret")
+    server = MiddleServer(middle, parts.model, secret, "127.0.0.1:0", max_bytes=MAX_BYTES)
     server.start()
     sys.stdout.write(f"{server.address}\n")
     sys.stdout.flush()

@@ -1,11 +1,8 @@
 """The middle in another process: exact, guarded, and gone without a hang."""
 
 import math
-import os
-import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.llm.split_process import Server
 from tests.llm.split_server import MAX_BYTES, TRAINING
 from tests.llm.tiny_split import TinyLlama, batch, gradients
 from torch import Tensor
@@ -33,42 +31,9 @@ from coterie.llm.split.state_folder import StateFolder
 from coterie.llm.split.tokens import admin_token, client_token, make_secret, read_secret
 from coterie.llm.split.training import Training
 
-ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = torch.linspace(-1, 1, 2 * 5 * 32).reshape(2, 5, 32)
 LEARN = Context(gradient=True, input_gradient=True)
 SECRET = "s" * 64
-
-
-class Server:
-    """A server process."""
-
-    def __init__(self, state: Path, *extra: str, n_layers: int = 4, k: int = 1) -> None:
-        command = [sys.executable, "-m", "tests.llm.split_server", str(n_layers), str(k)]
-        self.process = subprocess.Popen(
-            [*command, str(state), *extra],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )
-        self.address = self.line()
-        assert re.fullmatch(r"127.0.0.1:\d+", self.address), self.process.stderr.read()
-        self.secret = read_secret(state / "secret")
-
-    def line(self) -> str:
-        return self.process.stdout.readline().strip()
-
-    def channel(self, model: str, wire: str | None = None, **others: object) -> GrpcChannel:
-        link = Link(self.address, **others)
-        return GrpcChannel(link, model, lambda client: client_token(self.secret, client), wire)
-
-    def rounds(self, **others: object) -> GrpcRounds:
-        return GrpcRounds(Link(self.address, **others), admin_token(self.secret))
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture
@@ -312,7 +277,7 @@ def test_oversized_for_the_client_itself(within: tuple[Middle, MiddleServer, str
 def test_malformed_bytes(within: tuple[Middle, MiddleServer, str], data: bytes) -> None:
     _, server, model = within
     with grpc.insecure_channel(server.address) as raw:
-        for method in ("Open", "Forward", "Backward", "Step", "Close", "Begin", "Commit"):
+        for method in ("Open", "Forward", "Backward", "Step", "Close", "Begin", "Mixed", "Commit"):
             with pytest.raises(grpc.RpcError) as caught:
                 raw.unary_unary(f"/{SERVICE}/{method}")(data, timeout=10)
             assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT

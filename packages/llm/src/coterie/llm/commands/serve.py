@@ -19,6 +19,10 @@ ABOUT = (
     "Serve the layers between the client's: train and keep every client's adapter of them. Give "
     "the settings of `coterie train llm` too, the same as the clients'."
 )
+_KEEP = (
+    "committed rounds kept, to go back to when the coordinator is killed: at least 1 more than its "
+    "--run.checkpoint_every, or 2 more where --train.stages is 2 (default: by these settings)"
+)
 
 
 def run(argv: Sequence[str]) -> None:
@@ -69,7 +73,7 @@ def _parser() -> Arguments:
     parser.add_argument("--secret", type=Path, help="tokens follow from it (default: STATE/secret)")
     parser.add_argument("--max-mib", type=positive, default=256, help="largest message")
     parser.add_argument("--ttl", type=positive, default=600, help="seconds until a client is gone")
-    parser.add_argument("--keep", type=positive, default=2, help="committed rounds kept")
+    parser.add_argument("--keep", type=positive, help=_KEEP)
     return parser
 
 
@@ -95,6 +99,7 @@ def _server(given: Any, experiment: Any, state: Path) -> Any:
         cut_backbone,
         make_middle,
         parse_layers,
+        rounds_to_keep,
         use_threads,
     )
     from coterie.llm.split.tokens import make_secret
@@ -107,7 +112,7 @@ def _server(given: Any, experiment: Any, state: Path) -> Any:
     use_threads(settings)
     k = check_layers(layers, experiment.backbone)
     parts = cut_backbone(experiment.backbone, k, settings)
-    limits = Limits(ttl=float(given.ttl), keep=given.keep)
+    limits = Limits(ttl=float(given.ttl), keep=given.keep or rounds_to_keep(settings))
     return MiddleServer(
         make_middle(parts, settings, limits, state),
         parts.model,

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from coterie.core.data.names import data_sets, default_core
 from coterie.core.errors import UserError
 from coterie.core.schema import values_of
 from coterie.core.storage import writing
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.settings import Settings
+from coterie.llm.settings import FederatedDataSettings, Settings
 from coterie.llm.split.cut import Cut, cut
 from coterie.llm.split.middle import Middle
 from coterie.llm.split.state_folder import StateFolder
 from coterie.llm.split.training import Limits, Training
 
 _SHARED = ("model.", "pretrain.", "lora.")  # sections both sides must agree on
+# Of the data: what decides which examples the backbone is pre-trained on, and how they are read.
+_PUBLIC = ("columns", "public", "max_history", "min_history", "span", "stride")
 
 
 def training_of(settings: Settings) -> Training:
@@ -43,9 +48,26 @@ def agreement(settings: Settings) -> str:
     """
     how = training_of(settings)
     shared = {n: v for n, v in values_of(settings).items() if n.startswith(_SHARED)}
-    shared |= {"seed": settings.seed, "data": settings.data.name, "dtype": settings.engine.dtype}
+    shared |= {"seed": settings.seed, "dtype": settings.engine.dtype}
+    shared |= {"data": _public_data(settings.data)}
     shared |= {"lr": how.lr, "mu": how.mu, "keep_optimizer": how.keep_optimizer}
     return json.dumps(shared, sort_keys=True, default=str)
+
+
+def _public_data(data: FederatedDataSettings) -> dict[str, Any]:
+    """Describe the public slice: the same wherever the data lie, another if it is another."""
+    least = default_core(data.name) if data.min_interactions is None else data.min_interactions
+    chosen = {name: getattr(data, name) for name in _PUBLIC}
+    return {"source": _source(data.name), "min_interactions": least, **chosen}
+
+
+def _source(name: str) -> str:
+    """A known name, or for a file of the user's own the digest of what is in it."""
+    path = Path(name).expanduser()
+    if name in data_sets() or not path.is_file():
+        return name
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def rounds_to_keep(settings: Settings) -> int:

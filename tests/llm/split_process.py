@@ -1,0 +1,45 @@
+"""A server of the middle in a process of its own, as the tests use it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from coterie.llm.split.grpc_channel import GrpcChannel, GrpcRounds
+from coterie.llm.split.grpc_link import Link
+from coterie.llm.split.tokens import admin_token, client_token, read_secret
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Server:
+    """A server process."""
+
+    def __init__(self, state: Path, *extra: str, n_layers: int = 4, k: int = 1) -> None:
+        command = [sys.executable, "-m", "tests.llm.split_server", str(n_layers), str(k)]
+        self.process = subprocess.Popen(
+            [*command, str(state), *extra],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+        self.address = self.line()
+        assert re.fullmatch(r"127.0.0.1:\d+", self.address), self.process.stderr.read()
+        self.secret = read_secret(state / "secret")
+
+    def line(self) -> str:
+        return self.process.stdout.readline().strip()
+
+    def channel(self, model: str, wire: str | None = None, **others: object) -> GrpcChannel:
+        link = Link(self.address, **others)
+        return GrpcChannel(link, model, lambda client: client_token(self.secret, client), wire)
+
+    def rounds(self, **others: object) -> GrpcRounds:
+        return GrpcRounds(Link(self.address, **others), admin_token(self.secret))
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
