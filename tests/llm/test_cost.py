@@ -108,6 +108,37 @@ def test_costs_equal_plain_sums(layers, rest, hidden, number, data):
             assert (pplr_cost(size, k, Usage(count, 7)).round < whole.round) == cheaper
 
 
+@given(st.integers(1, 10**6), st.integers(0, 10**5), st.integers(0, 10**6), st.integers(1, 64))
+def test_items_pass_forward_only(trained, items, tokens, hidden):
+    size = ModelSize((10**6,) * 4, 7, (trained,) * 4, 3, hidden, 4, wire=2)
+    usage = Usage(tokens, 5, items, 11)
+    cost, whole = pplr_cost(size, 1, usage), fedavg_cost(size)
+    way = 2 * hidden  # bytes of a token, one way
+    assert cost.items == 2 * items * way
+    assert cost.activations == 4 * tokens * way + cost.items
+    assert cost.validation == 4 * (2 * trained + 3) + 2 * 11 * way
+    assert whole.validation == 4 * (4 * trained + 3)
+    assert (whole.items, cost.query) == (0, 2 * 5 * way)
+    # The break-even is where the two rounds are equal, if there is one.
+    even = pplr_cost(size, 1, Usage(cost.break_even, 5, items))
+    if cost.break_even:
+        assert even.round == pytest.approx(whole.round)
+    else:
+        assert even.round >= whole.round
+
+
+def test_verdict_counts_items_and_validation():
+    size = ModelSize((100,) * 4, 1, (100,) * 4, 0, 10, 4)  # the middle of k = 1 saves 1,600 bytes
+    assert "at every k" in verdict(costs(size, Usage(0, 1, 21), [1]))
+    assert "there is no break-even" in verdict(costs(size, Usage(0, 1, 21), [1]))
+    assert (
+        verdict(costs(size, Usage(0, 1, 19), [1]))
+        == "PPLR sends less than FedAvg at every k shown."
+    )
+    said = verdict(costs(size, Usage(0, 1, 19, 30), [1]))
+    assert said.endswith("With a validation after every round it sends MORE at every k shown.")
+
+
 def test_which_k_can_be():
     assert [cost.k for cost in costs(LLAMA, Usage(1, 1))] == [None, *range(1, 31)]
     assert spread_of_splits(LLAMA, 4) == [1, 11, 20, 30]
@@ -248,6 +279,28 @@ def test_the_command_prints_the_table(capsys, tmp_path, monkeypatch):
     assert "all (FedAvg)" in shown
     assert "PPLR sends MORE than FedAvg at every k shown" in shown
     assert not list(tmp_path.iterdir())  # nothing is trained, so nothing is kept
+
+
+def test_the_command_counts_the_items_of_a_recformer(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    argv = ["llm", "cost", "--model.name", "recformer", "--model.layers", "4", "--data.shots", "50"]
+    assert main([*argv, "--json"]) == 0
+    whole, first, _ = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    mean = sum(whole["tokens"]) / 5
+    assert first["activations"] == pytest.approx(4 * mean * 64 * 4 + first["items"])
+    assert first["items"] > 1e6
+    assert main(argv) == 0
+    shown = capsys.readouterr().out
+    assert "are the items' texts, embedded anew" in shown
+    assert "0 of 5" in shown
+
+
+@pytest.mark.parametrize(("kind", "note"), [("llama", "4 beams"), ("longformer", "are not: --mod")])
+def test_the_command_says_what_a_configuration_leaves_open(kind, note, capsys):
+    assert main(["llm", "cost", "--hf", kind, "--k", "1", "--tokens", "100"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert note in shown
+    assert "100.0 an example, as given by --tokens." in shown
 
 
 def test_the_command_measures_and_draws(capsys, tmp_path):

@@ -58,7 +58,7 @@ class ModelSize:
 
     @property
     def crossing(self) -> int:
-        """h b, bytes of one hidden state, one way."""
+        """Bytes of one hidden state, one way: h b."""
         return self.hidden * (self.wire or self.bytes)
 
     @property
@@ -91,8 +91,8 @@ class Usage:
 
     round_tokens: float
     query_tokens: float
-    item_tokens: float = 0.0
-    validation_tokens: float = 0.0
+    item_tokens: float = 0
+    validation_tokens: float = 0
 
 
 @dataclass(frozen=True)
@@ -206,9 +206,7 @@ def verdict(table: Sequence[Cost]) -> str:
     factors = sorted(cost.round / whole.round for cost in more)
     least, most = _factor(factors[0]), _factor(factors[-1])
     span = least if least == most else f"{least} to {most}"
-    return (
-        f"PPLR sends MORE than FedAvg {_where(more, split)}: {span} times as much. {_why(more)}"
-    )
+    return f"PPLR sends MORE than FedAvg {_where(more, split)}: {span} times as much. {_why(more)}"
 
 
 def _why(more: Sequence[Cost]) -> str:

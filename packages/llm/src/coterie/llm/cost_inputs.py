@@ -12,15 +12,27 @@ import torch
 from coterie.core.errors import UserError
 from coterie.core.seeding import Key
 from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.make import make_backbone
-from coterie.llm.cost import ModelSize, spread_of_splits
-from coterie.llm.data.examples import Examples
+from coterie.llm.cost import ModelSize, Usage, spread_of_splits
+from coterie.llm.cost_notes import ENCODER_NOTE, TITLES_NOTE, catalogue_notes, generation_note
+from coterie.llm.data.examples import Examples, Queries
 from coterie.llm.data.sequences import thinned
 from coterie.llm.experiment import Experiment
-from coterie.llm.model_size import read_config, size_of, size_of_config
+from coterie.llm.model_size import read_config, size_of, size_of_config, writes
+from coterie.llm.split.channel import WIRE_TYPES
 from coterie.llm.step_cost import StepCost, measure_steps
-from coterie.llm.token_count import prompt_tokens, training_tokens
+from coterie.llm.token_count import (
+    catalogue_tokens,
+    generated_tokens,
+    prompt_tokens,
+    recommending_tokens,
+    training_tokens,
+    validation_tokens,
+)
+
+_SAMPLE = 200  # users who stand for all
 
 
 @dataclass(frozen=True)
@@ -30,28 +42,41 @@ class Inputs:
     Attributes:
         title: what is compared.
         size: of the model.
-        round_tokens: tokens of a round of each client.
-        query_tokens: tokens of an example, and so of a recommendation by one beam.
+        round_tokens: tokens of a round of each client, without the items' texts.
+        usage: of a client on average.
         notes: how they were found.
     """
 
     title: str
     size: ModelSize
     round_tokens: list[float]
-    query_tokens: float
+    usage: Usage
     notes: list[str]
 
 
 def of_experiment(experiment: Experiment) -> Inputs:
     """Size and tokens of a run's own backbone."""
     settings, backbone, parts = experiment.settings, _untrained(experiment), _read(experiment)
-    train = settings.train
+    train, users = settings.train, experiment.clients.valid
+    catalogue = catalogue_tokens(backbone)
     epoch = [training_tokens(backbone, part, train.batch_size) for part in parts]
-    example = sum(epoch) / sum(map(len, parts))
     tokens = [float(train.epochs * count) for count in epoch]
+    valid = sum(validation_tokens(backbone, queries) for queries in users) / len(users)
+    stages = train.stages or 1
+    usage = Usage(
+        round_tokens=_mean(tokens),
+        # With two stages a query is asked of the second one, which keeps the items' embeddings.
+        query_tokens=_query_tokens(backbone, users) + (catalogue.training if stages == 1 else 0),
+        item_tokens=catalogue.training,
+        validation_tokens=valid + catalogue.validation,
+    )
+    size = _size(backbone, settings.split.wire)
     title = f"{settings.model.name} on {settings.data.name}, a client and round"
-    note = _tokens_note(tokens, example, "padding included")
-    return Inputs(title, _size(backbone), tokens, example, [note])
+    notes = [_tokens_note(tokens, sum(epoch) / sum(map(len, parts)), "padding included")]
+    notes += catalogue_notes(catalogue, size, stages)
+    if isinstance(backbone, CausalText):
+        notes.append(generation_note(settings.generation, usage.query_tokens, size))
+    return Inputs(title, size, tokens, usage, notes)
 
 
 def of_config(
@@ -60,7 +85,7 @@ def of_config(
     """Size of a Hugging Face model that is not loaded, and tokens of a run's data in its prompts.
 
     Args:
-        experiment: gives the data.
+        experiment: gives the data, and how titles are written.
         name: see `read_config`.
         full: train all parameters instead of LoRA.
         bytes: a number.
@@ -69,7 +94,7 @@ def of_config(
     Raises:
         UserError: there is no such model, or it is of a kind that cannot be split.
     """
-    settings = experiment.settings
+    settings, users = experiment.settings, experiment.clients.valid
     config = read_config(name)
     size = size_of_config(config, None if full else settings.lora, bytes)
     parts = _read(experiment)
@@ -80,9 +105,16 @@ def of_config(
         titles = experiment.data.titles()
         example = prompt_tokens(_joined(parts), titles, tokenizer)
     read = [settings.train.epochs * len(part) * example for part in parts]
+    notes, query = [_tokens_note(read, example, how)], example
+    if writes(config):
+        query = generated_tokens(example, 1, settings.generation)
+        notes += [generation_note(settings.generation, query, size), TITLES_NOTE]
+    else:
+        notes.append(ENCODER_NOTE)
+    usage = Usage(_mean(read), query, validation_tokens=query * _mean(list(map(len, users))))
     what = "all parameters" if full else f"LoRA of rank {settings.lora.rank}"
     title = f"{name} ({bytes} bytes a number, {what}) on {settings.data.name}, a client and round"
-    return Inputs(title, size, read, example, [_tokens_note(read, example, how)])
+    return Inputs(title, size, read, usage, notes)
 
 
 def measured(experiment: Experiment, splits: Sequence[int] | None, repeats: int) -> list[StepCost]:
@@ -109,9 +141,19 @@ def _untrained(experiment: Experiment) -> Backbone:
         return make_backbone(settings, experiment.data, Path(cache))
 
 
-def _size(backbone: Backbone) -> ModelSize:
+def _size(backbone: Backbone, wire: str | None = None) -> ModelSize:
     number = next(p for p in backbone.parameters() if p.is_floating_point())
-    return size_of(backbone, list(backbone.layers), backbone.hidden, number.element_size())
+    size = size_of(backbone, list(backbone.layers), backbone.hidden, number.element_size())
+    return size if wire is None else replace(size, wire=WIRE_TYPES[wire].itemsize)
+
+
+def _query_tokens(backbone: Backbone, users: Sequence[Queries]) -> float:
+    """Tokens to recommend to one of them, each alone and so without padding, on average."""
+    found: list[float] = []
+    for queries in users:
+        for row in torch.arange(min(len(queries), _SAMPLE // len(users) + 1)).split(1):
+            found.append(recommending_tokens(backbone, queries.history.take(row)))
+    return _mean(found)
 
 
 def _read(experiment: Experiment) -> list[Examples]:
@@ -140,9 +182,12 @@ def _joined(parts: Sequence[Examples]) -> Examples:
     return Examples(history, torch.cat([part.target for part in parts]))
 
 
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
 def _tokens_note(tokens: Sequence[float], example: float, how: str) -> str:
-    mean = sum(tokens) / len(tokens)
     return (
-        f"A client reads {mean:,.0f} tokens in a round on average ({min(tokens):,.0f} to "
+        f"A client reads {_mean(tokens):,.0f} tokens in a round on average ({min(tokens):,.0f} to "
         f"{max(tokens):,.0f}), {example:,.1f} an example, {how}."
     )

@@ -84,6 +84,13 @@ def read_config(name: str) -> Any:
     return from_hub(AutoConfig, name)
 
 
+def writes(config: Any) -> bool:
+    """Whether a configuration is that of a causal language model; otherwise of an encoder."""
+    from transformers import AutoModelForCausalLM
+
+    return type(config) in AutoModelForCausalLM._model_mapping
+
+
 def _network(config: Any) -> nn.Module:
     from transformers import AutoModel, AutoModelForCausalLM
 

@@ -122,7 +122,7 @@ def training_tokens(backbone: Backbone, examples: Examples, batch_size: int) -> 
 def validation_tokens(backbone: Backbone, queries: Queries) -> float:
     """Count the tokens of a client's users when all are recommended to, without the items' texts.
 
-    At most, where titles are written, see `generated_tokens`.
+    Where titles are written, it is as many as can be, see `generated_tokens`.
 
     Args:
         backbone: prepared.
@@ -151,34 +151,31 @@ def recommending_tokens(backbone: Backbone, history: Ragged) -> float:
         rows, batch = backbone.text.prompts(history), backbone.generation.batch
         parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
         sizes = [len(part) * max(map(len, part)) for part in parts]  # padded
-        empty = len(backbone.text.embedded([""])[0])
-        return generated_tokens(sum(sizes), len(rows), backbone.generation, empty)
+        return generated_tokens(sum(sizes), len(rows), backbone.generation)
     with _Counter(backbone) as counter:
         with suppress(_Counted):
             backbone.scores(history)
         return counter.take()
 
 
-def generated_tokens(
-    prompts: float, queries: float, how: GenerationSettings, empty: int = 1
-) -> float:
-    """Count the tokens at most of writing titles and embedding what was written.
+def generated_tokens(prompts: float, queries: float, how: GenerationSettings) -> float:
+    """Count the tokens of writing titles to the full length and embedding what was written.
 
     Every beam reads the prompt, and then its own tokens but the last. A text that is no title is
-    embedded by itself. How soon titles end depends on the model and cannot be known before.
+    embedded by itself, in as many tokens, start token included. How soon texts end depends on the
+    model and cannot be known before.
 
     Args:
         prompts: tokens of all prompts.
         queries: number of prompts.
         how: a title is written.
-        empty: tokens in which an empty title is embedded.
 
     Example:
         >>> generated_tokens(100, 1, GenerationSettings(beams=4, max_new_tokens=6))
-        427
+        426
     """
     written = how.beams * (how.max_new_tokens - 1)
-    embedded = how.candidates * (how.max_new_tokens + empty)
+    embedded = how.candidates * how.max_new_tokens  # without the end token, with that of the start
     return how.beams * prompts + queries * (written + embedded)
 
 

@@ -13,7 +13,7 @@ from coterie.core.configuration import configure
 from coterie.core.errors import UserError
 from coterie.core.papers import find_paper, load
 from coterie.core.runfolder import DEFAULT_OUT
-from coterie.llm.cost import Cost, Usage, costs, spread_of_splits, verdict
+from coterie.llm.cost import Cost, costs, spread_of_splits, verdict
 
 ABOUT = (
     "Compare what FedAvg and PPLR cost a client over k, the layers below the server's: storage, "
@@ -99,8 +99,7 @@ def _derived(experiment: Any, given: Any) -> _Shown:
     else:
         inputs = of_experiment(experiment)
     tokens = inputs.round_tokens
-    usage = Usage(sum(tokens) / len(tokens), inputs.query_tokens)
-    table = costs(inputs.size, usage, given.k or spread_of_splits(inputs.size))
+    table = costs(inputs.size, inputs.usage, given.k or spread_of_splits(inputs.size))
     return _Shown(
         inputs.title,
         [_row(cost, table[0], tokens) for cost in table],
@@ -136,6 +135,7 @@ def _row(cost: Cost, whole: Cost, tokens: Sequence[float]) -> dict[str, Any]:
         "hidden states MB": cost.activations / mega,
         "round MB": cost.round / mega,
         "x FedAvg": cost.round / whole.round,
+        "validation MB": cost.validation / mega,
         "query kB": cost.query / 1e3,
         "break-even tokens": int(cost.break_even) if split else None,
         "cheaper for": f"{cheaper} of {len(tokens)}" if split else None,
