@@ -109,7 +109,9 @@ def test_large_tensors_are_on_huge_pages() -> None:
 
     name = "THP_MEM_ALLOC_ENABLE"
     without = {key: value for key, value in os.environ.items() if key != name}
-    assert faults() < 2000 < (64 << 20) // 4096 <= faults(**{name: "0"})  # what a user set stays
+    assert faults() < 2000
+    if "[madvise]" in HUGE_PAGES:  # with [always] they come unasked
+        assert faults(**{name: "0"}) >= (64 << 20) // 4096  # what a user set stays
 
 
 def test_list_is_quick(toy_site: Path) -> None:
