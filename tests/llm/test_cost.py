@@ -289,6 +289,7 @@ def test_the_command_counts_the_items_of_a_recformer(capsys, monkeypatch, tmp_pa
     mean = sum(whole["tokens"]) / 5
     assert first["activations"] == pytest.approx(4 * mean * 64 * 4 + first["items"])
     assert first["items"] > 1e6
+    assert any("are the items' texts, embedded anew" in note for note in first["notes"])
     assert main(argv) == 0
     shown = capsys.readouterr().out
     assert "are the items' texts, embedded anew" in shown

@@ -73,8 +73,9 @@ def of_experiment(experiment: Experiment) -> Inputs:
     size = _size(backbone, settings.split.wire)
     title = f"{settings.model.name} on {settings.data.name}, a client and round"
     notes = [_tokens_note(tokens, sum(epoch) / sum(map(len, parts)), "padding included")]
-    notes += catalogue_notes(catalogue, size, stages)
-    if isinstance(backbone, CausalText):
+    if size.splits:
+        notes += catalogue_notes(catalogue, size, stages)
+    if size.splits and isinstance(backbone, CausalText):
         notes.append(generation_note(settings.generation, usage.query_tokens, size))
     return Inputs(title, size, tokens, usage, notes)
 
@@ -149,11 +150,13 @@ def _size(backbone: Backbone, wire: str | None = None) -> ModelSize:
 
 def _query_tokens(backbone: Backbone, users: Sequence[Queries]) -> float:
     """Tokens to recommend to one of them, each alone and so without padding, on average."""
-    found: list[float] = []
-    for queries in users:
-        for row in torch.arange(min(len(queries), _SAMPLE // len(users) + 1)).split(1):
-            found.append(recommending_tokens(backbone, queries.history.take(row)))
-    return _mean(found)
+    most = _SAMPLE // len(users) + 1
+    alone = [
+        queries.history.take(row)
+        for queries in users
+        for row in torch.arange(min(len(queries), most))[:, None]
+    ]
+    return _mean([recommending_tokens(backbone, history) for history in alone])
 
 
 def _read(experiment: Experiment) -> list[Examples]:

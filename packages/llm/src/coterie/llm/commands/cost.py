@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.core.cli.arguments import Arguments, positive, wants_help
 from coterie.core.cli.output import aside, print_json, print_rows, say
@@ -14,6 +14,9 @@ from coterie.core.errors import UserError
 from coterie.core.papers import find_paper, load
 from coterie.core.runfolder import DEFAULT_OUT
 from coterie.llm.cost import Cost, costs, spread_of_splits, verdict
+
+if TYPE_CHECKING:
+    from coterie.llm.cost_inputs import Inputs
 
 ABOUT = (
     "Compare what FedAvg and PPLR cost a client over k, the layers below the server's: storage, "
@@ -103,7 +106,7 @@ def _derived(experiment: Any, given: Any) -> _Shown:
     return _Shown(
         inputs.title,
         [_row(cost, table[0], tokens) for cost in table],
-        [_plain(cost, tokens) for cost in table],
+        [_plain(cost, inputs) for cost in table],
         [*inputs.notes, verdict(table)],
     )
 
@@ -142,10 +145,11 @@ def _row(cost: Cost, whole: Cost, tokens: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _plain(cost: Cost, tokens: Sequence[float]) -> dict[str, Any]:
+def _plain(cost: Cost, inputs: Inputs) -> dict[str, Any]:
     return {
         "method": "fedavg" if cost.k is None else "pplr",
         **vars(cost),
         "round": cost.round,
-        "tokens": list(tokens),
+        "tokens": inputs.round_tokens,
+        "notes": inputs.notes,
     }

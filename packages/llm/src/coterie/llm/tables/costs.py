@@ -140,5 +140,7 @@ def _cost_line(backbone: str, cost: Cost) -> dict[str, Any]:
         "adapters MB": cost.adapters / _MILLION,
         "hidden states MB": cost.activations / _MILLION,
         "round MB": cost.round / _MILLION,
+        "validation MB": cost.validation / _MILLION,
+        "query MB": cost.query / _MILLION,
         "break-even tokens": None if cost.k is None else int(cost.break_even),
     }
