@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from coterie.core.rounds import FederatedModule
 from coterie.core.settings import RunSettings
 from coterie.llm.algorithm import PPLR
 from coterie.llm.client import Organisation
+from coterie.llm.commands import serve
 from coterie.llm.settings import ModelSettings, Settings, SplitSettings
 from coterie.llm.split.grpc_server import MiddleServer
 from coterie.llm.split.halves import split_backbone
@@ -136,3 +138,15 @@ def test_no_fewer_rounds_would_do(
     later.on_load_checkpoint(torch.load(checkpoint, weights_only=False))
     with pytest.raises(UserError, match="the server has the middle after rounds"):
         later.advance()
+
+
+@pytest.mark.parametrize(("words", "keep"), [([], 5), (["--keep", "7"], 7)])
+def test_a_server_of_these_settings_keeps_enough(
+    words: list[str], keep: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = serve._parser().parse_args(["--layers", "1:2", "--port", "0", *words])
+    experiment = SimpleNamespace(settings=run_settings(2), backbone=make("recformer", rank=None))
+    server = serve._server(given, experiment, tmp_path)
+    assert server._status().keep == keep
+    serve.run(["--help"])
+    assert "--run.checkpoint_every" in capsys.readouterr().out
