@@ -42,7 +42,8 @@ def installed(folder: Path) -> Path:
     how: list[str | Path] = ["--quiet", "--constraint", CONSTRAINTS, "--find-links", folder]
     asked = run(*pip, "download", *how, "--no-deps", "torch", "--dest", folder, cwd=folder)
     if asked.returncode:
-        pytest.skip(f"pip can reach no index with torch: {asked.stderr.strip().splitlines()[-1]}")
+        why = next((line for line in asked.stderr.splitlines() if "ERROR" in line), "")
+        pytest.skip(f"pip can reach no index with the torch of constraints.txt: {why}")
     done = run(*pip, "install", *how, "--no-compile", *wheels, cwd=folder)
     assert done.returncode == 0, done.stderr
     return programs
