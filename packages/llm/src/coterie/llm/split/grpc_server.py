@@ -88,9 +88,10 @@ class MiddleServer:
         self._mixed = PartialRows(middle.size)
         self._device = threading.Lock()
         self._stopped = threading.Event()
-        # New threads multiply matrices with all cores until told, and round differently then.
+        # One thread, as one call computes at a time: each would have memory of its own, to be
+        # fetched anew. It multiplies matrices with all cores until told, and rounds otherwise.
         pool = ThreadPoolExecutor(
-            8, "middle", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
+            1, "middle", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
         )
         self._server = grpc.server(
             pool,
