@@ -37,14 +37,6 @@ SECRET = "s" * 64
 
 
 @pytest.fixture
-def servers() -> Iterator[list[Server]]:
-    started: list[Server] = []
-    yield started
-    for server in started:
-        server.kill()
-
-
-@pytest.fixture
 def within() -> Iterator[tuple[Middle, MiddleServer, str]]:
     """A server in this process, with a round begun: quick, for what is refused."""
     parts = cut(TinyLlama(4), 1)

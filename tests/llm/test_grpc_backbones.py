@@ -1,6 +1,5 @@
 """Both kinds of backbones, split across a real second process, in float32 and bfloat16."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,6 @@ from coterie.llm.split.state_folder import StateFolder
 
 STEMS = {"llama": "network.model.layers", "longformer": "network.encoder.layer"}
 ADAPTED = {"llama": 4, "longformer": 8}  # tensors of LoRA in a layer
-
-
-@pytest.fixture
-def servers() -> Iterator[list[Server]]:
-    started: list[Server] = []
-    yield started
-    for server in started:
-        server.kill()
 
 
 def of_the_middle(folder: Path, kind: str, n_layers: int, k: int, dtype: str) -> dict[str, Tensor]:

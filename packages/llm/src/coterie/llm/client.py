@@ -34,6 +34,9 @@ class Organisation(Client[Workshop]):
         settings: with the reading's choices resolved.
         backbone: frozen but for the adapter; shared by all clients, so nothing of it is private.
         channel: to the server's layers; None where the client holds all of them.
+
+    Attributes:
+        fresh: state of an optimizer before its first step, the same for all; no step changes it.
     """
 
     max_chunk = 1
