@@ -15,14 +15,14 @@ from tests.core.baselines.labelled_clients import (
     split,
 )
 
-from coterie.core.agents.settings import DDPGSettings
 from coterie.core.baselines.model_server import ServerSamples
+from coterie.page.agent_options import AgentOptions
 from coterie.page.data.task import Task
 from coterie.page.methods import halves
 from coterie.page.readings import resolve
 from coterie.page.settings import GameSettings, Settings, TrainSettings
 
-AGENT = DDPGSettings(
+AGENT = AgentOptions(
     critic_lr=1e-2, actor_lr=1e-2, tau=0.1, warm_up=2, batch_size=4, hidden=(6, 5), capacity=50
 )
 TRAIN = TrainSettings(epochs=3, batch_size=3, lr=0.5, weight_decay=0.0, clip=None)

@@ -16,8 +16,9 @@ from tests.page.looped_page import quality
 from tests.page.small_games import HELD, LENGTHS, pairs, play, settings
 
 from coterie.core.agents.settings import DDPGSettings
+from coterie.page.agent_options import AgentOptions
 from coterie.page.readings import choices, resolve
-from coterie.page.settings import GameSettings, Settings
+from coterie.page.settings import GameSettings, Settings, TaskSettings
 
 IDS = torch.arange(len(LENGTHS))
 
@@ -42,10 +43,22 @@ def test_released_agents_explore_as_the_public_code():
 def test_recommended_leaders_begin_near_the_largest_choice_unless_told_otherwise():
     chosen = resolve(Settings()).client_agent
     assert (chosen.start, chosen.gamma, chosen.warm_up) == (0.8, 0.0, 0)
-    mine = resolve(Settings(client_agent=DDPGSettings(warm_up=7, gamma=0.5))).client_agent
-    assert (mine.start, mine.gamma, mine.warm_up) == (0.8, 0.5, 7)
-    assert resolve(Settings(reading="literal")).client_agent == DDPGSettings()
-    assert resolve(Settings()).server_agent == DDPGSettings()
+    mine = resolve(Settings(client_agent=AgentOptions(warm_up=7, gamma=0.99))).client_agent
+    # 0.99 is what an agent has by itself, and is chosen all the same.
+    assert (mine.start, mine.gamma, mine.warm_up) == (0.8, 0.99, 7)
+    assert resolve(Settings()).server_agent.ddpg() == DDPGSettings()
+
+
+def test_other_readings_have_the_agents_of_the_public_code_for_the_task():
+    assert resolve(Settings(reading="literal")).client_agent.ddpg() == DDPGSettings()
+    task = TaskSettings(name="tiny-imagenet-200")
+    for reading in ("literal", "released"):
+        found = resolve(Settings(reading=reading, data=task))
+        for agent in (found.client_agent, found.server_agent):
+            assert (agent.critic_lr, agent.actor_lr, agent.tau) == (0.05, 0.005, 0.05)
+    own = resolve(Settings(reading="literal", data=task, client_agent=AgentOptions(tau=0.2)))
+    assert (own.client_agent.tau, own.server_agent.tau) == (0.2, 0.05)
+    assert resolve(Settings(data=task)).client_agent == resolve(Settings()).client_agent
 
 
 def through(reading, stages, build=Net, **options):

@@ -67,7 +67,7 @@ class LoopedAgent:
             return 2 * key.fold("uniform").uniform(width, dtype=self.dtype) - 1
         age = self.steps - 1 - settings.warm_up
         scale = 1.0
-        if settings.noise_decay is not None:
+        if settings.noise_decay:
             share = min(age / settings.noise_decay, 1)
             scale = (1 - share) + share * settings.noise_final
         draw = key.fold("noise").normal(width, dtype=self.dtype)

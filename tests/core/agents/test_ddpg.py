@@ -268,7 +268,7 @@ def test_one_agent_and_a_thousand(n: int) -> None:
         {"noise_sigma": math.nan},
         {"noise_theta": 3.0},
         {"noise_theta": -0.1},
-        {"noise_decay": 0},
+        {"noise_decay": -1},
         {"noise_final": 1.5},
         {"noise_final": -0.5},
     ],

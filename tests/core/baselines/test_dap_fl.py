@@ -31,7 +31,7 @@ from coterie.core.baselines.settings import FedAvgSettings
 from coterie.core.data.split_samples import SplitSamples
 
 AGENT = DDPGSettings(
-    critic_lr=1e-2, actor_lr=1e-2, tau=0.1, warm_up=2, batch_size=4, hidden=(6, 5), noise_decay=None
+    critic_lr=1e-2, actor_lr=1e-2, tau=0.1, warm_up=2, batch_size=4, hidden=(6, 5), noise_decay=0
 )
 LR, LR_MIN, EPOCHS, BATCH = 0.5, 0.01, 4, 3
 

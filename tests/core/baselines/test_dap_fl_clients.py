@@ -112,7 +112,7 @@ def test_settings_are_checked(wrong, name):
 def test_the_defaults_are_pages():
     agent = DapFLSettings().agent
     assert (agent.critic_lr, agent.actor_lr, agent.tau) == (1e-3, 1e-4, 1e-3)
-    assert agent.noise_decay is None
+    assert agent.noise_decay == 0
     assert DapFLSettings().weighting == "equal"
 
 

@@ -48,7 +48,7 @@ class LearnedAnswer:
     def __init__(self, n_clients: int, settings: Settings) -> None:
         self._clipped = settings.game.actions == "clipped"
         self._map = ReleasedWeights(n_clients) if self._clipped else Simplex(n_clients)
-        self.ddpg = DDPG(n_clients, n_clients, settings.server_agent)
+        self.ddpg = DDPG(n_clients, n_clients, settings.server_agent.ddpg())
 
     def begin(self, key: Key, dtype: torch.dtype) -> Mind:
         """An agent that knows nothing."""

@@ -48,7 +48,7 @@ class PageClient(ModelClient[Player]):
         self.strategies = strategies_of(settings)
         self.utility = utility_of(settings.game.utility or "bounded")
         n_state = 3 if settings.reading == "recommended" else 1
-        self.ddpg = DDPG(n_state, self.strategies.n_action, settings.client_agent)
+        self.ddpg = DDPG(n_state, self.strategies.n_action, settings.client_agent.ddpg())
         self._dtype = next((v.dtype for v in self._form.values()), torch.float32)
 
     def enrol(self, data: SplitSamples, key: Key) -> Player:

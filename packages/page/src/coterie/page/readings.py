@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
 from coterie.page.models.names import OF_TASK
 from coterie.page.settings import Settings
@@ -27,6 +26,12 @@ a leader does hardly moves W, one of N models, so that is nearly its best policy
 too; the certificate tests it with the discount of the paper."""
 _RELEASED: dict[str, Any] = {"init": "fan_out", "noise_dt": 0.01}
 """Of both agents, in the public code."""
+_RELEASED_OF_TASK: dict[str, dict[str, Any]] = {
+    "cifar-100": {"critic_lr": 1e-3, "actor_lr": 1e-4, "tau": 0.01},
+    "tiny-imagenet-200": {"critic_lr": 0.05, "actor_lr": 0.005, "tau": 0.05},
+    "shakespeare": {"critic_lr": 1e-3, "actor_lr": 1e-4, "tau": 1e-3},
+}
+"""Of both agents, in the public code for a task; those of Synthetic are `DDPGSettings`' own."""
 
 
 def choices(settings: Settings) -> dict[str, Any]:
@@ -68,8 +73,7 @@ def choices(settings: Settings) -> dict[str, Any]:
 def resolve(settings: Settings) -> Settings:
     """Fill what is open: the choices of the reading, the network of the task.
 
-    What the user chose stays; a setting of an agent counts as chosen where it differs from the
-    default.
+    What the user chose stays.
 
     Raises:
         UserError: choices do not go together.
@@ -86,16 +90,26 @@ def resolve(settings: Settings) -> Settings:
         model=replace(settings.model, name=network),
     )
     _check(found)
-    if settings.reading == "recommended":
-        return replace(found, client_agent=_filled(settings.client_agent, _RECOMMENDED))
-    if settings.reading == "literal":
-        return found
-    # The public code's server explores in its warm-up only.
+    leaders, follower = _agents(settings)
     return replace(
         found,
-        client_agent=_filled(settings.client_agent, _RELEASED),
-        server_agent=_filled(settings.server_agent, {**_RELEASED, "noise_sigma": 0.0}),
+        client_agent=settings.client_agent.filled(**leaders),
+        server_agent=settings.server_agent.filled(**follower),
     )
+
+
+def _agents(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Choices of the reading for the agents of the leaders, and for that of the follower."""
+    of_task = _RELEASED_OF_TASK.get(settings.data.name, {})
+    match settings.reading:
+        case "recommended":
+            return _RECOMMENDED, {}
+        case "literal":
+            return of_task, of_task
+        case "released":
+            released = of_task | _RELEASED
+            # The public code's server explores in its warm-up only.
+            return released, released | {"noise_sigma": 0.0}
 
 
 def _check(settings: Settings) -> None:
@@ -129,9 +143,3 @@ def _check_certificate(settings: Settings) -> None:
             "a certificate needs leaders that choose: certify goes with game.tune_lr or "
             "game.tune_epochs"
         )
-
-
-def _filled(agent: DDPGSettings, values: dict[str, Any]) -> DDPGSettings:
-    default = DDPGSettings()
-    open_ones = {n: v for n, v in values.items() if getattr(agent, n) == getattr(default, n)}
-    return replace(agent, **open_ones)

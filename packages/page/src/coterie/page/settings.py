@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from coterie.core.agents.settings import DDPGSettings
 from coterie.core.baselines.dap_fl_settings import DapFLOptions
 from coterie.core.baselines.drift_settings import FedDynOptions, ScaffoldOptions
 from coterie.core.baselines.personal_settings import FedALAOptions, FedReconOptions, FedRODOptions
@@ -21,6 +20,7 @@ from coterie.core.settings import (
     at_least,
     between,
 )
+from coterie.page.agent_options import AgentOptions
 from coterie.page.certificate.settings import CertificateSettings
 from coterie.page.data.names import OPTIONS
 from coterie.page.models.names import Network
@@ -222,8 +222,8 @@ class Settings:
     model: ModelSettings = field(default_factory=ModelSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     game: GameSettings = field(default_factory=GameSettings)
-    client_agent: DDPGSettings = field(default_factory=DDPGSettings)
-    server_agent: DDPGSettings = field(default_factory=DDPGSettings)
+    client_agent: AgentOptions = field(default_factory=AgentOptions)
+    server_agent: AgentOptions = field(default_factory=AgentOptions)
     fedprox: FedProxOptions = field(default_factory=FedProxOptions)
     scaffold: ScaffoldOptions = field(default_factory=ScaffoldOptions)
     feddyn: FedDynOptions = field(default_factory=FedDynOptions)

@@ -290,7 +290,7 @@ class DDPG:
     def _noise_scale(self, steps: Tensor) -> Tensor:
         """Share of the noise at each agent's age, ``(N,)``."""
         decay, final = self.settings.noise_decay, self.settings.noise_final
-        if decay is None:
+        if not decay:
             return torch.ones_like(steps, dtype=torch.float64)
         progress = ((steps - self.settings.warm_up).double() / decay).clamp(0, 1)
         return 1 - (1 - final) * progress

@@ -49,17 +49,17 @@ class DDPGSettings:
     noise_dt: float = 1.0
     """Time between two rounds, for the noise. PAGE's public code has 0.01: the noise then needs
     1/(θ·0.01) ≈ 670 rounds to forget its value, so nearly the same deviation is tried all along."""
-    noise_decay: int | None = 500
-    """Rounds after the warm-up over which the noise shrinks linearly; null is never."""
+    noise_decay: int = 500
+    """Rounds after the warm-up over which the noise shrinks linearly; 0 = it does not shrink."""
     noise_final: float = 0.0
     """Share of the noise that stays after that."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "capacity", "updates", "noise_decay"):
+        for name in ("batch_size", "capacity", "updates"):
             at_least(name, getattr(self, name), 1)
         for units in self.hidden:
             at_least("hidden", units, 1)
-        for name in ("warm_up", "saturation", "noise_sigma", "noise_final"):
+        for name in ("warm_up", "saturation", "noise_sigma", "noise_decay", "noise_final"):
             at_least(name, getattr(self, name), 0)
         for name in ("critic_lr", "actor_lr", "noise_dt"):
             between(name, getattr(self, name), 0, _INF)

@@ -13,7 +13,7 @@ from coterie.core.settings import at_least, between
 
 
 def _agent() -> DDPGSettings:
-    return DDPGSettings(critic_lr=1e-3, actor_lr=1e-4, tau=1e-3, noise_decay=None)
+    return DDPGSettings(critic_lr=1e-3, actor_lr=1e-4, tau=1e-3, noise_decay=0)
 
 
 @dataclass(frozen=True)
