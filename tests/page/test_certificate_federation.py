@@ -11,9 +11,9 @@ from torch import Tensor
 
 from coterie.core.seeding import Key
 from coterie.page.certificate.certify import certify
-from coterie.page.certificate.follower import SoftmaxMixture, minimise
 from coterie.page.certificate.game import LEARNED, Answer
 from coterie.page.certificate.settings import CertificateSettings
+from coterie.page.mixture import SoftmaxMixture, minimise
 
 N, WIDTH, CLASSES, SAMPLES, STEPS = 5, 4, 3, 40, 10
 RATES = torch.tensor([[0.01], [0.1], [0.3], [1.0], [2.0]])
@@ -135,8 +135,8 @@ def test_best_rates_and_best_weights_are_certified_in_one_stage():
     game.rates = best_rates()
     found = certify(game, RATES, ONE_STAGE, Key.from_seed(0))
     assert found.holds, found.reasons
-    assert 0.0 <= found.follower.bound < 1e-4
-    assert all(one.bound < 1e-4 for one in found.off_path)
+    assert 0.0 <= found.follower.stage_bound < 1e-4
+    assert all(one.stage_bound < 1e-4 for one in found.off_path)
 
 
 def test_bad_rates_are_refused():
@@ -152,8 +152,8 @@ def test_uniform_weights_are_refused(horizon):
     settings = CertificateSettings(horizon=horizon, seeds=8, tolerance=0.1, off_path=0)
     found = certify(game, RATES, settings, Key.from_seed(0))
     assert any(line.startswith("the follower gains") for line in found.reasons)
-    assert found.follower.bound >= found.follower.stage.mean > 0.0
+    assert found.follower.stage_bound >= found.follower.stage.mean > 0.0
     if horizon == 1:
         # In a single stage the payoff is the utility: both ways to the gap agree.
         assert found.follower.gain.mean == pytest.approx(found.follower.stage.mean, rel=1e-9)
-        assert found.follower.bound == pytest.approx(found.follower.gain.mean, rel=1e-3)
+        assert found.follower.stage_bound == pytest.approx(found.follower.gain.mean, rel=1e-3)

@@ -19,7 +19,7 @@ from coterie.page.certificate.verdict import chance
 NONE = Gain(10.0, 0.0, 0.0)
 
 
-def made(gains, follower=NONE, bound=0.001, off_path=(), settings=None):
+def made(gains, follower=NONE, stage_bound=0.001, off_path=(), settings=None):
     leaders = tuple(
         LeaderGain(i, (0.1, 5.0), (0.2, 3.0), gain, NONE) for i, gain in enumerate(gains)
     )
@@ -28,7 +28,7 @@ def made(gains, follower=NONE, bound=0.001, off_path=(), settings=None):
         20,
         settings or CertificateSettings(seeds=8),
         leaders,
-        FollowerGain(None, (), follower, NONE, bound),
+        FollowerGain(None, (), follower, NONE, stage_bound),
         off_path,
         123,
     )
@@ -42,7 +42,7 @@ def test_a_certificate_survives_the_file(tmp_path):
 
 
 def test_unknown_numbers_survive_the_file(tmp_path):
-    one = made([Gain(math.nan, math.nan, math.nan), NONE], bound=None)
+    one = made([Gain(math.nan, math.nan, math.nan), NONE], stage_bound=None)
     one.save(tmp_path / "a.json")
     content = json.loads((tmp_path / "a.json").read_text())
     assert content["leaders"][0]["gain"]["mean"] is None
@@ -99,10 +99,10 @@ def test_what_chance_gives_is_allowed():
 
 def test_in_one_stage_the_bound_must_be_within_the_tolerance():
     single = CertificateSettings(horizon=1)
-    assert made([NONE], bound=0.1, settings=single).holds
-    loose = made([NONE], bound=0.5, settings=single)
+    assert made([NONE], stage_bound=0.1, settings=single).holds
+    loose = made([NONE], stage_bound=0.5, settings=single)
     assert loose.reasons == ["the follower's answer is not shown to be within the tolerance"]
-    assert made([NONE], bound=0.5).holds
+    assert made([NONE], stage_bound=0.5).holds
 
 
 def test_the_report_says_verdict_reasons_and_limits(tmp_path):
@@ -111,7 +111,7 @@ def test_the_report_says_verdict_reasons_and_limits(tmp_path):
     for part in ("refused", "ε = 0.5 (5.00% of the payoff)", "a leader gains 5.00%", "Frank-Wolfe"):
         assert part in text
     assert "Only the 3 actions" in text
-    certified = made([NONE], bound=None)
+    certified = made([NONE], stage_bound=None)
     assert "certified" in conclusion(certified)
     assert "without a bound" in certificate_report(certified).markdown()
     assert len(certificate_report(one).rows) == 3

@@ -14,8 +14,8 @@ from coterie.core.agents.released_maps import ReleasedWeights
 from coterie.core.local import Batch, Params
 from coterie.core.models.classifier import SoftmaxRegression
 from coterie.core.seeding import Key
-from coterie.page.certificate.follower import Mixture, ModelMixture, SoftmaxMixture, minimise
 from coterie.page.messages import Experience
+from coterie.page.mixture import Mixture, ModelMixture, SoftmaxMixture, minimise
 from coterie.page.settings import GameSettings, Settings
 
 _BATCH = 500  # samples of D_CS at a time

@@ -79,14 +79,15 @@ class FollowerGain:
         action: what that leader played.
         gain: over the horizon, by the best answer found.
         stage: in this stage alone, by the best answer to it.
-        bound: no answer gains more in this stage (mean over the seeds); None where nobody knows.
+        stage_bound: no answer gains more in this stage (mean over the seeds); None where nobody
+            knows.
     """
 
     after: int | None
     action: tuple[float, ...]
     gain: Gain
     stage: Gain
-    bound: float | None
+    stage_bound: float | None
 
 
 @dataclass(frozen=True)
@@ -231,5 +232,5 @@ def _follower(content: Mapping[str, Any]) -> FollowerGain:
         _numbers(content["action"]),
         _gain(content["gain"]),
         _gain(content["stage"]),
-        content["bound"],
+        content["stage_bound"],
     )

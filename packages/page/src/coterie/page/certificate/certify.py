@@ -33,8 +33,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.seeding import Key
-from coterie.page.certificate.answers import follower_gain, n_tries
 from coterie.page.certificate.certificate import Certificate, FollowerGain, LeaderGain
+from coterie.page.certificate.follower_gap import follower_gain, n_tries
 from coterie.page.certificate.game import LEARNED, Deviation, Game
 from coterie.page.certificate.leaders import (
     best_of,

@@ -23,10 +23,10 @@ from coterie.core.rounds import FederatedModule
 from coterie.core.seeding import Key
 from coterie.page.algorithm import PageServer, Played
 from coterie.page.answer import mixture_of
-from coterie.page.certificate.follower import minimise
 from coterie.page.certificate.game import Answer, Deviation
 from coterie.page.client import PageClient
 from coterie.page.messages import Player
+from coterie.page.mixture import minimise
 from coterie.page.utility import followers_reward, leaders_reward
 
 _EXACT = 1e-5  # Frank-Wolfe gap of the follower's best answer

@@ -106,12 +106,12 @@ def _limits(certificate: Certificate) -> list[str]:
 
 
 def _of_follower(found: FollowerGain) -> str:
-    if found.bound is None:
+    if found.stage_bound is None:
         return "The follower's gap is the best found, without a bound (its problem is not convex)."
-    share = ratio(found.bound, found.stage.payoff)
+    share = ratio(found.stage_bound, found.stage.payoff)
     return (
-        f"No answer of the follower gains more than {found.bound:.4g} ({share:.2%}) in the present "
-        "stage (Frank-Wolfe bound); over several stages its gap is the best found."
+        f"No answer of the follower gains more than {found.stage_bound:.4g} ({share:.2%}) in the "
+        "present stage (Frank-Wolfe bound); over several stages its gap is the best found."
     )
 
 
@@ -124,7 +124,7 @@ def _follower_rows(certificate: Certificate) -> list[dict[str, Any]]:
         {
             "player": "follower" if one.after is None else f"follower after leader {one.after}",
             **_numbers(one.gain, one.stage),
-            "stage_bound": one.bound,
+            "stage_bound": one.stage_bound,
         }
         for one in (certificate.follower, *certificate.off_path)
     ]

@@ -130,7 +130,10 @@ def _follower(found: FollowerGain, settings: CertificateSettings) -> list[str]:
             f"the follower gains {found.gain.relative:.2%} of its payoff by another answer{where}; "
             f"the tolerance is {settings.tolerance:.2%}"
         )
-    elif _one_stage(settings) and ratio(found.bound or 0.0, found.gain.payoff) > settings.tolerance:
+    elif (
+        _one_stage(settings)
+        and ratio(found.stage_bound or 0.0, found.gain.payoff) > settings.tolerance
+    ):
         lines.append(f"the follower's answer is not shown to be within the tolerance{where}")
     if noise := _too_noisy([found.gain], settings):
         lines.append(f"of the follower{where}, {noise}")

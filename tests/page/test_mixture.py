@@ -1,4 +1,4 @@
-"""The follower's best answer against scipy, and the Frank-Wolfe bound."""
+"""The best weights of a mixture against scipy, and the Frank-Wolfe bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 from torch import nn
 
 from coterie.core.models.classifier import Classifier, SoftmaxRegression
-from coterie.page.certificate.follower import (
+from coterie.page.mixture import (
     ModelMixture,
     SoftmaxMixture,
     frank_wolfe_gap,

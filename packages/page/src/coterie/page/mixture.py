@@ -1,4 +1,4 @@
-"""The follower's best answer in one stage: weights of a mixture of models, on the simplex.
+"""The best weights of a mixture of models on one set of samples, over the simplex.
 
 minimise CE(sum_i p_i w_i; D) over p >= 0, sum p = 1. Where scores are linear in the parameters
 (softmax regression) this is convex, and every point bounds the minimum from below by its

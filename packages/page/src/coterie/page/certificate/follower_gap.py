@@ -45,15 +45,15 @@ def follower_gain(
     utility = torch.tensor([answer.learned_utility for answer in answers], dtype=torch.float64)
     top = torch.tensor([answer.best_utility for answer in answers], dtype=torch.float64)
     ceilings = [answer.ceiling for answer in answers if answer.ceiling is not None]
-    bound = None
+    stage_bound = None
     if len(ceilings) == len(answers):
-        bound = float((torch.tensor(ceilings, dtype=torch.float64) - utility).mean())
+        stage_bound = float((torch.tensor(ceilings, dtype=torch.float64) - utility).mean())
     return FollowerGain(
         after.leader,
         () if after.action is None else tuple(after.action.tolist()),
         paired_gain(pairs[:, 1], pairs[:, 0]),
         paired_gain(top, utility),
-        bound,
+        stage_bound,
     )
 
 
