@@ -1,4 +1,4 @@
-"""The wheels of coterie-core and coterie-llm alone, in an environment outside the checkout."""
+"""The wheels of coterie-core and one paper alone, in an environment outside the checkout."""
 
 import json
 import math
@@ -7,12 +7,30 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.test_packaging import ROOT, build_wheel
 
 CONSTRAINTS = ROOT / "constraints.txt"
+PAPERS = {"llm": "pplr", "page": "page"}
+MEASURED = {
+    "llm": ("test/recall@10",),
+    "page": ("test/server_accuracy", "test/global_accuracy", "test/personal_accuracy"),
+}
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Programs of a new environment with the wheels of core and one package."""
+
+    package: str
+    programs: Path
+
+    @property
+    def paper(self) -> str:
+        return PAPERS[self.package]
 
 
 def run(*command: str | Path, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -24,18 +42,22 @@ def run(*command: str | Path, cwd: Path, **env: str) -> subprocess.CompletedProc
     )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder that goes at the end: pytest would keep gigabytes for three runs."""
-    made = tmp_path_factory.mktemp("installed")
-    yield made
-    shutil.rmtree(made)
+@pytest.fixture(scope="module", params=PAPERS)
+def installed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installed]:
+    """One environment at a time; it goes at its end: pytest would keep gigabytes for three runs."""
+    folder = tmp_path_factory.mktemp(request.param)
+    try:
+        yield Installed(request.param, install(request.param, folder))
+    finally:
+        shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="module")
-def installed(folder: Path) -> Path:
-    """Programs of a new environment with both wheels and what they require."""
-    wheels = [build_wheel(ROOT / source, folder / source) for source in ("shared", "packages/llm")]
+def install(package: str, folder: Path) -> Path:
+    """Make an environment of both wheels and what they require; return its `bin`."""
+    sources = ("shared", f"packages/{package}")
+    wheels = [build_wheel(ROOT / source, folder / source) for source in sources]
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     programs = folder / "venv" / "bin"
     pip: list[str | Path] = [programs / "python", "-m", "pip", "--disable-pip-version-check"]
@@ -50,20 +72,32 @@ def installed(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_pplr_trains_where_only_its_wheels_are(installed: Path, tmp_path: Path) -> None:
-    where = "import coterie.core, coterie.llm; print(coterie.core.__file__, coterie.llm.__file__)"
-    modules = run(installed / "python", "-c", where, cwd=tmp_path).stdout.split()
-    assert [Path(module).is_relative_to(installed.parent) for module in modules] == [True, True]
-    listed = run(installed / "coterie", "list", cwd=tmp_path).stdout
-    assert "pplr" in listed
-    assert "f3crec" not in listed
-    done = run(
-        installed / "coterie", "train", "pplr", "--rounds", "1", cwd=tmp_path, HOME=str(tmp_path)
-    )
+def test_environment_holds_the_wheels_and_nothing_else_of_coterie(
+    installed: Installed, tmp_path: Path
+) -> None:
+    checked = run(installed.programs / "python", "-m", "pip", "check", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout
+    names = ["coterie.core", f"coterie.{installed.package}"]
+    where = f"import {', '.join(names)}; print({', '.join(f'{n}.__file__' for n in names)})"
+    modules = run(installed.programs / "python", "-c", where, cwd=tmp_path).stdout.split()
+    venv = installed.programs.parent
+    assert [Path(module).is_relative_to(venv) for module in modules] == [True, True]
+    listed = run(installed.programs / "coterie", "list", cwd=tmp_path, COLUMNS="200")
+    assert listed.returncode == 0, listed.stderr
+    named = {paper for paper in ("f3crec", *PAPERS.values()) if paper in listed.stdout.split()}
+    assert named == {installed.paper}
+
+
+@pytest.mark.slow
+def test_paper_trains_where_only_its_wheels_are(installed: Installed, tmp_path: Path) -> None:
+    command = (installed.programs / "coterie", "train", installed.paper, "--rounds", "2")
+    done = run(*command, cwd=tmp_path, HOME=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-    [summary] = tmp_path.glob("runs/pplr/*/summary.json")
+    [summary] = tmp_path.glob(f"runs/{installed.paper}/*/summary.json")
     found = json.loads(summary.read_text())
-    assert found["rounds"] == 1
+    assert found["rounds"] == 2
     assert all(map(math.isfinite, found["metrics"].values()))
-    assert 0 < found["metrics"]["test/recall@10"] < 1
+    for name in MEASURED[installed.package]:
+        assert 0 < found["metrics"][name] <= 1, name
+    assert (summary.parent / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert list(summary.parent.glob("wandb/offline-run-*/*.wandb"))
