@@ -126,7 +126,7 @@ class PageServer(ModelServer[Played]):
         """s_CS(t): accuracy of every w_i(t) on D_CS; only the agent looks at it."""
         if state.mind.agents is None:
             return state.seen
-        quality = self.evaluator.of_models(models(state.weights, move), self.samples.valid)
+        quality = self.evaluator.of_models(clients_models(state.weights, move), self.samples.valid)
         return state.seen.index_copy(0, places, quality.accuracy.to(state.seen.dtype))
 
     def _weights(
@@ -137,7 +137,7 @@ class PageServer(ModelServer[Played]):
         if not self.game.tune_p:
             return mind, onto(torch.zeros_like(places, dtype=torch.float64))
         if mind.agents is None:
-            return mind, self._best_response(models(state.weights, move))
+            return mind, self._best_response(clients_models(state.weights, move))
         known = seen if self.game.order == "after" else state.seen
         mind = self.agent.choose(mind, known, key)
         return mind, onto(mind.p[places])
@@ -171,7 +171,7 @@ def with_samples(moves: Replies) -> tuple[Tensor, Move]:
     return moves.ids[index], tree.take(moves.up, index)
 
 
-def models(weights: Params, move: Move) -> Params:
+def clients_models(weights: Params, move: Move) -> Params:
     """The clients' models w_i(t), each ``(A, ...)``."""
     return {name: weights[name] + change for name, change in move.change.items()}
 
