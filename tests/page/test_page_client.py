@@ -87,14 +87,16 @@ def test_a_client_that_fails_weighs_nothing_and_its_slots_stay(reading):
     data = split(LENGTHS)
     server, client = game(chosen, data)
     good = run(server, client, data, 3)
-    kept = good.private([broken])
     bad = split(LENGTHS)
     bad.train.samples["x"][bad.train.offsets[broken]] = torch.nan
     journal = Journal()
     cohort = Cohort(client, bad.ids, bad, good.store, SECRET, (0, 4), Ledger(), journal)
     state = server.round(good.state, cohort, KEY.fold("round", 4))
-    assert [(step, who) for step, who, _ in journal.refused] == [("update", broken)]
-    same_trees(good.private([broken]), kept)  # its agent and its memory are as before
+    assert journal.refused == [("update", broken, "its training diverged")]
+    now = good.private([broken])
+    assert now.last.utility.tolist() == now.accuracy.tolist() == [0.0]
+    assert now.agents.replay.count.tolist() == [3]  # of the stages before, the last completed here
+    same_trees(now.personal, {n: w[None] for n, w in good.state.weights.items()})
     assert state.seen[broken] == good.state.seen[broken]
     movers = [0, 1, 3]
     if chosen.game.follower == "ddpg":
@@ -131,8 +133,28 @@ def test_if_all_fail_the_model_stays(reading, tune_p):
     server, client = game(chosen, data)
     found = run(server, client, data, 3)
     same_trees(found.state, server.begin(KEY))
-    assert found.journals[-1].scalars["fed/clients"] == 0
-    assert found.private(IDS).rounds.tolist() == [0] * 4
+    for journal in found.journals:
+        assert journal.scalars["fed/clients"] == 0
+        assert [who for _, who, _ in journal.refused] == IDS.tolist()
+
+
+@each_reading
+def test_an_agent_whose_training_diverged_gets_the_lowest_reward(reading):
+    data, broken = split(LENGTHS), 2
+    data.train.samples["x"][data.train.offsets[broken] : data.train.offsets[broken + 1]] *= 1e200
+    chosen = settings(reading, train={"lr": 1e120}, lr_min=1e110)
+    first, second = (play(chosen, stages, data) for stages in (1, 2))
+    assert first.journals[0].refused == [("update", broken, "its training diverged")]
+    kept = first.private(IDS)
+    assert (kept.last.utility == 0).tolist() == [False, False, True, False]
+    assert kept.accuracy[broken] == 0
+    memory = second.private(IDS).agents.replay
+    assert memory.count.tolist() == [1] * 4
+    reward = memory.rows[broken, 0, kept.last.state.shape[1] + kept.last.action.shape[1]]
+    lowest = 0.0
+    if reading == "recommended":  # less the utility of the model that the client received
+        lowest -= 1 / (0.1 - float(kept.last.state[broken, 1].log()))
+    assert float(reward) == pytest.approx(lowest, rel=1e-9)
 
 
 @each_reading

@@ -84,7 +84,7 @@ class PageServer(ModelServer[Played]):
         leaders = cohort.sample(self.settings.fraction, key.fold("sample"))
         stage = Stage(state.weights, state.utility, cohort.when[-1])
         if self.game.tune_p or self.game.tune_lr or self.game.tune_epochs:
-            moves = leaders.ask("update", stage)  # ① to ④
+            moves = without_diverged(leaders.ask("update", stage), cohort.journal)  # ① to ④
             ids, move = with_samples(moves)
             if ids.numel():
                 state = self.answer(state, ids, move, key.fold("answer"), cohort)  # ⑤ and ⑥
@@ -163,6 +163,16 @@ class PageServer(ModelServer[Played]):
             return self.utility((p * move.local_loss).sum())
         alone = {name: value[None] for name, value in weights.items()}
         return self.utility(self.evaluator.of_models(alone, self.samples.valid).loss[0])
+
+
+def without_diverged(moves: Replies, journal: Journal) -> Replies:
+    """Leave out clients whose training diverged, and note that."""
+    if not moves.ids.numel() or not bool(moves.up.diverged.any()):
+        return moves
+    for client in moves.ids[moves.up.diverged].tolist():
+        journal.refuse("update", client, "its training diverged")
+    index = (~moves.up.diverged).nonzero().flatten()
+    return replace(moves, ids=moves.ids[index], up=tree.take(moves.up, index))
 
 
 def with_samples(moves: Replies) -> tuple[Tensor, Move]:

@@ -16,7 +16,7 @@ from coterie.core.baselines.model_client import ModelClient
 from coterie.core.baselines.settings import FedAvgSettings
 from coterie.core.client import step
 from coterie.core.data.split_samples import SplitSamples
-from coterie.core.local import Params
+from coterie.core.local import Fitted, Params
 from coterie.core.seeding import Key
 from coterie.page.messages import Experience, Move, Player, Stage
 from coterie.page.settings import Settings
@@ -149,6 +149,9 @@ class PageClient(ModelClient[Player]):
     ) -> tuple[Move, Player]:
         """Train w_i(t) = Train(η_i, α_i; W(t)) (Eq. 4) and take note of the stage.
 
+        Where the training of a client with an agent diverges, its utility is the lowest, 0, and so
+        is its accuracy; its model is W(t), and what it sends does not count.
+
         Args:
             down: the stage.
             mine: private state after the agents have chosen.
@@ -163,6 +166,14 @@ class PageClient(ModelClient[Player]):
         fitted = self.local.train(start, batches, lr=lr)
         quality = self.measure(fitted.params, data)
         utility = self.utility(quality.loss).to(self._dtype)
+        diverged = torch.zeros(len(data), dtype=torch.bool)
+        if mine.agents is not None:  # who is refused leaves no trace: its agent would never learn
+            diverged = _diverged(fitted, quality)
+            fitted = _without(diverged, fitted, start)
+            quality = Quality(
+                *(v.masked_fill(diverged, 0.0) for v in (quality.loss, quality.accuracy))
+            )
+            utility = utility.masked_fill(diverged, 0.0)
         kept = Player(
             dict(fitted.params) if self.settings.keep_models else {},
             mine.rounds + 1,
@@ -178,5 +189,30 @@ class PageClient(ModelClient[Player]):
             quality.loss,
             lr,
             epochs,
+            diverged,
         )
         return move, kept
+
+
+def _diverged(fitted: Fitted, quality: Quality) -> Tensor:
+    """Whose training did not come to numbers, ``(C,)`` bool.
+
+    A finite model whose loss is NaN has not diverged: it was measured on samples that are no
+    numbers, and is refused.
+    """
+    found = ~fitted.loss.isfinite() | quality.loss.isinf()
+    for value in fitted.params.values():
+        found |= ~value.flatten(1).isfinite().all(1)
+    return found
+
+
+def _without(diverged: Tensor, fitted: Fitted, start: Params) -> Fitted:
+    """Put what training began with in the place of the models that ``diverged``, ``(C,)`` bool."""
+    if not bool(diverged.any()):
+        return fitted
+    rows = diverged.nonzero().flatten()
+    params = {
+        name: value.index_copy(0, rows, start[name].index_select(0, rows))
+        for name, value in fitted.params.items()
+    }
+    return replace(fitted, params=params, loss=fitted.loss.masked_fill(diverged, 0.0))

@@ -55,6 +55,11 @@ class Move(Up):
     epochs: Tensor = leaves(  # (C,) int64
         "local epochs α_i", reveals=Reveals.MEASUREMENT, depends_on=_BEHIND
     )
+    diverged: Tensor = leaves(  # (C,) bool
+        "whether the training diverged; such a model does not count",
+        reveals=Reveals.MEASUREMENT,
+        depends_on=_BEHIND,
+    )
 
 
 @dataclass(frozen=True)
