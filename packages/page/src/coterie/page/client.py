@@ -168,8 +168,8 @@ class PageClient(ModelClient[Player]):
         utility = self.utility(quality.loss).to(self._dtype)
         diverged = torch.zeros(len(data), dtype=torch.bool)
         if mine.agents is not None:  # who is refused leaves no trace: its agent would never learn
-            diverged = _diverged(fitted, quality)
-            fitted = _without(diverged, fitted, start)
+            diverged = has_diverged(fitted, quality)
+            fitted = restored(diverged, fitted, start)
             quality = Quality(
                 *(v.masked_fill(diverged, 0.0) for v in (quality.loss, quality.accuracy))
             )
@@ -194,7 +194,7 @@ class PageClient(ModelClient[Player]):
         return move, kept
 
 
-def _diverged(fitted: Fitted, quality: Quality) -> Tensor:
+def has_diverged(fitted: Fitted, quality: Quality) -> Tensor:
     """Whose training did not come to numbers, ``(C,)`` bool.
 
     A finite model whose loss is NaN has not diverged: it was measured on samples that are no
@@ -206,7 +206,7 @@ def _diverged(fitted: Fitted, quality: Quality) -> Tensor:
     return found
 
 
-def _without(diverged: Tensor, fitted: Fitted, start: Params) -> Fitted:
+def restored(diverged: Tensor, fitted: Fitted, start: Params) -> Fitted:
     """Put what training began with in the place of the models that ``diverged``, ``(C,)`` bool."""
     if not bool(diverged.any()):
         return fitted
