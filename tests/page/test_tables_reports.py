@@ -190,11 +190,6 @@ def test_no_report_shows_a_number_that_is_none(out, few_methods):
         ({"figure": 1}, {}, "figure 1 of page shows no results: choose 2 or 3"),
         ({}, {}, "name a table or a figure, as --table 1"),
         ({"table": 1, "figure": 2}, {}, "name a table or a figure, as --table 1"),
-        (
-            {"table": 1},
-            {"train.evaluate_every": 3},
-            "no round would be evaluated: 'train.evaluate_every' is 3, above 'rounds', 2",
-        ),
         ({"table": 1, "seeds": ()}, {}, "a table needs a seed: give --seeds a number above 0"),
     ],
 )

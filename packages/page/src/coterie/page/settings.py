@@ -124,7 +124,7 @@ class TrainSettings:
     weighting: Literal["samples", "equal"] = "samples"
     """How the baselines average clients: by numbers of samples, or all alike."""
     evaluate_every: int = 1
-    """Rounds from one evaluation to the next."""
+    """Rounds from one evaluation to the next; the last is evaluated too."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "evaluate_every"):

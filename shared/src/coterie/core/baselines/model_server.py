@@ -114,13 +114,13 @@ class ModelServer(Server[S], Generic[S]):
         return state.weights
 
     def evaluate_if_due(self, state: S, cohort: Cohort) -> None:
-        """Evaluate after every so many rounds, and note what a round is chosen by.
+        """Evaluate after every so many rounds and after the last, and note what one is chosen by.
 
         That is ``eval/accuracy``, the mean of ``eval/server_accuracy`` and
         ``eval/personal_accuracy``, or the one that there is.
         """
-        every = self.settings.evaluate_every
-        if not every or cohort.when[-1] % every:
+        every, now = self.settings.evaluate_every, cohort.when[-1]
+        if not every or (now % every and now != self.settings.rounds):
             return
         with not_counting_steps():
             self.test(state, cohort)

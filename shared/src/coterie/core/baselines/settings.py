@@ -42,7 +42,8 @@ class FedAvgSettings(Checked):
     rounds: int = 100
     """T: communication rounds (of a block, in a stream)."""
     evaluate_every: int = 1
-    """Rounds from one evaluation on all clients to the next; 0 is never."""
+    """Rounds from one evaluation on all clients to the next; the last is evaluated too; 0 is
+    never."""
     keep_models: bool = True
     """Clients keep the model they trained last, which is measured as their personal one; false
     saves memory."""

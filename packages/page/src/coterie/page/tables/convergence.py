@@ -165,5 +165,5 @@ def _notes(study: Study, widths: Sequence[int]) -> list[str]:
     ]
     every = study.settings.train.evaluate_every
     if every > 1:
-        rest.append(f"Only every {every}th round was evaluated.")
+        rest.append(f"Only every {every}th round and the last were evaluated.")
     return rest

@@ -94,16 +94,10 @@ class Study:
         """Refuse settings that leave nothing to show.
 
         Raises:
-            UserError: no seed, or no round is evaluated.
+            UserError: no seed.
         """
-        every, rounds = self.settings.train.evaluate_every, self.settings.rounds
         if not self.seeds:
             raise UserError("a table needs a seed: give --seeds a number above 0")
-        if every > rounds:
-            raise UserError(
-                f"no round would be evaluated: 'train.evaluate_every' is {every}, above 'rounds', "
-                f"{rounds}"
-            )
 
     def file(self, which: str) -> str:
         """Name of the file of "table1" or "figure2", with the choices that it depends on."""
