@@ -9,6 +9,7 @@ from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.rounds import FederatedModule
 from coterie.core.seeding import Key
+from coterie.page.agent_options import AgentOptions
 from coterie.page.certificate.certificate import Certificate
 from coterie.page.certificate.federation import FederationGame
 from coterie.page.certificate.game import LEARNED, Deviation
@@ -24,13 +25,14 @@ QUICK = CertificateSettings(
 )
 
 
-def played(reading="recommended", rounds=2, **game) -> FederatedModule:
+def played(reading="recommended", rounds=2, lr=0.1, start=None, **game) -> FederatedModule:
     settings = Settings(
         reading=reading,
         rounds=rounds,
         data=TaskSettings(clients=N),
-        train=TrainSettings(epochs=2, batch_size=30),
+        train=TrainSettings(epochs=2, batch_size=30, lr=lr),
         game=GameSettings(**game),
+        client_agent=AgentOptions(start=start),
     )
     module = FederatedModule(Experiment(settings).federation())
     while not module.finished:
@@ -73,6 +75,57 @@ def test_without_a_choice_the_follower_has_no_gap():
     found = certify_run(played(tune_p=False), QUICK, progress=False)
     assert found.follower.gain.mean == pytest.approx(0, abs=1e-9)
     assert found.follower.stage.regret == 0
+
+
+OVERFLOW = 1e38  # as a learning rate
+
+
+def diverging(reading="recommended", **game) -> FederatedModule:
+    """Learned actions are sound, but the largest learning rate breaks any training."""
+    start = -0.95 if reading == "recommended" else None
+    return played(reading, rounds=1, lr=OVERFLOW, start=start, **game)
+
+
+@pytest.mark.parametrize("follower", ["best-response", "ddpg"])
+def test_a_leader_that_diverges_gets_nothing_and_weighs_nothing(follower):
+    game, key, broken = FederationGame(diverging(follower=follower)), Key.from_seed(3), 1
+    after, others = Deviation(broken, torch.ones(2)), [0, 2]
+    alone, learned = game.payoffs([after, LEARNED], 1, 0.9, key)
+    assert alone[broken] == 0 < learned[broken]
+    assert alone[others].tolist() == learned[others].tolist()
+    answer = game.answer(after, key)
+    for p in (answer.learned, answer.best, *answer.others):
+        assert p[broken] == 0
+        assert float(p.sum()) == pytest.approx(1)
+    assert answer.learned_utility == pytest.approx(float(alone[-1]), rel=1e-6)
+    assert answer.learned_utility <= answer.best_utility <= answer.ceiling
+    later = game.payoffs([after, LEARNED], 3, 0.9, key)
+    assert later.isfinite().all()
+    assert later[0, broken] < later[1, broken]
+
+
+@pytest.mark.parametrize("reading", ["recommended", "literal", "released"])
+def test_candidates_that_diverge_are_not_chosen(reading):
+    found = certify_run(diverging(reading), replace(QUICK, shortlist=0), progress=False)
+    assert all(one.gain.known for one in found.leaders)
+    if reading == "recommended":  # in the others the learned play diverges as well
+        assert found.follower.gain.known
+        assert [one.action[0] for one in found.leaders] == [-1] * N
+
+
+@pytest.mark.parametrize("reading", ["recommended", "literal"])
+def test_where_everybody_diverges_the_model_stays(reading):
+    game = FederationGame(played(reading, lr=OVERFLOW, tune_lr=False))
+    payoffs = game.payoffs([LEARNED], 2, 1.0, Key.from_seed(3))[0]
+    assert payoffs[:N].tolist() == [0] * N
+    answer = game.answer(LEARNED, Key.from_seed(3))
+    assert answer.learned.tolist() == [0] * N
+    if reading == "literal":  # of the clients' losses, and there are none
+        assert payoffs[-1].isnan()
+    else:
+        held = {name: value[None] for name, value in game.state.weights.items()}
+        loss = game.server.evaluator.of_models(held, game.server.samples.valid).loss
+        assert float(payoffs[-1]) == pytest.approx(2 / (float(loss) + 0.1))
 
 
 @pytest.mark.parametrize(

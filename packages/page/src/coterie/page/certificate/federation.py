@@ -2,28 +2,36 @@
 
 Policies no longer learn and do not explore. A client's draws depend on the key, the stage and the
 client alone, so every deviation meets the same ones, and in the first stage only the client that
-deviates has to be trained anew.
+deviates has to be trained anew. Clients whose training diverges are treated as in a run: utility
+and accuracy are 0, and neither they nor clients without samples have a weight.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from coterie.core import tree
-from coterie.core.data.samples import MiniBatches
 from coterie.core.data.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.local import Batch, Params
+from coterie.core.local import Params
 from coterie.core.rounds import FederatedModule
 from coterie.core.seeding import Key
-from coterie.page.algorithm import PageServer, Played
+from coterie.page.algorithm import PageServer, Played, onto
 from coterie.page.answer import mixture_of
 from coterie.page.certificate.game import Answer, Deviation
+from coterie.page.certificate.stages import (
+    Condition,
+    RepeatedBatches,
+    Trained,
+    all_weights,
+    equal_weights,
+    outcome,
+)
 from coterie.page.client import PageClient
 from coterie.page.messages import Player
 from coterie.page.mixture import minimise
@@ -31,30 +39,6 @@ from coterie.page.utility import followers_reward, leaders_reward
 
 _EXACT = 1e-5  # Frank-Wolfe gap of the follower's best answer
 _KEPT = 8  # first stages, one a key: more than the fresh seeds of a usual test
-
-
-@dataclass(frozen=True)
-class _Condition:
-    """Gaming conditions z of D plays side by side.
-
-    Attributes:
-        weights: W, each ``(D, ...)``.
-        accuracy: ``(D, N)`` of the clients' last models on their validation samples.
-        seen: ``(D, N)`` of the same on D_CS.
-    """
-
-    weights: Params
-    accuracy: Tensor
-    seen: Tensor
-
-
-@dataclass(frozen=True)
-class _Trained:
-    """What the leaders of D plays made of a stage: models ``(D, N, ...)``, others ``(D, N)``."""
-
-    models: Params
-    loss: Tensor
-    accuracy: Tensor
 
 
 class FederationGame:
@@ -121,39 +105,40 @@ class FederationGame:
     def answer(self, deviation: Deviation, key: Key) -> Answer:
         """The follower's problem after the leaders' part of a deviation."""
         trained = self._deviating([deviation], key)
-        here = {name: value[0] for name, value in trained.models.items()}
-        seen = self._seen(trained, self.state.seen[None])
-        learned = self._reply(here, seen[0], self.state.seen)
-        best, loss, bound = self._best_answer(here, trained.loss[0])
+        seen = self._seen(trained, self.state.seen[None])[0]
+        here = trained.play(0)
+        learned = self._reply(here, seen, self.state.seen)
+        best, loss, bound = self._best_answer(here)
 
         def reward(of_loss: float) -> float:
             u_server = self.server.utility(torch.tensor(of_loss, dtype=torch.float64))
-            return float(self._followers(u_server, trained.loss[0]))
+            return float(self._followers(u_server, here))
 
         return Answer(
             learned,
-            reward(self._server_loss(here, trained.loss[0], learned)),
+            reward(self._server_loss(self.state.weights, here, learned)),
             best,
             reward(loss),
             None if bound is None else reward(max(bound, 0.0)),
-            self._equal()[None],
+            equal_weights(here.counts)[None],
         )
 
-    def _present(self) -> _Condition:
+    def _present(self) -> Condition:
         weights = {name: value[None] for name, value in self.state.weights.items()}
-        return _Condition(weights, self.mine.accuracy[None], self.state.seen[None])
+        return Condition(weights, self.mine.accuracy[None], self.state.seen[None])
 
-    def _policies(self, z: _Condition) -> Tensor:
+    def _policies(self, z: Condition) -> Tensor:
         """Raw actions ``(D, N, nA)`` of the learned policies."""
         assert self.mine.agents is not None
         found = []
         for d in range(len(z.accuracy)):
-            received = self.client.measure(_at(z.weights, d, keep=True), self.data)
+            start = {name: value[d : d + 1] for name, value in z.weights.items()}
+            received = self.client.measure(start, self.data)
             state = self.client.state(received, replace(self.mine, accuracy=z.accuracy[d]))
-            found.append(self.client.ddpg.policy(self.mine.agents, state))
+            found.append(self.client.ddpg.policy(self.mine.agents, state.nan_to_num(0.0)))
         return torch.stack(found)
 
-    def _train(self, z: _Condition, raw: Tensor, key: Key) -> _Trained:
+    def _train(self, z: Condition, raw: Tensor, key: Key) -> Trained:
         """Train all clients of D plays, stacked; ``raw`` is ``(D, N, nA)``."""
         n_plays, everybody = len(raw), torch.arange(self.n_leaders)
         start = {
@@ -162,22 +147,24 @@ class FederationGame:
         trained = self._fit(start, everybody.repeat(n_plays), raw.flatten(0, 1), key)
         return tree.map_tensors(lambda leaf: leaf.unflatten(0, (n_plays, -1)), trained)
 
-    def _fit(self, start: Params, who: Tensor, raw: Tensor, key: Key) -> _Trained:
+    def _fit(self, start: Params, who: Tensor, raw: Tensor, key: Key) -> Trained:
         """Train clients ``who``, ``(K,)``, who may come more than once; leaves are ``(K, ...)``."""
         own, play = key.fold(self.data.ids), self.client.strategies
-        learnt = torch.zeros(len(raw), dtype=torch.bool)
+        learnt, raw = torch.zeros(len(raw), dtype=torch.bool), raw.to(self.mine.accuracy.dtype)
         lr, epochs = play.read(play.choose(raw, learnt, own.take(who)))
-        batches = _Again(self.client.local.batches(self.data.train, own, int(epochs.max())), who)
+        batches = RepeatedBatches(
+            self.client.local.batches(self.data.train, own, int(epochs.max())), who
+        )
         batches.steps = epochs * batches.per_epoch
         fitted = self.client.local.train(start, batches, lr=lr)
         quality = self.client.measure(fitted.params, self.data.take(who))
-        return _Trained(fitted.params, quality.loss, quality.accuracy.float())
+        return outcome(start, fitted, quality, self.data.lengths[who] > 0)
 
-    def _learned_stage(self, key: Key) -> _Trained:
+    def _learned_stage(self, key: Key) -> Trained:
         z = self._present()
         return self._train(z, self._policies(z), key.fold("stage", 0))
 
-    def _deviating(self, deviations: Sequence[Deviation], key: Key) -> _Trained:
+    def _deviating(self, deviations: Sequence[Deviation], key: Key) -> Trained:
         """The first stage: learned play, but for the leader that deviates."""
         learned = self._first(key)
         shared = tree.map_tensors(
@@ -187,105 +174,85 @@ class FederationGame:
         if not moved:
             return shared
         who = torch.tensor([deviations[d].leader for d in moved])
-        raw = torch.stack([torch.as_tensor(deviations[d].action) for d in moved]).float()
+        raw = torch.stack([torch.as_tensor(deviations[d].action) for d in moved])
         start = {n: w.expand(len(moved), *w.shape) for n, w in self.state.weights.items()}
         others = self._fit(start, who, raw, key.fold("stage", 0))
         index = (torch.tensor(moved), who)
         return tree.map_tensors(lambda all_, some: all_.index_put(index, some), shared, others)
 
     def _end_stage(
-        self, z: _Condition, trained: _Trained, answers: Sequence[Tensor | None]
-    ) -> tuple[_Condition, Tensor]:
+        self, z: Condition, trained: Trained, answers: Sequence[Tensor | None]
+    ) -> tuple[Condition, Tensor]:
         """Let the follower answer, and reward everybody, ``(D, N + 1)``."""
         seen = self._seen(trained, z.seen)
         weights, rewards = [], []
         for d, given in enumerate(answers):
-            here, loss = _at(trained.models, d), trained.loss[d]
+            here, start = trained.play(d), z.play(d)
             p = self._reply(here, seen[d], z.seen[d]) if given is None else given
             u_server = self.server.utility(
-                torch.tensor(self._server_loss(here, loss, p), dtype=torch.float64)
+                torch.tensor(self._server_loss(start, here, p), dtype=torch.float64)
             )
-            u_clients = self.client.utility(loss)
+            u_clients = self.client.utility(here.loss)
             leaders = leaders_reward(u_clients, u_server, self.server.game, self.server.released)
-            follower = self._followers(u_server, loss)
+            follower = self._followers(u_server, here)
             rewards.append(torch.cat([leaders.double(), follower.reshape(1).double()]))
-            weights.append(_mixed(here, p))
+            weights.append(here.mixed(start, p))
         following = {name: torch.stack([one[name] for one in weights]) for name in z.weights}
-        return _Condition(following, trained.accuracy, seen), torch.stack(rewards)
+        accuracy = trained.accuracy.to(z.accuracy.dtype)
+        return Condition(following, accuracy, seen), torch.stack(rewards)
 
-    def _followers(self, u_server: Tensor, loss: Tensor) -> Tensor:
-        u_clients = self.client.utility(loss)
+    def _followers(self, u_server: Tensor, here: Trained) -> Tensor:
+        u_clients = self.client.utility(here.loss[here.counts])
         return followers_reward(u_server, u_clients, self.server.game, self.server.released)
 
-    def _seen(self, trained: _Trained, before: Tensor) -> Tensor:
+    def _seen(self, trained: Trained, before: Tensor) -> Tensor:
         """Accuracies on D_CS, ``(D, N)``; only an agent looks at them."""
+        before = before.expand(len(trained.loss), -1)
         if self.state.mind.agents is None:
-            return before.expand(len(trained.loss), -1)
+            return before
         flat = {name: value.flatten(0, 1) for name, value in trained.models.items()}
         quality = self.server.evaluator.of_models(flat, self.server.samples.valid)
-        return quality.accuracy.reshape(trained.loss.shape).to(before.dtype)
+        accuracy = quality.accuracy.reshape(trained.loss.shape).to(before.dtype)
+        return torch.where(trained.counts, accuracy, before)
 
-    def _reply(self, here: Params, seen: Tensor, before: Tensor) -> Tensor:
-        """The follower's learned answer ``(N,)`` float64 to models ``(N, ...)``.
+    def _reply(self, here: Trained, seen: Tensor, before: Tensor) -> Tensor:
+        """The follower's learned answer ``(N,)`` float64.
 
         Args:
-            here: models of this stage.
-            seen: ``(N,)`` their accuracies on D_CS.
+            here: this stage, of one play.
+            seen: ``(N,)`` accuracies of its models on D_CS.
             before: the same of the last stage, which is what a server that chooses first knows.
         """
-        if not self.server.game.tune_p:
-            return self._equal()
+        if not self._has_choice(here):
+            return equal_weights(here.counts)
         known = seen if self.server.game.order == "after" else before
-        return self.server.policy(self.state.mind, here, known).double()
+        p = self.server.policy(self.state.mind, here.counted, known).double()
+        own = p if self.state.mind.agents is None else onto(p[here.counts])
+        return all_weights(own, here.counts)
 
-    def _equal(self) -> Tensor:
-        return torch.full((self.n_leaders,), 1 / self.n_leaders, dtype=torch.float64)
+    def _has_choice(self, here: Trained) -> bool:
+        return self.server.game.tune_p and bool(here.counts.any())
 
-    def _best_answer(self, here: Params, loss: Tensor) -> tuple[Tensor, float, float | None]:
+    def _best_answer(self, here: Trained) -> tuple[Tensor, float, float | None]:
         """Best answer found, its loss, and a lower bound of any answer's loss."""
-        if not self.server.game.tune_p:  # there is no other answer
-            equal = self._equal()
-            value = self._server_loss(here, loss, equal)
+        if not self._has_choice(here):  # there is no other answer
+            equal = equal_weights(here.counts)
+            value = self._server_loss(self.state.weights, here, equal)
             return equal, value, value
         if self.server.game.server_utility == "mixture":  # linear in p: all on the least loss
+            loss = here.loss.masked_fill(~here.counts, torch.inf)
             best = torch.nn.functional.one_hot(loss.argmin(), self.n_leaders).double()
             return best, float(loss.min()), float(loss.min())
-        mixture = mixture_of(self.server.module, here, self.server.samples.valid)
+        mixture = mixture_of(self.server.module, here.counted, self.server.samples.valid)
         found = minimise(mixture, tolerance=_EXACT)
-        return found.p, found.value, found.bound
+        return all_weights(found.p, here.counts), found.value, found.bound
 
-    def _server_loss(self, here: Params, loss: Tensor, p: Tensor) -> float:
+    def _server_loss(self, start: Params, here: Trained, p: Tensor) -> float:
+        """Loss that the server's utility is of, if it answers ``p`` in a stage begun at ``start``.
+
+        Where it is of the clients' losses and no client counts, it is NaN.
+        """
         if self.server.game.server_utility == "mixture":
-            return float((p * loss).sum())
-        mixed = {name: value[None] for name, value in _mixed(here, p).items()}
+            return float((p * here.loss.masked_fill(~here.counts, 0.0)).sum() / p.sum())
+        mixed = {name: value[None] for name, value in here.mixed(start, p).items()}
         return float(self.server.evaluator.of_models(mixed, self.server.samples.valid).loss)
-
-
-class _Again:
-    """Batches of clients that come more than once.
-
-    Args:
-        batches: of N clients.
-        who: ``(K,)`` int64, which of them each row is.
-    """
-
-    def __init__(self, batches: MiniBatches, who: Tensor) -> None:
-        self._batches, self._who = batches, who
-        self.steps = batches.steps[who]
-
-    @property
-    def per_epoch(self) -> Tensor:
-        """Batches in one epoch of each row, ``(K,)`` int64."""
-        return self._batches.per_epoch[self._who]
-
-    def __call__(self, number: int, rows: Tensor) -> Batch:
-        """Batch ``number`` of the rows."""
-        return self._batches(number, self._who[rows])
-
-
-def _mixed(here: Params, p: Tensor) -> Params:
-    return {n: torch.tensordot(p.to(value.dtype), value, 1) for n, value in here.items()}
-
-
-def _at(stack: Params, place: int, keep: bool = False) -> Params:
-    return {n: value[place : place + 1] if keep else value[place] for n, value in stack.items()}

@@ -1,0 +1,128 @@
+"""Stages of several plays of a federation's game, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.core import tree
+from coterie.core.baselines.evaluation import Quality
+from coterie.core.baselines.local_sgd import changes
+from coterie.core.data.samples import MiniBatches
+from coterie.core.local import Batch, Fitted, Params
+from coterie.page.algorithm import aggregated
+from coterie.page.client import has_diverged, restored
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Gaming conditions z of D plays.
+
+    Attributes:
+        weights: W, each ``(D, ...)``.
+        accuracy: ``(D, N)`` of the clients' last models on their validation samples.
+        seen: ``(D, N)`` of the same on D_CS.
+    """
+
+    weights: Params
+    accuracy: Tensor
+    seen: Tensor
+
+    def play(self, d: int) -> Params:
+        """W of one play, each ``(...)``."""
+        return {name: value[d] for name, value in self.weights.items()}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the leaders made of a stage, in D plays; in one, without the first axis.
+
+    Attributes:
+        models: ``(D, N, ...)``; W of a client that diverged.
+        loss: ``(D, N)`` on their validation samples: infinite for one that diverged, NaN where it
+            cannot be measured.
+        accuracy: ``(D, N)``, 0 for one that diverged.
+        counts: ``(D, N)`` bool, whose models the follower weighs.
+    """
+
+    models: Params
+    loss: Tensor
+    accuracy: Tensor
+    counts: Tensor
+
+    def play(self, d: int) -> Trained:
+        """One play."""
+        found: Trained = tree.map_tensors(lambda leaf: leaf[d], self)
+        return found
+
+    @property
+    def counted(self) -> Params:
+        """Models that the follower weighs in one play, ``(A, ...)``."""
+        return {name: value[self.counts] for name, value in self.models.items()}
+
+    def mixed(self, start: Params, p: Tensor) -> Params:
+        """The next W after a stage of one play that began at ``start``; p is ``(N,)``.
+
+        Where no client counts, W stays.
+        """
+        return aggregated(start, changes(self.models, start), p)
+
+
+def outcome(start: Params, fitted: Fitted, quality: Quality, some: Tensor) -> Trained:
+    """Tell whose training diverged, and put what that gives in the place of their numbers.
+
+    Args:
+        start: what K clients began with, each ``(K, ...)``.
+        fitted: what they have trained.
+        quality: of that on their validation samples.
+        some: ``(K,)`` bool, who has samples to train on.
+    """
+    diverged = has_diverged(fitted, quality)
+    models = restored(diverged, fitted, start).params
+    loss = quality.loss.masked_fill(diverged, torch.inf)
+    accuracy = quality.accuracy.masked_fill(diverged, 0.0)
+    return Trained(dict(models), loss, accuracy, some & loss.isfinite())
+
+
+def all_weights(p: Tensor, counts: Tensor) -> Tensor:
+    """Weights ``(N,)`` float64 of all clients, by those of the A that count.
+
+    Example:
+        >>> all_weights(torch.tensor([0.25, 0.75]), torch.tensor([True, False, True])).tolist()
+        [0.25, 0.0, 0.75]
+    """
+    return torch.zeros(len(counts), dtype=torch.float64).masked_scatter(counts, p.double())
+
+
+def equal_weights(counts: Tensor) -> Tensor:
+    """Equal weights ``(N,)`` of the clients that count; zeros where there is none.
+
+    Example:
+        >>> equal_weights(torch.tensor([True, False, True])).tolist()
+        [0.5, 0.0, 0.5]
+    """
+    return counts.double() / counts.sum().clamp(min=1)
+
+
+class RepeatedBatches:
+    """Batches of clients that come more than once.
+
+    Args:
+        batches: of N clients.
+        who: ``(K,)`` int64, which of them each row is.
+    """
+
+    def __init__(self, batches: MiniBatches, who: Tensor) -> None:
+        self._batches, self._who = batches, who
+        self.steps = batches.steps[who]
+
+    @property
+    def per_epoch(self) -> Tensor:
+        """Batches in one epoch of each row, ``(K,)`` int64."""
+        return self._batches.per_epoch[self._who]
+
+    def __call__(self, number: int, rows: Tensor) -> Batch:
+        """Batch ``number`` of the rows."""
+        return self._batches(number, self._who[rows])
