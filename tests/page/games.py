@@ -84,7 +84,7 @@ class QuadraticGame:
         policy = self.policies[0]
         return torch.from_numpy(policy.slope * self.state + policy.level)[:, None]
 
-    def stage_utilities(self, actions: Tensor, key: Key) -> Tensor:
+    def stage_payoffs(self, actions: Tensor, key: Key) -> Tensor:
         return self._utilities(torch.tensor([self.state]), actions[:, 0][None])[0]
 
     def payoffs(
@@ -151,7 +151,7 @@ class IndependentGame:
     def learned_actions(self) -> Tensor:
         return torch.zeros(self.n_leaders, 1)
 
-    def stage_utilities(self, actions: Tensor, key: Key) -> Tensor:
+    def stage_payoffs(self, actions: Tensor, key: Key) -> Tensor:
         own = self.gains + self.noise * key.normal(self.n_leaders, dtype=torch.float64)
         utilities = self.payoff + own * actions[:, 0]
         utilities[list(self.failed)] = torch.nan

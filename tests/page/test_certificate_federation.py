@@ -37,7 +37,7 @@ class Federation:
     def learned_actions(self) -> Tensor:
         return self.rates
 
-    def stage_utilities(self, actions: Tensor, key: Key) -> Tensor:
+    def stage_payoffs(self, actions: Tensor, key: Key) -> Tensor:
         start = torch.zeros(CLASSES, WIDTH + 1, dtype=torch.float64)
         return utility(self._losses(self._train(start, actions, key)))
 
@@ -124,7 +124,7 @@ def best_rates():
     game = federation(0.1)
     keys = [Key.from_seed(100 + s).fold("stage", 0) for s in range(30)]
     table = [
-        torch.stack([game.stage_utilities(rate.expand(N, 1), k) for k in keys]).mean(0)
+        torch.stack([game.stage_payoffs(rate.expand(N, 1), k) for k in keys]).mean(0)
         for rate in RATES
     ]
     return RATES[torch.stack(table).argmax(0)]

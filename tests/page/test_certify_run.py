@@ -57,8 +57,21 @@ def test_a_learned_stage_is_the_one_that_the_run_plays_next():
     assert float(answer.learned.sum()) == pytest.approx(1)
     alone = game.payoffs([LEARNED], 1, 0.9, key)[0]
     assert float(alone[-1]) == pytest.approx(answer.learned_utility, rel=1e-6)
-    own = game.stage_utilities(game.learned_actions(), key)
+    own = game.stage_payoffs(game.learned_actions(), key)
     torch.testing.assert_close(alone[:N], own.double(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("follower", ["best-response", "ddpg"])
+@pytest.mark.parametrize("ratio", ["10:1", "0:1"])
+def test_payoffs_of_a_stage_are_what_leaders_are_paid(ratio, follower):
+    game = FederationGame(played(reward_ratio=ratio, follower=follower))
+    key, actions = Key.from_seed(5), torch.tensor([[-1.0, 1.0], [1.0, -1.0], [0.0, 0.0]])
+    found = game.stage_payoffs(actions, key)
+    deviations = [Deviation(n, action) for n, action in enumerate(actions)]
+    alone = game.payoffs(deviations, 1, 1.0, key).diagonal()
+    torch.testing.assert_close(found.double(), alone, rtol=1e-6, atol=1e-6)
+    own = FederationGame(played(follower=follower)).stage_payoffs(actions, key)
+    assert torch.allclose(own, found.to(own.dtype)) == (ratio == "0:1")
 
 
 @pytest.mark.parametrize("order", ["before", "after"])

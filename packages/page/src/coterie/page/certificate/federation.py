@@ -79,10 +79,22 @@ class FederationGame:
         """Raw actions ``(N, nA)`` of the leaders' policies."""
         return self._policies(self._present())[0]
 
-    def stage_utilities(self, actions: Tensor, key: Key) -> Tensor:
-        """Utilities ``(N,)`` of the leaders if leader i plays ``actions[i]``."""
-        trained = self._train(self._present(), actions[None], key.fold("stage", 0))
-        return self.client.utility(trained.loss[0])
+    def stage_payoffs(self, actions: Tensor, key: Key) -> Tensor:
+        """Rewards ``(N,)`` of this stage, leader i's if it alone plays ``actions[i]``.
+
+        Where u_CS is shared, the follower answers to each of these deviations by itself.
+        """
+        game, z = self.server.game, self._present()
+        tried = self._train(z, actions[None], key.fold("stage", 0))
+        if game.ratio() is None or self.server.released:  # nothing is shared
+            u_clients = self.client.utility(tried.loss[0])
+            return leaders_reward(u_clients, torch.zeros(()), game, self.server.released)
+        learned, found = self._first(key), []
+        for leader in torch.arange(self.n_leaders)[:, None]:
+            rows = tree.map_tensors(lambda leaf, who=leader: leaf[0, who], tried)
+            alone = learned.replaced(torch.tensor([0]), leader, rows)
+            found.append(self._end_stage(z, alone, [None])[1][0, leader])
+        return torch.cat(found)
 
     def payoffs(
         self, deviations: Sequence[Deviation], horizon: int, gamma: float, key: Key
@@ -167,7 +179,7 @@ class FederationGame:
     def _deviating(self, deviations: Sequence[Deviation], key: Key) -> Trained:
         """The first stage: learned play, but for the leader that deviates."""
         learned = self._first(key)
-        shared = tree.map_tensors(
+        shared: Trained = tree.map_tensors(
             lambda leaf: leaf.expand(len(deviations), *leaf.shape[1:]).clone(), learned
         )
         moved = [d for d, one in enumerate(deviations) if one.leader is not None]
@@ -177,8 +189,7 @@ class FederationGame:
         raw = torch.stack([torch.as_tensor(deviations[d].action) for d in moved])
         start = {n: w.expand(len(moved), *w.shape) for n, w in self.state.weights.items()}
         others = self._fit(start, who, raw, key.fold("stage", 0))
-        index = (torch.tensor(moved), who)
-        return tree.map_tensors(lambda all_, some: all_.index_put(index, some), shared, others)
+        return shared.replaced(torch.tensor(moved), who, others)
 
     def _end_stage(
         self, z: Condition, trained: Trained, answers: Sequence[Tensor | None]

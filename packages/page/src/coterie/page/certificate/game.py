@@ -79,10 +79,11 @@ class Game(Protocol):
         """Actions of the leaders' policies in this stage, ``(N, nA)``."""
         ...
 
-    def stage_utilities(self, actions: Tensor, key: Key) -> Tensor:
-        """Utilities ``(N,)`` of the leaders in this stage if leader i plays ``actions[i]``.
+    def stage_payoffs(self, actions: Tensor, key: Key) -> Tensor:
+        """Payoffs ``(N,)`` of this stage alone, leader i's if it plays ``actions[i]``.
 
-        As leaders do not interact within a stage, N leaders are asked N questions at once.
+        The others play their policies. Where a payoff depends on nobody else within the stage, N
+        leaders can be asked N questions at once.
 
         Args:
             actions: ``(N, nA)``.

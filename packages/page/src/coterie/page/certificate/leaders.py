@@ -14,7 +14,7 @@ from coterie.page.certificate.rollouts import Rollouts, mean_or_worst
 
 
 def stage_table(game: Game, candidates: Tensor, keys: Sequence[Key]) -> Tensor:
-    """Mean utilities ``(N, G)`` in this stage; -inf where one is not finite.
+    """Mean payoffs ``(N, G)`` of this stage alone; -inf where one is not finite.
 
     Args:
         game: at its present stage.
@@ -22,9 +22,7 @@ def stage_table(game: Game, candidates: Tensor, keys: Sequence[Key]) -> Tensor:
         keys: of the repetitions.
     """
     table = [
-        torch.stack(
-            [game.stage_utilities(actions, key).double() for actions in candidates.unbind(1)]
-        )
+        torch.stack([game.stage_payoffs(actions, key).double() for actions in candidates.unbind(1)])
         for key in keys
     ]
     return mean_or_worst(torch.stack(table)).T
@@ -94,8 +92,8 @@ def fresh_gains(
 def stage_gains(game: Game, actions: Tensor, keys: Sequence[Key]) -> list[Gain]:
     """Gains ``N`` in this stage alone if every leader plays ``actions``, ``(N, nA)``."""
     learned = game.learned_actions()
-    other = torch.stack([game.stage_utilities(actions, key).double() for key in keys])
-    base = torch.stack([game.stage_utilities(learned, key).double() for key in keys])
+    other = torch.stack([game.stage_payoffs(actions, key).double() for key in keys])
+    base = torch.stack([game.stage_payoffs(learned, key).double() for key in keys])
     return [paired_gain(a, b) for a, b in zip(other.T, base.T, strict=True)]
 
 

@@ -98,7 +98,8 @@ def _limits(certificate: Certificate) -> list[str]:
     ]
     if settings.shortlist:
         lines.append(
-            f"Only the {settings.shortlist} actions best in the present stage were played on."
+            f"Only the {settings.shortlist} actions that pay a leader most in the present stage were "
+            "played on."
         )
     if len(certificate.leaders) < certificate.n_leaders:
         lines.append("The leaders not drawn are not certified.")

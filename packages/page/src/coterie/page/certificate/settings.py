@@ -28,7 +28,7 @@ class CertificateSettings:
     screen_seeds: int = 3
     """repetitions on which candidate actions are compared"""
     shortlist: int = 2
-    """candidates of a leader that are played over H stages, by their one-stage utility (0 = all)"""
+    """candidates of a leader that are played over H stages, by what the first pays (0 = all)"""
     keep: int = 1
     """candidates of a leader that are compared once more, on other seeds"""
     seeds: int = 5

@@ -57,6 +57,13 @@ class Trained:
         found: Trained = tree.map_tensors(lambda leaf: leaf[d], self)
         return found
 
+    def replaced(self, plays: Tensor, who: Tensor, rows: Trained) -> Trained:
+        """Put what K clients made of it, ``(K, ...)``, in the places of ``who`` in ``plays``."""
+        found: Trained = tree.map_tensors(
+            lambda all_, some: all_.index_put((plays, who), some), self, rows
+        )
+        return found
+
     @property
     def counted(self) -> Params:
         """Models that the follower weighs in one play, ``(A, ...)``."""
