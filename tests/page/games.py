@@ -84,6 +84,9 @@ class QuadraticGame:
         policy = self.policies[0]
         return torch.from_numpy(policy.slope * self.state + policy.level)[:, None]
 
+    def described(self, action: Tensor) -> dict[str, float]:
+        return {"a": float(action[0])}
+
     def stage_payoffs(self, actions: Tensor, key: Key) -> Tensor:
         return self._utilities(torch.tensor([self.state]), actions[:, 0][None])[0]
 
@@ -150,6 +153,9 @@ class IndependentGame:
 
     def learned_actions(self) -> Tensor:
         return torch.zeros(self.n_leaders, 1)
+
+    def described(self, action: Tensor) -> dict[str, float]:
+        return {"a": float(action[0])}
 
     def stage_payoffs(self, actions: Tensor, key: Key) -> Tensor:
         own = self.gains + self.noise * key.normal(self.n_leaders, dtype=torch.float64)

@@ -37,6 +37,9 @@ class Federation:
     def learned_actions(self) -> Tensor:
         return self.rates
 
+    def described(self, action: Tensor) -> dict[str, float]:
+        return {"rate": float(action[0])}
+
     def stage_payoffs(self, actions: Tensor, key: Key) -> Tensor:
         start = torch.zeros(CLASSES, WIDTH + 1, dtype=torch.float64)
         return utility(self._losses(self._train(start, actions, key)))
@@ -141,7 +144,9 @@ def test_best_rates_and_best_weights_are_certified_in_one_stage():
 
 def test_bad_rates_are_refused():
     found = certify(federation(0.01), RATES, ONE_STAGE, Key.from_seed(0))
-    assert "a leader gains" in found.reasons[0]
+    assert " gains " in found.reasons[0]
+    assert found.reasons[0].startswith("leader ")
+    assert "in place of rate 0.01" in found.reasons[0]
     assert found.follower.gain.regret < 1e-4
 
 

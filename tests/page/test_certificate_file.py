@@ -17,25 +17,24 @@ from coterie.page.certificate.settings import CertificateSettings
 from coterie.page.certificate.verdict import chance
 
 NONE = Gain(10.0, 0.0, 0.0)
+LEARNED, TRIED = {"lr": 0.1, "epochs": 5}, {"lr": 0.2, "epochs": 3}
 
 
 def made(gains, follower=NONE, stage_bound=0.001, off_path=(), settings=None):
-    leaders = tuple(
-        LeaderGain(i, (0.1, 5.0), (0.2, 3.0), gain, NONE) for i, gain in enumerate(gains)
-    )
+    leaders = tuple(LeaderGain(i, LEARNED, TRIED, gain, NONE) for i, gain in enumerate(gains))
     return Certificate(
         len(gains),
         20,
         settings or CertificateSettings(seeds=8),
         leaders,
-        FollowerGain(None, (), follower, NONE, stage_bound),
+        FollowerGain(None, {}, follower, NONE, stage_bound),
         off_path,
         123,
     )
 
 
 def test_a_certificate_survives_the_file(tmp_path):
-    off = FollowerGain(1, (0.2, 3.0), NONE, NONE, None)
+    off = FollowerGain(1, TRIED, NONE, NONE, None)
     for one in (made([NONE, Gain(2.0, -0.1, 0.01)], off_path=(off,)), made([])):
         one.save(tmp_path / "certificate.json")
         assert Certificate.load(tmp_path / "certificate.json") == one
@@ -75,13 +74,14 @@ def test_regrets_are_taken_at_least_zero():
 @pytest.mark.parametrize(
     ("gains", "follower", "said"),
     [
-        ([Gain(10.0, 0.5, 0.01)], NONE, "a leader gains 5.00%"),
+        ([Gain(10.0, 0.5, 0.01)], NONE, "leader 0 gains 5.00% of its payoff by"),
+        ([Gain(10.0, 0.5, 0.01)], NONE, "lr 0.2, epochs 3 in place of lr 0.1, epochs 5;"),
         ([Gain(10.0, 0.1, 0.04)] * 100, NONE, "100 of 100 leaders gain more than two"),
         ([Gain(10.0, 0.0, 0.5)], NONE, "about 200 fresh seeds"),
         ([NONE], Gain(10.0, 0.5, 0.01), "the follower gains 5.00%"),
         ([NONE], Gain(10.0, math.nan, 0.01), "the follower has no payoff"),
         ([NONE], Gain(10.0, 0.0, 0.5), "of the follower, regrets are known only"),
-        ([Gain(0.0, 0.1, 0.0)], NONE, "a leader gains inf%"),
+        ([Gain(0.0, 0.1, 0.0)], NONE, "leader 0 gains inf%"),
         ([], NONE, "0 of 0 leaders"),
     ],
 )
@@ -108,13 +108,16 @@ def test_in_one_stage_the_bound_must_be_within_the_tolerance():
 def test_the_report_says_verdict_reasons_and_limits(tmp_path):
     one = made([Gain(10.0, 0.5, 0.01), NONE], settings=CertificateSettings(shortlist=3))
     text = certificate_report(one).save(tmp_path).read_text()
-    for part in ("refused", "ε = 0.5 (5.00% of the payoff)", "a leader gains 5.00%", "Frank-Wolfe"):
+    for part in ("refused", "ε = 0.5 (5.00% of the payoff)", "leader 0 gains 5.00%", "Frank-Wolfe"):
         assert part in text
     assert "Only the 3 actions" in text
     certified = made([NONE], stage_bound=None)
     assert "certified" in conclusion(certified)
     assert "without a bound" in certificate_report(certified).markdown()
+    assert "leader 0, which plays lr 0.1, epochs 5; the best deviation found is lr 0.2" in text
     assert len(certificate_report(one).rows) == 3
+    first = certificate_report(one).rows[0]
+    assert (first["learned_lr"], first["tried_epochs"]) == (0.1, 3)
     assert "not drawn" in certificate_report(replace(one, n_leaders=5)).markdown()
 
 

@@ -46,6 +46,10 @@ def test_every_reading_can_be_tested(reading):
     assert len(found.leaders) == N
     assert all(one.gain.known for one in found.leaders)
     assert found.follower.gain.known
+    for one in found.leaders:
+        assert list(one.learned) == ["lr", "epochs"]
+        assert 1e-3 <= one.learned["lr"] <= 0.1 + 1e-6
+        assert one.action["epochs"] in (1, 2)
     assert Certificate.from_dict(found.to_dict()) == found
 
 
@@ -123,7 +127,7 @@ def test_candidates_that_diverge_are_not_chosen(reading):
     assert all(one.gain.known for one in found.leaders)
     if reading == "recommended":  # in the others the learned play diverges as well
         assert found.follower.gain.known
-        assert [one.action[0] for one in found.leaders] == [-1] * N
+        assert all(one.action["lr"] == pytest.approx(1e-3) for one in found.leaders)
 
 
 @pytest.mark.parametrize("reading", ["recommended", "literal"])

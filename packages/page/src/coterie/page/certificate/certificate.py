@@ -14,6 +14,8 @@ from coterie.page.certificate import verdict
 from coterie.page.certificate.settings import CertificateSettings
 
 NAN = float("nan")
+Action = Mapping[str, float]
+"""What a leader's action means, by name: its learning rate, its number of epochs."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,8 @@ class LeaderGain:
     """
 
     leader: int
-    learned: tuple[float, ...]
-    action: tuple[float, ...]
+    learned: Action
+    action: Action
     gain: Gain
     stage: Gain
 
@@ -76,7 +78,7 @@ class FollowerGain:
 
     Attributes:
         after: leader whose deviation it answers to; None = to the learned actions.
-        action: what that leader played.
+        action: what that leader played; empty where none deviated.
         gain: over the horizon, by the best answer found.
         stage: in this stage alone, by the best answer to it.
         stage_bound: no answer gains more in this stage (mean over the seeds); None where nobody
@@ -84,7 +86,7 @@ class FollowerGain:
     """
 
     after: int | None
-    action: tuple[float, ...]
+    action: Action
     gain: Gain
     stage: Gain
     stage_bound: float | None
@@ -116,6 +118,12 @@ class Certificate:
     def epsilon(self) -> float:
         """Largest regret of the leaders tested."""
         return _largest([one.gain.regret for one in self.leaders])
+
+    @property
+    def worst(self) -> LeaderGain | None:
+        """Leader with the largest regret as a share of its payoff; None where none is known."""
+        known = [one for one in self.leaders if one.gain.known]
+        return max(known, key=lambda one: one.gain.relative, default=None)
 
     @property
     def relative_epsilon(self) -> float:
@@ -212,15 +220,15 @@ def _number(value: float | None) -> float:
     return NAN if value is None else float(value)
 
 
-def _numbers(values: Sequence[float | None]) -> tuple[float, ...]:
-    return tuple(_number(value) for value in values)
+def _action(content: Mapping[str, float | None]) -> Action:
+    return {name: _number(value) for name, value in content.items()}
 
 
 def _leader(content: Mapping[str, Any]) -> LeaderGain:
     return LeaderGain(
         content["leader"],
-        _numbers(content["learned"]),
-        _numbers(content["action"]),
+        _action(content["learned"]),
+        _action(content["action"]),
         _gain(content["gain"]),
         _gain(content["stage"]),
     )
@@ -229,7 +237,7 @@ def _leader(content: Mapping[str, Any]) -> LeaderGain:
 def _follower(content: Mapping[str, Any]) -> FollowerGain:
     return FollowerGain(
         content["after"],
-        _numbers(content["action"]),
+        _action(content["action"]),
         _gain(content["gain"]),
         _gain(content["stage"]),
         content["stage_bound"],

@@ -136,7 +136,13 @@ def _leaders(
     of_stage = stage_gains(game, candidates[range(game.n_leaders), best_of(table, 1)[:, 0]], fresh)
     policy = game.learned_actions()
     return tuple(
-        LeaderGain(leader, _row(policy[leader]), _row(action), gain, of_stage[leader])
+        LeaderGain(
+            leader,
+            game.described(policy[leader]),
+            game.described(action),
+            gain,
+            of_stage[leader],
+        )
         for leader, action, gain in zip(who, best, gains, strict=True)
     )
 
@@ -155,7 +161,3 @@ def _off_path(
         screen = seeds(own, "screen", settings.screen_seeds)
         gains.append(follower_gain(rollouts, after, screen, seeds(own, "fresh", settings.seeds)))
     return tuple(gains)
-
-
-def _row(values: Tensor) -> tuple[float, ...]:
-    return tuple(values.tolist())

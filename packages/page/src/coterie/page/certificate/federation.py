@@ -79,6 +79,11 @@ class FederationGame:
         """Raw actions ``(N, nA)`` of the leaders' policies."""
         return self._policies(self._present())[0]
 
+    def described(self, action: Tensor) -> dict[str, float]:
+        """Learning rate η and number of epochs α that a raw action ``(nA,)`` means."""
+        lr, epochs = self._strategies(action[None], Key.from_seed(0).fold(torch.zeros(1).long()))
+        return {"lr": float(lr), "epochs": int(epochs)}
+
     def stage_payoffs(self, actions: Tensor, key: Key) -> Tensor:
         """Rewards ``(N,)`` of this stage, leader i's if it alone plays ``actions[i]``.
 
@@ -161,9 +166,8 @@ class FederationGame:
 
     def _fit(self, start: Params, who: Tensor, raw: Tensor, key: Key) -> Trained:
         """Train clients ``who``, ``(K,)``, who may come more than once; leaves are ``(K, ...)``."""
-        own, play = key.fold(self.data.ids), self.client.strategies
-        learnt, raw = torch.zeros(len(raw), dtype=torch.bool), raw.to(self.mine.accuracy.dtype)
-        lr, epochs = play.read(play.choose(raw, learnt, own.take(who)))
+        own = key.fold(self.data.ids)
+        lr, epochs = self._strategies(raw, own.take(who))
         batches = RepeatedBatches(
             self.client.local.batches(self.data.train, own, int(epochs.max())), who
         )
@@ -171,6 +175,11 @@ class FederationGame:
         fitted = self.client.local.train(start, batches, lr=lr)
         quality = self.client.measure(fitted.params, self.data.take(who))
         return outcome(start, fitted, quality, self.data.lengths[who] > 0)
+
+    def _strategies(self, raw: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+        """Learning rates and numbers of epochs, both ``(K,)``, of agents that do not explore."""
+        play, warm = self.client.strategies, torch.zeros(len(raw), dtype=torch.bool)
+        return play.read(play.choose(raw.to(self.mine.accuracy.dtype), warm, key))
 
     def _learned_stage(self, key: Key) -> Trained:
         z = self._present()

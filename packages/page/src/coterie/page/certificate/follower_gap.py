@@ -50,7 +50,7 @@ def follower_gain(
         stage_bound = float((torch.tensor(ceilings, dtype=torch.float64) - utility).mean())
     return FollowerGain(
         after.leader,
-        () if after.action is None else tuple(after.action.tolist()),
+        {} if after.action is None else game.described(after.action),
         paired_gain(pairs[:, 1], pairs[:, 0]),
         paired_gain(top, utility),
         stage_bound,

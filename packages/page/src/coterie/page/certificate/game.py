@@ -79,6 +79,10 @@ class Game(Protocol):
         """Actions of the leaders' policies in this stage, ``(N, nA)``."""
         ...
 
+    def described(self, action: Tensor) -> dict[str, float]:
+        """Give what a leader's action ``(nA,)`` means, by name."""
+        ...
+
     def stage_payoffs(self, actions: Tensor, key: Key) -> Tensor:
         """Payoffs ``(N,)`` of this stage alone, leader i's if it plays ``actions[i]``.
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from coterie.core.report import Report
 from coterie.core.tables.plots import Histogram, plot_panels
-from coterie.page.certificate.certificate import Certificate, FollowerGain, Gain
-from coterie.page.certificate.verdict import ratio
+from coterie.page.certificate.certificate import Certificate, FollowerGain, Gain, LeaderGain
+from coterie.page.certificate.verdict import in_words, ratio
 
 
 def certificate_report(
@@ -31,6 +31,7 @@ def certificate_report(
         notes=[
             conclusion(certificate),
             *(f"- {why}" for why in certificate.reasons),
+            *_worst(certificate),
             *_limits(certificate),
         ],
         figure=figure,
@@ -85,6 +86,17 @@ def _view(certificate: Certificate) -> list[dict[str, Any]]:
     return [leaders, follower, *([worst] if off_path else [])]
 
 
+def _worst(certificate: Certificate) -> list[str]:
+    """Say what the leader with the largest regret plays, and what it should."""
+    one = certificate.worst
+    if one is None or not one.gain.regret:
+        return []
+    return [
+        f"The largest regret is that of leader {one.leader}, which plays {in_words(one.learned)}; "
+        f"the best deviation found is {in_words(one.action)}."
+    ]
+
+
 def _limits(certificate: Certificate) -> list[str]:
     """Say what the certificate does not cover."""
     settings, found = certificate.settings, certificate.follower
@@ -98,8 +110,8 @@ def _limits(certificate: Certificate) -> list[str]:
     ]
     if settings.shortlist:
         lines.append(
-            f"Only the {settings.shortlist} actions that pay a leader most in the present stage were "
-            "played on."
+            f"Only the {settings.shortlist} actions that pay a leader most in the present stage "
+            "were played on."
         )
     if len(certificate.leaders) < certificate.n_leaders:
         lines.append("The leaders not drawn are not certified.")
@@ -116,14 +128,17 @@ def _of_follower(found: FollowerGain) -> str:
     )
 
 
-def _leader_row(one: Any) -> dict[str, Any]:
-    return {"player": f"leader {one.leader}", **_numbers(one.gain, one.stage)}
+def _leader_row(one: LeaderGain) -> dict[str, Any]:
+    learned = {f"learned_{name}": value for name, value in one.learned.items()}
+    tried = {f"tried_{name}": value for name, value in one.action.items()}
+    return {"player": f"leader {one.leader}", **learned, **tried, **_numbers(one.gain, one.stage)}
 
 
 def _follower_rows(certificate: Certificate) -> list[dict[str, Any]]:
     return [
         {
             "player": "follower" if one.after is None else f"follower after leader {one.after}",
+            **{f"tried_{name}": value for name, value in one.action.items()},
             **_numbers(one.gain, one.stage),
             "stage_bound": one.stage_bound,
         }

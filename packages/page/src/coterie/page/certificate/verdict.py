@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from scipy import stats
@@ -27,6 +27,16 @@ def ratio(amount: float, payoff: float) -> float:
     if amount == 0.0 or math.isnan(amount):
         return amount
     return amount / abs(payoff) if payoff else math.inf
+
+
+def in_words(action: Mapping[str, float]) -> str:
+    """Say what a leader plays.
+
+    Example:
+        >>> in_words({"lr": 0.05, "epochs": 14})
+        'lr 0.05, epochs 14'
+    """
+    return ", ".join(f"{name} {value:.4g}" for name, value in action.items())
 
 
 def chance(seeds: int) -> float:
@@ -90,9 +100,11 @@ def _leaders(certificate: Certificate) -> list[str]:
     lines = []
     if len(known) < len(gains) or not gains:
         lines.append(f"{len(gains) - len(known)} of {len(gains)} leaders have no payoff to test")
-    if certificate.relative_epsilon > settings.tolerance:
+    worst = certificate.worst
+    if worst is not None and worst.gain.relative > settings.tolerance:
         lines.append(
-            f"a leader gains {certificate.relative_epsilon:.2%} of its payoff by one deviation; "
+            f"leader {worst.leader} gains {worst.gain.relative:.2%} of its payoff by one "
+            f"deviation, {in_words(worst.action)} in place of {in_words(worst.learned)}; "
             f"the tolerance is {settings.tolerance:.2%}"
         )
     count = significant(known, settings)
@@ -120,8 +132,7 @@ def _too_noisy(known: Sequence[Gain], settings: CertificateSettings) -> str:
 def _follower(found: FollowerGain, settings: CertificateSettings) -> list[str]:
     where = ""
     if found.after is not None:
-        action = ", ".join(f"{value:.4g}" for value in found.action)
-        where = f" after leader {found.after} plays ({action})"
+        where = f" after leader {found.after} plays {in_words(found.action)}"
     if not found.gain.known:
         return [f"the follower has no payoff to test{where}"]
     lines = []
