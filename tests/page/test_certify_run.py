@@ -13,7 +13,7 @@ from coterie.page.agent_options import AgentOptions
 from coterie.page.certificate.certificate import Certificate
 from coterie.page.certificate.federation import FederationGame
 from coterie.page.certificate.game import LEARNED, Deviation
-from coterie.page.certificate.of_run import certify_run
+from coterie.page.certificate.of_run import before_learning, certify_run
 from coterie.page.certificate.settings import CertificateSettings
 from coterie.page.experiment import Experiment
 from coterie.page.readings import resolve
@@ -121,6 +121,57 @@ def test_a_leader_that_diverges_gets_nothing_and_weighs_nothing(follower):
     assert later[0, broken] < later[1, broken]
 
 
+def first_stage(reading, **changes) -> tuple[FederatedModule, FederatedModule]:
+    """A run before its first round and after it, where neither exploring nor samples are drawn."""
+    still = AgentOptions(noise_sigma=0.0, warm_up=0)
+    settings = Settings(
+        reading=reading,
+        rounds=1,
+        data=TaskSettings(clients=N),
+        train=TrainSettings(epochs=2, batch_size=10_000),
+        client_agent=still,
+        server_agent=still,
+    )
+    experiment = Experiment(replace(settings, **changes))
+    before, after = (FederatedModule(experiment.federation()) for _ in range(2))
+    after.advance()
+    return before, after
+
+
+@pytest.mark.parametrize("ratio", [None, "2:1"])
+@pytest.mark.parametrize("reading", ["recommended", "literal", "released"])
+def test_the_stage_before_learning_is_the_first_round_of_the_run(reading, ratio):
+    before, after = first_stage(reading, game=GameSettings(reward_ratio=ratio))
+    game = FederationGame(before)
+    payoffs = game.payoffs([LEARNED], 1, 1.0, Key.from_seed(9))[0]
+    ids, utilities = after.journal.clients["page/reward_clients"]
+    u_server = after.journal.scalars["page/reward_server"]
+    assert ids.tolist() == list(range(N))
+    leaders, follower = utilities.double(), u_server
+    if ratio and reading == "released":
+        follower = 2 * u_server
+    elif ratio:
+        leaders = (2 * u_server + leaders) / 3
+        follower = (2 * u_server + float(utilities.mean())) / 3
+    torch.testing.assert_close(payoffs[:N], leaders, rtol=1e-5, atol=0)
+    assert float(payoffs[-1]) == pytest.approx(follower, rel=1e-5)
+    _, lr = after.journal.clients["page/lr"]
+    told = [game.described(action)["lr"] for action in game.learned_actions()]
+    assert told == pytest.approx(lr.tolist(), rel=1e-6)
+
+
+def test_a_certificate_before_the_first_round_leaves_the_run_as_it_is():
+    settings = Settings(rounds=2, data=TaskSettings(clients=N), train=TrainSettings(epochs=1))
+    plain, looked_at = (FederatedModule(Experiment(settings).federation()) for _ in range(2))
+    first = certify_run(looked_at, QUICK, progress=False)
+    for module in (plain, looked_at):
+        while not module.finished:
+            module.advance()
+    assert plain.history == looked_at.history
+    assert plain.ledger.rows() == looked_at.ledger.rows()
+    assert certify_run(before_learning(plain), QUICK, progress=False) == first
+
+
 @pytest.mark.parametrize("reading", ["recommended", "literal", "released"])
 def test_candidates_that_diverge_are_not_chosen(reading):
     found = certify_run(diverging(reading), replace(QUICK, shortlist=0), progress=False)
@@ -184,6 +235,33 @@ def test_the_command_uses_the_settings_of_the_run(tmp_path, monkeypatch, capsys)
     assert (run / "certificate.png").read_bytes().startswith(b"\x89PNG")
     assert "equilibrium" in capsys.readouterr().out.lower()
     assert status("page", "certify", "--run", str(run), "--sees", "6") == 2
+
+
+def test_a_run_is_certified_before_and_after_it_learnt(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    quick = ["grid=2", "horizon=1", "shortlist=1", "seeds=2", "screen_seeds=1", "off_path=0"]
+    words = [
+        "train",
+        "page",
+        "--rounds=2",
+        "--data.clients=2",
+        "--train.epochs=1",
+        "--certify=true",
+    ]
+    words += ["--certify=true", *(f"--certificate.{one}" for one in quick)]
+    assert main([*words, "--logger.wandb=off", "--run.progress=false"]) == 0
+    (run,) = (tmp_path / "runs" / "page").glob("synthetic*")
+    before, after = (
+        Certificate.load(run / f"certificate{which}.json") for which in ("-before", "")
+    )
+    assert before.leaders != after.leaders
+    said = capsys.readouterr().out
+    for words, one in (("before learning: ", before), ("at the end: ", after)):
+        assert f"Note: {words}" in said
+        assert f"ε = {one.epsilon:.4g}" in said
+    for name in ("certificate-before", "certificate"):
+        assert (run / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert f"({name}.png)" in (run / f"{name}.md").read_text()
 
 
 def status(*words) -> int:

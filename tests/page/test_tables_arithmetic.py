@@ -254,14 +254,18 @@ def test_notes_on_rest_and_certificate():
         "PAGE's game came to rest, seed by seed: round 2, not after 3 rounds."
     ]
     assert certificate_notes(runs) == []
-    runs[0].certificate = {
+    found = {
         "holds": False,
         "epsilon": 0.125,
         "relative_epsilon": 0.25,
         "share_significant": None,
     }
+    runs[0].certificate = found
     (note,) = certificate_notes(runs)
-    assert "refused at ε = 0.125 (25.00% of the payoff), unknown of the leaders" in note
+    assert "ε 0.125 (25.00% of the payoff), refused, unknown of the leaders" in note
+    runs[0].certificate_before = found | {"epsilon": None, "relative_epsilon": 0.5}
+    (note,) = certificate_notes(runs)
+    assert "ε unknown (50.00% of the payoff) before learning, 0.125 (25.00%" in note
 
 
 # Published numbers

@@ -94,8 +94,11 @@ def test_a_certificate_is_kept_where_it_is_asked_for():
     result = train(tiny(rounds=1, certify=True, certificate=quick))
     assert result.certificate is not None
     assert isinstance(result.certificate["holds"], bool)
-    json.dumps(result.certificate)
-    assert train(essential(tiny("fedavg", rounds=1, certify=True))).certificate is None
+    assert result.certificate_before is not None
+    assert result.certificate["leaders"] != result.certificate_before["leaders"]
+    json.dumps([result.certificate, result.certificate_before])
+    without = train(essential(tiny("fedavg", rounds=1, certify=True)))
+    assert (without.certificate, without.certificate_before) == (None, None)
 
 
 # What a result depends on

@@ -153,7 +153,10 @@ class FederatedModule(lightning.LightningModule):
         return dict(self.journal.scalars)
 
     def newest_cohort(self) -> Cohort:
-        """All clients of the newest block, without middleware: to look into a trained run."""
+        """All clients of the newest block, or before it of the first, to look into a run.
+
+        They have no middleware; before the first round they are not enrolled yet.
+        """
         return dataclasses.replace(self._cohort(self.block_round), middleware=())
 
     def scores(self, client: int) -> Tensor:
@@ -187,7 +190,7 @@ class FederatedModule(lightning.LightningModule):
 
     def _cohort(self, round_in_block: int) -> Cohort:
         federation = self.federation
-        data = federation.blocks[self.block]
+        data = federation.blocks[max(self.block, 0)]
         return Cohort(
             federation.client,
             data.ids,

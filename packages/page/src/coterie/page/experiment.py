@@ -44,6 +44,7 @@ class Experiment:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = resolve(settings)
+        self._certified: list[str] = []  # what `finish` found, for `notes`
 
     @property
     def source(self) -> str:
@@ -98,12 +99,12 @@ class Experiment:
         )
 
     def finish(self, module: FederatedModule, folder: Path) -> None:
-        """Test how near the play is to an equilibrium, where the settings ask for it."""
+        """Test how near the play is to an equilibrium, and was before learning, where asked to."""
         if self.settings.certify:
-            from coterie.page.certificate.of_run import certify_run, save
+            from coterie.page.certificate.of_run import certify_both
 
-            shown = self.settings.run.progress
-            save(certify_run(module, self.settings.certificate, shown), folder)
+            chosen, shown = self.settings.certificate, self.settings.run.progress
+            self._certified = certify_both(module, chosen, folder, shown)
 
     def final_metrics(self, module: FederatedModule) -> dict[str, float]:
         """Give the test of the round that was best on validation data, and of the last one."""
@@ -135,8 +136,10 @@ class Experiment:
         if not (game.tune_lr or game.tune_epochs or game.tune_p):
             return ["nobody had anything to choose: this was FedAvg with equal weights"]
         if settled(module.history, game):
-            return [f"no utility moved any more: the game came to rest in round {module.round}"]
-        return [f"the game had not come to rest after {module.round} rounds"]
+            rest = f"no utility moved any more: the game came to rest in round {module.round}"
+        else:
+            rest = f"the game had not come to rest after {module.round} rounds"
+        return [rest, *self._certified]
 
     def reference(self) -> dict[str, float]:
         """The paper's Table 1."""

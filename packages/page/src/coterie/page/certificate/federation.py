@@ -42,10 +42,10 @@ _KEPT = 8  # first stages, one a key: more than the fresh seeds of a usual test
 
 
 class FederationGame:
-    """A finished or interrupted run of PAGE as `coterie.page.certificate.game.Game`.
+    """A run of PAGE, where it stands, as `coterie.page.certificate.game.Game`.
 
     Args:
-        module: the run.
+        module: the run; before its first round, with agents that know nothing.
 
     Raises:
         UserError: the run is not one of PAGE with everybody in every round, or nothing is left to
@@ -59,6 +59,7 @@ class FederationGame:
         if server.settings.fraction < 1:
             raise UserError("a certificate needs all clients in every round: train.participation 1")
         cohort = module.newest_cohort()
+        cohort.enrol()
         self.client, self.server = client, server
         self.data: SplitSamples = cohort.data
         self.mine: Player = cohort.store.take(cohort.ids)

@@ -14,10 +14,12 @@ from coterie.core.tables.progress import counting
 from coterie.page.certificate.certificate import Certificate
 from coterie.page.certificate.certify import certify, plays_needed
 from coterie.page.certificate.federation import FederationGame
-from coterie.page.certificate.report import certificate_report, plot_regrets
+from coterie.page.certificate.report import certificate_report, conclusion, plot_regrets
 from coterie.page.certificate.settings import CertificateSettings
 
-FILE = "certificate.json"
+NAME = "certificate"
+BEFORE = "certificate-before"
+"""Names of the files, without their endings: of the run as it stands, of it before learning."""
 
 
 def certify_run(
@@ -41,6 +43,26 @@ def certify_run(
         return certify(game, candidates, settings, key, lambda plays: tell(done=plays))
 
 
+def certify_both(
+    module: FederatedModule, settings: CertificateSettings, folder: Path, progress: bool = True
+) -> list[str]:
+    """Certify a run before its first round and as it stands, and write both; give a line on each.
+
+    Raises:
+        UserError: the run plays no game, or a file cannot be written.
+    """
+    before = certify_run(before_learning(module), settings, progress)
+    save(before, folder, BEFORE)
+    after = certify_run(module, settings, progress)
+    save(after, folder)
+    return [f"before learning: {conclusion(before)}", f"at the end: {conclusion(after)}"]
+
+
+def before_learning(module: FederatedModule) -> FederatedModule:
+    """The same run before its first round: W(1), and agents that know nothing."""
+    return FederatedModule(module.federation)
+
+
 def grid(size: int, n_action: int) -> Tensor:
     """Raw actions ``(size ** n_action, n_action)`` that cover [-1, 1] evenly.
 
@@ -52,10 +74,14 @@ def grid(size: int, n_action: int) -> Tensor:
     return torch.cartesian_prod(*[line] * n_action).reshape(-1, n_action)
 
 
-def save(certificate: Certificate, folder: Path) -> Report:
-    """Write ``certificate.json``, ``.md`` and ``.png`` and give the report."""
-    certificate.save(folder / FILE)
-    figure = plot_regrets(certificate, folder / "certificate.png")
-    report = certificate_report(certificate, "certificate", figure)
+def save(certificate: Certificate, folder: Path, name: str = NAME) -> Report:
+    """Write ``<name>.json``, ``.md`` and ``.png`` and give the report.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    certificate.save(folder / f"{name}.json")
+    figure = plot_regrets(certificate, folder / f"{name}.png")
+    report = certificate_report(certificate, name, figure)
     report.save(folder)
     return report

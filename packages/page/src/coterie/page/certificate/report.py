@@ -42,8 +42,8 @@ def conclusion(certificate: Certificate) -> str:
     """Give the verdict in one line."""
     epsilon = f"ε = {certificate.epsilon:.4g} ({certificate.relative_epsilon:.2%} of the payoff)"
     if certificate.holds:
-        return f"Equilibrium certified at {epsilon}."
-    return f"Not an equilibrium: certificate refused at {epsilon}."
+        return f"equilibrium certified at {epsilon}"
+    return f"not an equilibrium, certificate refused at {epsilon}"
 
 
 def plot_regrets(certificate: Certificate, path: Path) -> Path:

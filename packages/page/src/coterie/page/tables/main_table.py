@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,17 +70,25 @@ def rest_notes(results: Sequence[RunResult]) -> list[str]:
 
 
 def certificate_notes(results: Sequence[RunResult]) -> list[str]:
-    """Say what the certificates of the runs' ends found."""
-    found = [result.certificate for result in results if result.certificate is not None]
-    if not found:
-        return []
-    said = [
-        f"{'certified' if one['holds'] else 'refused'} at ε = {_number(one['epsilon'])} "
-        f"({_share(one['relative_epsilon'])} of the payoff), "
-        f"{_share(one['share_significant'])} of the leaders beyond two standard errors"
-        for one in found
-    ]
-    return [f"Equilibrium, seed by seed: {'; '.join(said)}."]
+    """Say what the certificates found before the runs and at their ends."""
+    said = [_of_certificates(one) for one in results if one.certificate is not None]
+    return [f"Equilibrium, seed by seed: {'; '.join(said)}."] if said else []
+
+
+def _of_certificates(result: RunResult) -> str:
+    before, after = result.certificate_before, result.certificate
+    assert after is not None
+    verdict = "certified" if after["holds"] else "refused"
+    epsilon = f"ε {_epsilon(after)}"
+    if before is not None:
+        epsilon = f"ε {_epsilon(before)} before learning, {_epsilon(after)} after"
+    share = _share(after["share_significant"])
+    return f"{epsilon}, {verdict}, {share} of the leaders beyond two standard errors"
+
+
+def _epsilon(certificate: Mapping[str, Any]) -> str:
+    share = _share(certificate["relative_epsilon"])
+    return f"{_number(certificate['epsilon'])} ({share} of the payoff)"
 
 
 def _line(study: Study, method: str, results: Sequence[RunResult]) -> dict[str, Any]:

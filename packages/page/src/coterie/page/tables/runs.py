@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.core.rounds import FederatedModule
 from coterie.core.storage import write_json
-from coterie.page.certificate.of_run import certify_run
+from coterie.page.certificate.of_run import before_learning, certify_run
 from coterie.page.experiment import Experiment
 from coterie.page.settings import Settings
 
@@ -38,6 +38,7 @@ class RunResult:
         rounds: number of rounds.
         settled: whether the run ended before the last round, as the game had come to rest.
         certificate: what the certificate says of the run's end; None without one.
+        certificate_before: the same of the run before anything was learnt.
     """
 
     curves: dict[str, list[float]] = field(default_factory=dict)
@@ -45,6 +46,7 @@ class RunResult:
     rounds: int = 0
     settled: bool = False
     certificate: dict[str, Any] | None = None
+    certificate_before: dict[str, Any] | None = None
 
     def curve(self, name: str) -> list[float]:
         """One value a round; NaN where there is none."""
@@ -115,7 +117,9 @@ def train(settings: Settings) -> RunResult:
             result.clients = _of_clients(module)
     result.settled = module.round < settings.rounds
     if settings.method == "page" and settings.certify:
-        result.certificate = certify_run(module, settings.certificate, progress=False).to_dict()
+        chosen, before = settings.certificate, before_learning(module)
+        result.certificate_before = certify_run(before, chosen, progress=False).to_dict()
+        result.certificate = certify_run(module, chosen, progress=False).to_dict()
     return result
 
 
