@@ -82,8 +82,8 @@ class FedAMPServer(ModelServer[ClientModels]):
                 "training diverges from 2 on: lower 'lr' or 'lam', or raise 'sigma' or 'alpha'"
             )
         mine = weights[torch.searchsorted(state.ids, ids)]
-        cohort.journal.scalar("fedamp/alpha", alpha)
-        cohort.journal.scalar("fedamp/own_weight", weights.diagonal().mean())
+        cohort.journal.scalar("fed/alpha", alpha)
+        cohort.journal.scalar("fed/own_weight", weights.diagonal().mean())
         mixed = {
             name: (mine @ models.flatten(1)).reshape(len(ids), *models.shape[1:])
             for name, models in state.models.items()

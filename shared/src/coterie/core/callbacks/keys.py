@@ -37,6 +37,8 @@ KEYS: tuple[MetricKey, ...] = (
     MetricKey("fed/stage", "1", "stage of fine-tuning, where there are two"),
     MetricKey("fed/lr", "1", "learning rate, mean over clients, where they choose it"),
     MetricKey("fed/epochs", "epochs", "local epochs, mean over clients, where they choose them"),
+    MetricKey("fed/alpha", "1", "FedAMP's α_k in force"),
+    MetricKey("fed/own_weight", "1", "FedAMP's ξ_ii, mean over clients"),
     MetricKey("eval/ndcg@20", "1", "validation NDCG@20, mean over clients", "max"),
     MetricKey("eval/ndcg@20_worst10", "1", "the same, mean over the worst tenth of clients", "max"),
     MetricKey("eval/ndcg@20_stream", "1", "mean over blocks of the best one, in the last round"),
