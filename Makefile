@@ -8,6 +8,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# What linting and testing need as well; training does not wait for it.
+TOOLS := .venv/.tools
 # Left by an interrupted installation, which pip cannot mend.
 UNFINISHED := .venv/.installing
 PACKAGES := ./shared $(patsubst %/pyproject.toml,./%,$(wildcard packages/*/pyproject.toml))
@@ -15,6 +17,7 @@ MANIFESTS := pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
 SOURCES := $(PACKAGES:%=%/src)
 PAPERS := $(sort $(basename $(notdir $(wildcard configs/*.yaml configs/sweeps/*.yaml))))
 
+PIP = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 FLAGS = $(if $(DATA),--data $(DATA)) $(if $(PRESET),--preset $(PRESET))
 PYTEST = $(BIN)/python -m pytest -q -n 2 --doctest-modules tests $(SOURCES)
 
@@ -33,7 +36,7 @@ help: ## List the targets
 	@echo "Papers: $(or $(PAPERS),none yet). Another interpreter: make setup PYTHON=python3.12"
 
 .PHONY: setup
-setup: $(INSTALLED) ## Create .venv and install every package in it, editable, with the tested versions
+setup: $(TOOLS) ## Create .venv and install every package in it, editable, with the tested versions
 	@echo "Installed in .venv; run $(BIN)/coterie, or make train PAPER=$(firstword $(PAPERS) f3crec)."
 
 $(INSTALLED): $(MANIFESTS)
@@ -43,13 +46,19 @@ $(INSTALLED): $(MANIFESTS)
 	@if [ -e $(UNFINISHED) ]; then rm -rf .venv; fi
 	@mkdir -p .venv && touch $(UNFINISHED)
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt pip
-	@$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt \
-		--group dev $(PACKAGES:%=-e %)
-	@# pip compiles on one core, this on all. Templates that are no Python, as some packages have,
-	@# are left as they are.
-	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
+	@# Of the backend one copy instead of one for each package; a venv's own pip is slow or too old.
+	@$(PIP) pip hatchling editables
+	@$(PIP) --no-build-isolation $(PACKAGES:%=-e %)
+	@# pip compiles on one core, this on all, and without the half that runs do not import. Templates
+	@# that are no Python, as some packages have, are left as they are.
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/' .venv/lib || true
 	@mv $(UNFINISHED) $@
+
+$(TOOLS): $(INSTALLED)
+	@echo "Installing the tools of linting and testing."
+	@mv $(INSTALLED) $(UNFINISHED)
+	@$(PIP) --group dev
+	@mv $(UNFINISHED) $(INSTALLED) && touch $@
 
 .PHONY: train
 train: $(INSTALLED) ## Train a paper: PAPER=f3crec [DATA=ml-100k SEED=0 PRESET=smoke ARGS="--key value"]
@@ -69,7 +78,7 @@ bench: $(INSTALLED) ## Measure speed and memory against the reference loop: [PAP
 	@for paper in $(or $(PAPER),$(PAPERS)); do $(BIN)/coterie bench $$paper $(FLAGS) $(ARGS); done
 
 .PHONY: lint
-lint: $(INSTALLED) ## Check style and types
+lint: $(TOOLS) ## Check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy $(SOURCES)
