@@ -29,7 +29,7 @@ def certificate_report(
         rows=[*map(_leader_row, certificate.leaders), *_follower_rows(certificate)],
         view=_view(certificate),
         notes=[
-            conclusion(certificate),
+            f"Verdict: {conclusion(certificate)}.",
             *(f"- {why}" for why in certificate.reasons),
             *_worst(certificate),
             *_limits(certificate),
