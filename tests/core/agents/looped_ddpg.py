@@ -105,7 +105,7 @@ class LoopedAgent:
         self.critic_optimizer.step()
         self.actor_optimizer.zero_grad()
         output = self.actor.output(state)
-        price = self.settings.saturation * (output**2).mean()
+        price = self.settings.saturation * (torch.relu(output.abs() - 1.5) ** 2).mean()
         (price - self.critic(state, torch.tanh(output)).mean()).backward()
         self.actor_optimizer.step()
         tau = self.settings.tau

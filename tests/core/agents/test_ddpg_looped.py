@@ -30,7 +30,7 @@ def assert_equal(agents: Agents, looped: list[LoopedAgent], tolerance: float) ->
 @pytest.mark.parametrize("size", SIZES)
 def test_updates_equal_looped_agents(size: str, dtype: torch.dtype) -> None:
     n, batch_size = 4, 16
-    ddpg = DDPG(*SIZES[size], DDPGSettings(tau=0.1, start=0.3, saturation=0.1))
+    ddpg = DDPG(*SIZES[size], DDPGSettings(tau=0.1, start=0.93, saturation=0.5))
     agents = ddpg.begin(keys(n), dtype)
     looped = [LoopedAgent(ddpg, agents, number) for number in range(n)]
     networks = agents.networks

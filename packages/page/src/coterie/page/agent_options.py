@@ -23,7 +23,7 @@ class AgentOptions:
     actor_lr: float | None = None
     """Learning rate of the actor (Adam)."""
     saturation: float | None = None
-    """Price of the actor's squared output before the tanh; it keeps actions off the ends."""
+    """Price of the actor's output beyond ±1.5, squared; it keeps actions off the ends."""
     tau: float | None = None
     """τ: share of the networks that enters the target networks at an update."""
     gamma: float | None = None

@@ -24,6 +24,7 @@ from coterie.core.row_optimizer import RowAdam, RowState
 from coterie.core.seeding import Key
 
 _ADAM = RowAdam()
+_FLAT = 1.5  # output of an actor beyond which the tanh's slope is below 0.18
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,9 @@ class DDPG:
         def actor_loss(actor: Tensor) -> Tensor:
             output = self.actor(actor, state)
             value = self.critic(critic, state, output.tanh()).mean((1, 2))
-            return self.settings.saturation * output.square().mean((1, 2)) - value
+            # A price on the whole output would draw actions to the middle of their range.
+            beyond = (output.abs() - _FLAT).clamp(min=0)
+            return self.settings.saturation * beyond.square().mean((1, 2)) - value
 
         grad, _ = _gradient(actor_loss, networks.actor)
         actor, actor_state = _step(

@@ -27,8 +27,9 @@ class DDPGSettings:
     actor_lr: float = 5e-4
     """Learning rate of the actor (Adam)."""
     saturation: float = 0.0
-    """Price of the actor's squared output before the tanh. It keeps actions off the ends of their
-    range, where the tanh is flat and an actor stays that an untrained critic pushed there."""
+    """Price of what the actor's output before the tanh has beyond ±1.5 (an action of ±0.905),
+    squared. It keeps actions off the ends of their range, where the tanh is flat and an actor stays
+    that an untrained critic pushed there."""
     tau: float = 0.005
     """τ: share of the networks that enters the target networks at an update."""
     gamma: float = 0.99
