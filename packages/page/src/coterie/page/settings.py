@@ -236,8 +236,8 @@ class Settings:
     fedamp: FedAMPOptions = field(default_factory=FedAMPOptions)
     central: CentralOptions = field(default_factory=CentralOptions)
     certify: bool = False
-    """Test at the end of a run how near the play is to an equilibrium; `coterie page certify` does
-    so later."""
+    """Test before and after learning how near the play is to an equilibrium; `coterie page certify`
+    does so later."""
     certificate: CertificateSettings = field(default_factory=CertificateSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
