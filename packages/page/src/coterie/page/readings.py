@@ -16,14 +16,17 @@ _RECOMMENDED: dict[str, Any] = {
     "updates": 2,
     "critic_lr": 0.02,
     "actor_lr": 3e-4,
-    "saturation": 0.05,
+    "saturation": 0.2,
+    "capacity": 200,
     "noise_sigma": 0.3,
     "noise_decay": 300,
+    "noise_final": 0.2,
 }
 """Of the leaders' agents: they begin near the largest learning rate and number of epochs, which a
 method without choices has, rather than with random rounds, and learn for one stage at a time. What
 a leader does hardly moves W, one of N models, so that is nearly its best policy over many stages
-too; the certificate tests it with the discount of the paper."""
+too; the certificate tests it with the discount of the paper. What is best changes as W does, so
+they remember 200 stages and never stop exploring."""
 _RELEASED: dict[str, Any] = {"init": "fan_out", "noise_dt": 0.01}
 """Of both agents, in the public code."""
 _RELEASED_OF_TASK: dict[str, dict[str, Any]] = {
