@@ -28,9 +28,10 @@ def assert_equal(agents: Agents, looped: list[LoopedAgent], tolerance: float) ->
 
 @each_dtype
 @pytest.mark.parametrize("size", SIZES)
-def test_updates_equal_looped_agents(size: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("gamma", [0.99, 0.0])
+def test_updates_equal_looped_agents(gamma: float, size: str, dtype: torch.dtype) -> None:
     n, batch_size = 4, 16
-    ddpg = DDPG(*SIZES[size], DDPGSettings(tau=0.1, start=0.93, saturation=0.5))
+    ddpg = DDPG(*SIZES[size], DDPGSettings(gamma=gamma, tau=0.1, start=0.93, saturation=0.5))
     agents = ddpg.begin(keys(n), dtype)
     looped = [LoopedAgent(ddpg, agents, number) for number in range(n)]
     networks = agents.networks

@@ -252,10 +252,12 @@ class DDPG:
         """
         widths = [self.n_state, self.n_action, 1, self.n_state]
         state, action, reward, next_state = batch.mT.contiguous().split(widths, dim=1)
-        with torch.no_grad():
-            next_action = self._act(networks.target_actor, next_state)
-            future = self.critic(networks.target_critic, next_state, next_action)
-            target = reward + self.settings.gamma * future
+        target = reward
+        if self.settings.gamma:  # else the future, a third of the work, counts for nothing
+            with torch.no_grad():
+                next_action = self._act(networks.target_actor, next_state)
+                future = self.critic(networks.target_critic, next_state, next_action)
+                target = reward + self.settings.gamma * future
 
         def critic_loss(critic: Tensor) -> Tensor:
             return (self.critic(critic, state, action) - target).square().mean((1, 2))
