@@ -13,7 +13,6 @@ _RECOMMENDED: dict[str, Any] = {
     "start": 0.8,
     "warm_up": 0,
     "gamma": 0.0,
-    "updates": 2,
     "critic_lr": 0.02,
     "actor_lr": 3e-4,
     "saturation": 0.2,
