@@ -19,13 +19,14 @@ from coterie.continual.tables import (
     runs,
     sweeps,
 )
-from coterie.continual.tables.essence import base_settings, essential, fingerprint
+from coterie.continual.tables.essence import base_settings, essential
 from coterie.continual.tables.items import ItemShift
 from coterie.continual.tables.users import UserShift
 from coterie.core import tree
 from coterie.core.configuration import configure
 from coterie.core.errors import UserError
 from coterie.core.rounds import FederatedModule
+from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.training import fit
 
 BACKBONES = ("fedmf", "fedncf", "pfedrec")

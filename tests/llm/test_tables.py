@@ -11,6 +11,7 @@ from scipy import stats
 from coterie.core.configuration import configure
 from coterie.core.errors import UserError
 from coterie.core.rounds import FederatedModule
+from coterie.core.tables.fingerprint import fingerprint
 from coterie.llm.experiment import Experiment
 from coterie.llm.paper import PAPER
 from coterie.llm.settings import (
@@ -24,7 +25,7 @@ from coterie.llm.settings import (
 from coterie.llm.tables import costs, make_table, published, sweeps
 from coterie.llm.tables.contrast import contrasts, verdict_note
 from coterie.llm.tables.convergence import rounds_to, shares
-from coterie.llm.tables.essence import essential, fingerprint, plain
+from coterie.llm.tables.essence import essential, plain
 from coterie.llm.tables.mechanism import extents
 from coterie.llm.tables.runs import RunResult, organisation_means, train
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from coterie.core.rounds import FederatedModule
+from coterie.core.tables.fingerprint import fingerprint
 from coterie.page.experiment import Experiment
 from coterie.page.settings import (
     FedProxOptions,
@@ -17,7 +18,7 @@ from coterie.page.settings import (
     TrainSettings,
 )
 from coterie.page.tables import times
-from coterie.page.tables.essence import digest, essential, fingerprint
+from coterie.page.tables.essence import digest, essential
 from coterie.page.tables.references import majority
 from coterie.page.tables.runs import RunResult, train, train_run
 from coterie.page.tables.stopwatch import Stopwatch

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import coterie.core.settings
 from coterie.core.data.interactions import Interactions
 from coterie.core.schema import values_of
 
@@ -18,15 +20,17 @@ _OF_NO_EFFECT = ("run.", "logger.", "engine.chunk", "engine.threads", "data.root
 _APART = {"cli", "callbacks", "tables", "engines", "commands", "bench", "dashboard.py", "report.py"}
 
 
-def fingerprint(settings: Any, data: str, code: str, *more: str) -> str:
+def fingerprint(settings: Any, data: str, *more: str) -> str:
     """Hash the settings with effect, the data and the code into 16 hexadecimal digits.
+
+    The code is that of core and of the package in whose top folder the settings' class is.
 
     Args:
         settings: of a run, with what its method does not read set to one value.
         data: from `data_digest`.
-        code: from `code_version`.
         more: what else the result depends on.
     """
+    code = code_version(str(coterie.core.settings.__file__), inspect.getfile(type(settings)))
     values = {
         key: value
         for key, value in values_of(settings).items()

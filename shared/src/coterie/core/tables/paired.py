@@ -111,3 +111,15 @@ def holm(p: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(order) - place) * p[i]))
         adjusted[i] = largest
     return adjusted
+
+
+def p_text(p: float) -> str:
+    """Write a p-value as what stands behind "p".
+
+    Example:
+        >>> p_text(0.00001), p_text(0.0123), p_text(0.456), p_text(float("nan"))
+        ('< 0.0001', '= 0.0123', '= 0.46', 'unknown')
+    """
+    if p != p:
+        return "unknown"
+    return "< 0.0001" if p < 1e-4 else f"= {p:.4f}" if p < 0.1 else f"= {p:.2f}"

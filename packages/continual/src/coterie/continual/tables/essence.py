@@ -1,11 +1,9 @@
-"""What a run's numbers depend on: the settings that matter, the code, the data."""
+"""The settings that a run's numbers depend on."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import coterie.continual.settings
-import coterie.core.settings
 from coterie.continual.readings import resolve
 from coterie.continual.settings import (
     KDSettings,
@@ -16,8 +14,6 @@ from coterie.continual.settings import (
     SPPSettings,
     TemporalMeanSettings,
 )
-from coterie.core.tables.fingerprint import code_version
-from coterie.core.tables.fingerprint import fingerprint as fingerprint_of
 
 # The sections of the settings that a method reads.
 _READS: dict[str, set[str]] = {
@@ -62,15 +58,3 @@ def base_settings(settings: Settings) -> Settings:
     data = replace(filled.data, block_order="chronological", ties="random")
     plain = replace(filled, method="ft", reading="recommended", data=data)
     return essential(replace(plain, carry="best", restart_private=False))
-
-
-def fingerprint(settings: Settings, data: str, *more: str) -> str:
-    """Hash the settings with effect, the code and the data into 16 hexadecimal digits.
-
-    Args:
-        settings: as `essential` gives them.
-        data: from `data_digest`.
-        more: what else the result depends on.
-    """
-    files = (coterie.core.settings.__file__, coterie.continual.settings.__file__)
-    return fingerprint_of(settings, data, code_version(*map(str, files)), *more)

@@ -14,12 +14,12 @@ from coterie.continual.paper import PAPER
 from coterie.continual.readings import resolve
 from coterie.continual.settings import BackboneName, Method, ModelSettings, Settings
 from coterie.continual.tables import references
-from coterie.continual.tables.essence import base_settings, essential, fingerprint
+from coterie.continual.tables.essence import base_settings, essential
 from coterie.continual.tables.published import BACKBONES
 from coterie.continual.tables.runs import Plan, Probe, RunResult, train_base, train_run
 from coterie.core.configuration import Configuration, configure
 from coterie.core.runfolder import DEFAULT_OUT
-from coterie.core.tables.fingerprint import data_digest
+from coterie.core.tables.fingerprint import data_digest, fingerprint
 from coterie.core.tables.jobs import Job, Work, run_jobs
 from coterie.core.tables.paired import Spread, spread
 

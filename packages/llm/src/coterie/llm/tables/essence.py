@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import coterie.core.settings
-import coterie.llm.settings
 from coterie.core.data.catalogue import load
-from coterie.core.tables.fingerprint import code_version, data_digest
-from coterie.core.tables.fingerprint import fingerprint as fingerprint_of
+from coterie.core.tables.fingerprint import data_digest
 from coterie.llm.readings import resolve
 from coterie.llm.settings import MixingSettings, Settings
 
@@ -56,15 +53,3 @@ def digest(settings: Settings) -> str:
     """Hash the data set that the settings name."""
     data = settings.data
     return data_digest(load(data.name, data.root, data.columns))
-
-
-def fingerprint(settings: Settings, data: str, *more: str) -> str:
-    """Hash all that a run's numbers depend on.
-
-    Args:
-        settings: as `essential` gives them.
-        data: from `digest`.
-        more: what else they depend on.
-    """
-    files = (coterie.core.settings.__file__, coterie.llm.settings.__file__)
-    return fingerprint_of(settings, data, code_version(*map(str, files)), *more)

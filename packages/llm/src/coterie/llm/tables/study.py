@@ -11,11 +11,12 @@ from typing import Any, cast, get_args
 
 from coterie.core.configuration import Configuration, configure
 from coterie.core.runfolder import DEFAULT_OUT
+from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.tables.jobs import Job, run_jobs
 from coterie.core.tables.paired import spread
 from coterie.llm.paper import PAPER
 from coterie.llm.settings import BackboneName, Method, Settings
-from coterie.llm.tables.essence import digest, essential, fingerprint, plain
+from coterie.llm.tables.essence import digest, essential, plain
 from coterie.llm.tables.references import REFERENCES, ReferencePlan, reference_run
 from coterie.llm.tables.runs import RunResult, train_run
 

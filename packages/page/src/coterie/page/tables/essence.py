@@ -6,10 +6,6 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-import coterie.core.settings
-import coterie.page.settings
-from coterie.core.tables.fingerprint import code_version
-from coterie.core.tables.fingerprint import fingerprint as fingerprint_of
 from coterie.page.data.names import TASKS
 from coterie.page.data.task import Task
 from coterie.page.methods import BASELINES
@@ -39,18 +35,6 @@ def essential(settings: Settings) -> Settings:
     if "game" in given:  # one that any learning rate allows
         given["game"] = GameSettings(lr_min=settings.train.lr)
     return resolve(replace(settings, **given))
-
-
-def fingerprint(settings: Settings, data: str, *more: str) -> str:
-    """Hash all that a run's numbers depend on.
-
-    Args:
-        settings: as `essential` gives them.
-        data: from `digest`.
-        more: what else they depend on.
-    """
-    files = (coterie.core.settings.__file__, coterie.page.settings.__file__)
-    return fingerprint_of(settings, data, code_version(*map(str, files)), *more)
 
 
 def digest(task: Task) -> str:

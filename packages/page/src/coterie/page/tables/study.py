@@ -11,12 +11,13 @@ from typing import Any, cast, get_args
 from coterie.core.configuration import Configuration
 from coterie.core.errors import UserError
 from coterie.core.runfolder import DEFAULT_OUT
+from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.tables.jobs import Job, run_jobs
 from coterie.core.tables.paired import spread
 from coterie.page.experiment import Experiment
 from coterie.page.models.names import OF_TASK
 from coterie.page.settings import DEMONSTRATION, Method, Settings
-from coterie.page.tables.essence import digest, essential, fingerprint
+from coterie.page.tables.essence import digest, essential
 from coterie.page.tables.references import MAJORITY, majority_job
 from coterie.page.tables.runs import RunResult, train_run
 

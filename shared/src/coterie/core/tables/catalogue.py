@@ -1,0 +1,104 @@
+"""The tables and figures that a paper reproduces, by number. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from coterie.core.errors import UserError
+from coterie.core.papers import load
+from coterie.core.tables.jobs import worker_count
+
+if TYPE_CHECKING:
+    from coterie.core.configuration import Configuration
+    from coterie.core.report import Report
+
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """What a paper reproduces; code is named as ``module:attribute`` and imported when needed.
+
+    Attributes:
+        paper: its name.
+        study: subclass of `coterie.core.tables.study.Study`.
+        tables: number in the paper -> function that makes a `coterie.core.report.Report` of the
+            study.
+        figures: the same for figures.
+        elsewhere: number of a table that is made in another way -> what to tell the user.
+        seeds: of the runs, where the user names none.
+    """
+
+    paper: str
+    study: str
+    tables: Mapping[int, str] = field(default_factory=dict)
+    figures: Mapping[int, str] = field(default_factory=dict)
+    elsewhere: Mapping[int, str] = field(default_factory=dict)
+    seeds: Sequence[int] = tuple(range(5))
+
+    def make_table(
+        self,
+        configuration: Configuration,
+        *,
+        table: int | None = None,
+        figure: int | None = None,
+        seeds: Sequence[int] | None = None,
+        workers: int | None = None,
+    ) -> Report:
+        """Run what a table or figure needs and lay it out.
+
+        Runs are kept in ``<out>/<paper>/tables/cache``, so a table that was interrupted goes on.
+
+        Args:
+            configuration: data, model and all else that the runs have in common.
+            table: number of the table in the paper.
+            figure: number of the figure.
+            seeds: of the runs; each counts once.
+            workers: processes; default two; 0 = this one.
+
+        Raises:
+            UserError: the paper has no such table or figure, there is no seed, or a setting is
+                bad.
+        """
+        named = self._named(table, figure)
+        chosen = tuple(self.seeds if seeds is None else dict.fromkeys(seeds))
+        if not chosen:
+            raise UserError("a table needs a seed: give --seeds a number above 0")
+        workers = worker_count() if workers is None else workers
+        report: Report = load(named)(load(self.study)(configuration, chosen, workers))
+        return report
+
+    def _named(self, table: int | None, figure: int | None) -> str:
+        if (table is None) == (figure is None):
+            example = [f"--table {number}" for number in self.tables]
+            example += [f"--figure {number}" for number in self.figures]
+            raise UserError(f"name a table or a figure, as {example[0]}")
+        if table is not None:
+            if table in self.elsewhere:
+                raise UserError(self.elsewhere[table])
+            if table not in self.tables:
+                known = listed(self.tables)
+                raise UserError(f"{self.paper} has no table {table}: choose {known}")
+            return self.tables[table]
+        assert figure is not None
+        if figure not in self.figures:
+            known = listed(self.figures)
+            raise UserError(f"figure {figure} of {self.paper} shows no results: choose {known}")
+        return self.figures[figure]
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Write numbers to choose from.
+
+    Example:
+        >>> listed([1, 2, 3, 4, 5]), listed([1, 3, 4, 5, 6]), listed([2, 3]), listed([])
+        ('1 to 5', '1, 3, 4, 5 or 6', '2 or 3', 'another')
+    """
+    found = sorted(numbers)
+    if not found:
+        return "another"
+    if len(found) > _MOST_NAMED and found[-1] - found[0] == len(found) - 1:
+        return f"{found[0]} to {found[-1]}"
+    return " or ".join(filter(None, [", ".join(map(str, found[:-1])), str(found[-1])]))
