@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from coterie.core.report import Report
+from coterie.core.tables.figures import figure_report
 from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Bars, Lines
+from coterie.core.tables.plots import Bars, Lines, Panel
 from coterie.llm.settings import Method
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
-from coterie.llm.tables.layout import Panel, figure_report, finite_spread, summary
+from coterie.llm.tables.layout import finite_spread, summary
 from coterie.llm.tables.mechanism import PARTS, extents, mechanism_notes, mechanism_rows
 from coterie.llm.tables.runs import RunResult
 from coterie.llm.tables.study import NAMES, Results, Study, column, imbalances

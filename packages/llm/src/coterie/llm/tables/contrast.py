@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.core.tables.paired import ALPHA, Comparison, compare, holm
+from coterie.core.tables.paired import ALPHA, Comparison, compare, holm, p_text
 from coterie.llm.tables.runs import RunResult
 from coterie.llm.tables.study import NAMES, column
 
@@ -43,7 +43,7 @@ class Contrast:
 
     def __str__(self) -> str:
         f = self.found
-        interval = f" ({f.low:+.4f} to {f.high:+.4f}; p {_p(f.p)}, Holm {_p(self.p)})"
+        interval = f" ({f.low:+.4f} to {f.high:+.4f}; p {p_text(f.p)}, Holm {p_text(self.p)})"
         detail = interval if f.n > 1 else ""
         return f"{_plain(self.other)} {f.difference:+.4f}{detail}, {self.verdict}"
 
@@ -115,9 +115,3 @@ def _every_client(results: Sequence[RunResult]) -> list[float]:
 
 def _plain(method: str) -> str:
     return NAMES[method].lstrip("+")
-
-
-def _p(p: float) -> str:
-    if p != p:
-        return "unknown"
-    return "< 0.0001" if p < 1e-4 else f"= {p:.4f}" if p < 0.1 else f"= {p:.2f}"

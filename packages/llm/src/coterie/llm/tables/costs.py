@@ -7,6 +7,7 @@ from typing import Any
 
 from coterie.core.report import Report
 from coterie.core.seeding import Key
+from coterie.core.tables.figures import figure_report
 from coterie.core.tables.paired import Spread, spread
 from coterie.core.tables.plots import Lines
 from coterie.llm.attack import Attacker, attack
@@ -16,7 +17,6 @@ from coterie.llm.cost import Cost, costs, spread_of_splits, verdict
 from coterie.llm.cost_inputs import measured, of_experiment
 from coterie.llm.experiment import Experiment
 from coterie.llm.step_cost import StepCost
-from coterie.llm.tables.layout import figure_report
 from coterie.llm.tables.study import Study
 
 ATTACKER = Attacker()

@@ -1,20 +1,14 @@
-"""What the figures share: the summary of a group of runs, and the report with its image."""
+"""What the figures share: the summary of a group of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.core.report import Report
 from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Bars, Heat, Lines, plot_panels
 from coterie.llm.tables.runs import RunResult
-from coterie.llm.tables.study import Study, column, imbalances
-
-Panel = Lines | Bars | Heat
-Rows = Sequence[Mapping[str, Any]]
+from coterie.llm.tables.study import column, imbalances
 
 
 def summary(results: Sequence[RunResult], split: str = "test") -> dict[str, str]:
@@ -30,27 +24,3 @@ def summary(results: Sequence[RunResult], split: str = "test") -> dict[str, str]
 def finite_spread(values: Sequence[float]) -> Spread:
     """Summarise what is finite."""
     return spread([value for value in values if np.isfinite(value)])
-
-
-def figure_report(
-    study: Study,
-    which: str,
-    title: str,
-    tables: tuple[Rows, Rows],
-    notes: Sequence[str],
-    panels: Sequence[Panel],
-) -> Report:
-    """Draw panels side by side and put them beside their numbers.
-
-    Args:
-        study: names the files.
-        which: as "figure4".
-        title: the heading.
-        tables: rows for programs, and for people.
-        notes: lines below.
-        panels: of the image.
-    """
-    file = study.file(which)
-    title = f"{title}, {len(study.seeds)} seeds"
-    image = plot_panels(panels, title, study.folder / f"{file}.png")
-    return Report(file, title, *tables, notes, image)

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.core.report import Report
 from coterie.core.tables.paired import spread
-from coterie.llm.settings import BackboneName, Method
+from coterie.llm.settings import Method
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
 from coterie.llm.tables.mechanism import mechanism_notes, mechanism_rows
 from coterie.llm.tables.published import BACKBONES as PAPER_BACKBONES
@@ -55,7 +55,7 @@ def main_table(study: Study) -> Report:
         notes += mechanism_notes(backbone, by_method["pplr"])
         notes += _paper_note(study, backbone)
     clients = study.settings.data.clients
-    title = f"Table 1, {study.data}: {len(study.seeds)} seeds, {clients} clients"
+    title = f"Table 1, {study.data}: {study.n_seeds}, {clients} clients"
     return Report(study.file("table1"), title, rows, view, [*_NOTES, *notes])
 
 
@@ -98,7 +98,7 @@ def _line(study: Study, backbone: str, method: str, results: Sequence[RunResult]
     return line
 
 
-def _paper_note(study: Study, backbone: BackboneName) -> list[str]:
+def _paper_note(study: Study, backbone: str) -> list[str]:
     if table1(study.data, backbone, "pplr") is None:
         return []
     return [f"The paper's numbers beside {backbone} are those of {PAPER_BACKBONES[backbone]}."]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from coterie.core.metrics.clients import imbalance
 from coterie.core.rounds import FederatedModule
-from coterie.core.storage import write_json
+from coterie.core.tables.result import Result
 from coterie.llm.data.client_data import FederatedData
 from coterie.llm.experiment import Experiment
 from coterie.llm.quality import MEASURES
@@ -31,7 +29,7 @@ _MEASURING = {"evaluate", "fold_in", "keep_best", "remember"}
 
 
 @dataclass
-class RunResult:
+class RunResult(Result):
     """What a table needs of a run.
 
     Attributes:
@@ -59,15 +57,6 @@ class RunResult:
     def evenness(self) -> float:
         """Recall@10 of the worst client over that of the best, 1 / (1 + imbalance)."""
         return 1.0 / (1.0 + self.imbalance())
-
-    def write(self, path: Path) -> None:
-        """Write JSON in one step."""
-        write_json(path, asdict(self))
-
-    @staticmethod
-    def read(path: Path) -> RunResult:
-        """Read what `write` wrote."""
-        return RunResult(**_numbers(json.loads(path.read_text(encoding="utf-8"))))
 
 
 def train_run(settings: Settings, path: Path) -> None:
@@ -155,12 +144,3 @@ def _placed(ids: Tensor, values: Tensor, n_clients: int) -> list[float]:
     found = torch.full((n_clients,), torch.nan, dtype=torch.float64)
     found[ids] = values.double()
     return found.tolist()
-
-
-def _numbers(content: Any) -> Any:
-    """Turn JSON's null back into NaN."""
-    if isinstance(content, dict):
-        return {name: _numbers(value) for name, value in content.items()}
-    if isinstance(content, list):
-        return [_numbers(value) for value in content]
-    return float("nan") if content is None else content
