@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.core.tables.paired import ALPHA, Comparison, compare, holm
+from coterie.core.tables.paired import ALPHA, Comparison, compare, holm, p_text
 from coterie.page.tables.layout import known
 from coterie.page.tables.runs import GLOBAL, LOCAL
 from coterie.page.tables.study import OWN, Results, at_best, name_of
@@ -42,7 +42,7 @@ class Contrast:
         text = f"{self.other} {100 * f.difference:+.2f}"
         if f.n > 1:
             interval = f"{100 * f.low:+.2f} to {100 * f.high:+.2f}"
-            text += f" ({interval}; p {_p(f.p)}, Holm {_p(self.p)})"
+            text += f" ({interval}; p {p_text(f.p)}, Holm {p_text(self.p)})"
         return f"{text}, {self.verdict}"
 
 
@@ -142,9 +142,3 @@ def _both(columns: int) -> str:
 def ordinal(place: int) -> str:
     """Say a place in words; places from 20 on do not occur."""
     return {1: "best", 2: "second", 3: "third"}.get(place, f"{place}th")
-
-
-def _p(p: float) -> str:
-    if p != p:
-        return "unknown"
-    return "< 0.0001" if p < 1e-4 else f"= {p:.4f}" if p < 0.1 else f"= {p:.2f}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.core.report import Report
 from coterie.page.published import convergence_round
-from coterie.page.tables.layout import MILLION, n_seeds, plain
+from coterie.page.tables.layout import MILLION, plain
 from coterie.page.tables.runs import CHOSEN_BY, GLOBAL, LOCAL, NAN, RunResult
 from coterie.page.tables.study import OWN, PERSONALISED, Study, name_of
 
@@ -38,7 +38,7 @@ NEVER = Reach(NAN, NAN)
 
 def convergence_table(study: Study) -> Report:
     """Reproduce Table 2 for the study's task; everything is on validation data."""
-    results = study.methods("Table 2", study.federated)
+    results = study.methods("Table 2", study.settings, study.federated)
     fedavg = results[_REFERENCE]
     widths = [window(result) for result in fedavg]
     rows: list[dict[str, Any]] = []
@@ -58,7 +58,7 @@ def convergence_table(study: Study) -> Report:
         line["stops increasing in round"] = plain(stops)
         line["paper's round"] = paper
         view.append(line)
-    title = f"Table 2, {study.data}: speed of convergence, {n_seeds(study)}"
+    title = f"Table 2, {study.data}: speed of convergence, {study.n_seeds}"
     return Report(study.file("table2"), title, rows, view, _notes(study, widths))
 
 

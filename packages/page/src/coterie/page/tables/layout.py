@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from coterie.core.report import Report
+from coterie.core.tables import figures
 from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Bars, Curve, Curves, Panel, plot_panels
+from coterie.core.tables.plots import Bars, Curve, Curves, Panel
 from coterie.page.tables.runs import GLOBAL, LOCAL, OTHERS, RunResult
 from coterie.page.tables.study import Study, at_best
 
 MILLION = 1e6
 _MOST_POINTS = 250
-_IN_A_ROW = 2
-Rows = Sequence[Mapping[str, Any]]
 Values = Callable[[RunResult], Sequence[float]]
+
+figure_report = partial(figures.figure_report, columns=2)
+"""Draw panels, two in a row, and put them beside their numbers."""
 
 
 def percent(values: Sequence[float], paper: float | None = None) -> str | None:
@@ -153,35 +155,6 @@ def four_panels(runs: Mapping[str, Sequence[RunResult]]) -> list[Panel]:
 def bars(label: str, groups: Mapping[str, Mapping[str, Sequence[float]]]) -> Bars:
     """Bars of means with one standard deviation; what is known only."""
     return Bars(label, {g: {n: _known(v) for n, v in part.items()} for g, part in groups.items()})
-
-
-def figure_report(
-    study: Study,
-    which: str,
-    title: str,
-    tables: tuple[Rows, Rows],
-    notes: Sequence[str],
-    panels: Sequence[Panel],
-) -> Report:
-    """Draw panels, two in a row, and put them beside their numbers.
-
-    Args:
-        study: names the files.
-        which: as "figure2".
-        title: the heading.
-        tables: rows for programs, and for people.
-        notes: lines below.
-        panels: of the image.
-    """
-    file = study.file(which)
-    title = f"{title}, {n_seeds(study)}"
-    image = plot_panels(panels, title, study.folder / f"{file}.png", _IN_A_ROW)
-    return Report(file, title, *tables, notes, image)
-
-
-def n_seeds(study: Study) -> str:
-    """How many seeds, in words."""
-    return f"{len(study.seeds)} seed{'s' * (len(study.seeds) != 1)}"
 
 
 def known(values: Sequence[float] | np.ndarray[Any, Any]) -> bool:

@@ -36,7 +36,8 @@ _NOTES = (
 
 def main_table(study: Study) -> Report:
     """Reproduce Table 1 for the study's task."""
-    results = study.methods("Table 1", [*study.present(BOUNDS), *study.federated])
+    names = [*study.present(BOUNDS), *study.federated]
+    results = study.methods("Table 1", study.settings, names)
     trivial = study.majority("Table 1: majority class")
     rows, view = accuracy_rows(study, MAJORITY, trivial), [_line(study, MAJORITY, trivial)]
     for method, part in results.items():

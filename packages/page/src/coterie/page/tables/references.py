@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.samples import SampleData
-from coterie.core.tables.jobs import Job
 from coterie.page.data.task import Task
 from coterie.page.experiment import Experiment
 from coterie.page.settings import Settings
@@ -40,11 +39,6 @@ def majority(task: Task) -> RunResult:
         found[f"{part}/{LOCAL}"] = _mean_share(clients, own)
     found[CHOSEN_BY] = 0.0  # there is nothing to choose
     return RunResult({name: [value] for name, value in found.items()}, rounds=1)
-
-
-def majority_job(settings: Settings, path: Path) -> Job:
-    """The job that makes the file of `majority_run`."""
-    return Job(path, majority_run, settings, MAJORITY)
 
 
 def class_counts(data: SampleData, n_classes: int) -> Tensor:

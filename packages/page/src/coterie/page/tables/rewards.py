@@ -31,7 +31,7 @@ _SHOWN = 10  # rounds in the table
 
 def reward_figure(study: Study) -> Report:
     """Draw Figure 2 for the study's task."""
-    results = study.methods("Figure 2", (OWN,))[OWN]
+    results = study.methods("Figure 2", study.settings, (OWN,))[OWN]
     panels: list[Panel] = []
     for label, lines in _PANELS:
         found = {

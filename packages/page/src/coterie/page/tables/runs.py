@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coterie.core.rounds import FederatedModule
-from coterie.core.storage import write_json
+from coterie.core.tables.result import Result
 from coterie.page.certificate.of_run import before_learning, certify_run
 from coterie.page.experiment import Experiment
 from coterie.page.settings import Settings
@@ -27,7 +25,7 @@ _OF_CLIENTS = tuple(f"test/{name}" for name in (LOCAL, OTHERS))
 
 
 @dataclass
-class RunResult:
+class RunResult(Result):
     """What a table needs of a run.
 
     Attributes:
@@ -40,6 +38,8 @@ class RunResult:
         certificate: what the certificate says of the run's end; None without one.
         certificate_before: the same of the run before anything was learnt.
     """
+
+    with_none = ("certificate", "certificate_before")
 
     curves: dict[str, list[float]] = field(default_factory=dict)
     clients: dict[str, list[float]] = field(default_factory=dict)
@@ -79,18 +79,6 @@ class RunResult:
         if name not in self.curves:
             return NAN
         return math.fsum(value for value in self.curve(name) if value == value)
-
-    def write(self, path: Path) -> None:
-        """Write JSON in one step."""
-        write_json(path, asdict(self))
-
-    @staticmethod
-    def read(path: Path) -> RunResult:
-        """Read what `write` wrote."""
-        content = json.loads(path.read_text(encoding="utf-8"))
-        for name in ("curves", "clients"):
-            content[name] = {key: _numbers(values) for key, values in content[name].items()}
-        return RunResult(**content)
 
 
 def train_run(settings: Settings, path: Path) -> None:
@@ -142,8 +130,3 @@ def _traffic(module: FederatedModule) -> dict[str, float]:
         if row["step"] not in _MEASURING:
             found[f"cost/{row['direction']}_bytes"] += row["bytes"]
     return found
-
-
-def _numbers(values: Sequence[float | None]) -> list[float]:
-    """Turn JSON's null back into NaN."""
-    return [NAN if value is None else value for value in values]

@@ -1,24 +1,20 @@
-"""What the tables share: which methods there are, runs from the cache or from workers."""
+"""What the tables share: which methods there are, and how each is run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, cast, get_args
 
-from coterie.core.configuration import Configuration
-from coterie.core.errors import UserError
-from coterie.core.runfolder import DEFAULT_OUT
-from coterie.core.tables.fingerprint import fingerprint
-from coterie.core.tables.jobs import Job, run_jobs
-from coterie.core.tables.paired import spread
+from coterie.core.tables import study
+from coterie.core.tables.jobs import Job
 from coterie.page.experiment import Experiment
 from coterie.page.models.names import OF_TASK
+from coterie.page.paper import PAPER
 from coterie.page.settings import DEMONSTRATION, Method, Settings
 from coterie.page.tables.essence import digest, essential
-from coterie.page.tables.references import MAJORITY, majority_job
+from coterie.page.tables.references import MAJORITY, majority_run
 from coterie.page.tables.runs import RunResult, train_run
 
 Results = Mapping[str, Sequence[RunResult]]
@@ -47,19 +43,11 @@ PERSONALISED = ("fedrecon", "pfedme", "ditto", "fedala", "fed-rod", "fedamp")
 _NEEDS_BODY = {"fedrecon"}
 
 
-@dataclass(frozen=True)
-class Study:
-    """The runs behind a table or figure.
+class Study(study.Study[Settings, RunResult]):
+    """The runs behind a table or figure."""
 
-    Attributes:
-        configuration: what the user asked for.
-        seeds: of the runs.
-        workers: processes; 0 = this one.
-    """
-
-    configuration: Configuration
-    seeds: Sequence[int]
-    workers: int
+    paper = PAPER
+    result = RunResult
 
     @cached_property
     def settings(self) -> Settings:
@@ -72,33 +60,14 @@ class Study:
         return replace(settings, rounds=ROUNDS)
 
     @property
-    def data(self) -> str:
-        """Name of the task."""
-        return self.settings.data.name
-
-    @property
     def network(self) -> str:
         """Name of the network."""
         return self.settings.model.name or OF_TASK.get(self.data, "softmax")
-
-    @property
-    def folder(self) -> Path:
-        """Where tables, figures and the cache are."""
-        return Path(self.settings.run.out or DEFAULT_OUT).expanduser() / "page" / "tables"
 
     @cached_property
     def n_clients(self) -> int:
         """N."""
         return len(self._task.clients)
-
-    def check(self) -> None:
-        """Refuse settings that leave nothing to show.
-
-        Raises:
-            UserError: no seed.
-        """
-        if not self.seeds:
-            raise UserError("a table needs a seed: give --seeds a number above 0")
 
     def file(self, which: str) -> str:
         """Name of the file of "table1" or "figure2", with the choices that it depends on."""
@@ -125,69 +94,33 @@ class Study:
         more = [name for name in get_args(Method) if name not in (*known, *BOUNDS, OWN)]
         return self.present((*known, *more, OWN))
 
-    def run_all(self, title: str, variants: Mapping[Any, Settings]) -> dict[Any, list[RunResult]]:
-        """Run every variant with every seed; results in the order of the seeds."""
-        jobs = {
-            (name, seed): self._job(replace(settings, seed=seed))
-            for name, settings in variants.items()
-            for seed in self.seeds
-        }
-        run_jobs(list(jobs.values()), self.workers, title, self.settings.run.progress)
-        return {
-            name: [RunResult.read(jobs[name, seed].path) for seed in self.seeds]
-            for name in variants
-        }
-
-    def methods(self, title: str, names: Iterable[str]) -> dict[str, list[RunResult]]:
-        """Run several methods with the study's settings."""
-        variants = {name: self.variant(name) for name in names}
-        return self.run_all(title, variants)
-
     def majority(self, title: str) -> list[RunResult]:
         """The trivial baseline of every seed."""
-        jobs = []
-        for seed in self.seeds:
-            settings = essential(replace(self.variant("fedavg"), seed=seed))
-            mark = fingerprint(settings, self._digest, MAJORITY)
-            path = self.folder / "cache" / f"{self.data}-majority-s{seed}-{mark}.json"
-            jobs.append(majority_job(settings, path))
-        run_jobs(jobs, self.workers, title, self.settings.run.progress)
-        return [RunResult.read(job.path) for job in jobs]
+        return self.results(title, [MAJORITY], self._majority)[MAJORITY]
 
     def variant(self, method: str = OWN, **data: Any) -> Settings:
         """The study's settings with another method, and changes in the section ``data``."""
         settings = replace(self.settings, method=cast(Method, method))
         return replace(settings, data=replace(settings.data, **data))
 
-    def row(
-        self, method: str, metric: str, values: Sequence[float], paper: float | None, **more: Any
-    ) -> dict[str, Any]:
-        """Make a row of the report: mean and spread over seeds, and the paper's value."""
-        found = spread(values)
-        return {
-            "method": method,
-            "data": self.data,
-            "metric": metric,
-            "mean": found.mean,
-            "sd": found.sd,
-            "seeds": found.n,
-            "paper": paper,
-            **more,
-        }
-
-    def _job(self, settings: Settings) -> Job:
+    def job(self, settings: Settings) -> Job:
+        """Make a run of any method."""
         settings = essential(settings)
-        mark = fingerprint(settings, self._digest)
-        path = self.folder / "cache" / f"{self.data}-{settings.method}-s{settings.seed}-{mark}.json"
+        path = self.path(f"{settings.method}-s{settings.seed}", settings)
         return Job(path, train_run, settings, f"{name_of(settings.method)}, seed {settings.seed}")
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of what the task holds."""
+        return digest(self._task)
+
+    def _majority(self, name: str, seed: int) -> Job:
+        settings = essential(replace(self.variant("fedavg"), seed=seed))
+        return Job(self.path(f"majority-s{seed}", settings, name), majority_run, settings, name)
 
     @cached_property
     def _task(self) -> Any:
         return Experiment(self.settings).task
-
-    @cached_property
-    def _digest(self) -> str:
-        return digest(self._task)
 
 
 def name_of(method: str) -> str:

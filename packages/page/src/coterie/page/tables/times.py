@@ -17,7 +17,7 @@ from coterie.page import algorithm
 from coterie.page.experiment import Experiment
 from coterie.page.published import TABLE5
 from coterie.page.settings import Settings
-from coterie.page.tables.layout import n_seeds, plain
+from coterie.page.tables.layout import plain
 from coterie.page.tables.stopwatch import Place, Stopwatch
 from coterie.page.tables.study import Study
 
@@ -64,7 +64,7 @@ def time_table(study: Study) -> Report:
         if label != "FedAvg":
             notes.append(agents_note(label, found))
     title = f"Table 5, {study.data}: computation of a round of {study.n_clients} clients"
-    return Report(study.file("table5"), f"{title}, {n_seeds(study)}", rows, view, notes)
+    return Report(study.file("table5"), f"{title}, {study.n_seeds}", rows, view, notes)
 
 
 def measure(settings: Settings) -> Times:
