@@ -11,7 +11,7 @@ from coterie.continual.experiment import Experiment
 from coterie.continual.paper import PAPER
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings, StreamSettings
 from coterie.continual.tables import (
-    FIGURES,
+    CATALOGUE,
     make_table,
     published,
     published_analysis,
@@ -315,7 +315,7 @@ def test_table_8_on_the_sample(out):
     assert auc[0.5] < auc[0.0]
 
 
-@pytest.mark.parametrize("figure", FIGURES)
+@pytest.mark.parametrize("figure", CATALOGUE.figures)
 def test_figures_on_the_sample(out, figure, monkeypatch):
     short = {name: values[:2] for name, values in sweeps.grids("sample").items()}
     monkeypatch.setattr(sweeps, "grids", lambda data: short)

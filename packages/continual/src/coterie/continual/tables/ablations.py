@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.continual.settings import BackboneName, Method
+from coterie.continual.settings import Method
 from coterie.continual.tables.contrast import (
     Contrast,
     differences,
@@ -37,8 +37,17 @@ CLIENT_SIDE: tuple[Method, ...] = ("f3crec", "f3crec-wo-cc", "f3crec-wo-arm", "f
 SERVER_SIDE: tuple[Method, ...] = ("f3crec", "f3crec-wo-sc", "f3crec-wo-itm", "ft")
 
 
-def ablation_table(study: Study, table: int) -> Report:
-    """Reproduce Table 3 (client side) or 6 (server side), on all backbones or the one named."""
+def client_side_table(study: Study) -> Report:
+    """Reproduce Table 3, on all backbones or the one named."""
+    return _table(study, 3)
+
+
+def server_side_table(study: Study) -> Report:
+    """Reproduce Table 6, on all backbones or the one named."""
+    return _table(study, 6)
+
+
+def _table(study: Study, table: int) -> Report:
     methods, published = (CLIENT_SIDE, TABLE_3) if table == 3 else (SERVER_SIDE, TABLE_6)
     rows: list[dict[str, Any]] = []
     view: list[dict[str, Any]] = []
@@ -61,7 +70,7 @@ def ablation_table(study: Study, table: int) -> Report:
         drawn[f"{BACKBONE_NAMES[backbone]}, test"] = differences(found[0])
         drawn[f"{BACKBONE_NAMES[backbone]}, validation"] = differences(found[2])
     side = "client" if table == 3 else "server"
-    title = f"Table {table}, {study.data}: ablations on the {side}, {len(study.seeds)} seeds"
+    title = f"Table {table}, {study.data}: ablations on the {side}, {study.n_seeds}"
     file = study.file(f"table{table}")
     x_label = f"F³CRec minus it, NDCG@{study.settings.top_k}"
     image = plot_differences(drawn, x_label, title, study.folder / f"{file}.png")
@@ -74,7 +83,7 @@ class _Part:
     def __init__(
         self,
         study: Study,
-        backbone: BackboneName,
+        backbone: str,
         results: Mapping[str, Sequence[RunResult]],
         paper: Mapping[str, tuple[float, float]],
     ) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from coterie.continual.tables.runs import RunResult
 from coterie.continual.tables.study import NAMES, averages, validations
-from coterie.core.tables.paired import ALPHA, Comparison, compare, holm
+from coterie.core.tables.paired import ALPHA, Comparison, compare, holm, p_text
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,16 @@ class Contrast:
         return "better" if self.seeds.difference > 0 else "worse"
 
     def __str__(self) -> str:
-        return f"{self.seeds.difference:+.4f}, p {_p(self.p)}: {self.verdict}"
+        return f"{self.seeds.difference:+.4f}, p {p_text(self.p)}: {self.verdict}"
 
     def sentence(self, first: str, second: str, metric: str) -> str:
         """Say it in full."""
         s, u = self.seeds, self.users
-        over_users = f", over {u.n} users p {_p(u.p)}" if u else ""
+        over_users = f", over {u.n} users p {p_text(u.p)}" if u else ""
         return (
             f"{metric}: {first} - {second} = {s.difference:+.4f} "
             f"(95 % interval {s.low:+.4f} to {s.high:+.4f}), paired t-test over {s.n} seeds "
-            f"p {_p(s.p)} (Holm {_p(self.p)}){over_users}: {self.verdict}."
+            f"p {p_text(s.p)} (Holm {p_text(self.p)}){over_users}: {self.verdict}."
         )
 
 
@@ -117,9 +117,3 @@ def noise_note(found: Mapping[str, Contrast], metric: str) -> str:
     """Name the methods from which F³CRec cannot be told apart."""
     within = [NAMES[name] for name, c in found.items() if c.verdict == "within noise"]
     return f"{metric}: within noise of F³CRec: {', '.join(within) or 'none'}."
-
-
-def _p(p: float) -> str:
-    if p != p:
-        return "unknown"
-    return "< 0.0001" if p < 1e-4 else f"= {p:.4f}" if p < 0.1 else f"= {p:.2f}"

@@ -62,7 +62,7 @@ class ItemShift:
 
 def item_table(study: Study) -> Report:
     """Reproduce Table 7."""
-    results = study.methods("Table 7", study.settings, METHODS, ItemShift)
+    results = study.probing(ItemShift).methods("Table 7", study.settings, METHODS)
     if not all(run.found["static"] for run in results["f3crec"]):
         raise UserError("no user of a block is away in the next one: Table 7 needs some")
     in_paper = study.settings.model.name == "fedmf"
@@ -96,7 +96,7 @@ def item_table(study: Study) -> Report:
             f"{column}: F³CRec minus w/o i.t.m {found.difference:+.4f}, paired over seeds "
             f"p = {found.p:.3g}."
         )
-    title = f"Table 7, {study.data}: rate of change of item ranks, {len(study.seeds)} seeds"
+    title = f"Table 7, {study.data}: rate of change of item ranks, {study.n_seeds}"
     return Report(study.file("table7"), title, rows, view, notes)
 
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from coterie.continual.settings import BackboneName, Method
+from coterie.continual.settings import Method
 from coterie.continual.tables.contrast import (
     Contrast,
     best_of,
@@ -64,11 +64,11 @@ def main_table(study: Study) -> Report:
                 line = _line(study, backbone, method, metric, results, by_method["ft"])
                 view.append(line | _comparison(method, found, best))
             notes += _sentences(study, backbone, metric, found, best)
-    title = f"Table 2, {study.data}: {len(study.seeds)} seeds"
+    title = f"Table 2, {study.data}: {study.n_seeds}"
     return Report(study.file("table2"), title, rows, view, notes, _draw(study, runs, title))
 
 
-def _draw(study: Study, runs: Mapping[BackboneName, Results], title: str) -> Path:
+def _draw(study: Study, runs: Mapping[str, Results], title: str) -> Path:
     """Draw what F³CRec has over each baseline, one colour a backbone."""
     metric = f"ndcg@{study.settings.top_k}"
     series = {
@@ -102,13 +102,13 @@ def improvement_figure(study: Study) -> Report:
     return Report(file, title, rows, notes=[note], figure=image)
 
 
-def _runs(study: Study, backbone: BackboneName) -> dict[str, list[RunResult]]:
+def _runs(study: Study, backbone: str) -> dict[str, list[RunResult]]:
     title = f"Table 2: {BACKBONE_NAMES[backbone]}"
     return study.methods(title, study.tuned(backbone), METHODS)
 
 
 def _rows(
-    study: Study, backbone: BackboneName | None, method: str, metric: str, results: Any
+    study: Study, backbone: str | None, method: str, metric: str, results: Any
 ) -> list[dict[str, Any]]:
     """Rows for programs, one a block and one for the average."""
     found = []
@@ -130,7 +130,7 @@ def _places(results: Sequence[RunResult]) -> dict[str, tuple[str, int | None]]:
 
 def _line(
     study: Study,
-    backbone: BackboneName | None,
+    backbone: str | None,
     method: str,
     metric: str,
     results: Sequence[RunResult],
@@ -163,7 +163,7 @@ def _comparison(method: str, found: Mapping[str, Contrast], best: str) -> dict[s
 
 
 def _sentences(
-    study: Study, backbone: BackboneName, metric: str, found: Mapping[str, Contrast], best: str
+    study: Study, backbone: str, metric: str, found: Mapping[str, Contrast], best: str
 ) -> list[str]:
     label = f"{BACKBONE_NAMES[backbone]}, {METRIC_NAMES[metric]}@{study.settings.top_k}"
     against = dict.fromkeys(("ft", best))
@@ -180,7 +180,7 @@ def _improvements(
 
 
 def _paper(
-    study: Study, backbone: BackboneName | None, method: str, metric: str, place: int | None
+    study: Study, backbone: str | None, method: str, metric: str, place: int | None
 ) -> float | None:
     if backbone is None or place is None or study.settings.top_k != 20:
         return None
@@ -188,7 +188,7 @@ def _paper(
     return None if row is None else row[place]
 
 
-def _paper_bars(study: Study, backbone: BackboneName) -> dict[str, float]:
+def _paper_bars(study: Study, backbone: str) -> dict[str, float]:
     """The paper's own two bars, where it has them."""
     first = _paper(study, backbone, "f3crec", "ndcg", 4)
     others = [_paper(study, backbone, method, "ndcg", 4) for method in BASELINES]

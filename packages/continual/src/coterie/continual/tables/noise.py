@@ -51,7 +51,7 @@ class Attack:
 def noise_table(study: Study) -> Report:
     """Reproduce Table 8, with the AUC of the best attack."""
     variants = {scale: _with_noise(study.settings, scale) for scale in NOISES}
-    results = study.run_all("Table 8", variants, Attack)
+    results = study.probing(Attack).run_all("Table 8", variants)
     settings = study.settings
     in_paper = settings.model.name == "fedmf" and settings.method == "f3crec"
     rows, view, notes = [], [], list(_NOTES)
@@ -81,7 +81,7 @@ def noise_table(study: Study) -> Report:
         line[f"λ = {scale}"] = str(spread(values))
     view.append(line)
     name = NAMES[settings.method]
-    title = f"Table 8, {study.data}: {name}, Laplace noise on uploads, {len(study.seeds)} seeds"
+    title = f"Table 8, {study.data}: {name}, Laplace noise on uploads, {study.n_seeds}"
     return Report(study.file("table8"), title, rows, view, notes)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from copy import deepcopy
@@ -15,7 +14,8 @@ import torch
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
 from coterie.core.rounds import FederatedModule
-from coterie.core.storage import write_json, writing
+from coterie.core.storage import writing
+from coterie.core.tables.result import Result
 
 Base = dict[str, Any]
 
@@ -33,7 +33,7 @@ class Probe(Protocol):
 
 
 @dataclass
-class RunResult:
+class RunResult(Result):
     """What a table needs of a run.
 
     Attributes:
@@ -43,24 +43,11 @@ class RunResult:
         found: what the probe gave.
     """
 
+    with_none = ("found",)
+
     metrics: dict[str, float] = field(default_factory=dict)
     users: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     found: dict[str, Any] = field(default_factory=dict)
-
-    def write(self, path: Path) -> None:
-        """Write JSON in one step."""
-        write_json(path, {"metrics": self.metrics, "users": self.users, "found": self.found})
-
-    @staticmethod
-    def read(path: Path) -> RunResult:
-        """Read what `write` wrote."""
-        content = json.loads(path.read_text(encoding="utf-8"))
-        users = {
-            block: {name: [_number(x) for x in column] for name, column in columns.items()}
-            for block, columns in content["users"].items()
-        }
-        metrics = {name: _number(value) for name, value in content["metrics"].items()}
-        return RunResult(metrics, users, content["found"])
 
 
 @dataclass(frozen=True)
@@ -172,7 +159,3 @@ def _note_block(result: RunResult, module: FederatedModule, top_k: int) -> None:
         ids, values = module.journal.clients[f"test/{name}@{top_k}"]
         columns |= {"ids": ids.tolist(), name: values.tolist()}
     result.users[str(block)] = columns
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value

@@ -65,7 +65,7 @@ def sweep_figure(study: Study) -> Report:
             f"{_AXES[name]}: best on validation at {values[best]:g}, where the test gives "
             f"{spread(test[best])}; in use: {_current(settings, name):g}."
         )
-    title = f"Figure 4, {study.data}: N@{settings.top_k} of F³CRec, {len(study.seeds)} seeds"
+    title = f"Figure 4, {study.data}: N@{settings.top_k} of F³CRec, {study.n_seeds}"
     file = study.file("figure4")
     y_label = f"N@{settings.top_k}, mean of D1 to D3"
     image = plot_lines(plots, y_label, title, study.folder / f"{file}.png")

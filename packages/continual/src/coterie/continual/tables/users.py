@@ -65,10 +65,19 @@ class UserShift:
         self.columns["before"] = _test_on_base(experiment, module, self.ids).tolist()
 
 
-def user_table(study: Study, table: int) -> Report:
-    """Reproduce Table 4 (degradation) or 5 (performance on D0 after D1)."""
+def degradation_table(study: Study) -> Report:
+    """Reproduce Table 4: what users lose of their performance on D0."""
+    return _table(study, 4)
+
+
+def after_table(study: Study) -> Report:
+    """Reproduce Table 5: performance on D0 after D1."""
+    return _table(study, 5)
+
+
+def _table(study: Study, table: int) -> Report:
     settings = study.settings
-    results = study.methods(f"Table {table}", settings, METHODS, UserShift)
+    results = study.probing(UserShift).methods(f"Table {table}", settings, METHODS)
     groups = [_groups(run) for run in results["f3crec"]]
     measure = _degradation if table == 4 else _after
     published = TABLE_4 if table == 4 else TABLE_5
@@ -91,7 +100,7 @@ def user_table(study: Study, table: int) -> Report:
             line[NAMES[method]] = text if paper is None else f"{text} ({paper:.4f})"
         view.append(line)
     what = "degradation (a00 - a10) / a00" if table == 4 else "performance on D0 after D1"
-    title = f"Table {table}, {study.data}: {what}, {len(study.seeds)} seeds"
+    title = f"Table {table}, {study.data}: {what}, {study.n_seeds}"
     notes = _notes(study, groups, results) + _tests(values)
     return Report(study.file(f"table{table}"), title, rows, view, notes)
 
