@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from matplotlib.image import imread
@@ -73,6 +74,16 @@ def test_lines_have_the_measured_points_only(run_folder, monkeypatch):
     assert curve.get_ydata().tolist() == pytest.approx([0.05, 0.1, 0.15, 0.2])
     block_start = drawn["Training loss"][1]
     assert list(block_start.get_xdata()) == [11, 11]
+
+
+def test_an_only_block_has_no_panel(run_folder, monkeypatch):
+    table = pd.read_csv(run_folder / "metrics.csv")
+    table.assign(block=0).to_csv(run_folder / "metrics.csv", index=False)
+    drawn = []
+    monkeypatch.setattr(dashboard, "_draw", lambda ax, panel, table: drawn.append(panel.title))
+    dashboard.render(run_folder)
+    assert "Training loss" in drawn
+    assert "Block" not in drawn
 
 
 def test_a_run_without_rounds_draws_nothing(tmp_path):

@@ -82,7 +82,7 @@ def test_the_privacy_table_has_every_field_of_a_move(capsys):
     assert main(["privacy", "page", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     moves = {row["field"]: row for row in rows if row["message"] == "Move"}
-    assert set(moves) == {"change", "samples", "loss", "local_loss", "lr", "epochs"}
+    assert set(moves) == {"change", "samples", "loss", "local_loss", "lr", "epochs", "diverged"}
     assert moves["samples"]["depends on"] == "-"
     assert all("agents" in row["depends on"] for n, row in moves.items() if n != "samples")
     assert main(["privacy", "page"]) == 0

@@ -181,7 +181,12 @@ def _of_a_paper(key: str) -> bool:
 
 
 def _measured(table: pd.DataFrame, panel: Panel) -> list[str]:
-    return [key for key in panel.keys if key in table and table[key].notna().any()]
+    return [key for key in panel.keys if key in table and _tells(table[key])]
+
+
+def _tells(values: pd.Series) -> bool:
+    """Whether there is something to see; the number of an only block is nothing."""
+    return values.nunique() > 1 if values.name == "block" else bool(values.notna().any())
 
 
 def _draw(ax: Axes, panel: Panel, table: pd.DataFrame) -> None:
