@@ -57,7 +57,8 @@ $(INSTALLED): $(MANIFESTS)
 $(TOOLS): $(INSTALLED)
 	@echo "Installing the tools of linting and testing."
 	@mv $(INSTALLED) $(UNFINISHED)
-	@$(PIP) --group dev
+	@# If pip gives up by itself, offline say, it has put everything back.
+	@$(PIP) --group dev || { mv $(UNFINISHED) $(INSTALLED); exit 1; }
 	@mv $(UNFINISHED) $(INSTALLED) && touch $@
 
 .PHONY: train

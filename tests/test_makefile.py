@@ -57,3 +57,16 @@ def test_old_interpreter_is_named_before_installing(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "needs Python 3.11" in done.stderr
     assert "Installing" not in done.stdout
+
+
+def test_tools_that_cannot_be_had_leave_what_was_installed(tmp_path: Path) -> None:
+    installed, unfinished = (tmp_path / ".venv" / name for name in (".installed", ".installing"))
+    installed.parent.mkdir()
+    installed.touch()
+    there = (f"--directory={tmp_path}", f"--file={ROOT / 'Makefile'}", "MANIFESTS=", "PACKAGES=")
+    assert make(*there, "PIP=false", ".venv/.tools").returncode == 2
+    assert installed.exists()
+    assert not unfinished.exists()
+    assert make(*there, "PIP=true", ".venv/.tools").returncode == 0
+    assert installed.exists()
+    assert (tmp_path / ".venv" / ".tools").exists()
