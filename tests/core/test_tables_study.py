@@ -25,13 +25,6 @@ from coterie.core.tables.result import Result
 from coterie.core.tables.study import Study
 
 HERE = __name__
-SETTINGS_FILE = """
-from dataclasses import dataclass
-
-@dataclass
-class Settings:
-    lr: float = 1.0
-"""
 
 
 @dataclass(frozen=True)
