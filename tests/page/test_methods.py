@@ -84,6 +84,7 @@ def test_settings_reach_the_method(method):
         (["--method=ditto", "--ditto.lam=30"], "'train.lr' times 'ditto.lam' is 3"),
         (["--method=pfedme", "--pfedme.lr=1"], "'pfedme.lr' times 'pfedme.lam' is 15"),
         (["--method=scaffold", "--scaffold.lr_g=0"], "'scaffold.lr_g' must be above 0"),
+        (["--train.evaluate_every=101"], "above two windows of 'game.patience' 50"),
         (["--client_agent.tau=2"], "'client_agent.tau' must be"),
     ],
 )

@@ -58,7 +58,9 @@ def test_other_readings_have_the_agents_of_the_public_code_for_the_task():
             assert (agent.critic_lr, agent.actor_lr, agent.tau) == (0.05, 0.005, 0.05)
     own = resolve(Settings(reading="literal", data=task, client_agent=AgentOptions(tau=0.2)))
     assert (own.client_agent.tau, own.server_agent.tau) == (0.2, 0.05)
-    assert resolve(Settings(data=task)).client_agent == resolve(Settings()).client_agent
+    recommended = resolve(Settings(data=task))
+    assert recommended.client_agent == resolve(Settings()).client_agent
+    assert recommended.server_agent.critic_lr == 0.05  # where the follower is an agent
 
 
 def through(reading, stages, build=Net, **options):

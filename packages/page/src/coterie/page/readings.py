@@ -105,7 +105,7 @@ def _agents(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
     of_task = _RELEASED_OF_TASK.get(settings.data.name, {})
     match settings.reading:
         case "recommended":
-            return _RECOMMENDED, {}
+            return _RECOMMENDED, of_task
         case "literal":
             return of_task, of_task
         case "released":
@@ -128,6 +128,12 @@ def _check(settings: Settings) -> None:
                 "'game.server_utility' mixture is best with all weight on one client: choose "
                 "aggregate, or game.follower ddpg"
             )
+    if settings.method == "page" and settings.train.evaluate_every > 2 * game.patience:
+        raise UserError(
+            "the game may come to rest before any round is evaluated: 'train.evaluate_every' "
+            f"{settings.train.evaluate_every} is above two windows of 'game.patience' "
+            f"{game.patience}"
+        )
     if game.actions == "clipped" and game.epochs_min > 1:
         raise UserError("'game.epochs_min' has no effect on clipped actions: leave it at 1")
     if settings.certify:

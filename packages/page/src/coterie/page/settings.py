@@ -124,7 +124,7 @@ class TrainSettings:
     weighting: Literal["samples", "equal"] = "samples"
     """How the baselines average clients: by numbers of samples, or all alike."""
     evaluate_every: int = 1
-    """Rounds from one evaluation to the next; the last is evaluated too."""
+    """Rounds from one evaluation to the next; round T, the last of `rounds`, is evaluated too."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "evaluate_every"):
@@ -237,7 +237,7 @@ class Settings:
     central: CentralOptions = field(default_factory=CentralOptions)
     certify: bool = False
     """Test before and after learning how near the play is to an equilibrium; `coterie page certify`
-    does so later."""
+    tests the end of a run later."""
     certificate: CertificateSettings = field(default_factory=CertificateSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)

@@ -24,7 +24,7 @@ from coterie.core.row_optimizer import RowAdam, RowState
 from coterie.core.seeding import Key
 
 _ADAM = RowAdam()
-_FLAT = 1.5  # output of an actor beyond which the tanh's slope is below 0.18
+_FLAT = 1.5  # output of an actor beyond which the tanh's slope is below 0.19
 
 
 @dataclass(frozen=True)

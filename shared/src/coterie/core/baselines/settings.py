@@ -42,7 +42,7 @@ class FedAvgSettings(Checked):
     rounds: int = 100
     """T: communication rounds (of a block, in a stream)."""
     evaluate_every: int = 1
-    """Rounds from one evaluation on all clients to the next; the last is evaluated too; 0 is
+    """Rounds from one evaluation on all clients to the next; round T is evaluated too; 0 is
     never."""
     keep_models: bool = True
     """Clients keep the model they trained last, which is measured as their personal one; false

@@ -31,7 +31,8 @@ class Rounds:
 
     def __init__(self, settings: Settings) -> None:
         train = replace(settings.train, evaluate_every=_NEVER)
-        settings = replace(settings, train=train, rounds=_NEVER)
+        game = replace(settings.game, patience=_NEVER)  # a game at rest would end the turns
+        settings = replace(settings, train=train, game=game, rounds=_NEVER)
         self.experiment = Experiment(settings)
         self.module = FederatedModule(self.experiment.federation())
         self.client: Any = self.module.federation.client

@@ -165,5 +165,6 @@ def _notes(study: Study, widths: Sequence[int]) -> list[str]:
     ]
     every = study.settings.train.evaluate_every
     if every > 1:
-        rest.append(f"Only every {every}th round and the last were evaluated.")
+        last = study.settings.rounds
+        rest.append(f"Only every {every}th round, and round {last}, were evaluated.")
     return rest
