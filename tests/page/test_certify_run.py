@@ -254,7 +254,9 @@ def test_a_run_is_certified_before_and_after_it_learnt(tmp_path, monkeypatch, ca
         assert f"ε = {one.epsilon:.4g}" in said
     for name in ("certificate-before", "certificate"):
         assert (run / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert f"({name}.png)" in (run / f"{name}.md").read_text()
+        text = (run / f"{name}.md").read_text()
+        assert f"({name}.png)" in text
+        assert ("equilibrium, before learning: " in text) == (name == "certificate-before")
 
 
 def status(*words) -> int:

@@ -158,6 +158,16 @@ def test_an_agent_whose_training_diverged_gets_the_lowest_reward(reading):
 
 
 @each_reading
+def test_agents_learn_though_nobody_ever_moved_and_the_objective_is_shared(reading):
+    data = split(LENGTHS)
+    data.train.samples["x"] *= 1e200
+    chosen = settings(reading, train={"lr": 1e120}, lr_min=1e110, reward_ratio="1:1")
+    found = play(chosen, 2, data)
+    assert [len(journal.refused) for journal in found.journals] == [4, 4]
+    assert found.private(IDS).agents.replay.count.tolist() == [1] * 4
+
+
+@each_reading
 def test_only_those_drawn_play(reading):
     chosen = settings(reading, train={"participation": 0.5})
     found = play(chosen, 6)

@@ -113,7 +113,8 @@ class PageClient(ModelClient[Player]):
         if mine.agents is None:
             return mine
         last, released = mine.last, self.page.reading == "released"
-        server = down.server_utility.to(self._dtype)
+        # NaN before anybody's training counted, which is as little as the server can have.
+        server = down.server_utility.nan_to_num(0.0).to(self._dtype)
         reward = leaders_reward(last.utility, server, self.page.game, released)
         if self.page.reading == "recommended":
             # Of a stage only what training added: W is given, so the best action stays the same,
@@ -197,8 +198,8 @@ class PageClient(ModelClient[Player]):
 def has_diverged(fitted: Fitted, quality: Quality) -> Tensor:
     """Whose training did not come to numbers, ``(C,)`` bool.
 
-    A finite model whose loss is NaN has not diverged: it was measured on samples that are no
-    numbers, and is refused.
+    A finite model whose loss is NaN does not count as such and is refused: nearly always it was
+    measured on samples that are no numbers.
     """
     found = ~fitted.loss.isfinite() | quality.loss.isinf()
     for value in fitted.params.values():

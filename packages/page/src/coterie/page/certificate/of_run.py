@@ -52,7 +52,7 @@ def certify_both(
         UserError: the run plays no game, or a file cannot be written.
     """
     before = certify_run(before_learning(module), settings, progress)
-    save(before, folder, BEFORE)
+    save(before, folder, BEFORE, "before learning")
     after = certify_run(module, settings, progress)
     save(after, folder)
     return [f"before learning: {conclusion(before)}", f"at the end: {conclusion(after)}"]
@@ -74,14 +74,20 @@ def grid(size: int, n_action: int) -> Tensor:
     return torch.cartesian_prod(*[line] * n_action).reshape(-1, n_action)
 
 
-def save(certificate: Certificate, folder: Path, name: str = NAME) -> Report:
+def save(certificate: Certificate, folder: Path, name: str = NAME, when: str = "") -> Report:
     """Write ``<name>.json``, ``.md`` and ``.png`` and give the report.
+
+    Args:
+        certificate: of a run.
+        folder: of the run.
+        name: of the files.
+        when: what part of the run it is of; empty = its end.
 
     Raises:
         UserError: a file cannot be written.
     """
     certificate.save(folder / f"{name}.json")
     figure = plot_regrets(certificate, folder / f"{name}.png")
-    report = certificate_report(certificate, name, figure)
+    report = certificate_report(certificate, name, figure, when)
     report.save(folder)
     return report

@@ -13,7 +13,10 @@ from coterie.page.certificate.verdict import in_words, ratio
 
 
 def certificate_report(
-    certificate: Certificate, name: str = "certificate", figure: Path | None = None
+    certificate: Certificate,
+    name: str = "certificate",
+    figure: Path | None = None,
+    when: str = "",
 ) -> Report:
     """Lay a certificate out.
 
@@ -21,11 +24,12 @@ def certificate_report(
         certificate: the numbers.
         name: of the report's file.
         figure: PNG of `plot_regrets`, in the same folder.
+        when: what part of the run it is of; empty = its end.
     """
     verdict = "certified" if certificate.holds else "refused"
     return Report(
         name=name,
-        title=f"Feedback Stackelberg equilibrium: {verdict}",
+        title=f"Feedback Stackelberg equilibrium{when and f', {when}'}: {verdict}",
         rows=[*map(_leader_row, certificate.leaders), *_follower_rows(certificate)],
         view=_view(certificate),
         notes=[
