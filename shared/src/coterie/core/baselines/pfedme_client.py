@@ -62,10 +62,13 @@ class RowMoreau(RowOptimizer):
             return super().step(params, grads, state, lr, clip=clip, active=active)
         local = state.moments["w"]
         held = {
-            name: grad + self.lam * (params[name] - local[name]) for name, grad in grads.items()
+            name: torch.add(grad, params[name] - local[name], alpha=self.lam)
+            for name, grad in grads.items()
         }
         theta, after = super().step(params, held, state, lr, clip=clip)
         due = after.steps % self.inner_steps == 0
+        if not due.any():
+            return theta, after
         moved = {
             name: torch.where(
                 due.reshape(-1, *[1] * (w.dim() - 1)),
