@@ -1,6 +1,6 @@
 """Clients of PAGE: who fails, who has nothing, chunks, order, and what leaves a client."""
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,8 +26,13 @@ from coterie.core.engines.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import answer
 from coterie.core.journal import Journal
 from coterie.core.privacy.ledger import Ledger
+from coterie.core.rounds import FederatedModule
+from coterie.core.settings import EngineSettings
 from coterie.core.state import PrivateStore
+from coterie.page.agent_options import AgentOptions
+from coterie.page.experiment import Experiment
 from coterie.page.messages import Stage
+from coterie.page.settings import GameSettings, Settings, TaskSettings, TrainSettings
 
 each_reading = pytest.mark.parametrize("reading", ["recommended", "literal", "released"])
 IDS = torch.arange(len(LENGTHS))
@@ -68,6 +73,30 @@ def test_chunks_make_no_difference_in_single_precision(reading):
     for chunk in (1, 7):
         parts = play(settings(reading), 4, single(split(MANY)), build, chunk)
         close(parts.state.weights, whole.state.weights, 1e-6)
+
+
+@pytest.mark.parametrize("reading", ["recommended", "literal", "released"])
+def test_chunks_make_no_difference_where_scores_tie(reading):
+    """Classes that a client never saw keep equal scores; the server's agent sees accuracies."""
+    agent = AgentOptions(warm_up=0)
+    chosen = Settings(
+        reading=reading,
+        rounds=8,
+        data=TaskSettings(clients=5, quantity_skew=0.5),
+        train=TrainSettings(epochs=2),
+        game=GameSettings(follower="ddpg"),
+        client_agent=agent,
+        server_agent=agent,
+    )
+    states = []
+    for chunk in (None, 1):
+        engine = EngineSettings(chunk=chunk, dtype="float64")
+        module = FederatedModule(Experiment(replace(chosen, engine=engine)).federation())
+        while not module.finished:
+            module.advance()
+        states.append(module.server_state)
+    assert torch.equal(states[1].seen, states[0].seen)
+    close(states[1].weights, states[0].weights, 1e-9)
 
 
 @each_reading
@@ -231,7 +260,7 @@ def test_one_client_or_nobody(reading, lengths):
 @each_reading
 def test_a_thousand_clients(reading):
     lengths = [1 + c % 3 for c in range(1000)]
-    agent = dataclasses.replace(settings().client_agent, capacity=4)
+    agent = replace(settings().client_agent, capacity=4)
     found = play(settings(reading, agent=agent), 4, split(lengths))
     scalars = found.journals[-1].scalars
     assert scalars["fed/clients"] == 1000
@@ -240,14 +269,15 @@ def test_a_thousand_clients(reading):
 
 
 @each_reading
-def test_the_boundary_holds(reading):
-    chosen = settings(reading, reward_ratio="1:1")
+@pytest.mark.parametrize("ratio", [None, "1:1"])
+def test_the_boundary_holds(reading, ratio):
+    chosen = settings(reading, reward_ratio=ratio)
     data = split(LENGTHS)
     server, client = game(chosen, data, Net)
     found = run(server, client, data, 4)  # agents choose by what they have learnt from stage 3 on
     state = found.state
     steps = {
-        "update": Stage(state.weights, state.utility, 3),
+        "update": Stage(state.weights, state.utility, 5),  # the next, of which the agents learn
         "evaluate": GlobalModel(state.weights),
     }
     boundary_holds(client, steps, found.private(data.ids), data)

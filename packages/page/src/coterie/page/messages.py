@@ -12,7 +12,7 @@ from coterie.core.baselines.model_client import OwnModel
 from coterie.core.local import Params
 from coterie.core.messages import Down, Reveals, Up, leaves
 
-_BEHIND = {"agents", "last", "accuracy"}  # the private fields that a client's strategy depends on
+_BEHIND = {"agents", "last", "accuracy", "stage"}  # private fields that a strategy depends on
 
 
 @dataclass(frozen=True)
