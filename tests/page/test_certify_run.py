@@ -202,6 +202,8 @@ def test_where_everybody_diverges_the_model_stays(reading):
         ({"method": "fedavg"}, "only a game"),
         ({"train": TrainSettings(participation=0.5)}, "participation"),
         ({"game": GameSettings(tune_lr=False, tune_epochs=False)}, "leaders that choose"),
+        ({"game": GameSettings(lr_min=0.1, tune_epochs=False)}, "game.lr_min below train.lr"),
+        ({"game": GameSettings(lr_min=0.1, epochs_min=20)}, "game.epochs_min below train.epochs"),
     ],
 )
 def test_what_cannot_be_certified_is_refused_before_the_first_round(change, says):
@@ -225,7 +227,7 @@ def test_choices_that_contradict_each_other_are_refused(game):
 def test_the_command_uses_the_settings_of_the_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     quick = ["--certificate.grid=2", "--certificate.horizon=1", "--certificate.shortlist=1"]
-    words = ["train", "page", "--rounds=2", "--data.clients=2", "--train.epochs=1"]
+    words = ["train", "page", "--rounds=2", "--data.clients=2", "--train.epochs=2"]
     assert main([*words, *quick, "--logger.wandb=off", "--run.progress=false"]) == 0
     (run,) = (tmp_path / "runs" / "page").glob("synthetic*")
     code = status("page", "certify", "--run", str(run), "--seeds", "6", "--off_path", "0")
@@ -240,7 +242,7 @@ def test_the_command_uses_the_settings_of_the_run(tmp_path, monkeypatch, capsys)
 def test_a_run_is_certified_before_and_after_it_learnt(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     quick = ["grid=2", "horizon=1", "shortlist=1", "seeds=2", "screen_seeds=1", "off_path=0"]
-    words = ["train", "page", "--rounds=2", "--data.clients=2", "--train.epochs=1"]
+    words = ["train", "page", "--rounds=2", "--data.clients=2", "--train.epochs=2"]
     words += ["--certify=true", *(f"--certificate.{one}" for one in quick)]
     assert main([*words, "--logger.wandb=off", "--run.progress=false"]) == 0
     (run,) = (tmp_path / "runs" / "page").glob("synthetic*")

@@ -49,8 +49,9 @@ def test_a_stage_without_moves_or_with_nan_is_no_rest():
     assert not settled(history([0.5] * 7 + [math.nan], [0.5] * 8), GAME)
 
 
-def run(tolerance):
+def run(tolerance, reading="recommended"):
     settings = Settings(
+        reading=reading,
         rounds=12,
         data=TaskSettings(clients=3),
         train=TrainSettings(epochs=1, batch_size=50),
@@ -75,3 +76,9 @@ def test_a_game_that_moves_on_takes_all_rounds():
     experiment, module = run(tolerance=0.0)
     assert module.round == 12
     assert experiment.notes(module) == ["the game had not come to rest after 12 rounds"]
+
+
+def test_the_public_code_plays_all_rounds():
+    _, module = run(tolerance=1.0, reading="released")
+    assert settled(module.history, GameSettings(patience=3, tolerance=1.0))
+    assert module.round == 12

@@ -7,8 +7,10 @@ import yaml
 
 from coterie.core.cli.main import main
 from coterie.core.rounds import FederatedModule
+from coterie.page.agent_options import AgentOptions
 from coterie.page.experiment import ACCURACIES, Experiment
-from coterie.page.settings import Settings, TaskSettings, TrainSettings
+from coterie.page.readings import idle, resolve
+from coterie.page.settings import GameSettings, Settings, TaskSettings, TrainSettings
 
 SMALL = ["--data.clients", "4", "--train.epochs", "2", "--train.batch_size", "30"]
 
@@ -113,6 +115,38 @@ def test_mistakes_end_in_one_line(tmp_path, capsys, flags, says):
     assert said.count("\n") == 1
     assert says in said
     assert not list(tmp_path.glob("page/*"))
+
+
+def test_a_method_without_a_game_takes_any_learning_rate(tmp_path):
+    lowest = ("--train.lr", "1e-5", "--rounds", "1")  # below game.lr_min
+    assert summary_of(train(tmp_path, *lowest, method="fedavg"))["rounds"] == 1
+    assert train(tmp_path, *lowest, "--run.name", "page") == 2
+
+
+def test_a_server_without_validation_samples_is_refused(tmp_path, capsys, data_root):
+    """Four pictures leave it none; the methods without a game need none."""
+    few = ("--data.name", "cifar-100", "--data.root", str(data_root), "--data.samples", "4")
+    few += ("--data.clients", "2", "--rounds", "1", "--model.name", "small-cnn")
+    if not (data_root / "cifar-100").is_dir():
+        pytest.skip(f"needs cifar-100 in {data_root}")
+    assert train(tmp_path, *few) == 2
+    assert "raise data.samples" in capsys.readouterr().err
+    assert not list(tmp_path.glob("page/*"))
+    switches = [f"--game.tune_{name}=false" for name in ("lr", "epochs", "p")]
+    assert summary_of(train(tmp_path, *few, *switches))["rounds"] == 1
+
+
+def test_what_has_no_effect_in_a_game_is_named():
+    def found(**changes):
+        return idle(resolve(Settings(**changes)))
+
+    assert found() == found(reading="literal") == found(reading="released") == []
+    assert found(train=TrainSettings(weighting="equal")) == ["train.weighting"]
+    learnt = GameSettings(follower="ddpg", steps=5)
+    assert found(game=learnt, server_agent=AgentOptions(tau=0.1)) == ["game.steps"]
+    assert found(server_agent=AgentOptions(tau=0.1)) == ["server_agent.tau"]
+    alone = GameSettings(tune_lr=False, tune_epochs=False)
+    assert found(game=alone, client_agent=AgentOptions(tau=0.1)) == ["client_agent.tau"]
 
 
 def test_the_reported_test_is_of_the_round_that_validation_chose():

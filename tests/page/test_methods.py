@@ -90,7 +90,7 @@ def test_settings_reach_the_method(method):
 )
 def test_errors_name_the_whole_key(flags, message):
     with pytest.raises(UserError, match=message):
-        Experiment(parse(Settings, [*flags, "--game.lr_min=1e-6"])).federation()
+        Experiment(parse(Settings, flags)).federation()
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,12 @@ def test_a_range_of_one_learning_rate_leaves_epochs_to_choose():
     assert maps.read(ENDS[:, :1])[0].tolist() == pytest.approx([0.01] * 3)
 
 
+def test_a_range_of_one_number_of_epochs_leaves_learning_rates_to_choose():
+    maps = WholeRanges(settings(epochs_min=3))
+    assert maps.n_action == 1
+    assert maps.read(ENDS[:, :1])[1].tolist() == [3] * 3
+
+
 def test_clipped_ranges_stick_to_their_upper_end():
     """As the public code does: 0.1 and 20 epochs unless an actor falls below 2·0.1 - 1."""
     maps = ClippedRanges(settings("released", train={"lr": 0.1, "epochs": 20}))

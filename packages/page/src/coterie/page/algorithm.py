@@ -14,6 +14,7 @@ from coterie.core.baselines.fedavg import Weighted, mean_added
 from coterie.core.baselines.model_server import ModelServer, ServerModel, ServerSamples
 from coterie.core.baselines.settings import FedAvgSettings
 from coterie.core.cohort import Cohort, Replies
+from coterie.core.errors import UserError
 from coterie.core.journal import Journal
 from coterie.core.local import Params
 from coterie.core.seeding import Key
@@ -52,6 +53,9 @@ class PageServer(ModelServer[Played]):
         n_clients: N.
         samples: D_CS.
         as_batch: see `ModelServer`.
+
+    Raises:
+        UserError: there is nothing to measure the models on.
     """
 
     def __init__(
@@ -65,9 +69,18 @@ class PageServer(ModelServer[Played]):
     ) -> None:
         super().__init__(build, training, samples, as_batch)
         self.game, self.n_clients = settings.game, n_clients
+        self.has_players = settings.game.tune_p or settings.has_leaders
         self.released = settings.reading == "released"
         self.utility = utility_of(settings.game.utility or "bounded")
         self.agent = LearnedAnswer(n_clients, settings)
+        measures = self.game.tune_p or (
+            settings.has_leaders and self.game.server_utility == "aggregate"
+        )
+        if measures and not len(samples.valid["y"]):
+            raise UserError(
+                "the server has no validation samples, on which PAGE measures models: raise "
+                "data.samples"
+            )
 
     def begin(self, key: Key) -> Played:
         """Draw W(1) and the agent."""
@@ -83,7 +96,7 @@ class PageServer(ModelServer[Played]):
         """One stage t of the game."""
         leaders = cohort.sample(self.settings.fraction, key.fold("sample"))
         stage = Stage(state.weights, state.utility, cohort.when[-1])
-        if self.game.tune_p or self.game.tune_lr or self.game.tune_epochs:
+        if self.has_players:
             moves = without_diverged(leaders.ask("update", stage), cohort.journal)  # ① to ④
             ids, move = with_samples(moves)
             if ids.numel():
@@ -119,8 +132,10 @@ class PageServer(ModelServer[Played]):
         return Played(weights, u_server.to(seen.dtype), seen, self.agent.rewarded(mind, reward))
 
     def stop(self, state: Played, history: Sequence[dict[str, float]]) -> Decision:
-        """End in the equilibrium, or after T rounds."""
-        return "end" if settled(history, self.game) else super().stop(state, history)
+        """End in the equilibrium, or after T rounds; the public code plays all rounds."""
+        if not self.released and settled(history, self.game):
+            return "end"
+        return super().stop(state, history)
 
     def _accuracies(self, state: Played, move: Move, places: Tensor) -> Tensor:
         """s_CS(t): accuracy of every w_i(t) on D_CS; only the agent looks at it."""

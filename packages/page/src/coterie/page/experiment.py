@@ -21,7 +21,7 @@ from coterie.page.equilibrium import settled
 from coterie.page.methods import halves, replaced
 from coterie.page.models.make import make_model
 from coterie.page.published import reference
-from coterie.page.readings import resolve
+from coterie.page.readings import idle, resolve
 from coterie.page.settings import Settings
 
 ACCURACIES = ("server_accuracy", "global_accuracy", "personal_accuracy")
@@ -133,13 +133,14 @@ class Experiment:
         if self.settings.method != "page":
             return replaced(self.settings)
         game = self.settings.game
-        if not (game.tune_lr or game.tune_epochs or game.tune_p):
+        if not (self.settings.has_leaders or game.tune_p):
             return ["nobody had anything to choose: this was FedAvg with equal weights"]
         if settled(module.history, game):
             rest = f"no utility moved any more: the game came to rest in round {module.round}"
         else:
             rest = f"the game had not come to rest after {module.round} rounds"
-        return [rest, *self._certified]
+        unread = [f"{name} has no effect in this game" for name in idle(self.settings)]
+        return [rest, *self._certified, *unread]
 
     def reference(self) -> dict[str, float]:
         """The paper's Table 1."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from coterie.core.errors import UserError
+from coterie.page.agent_options import AgentOptions
 from coterie.page.models.names import OF_TASK
 from coterie.page.settings import Settings
 
@@ -43,7 +44,8 @@ def choices(settings: Settings) -> dict[str, Any]:
       after it has seen the clients' models (it is the follower).
     - literal: utilities as in Definition 1, u_i = 1/f_i and u_CS = 1/Σ p_i f_i.
     - released: what the public code means: p is chosen before the clients train, actions are
-      clipped (nearly always to their upper end), utilities are not bounded.
+      clipped (nearly always to their upper end), utilities are not bounded, and all rounds are
+      played, whether the game comes to rest or not.
     """
     match settings.reading:
         case "recommended":
@@ -114,10 +116,64 @@ def _agents(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
             return released, released | {"noise_sigma": 0.0}
 
 
+def idle(settings: Settings) -> list[str]:
+    """Name what was set for a game and has no effect in it.
+
+    Args:
+        settings: of a game, resolved.
+
+    Example:
+        >>> from coterie.page.settings import GameSettings
+        >>> game = GameSettings(follower="ddpg", evenness=0.1)
+        >>> idle(resolve(Settings(game=game)))
+        ['game.evenness']
+    """
+    usual = resolve(Settings(reading=settings.reading, data=settings.data))
+    unread = ["train.weighting"]
+    if not settings.has_leaders:
+        unread += _fields("client_agent", settings.client_agent)
+    answers = settings.game.tune_p and settings.game.follower == "best-response"
+    learns = settings.game.tune_p and settings.game.follower == "ddpg"
+    if not answers:
+        unread += ["game.steps", "game.evenness"]
+    if not learns:
+        unread += _fields("server_agent", settings.server_agent)
+    return [name for name in unread if _at(settings, name) != _at(usual, name)]
+
+
+def _fields(section: str, of: AgentOptions) -> list[str]:
+    return [f"{section}.{setting.name}" for setting in fields(of)]
+
+
+def _at(settings: Settings, name: str) -> Any:
+    section, setting = name.split(".")
+    return getattr(getattr(settings, section), setting)
+
+
 def _check(settings: Settings) -> None:
     """Refuse choices that would have no effect, or contradict each other."""
+    if settings.method == "page":
+        _check_ranges(settings)
+        _check_game(settings)
+    if settings.certify:
+        _check_certificate(settings)
+
+
+def _check_ranges(settings: Settings) -> None:
+    game, train = settings.game, settings.train
+    if game.lr_min > train.lr:
+        raise UserError(f"'game.lr_min' {game.lr_min:g} is above the most, 'train.lr' {train.lr:g}")
+    if game.epochs_min > train.epochs:
+        raise UserError(
+            f"'game.epochs_min' {game.epochs_min} is above 'train.epochs' {train.epochs}, the most"
+        )
+    if game.actions == "clipped" and game.epochs_min > 1:
+        raise UserError("'game.epochs_min' has no effect on clipped actions: leave it at 1")
+
+
+def _check_game(settings: Settings) -> None:
     game = settings.game
-    if settings.method == "page" and game.tune_p and game.follower == "best-response":
+    if game.tune_p and game.follower == "best-response":
         if game.order == "before":
             raise UserError(
                 "'game.order' before does not go with a best response, which needs the clients' "
@@ -128,16 +184,13 @@ def _check(settings: Settings) -> None:
                 "'game.server_utility' mixture is best with all weight on one client: choose "
                 "aggregate, or game.follower ddpg"
             )
-    if settings.method == "page" and settings.train.evaluate_every > 2 * game.patience:
+    stops = settings.reading != "released"
+    if stops and settings.train.evaluate_every > 2 * game.patience:
         raise UserError(
             "the game may come to rest before any round is evaluated: 'train.evaluate_every' "
             f"{settings.train.evaluate_every} is above two windows of 'game.patience' "
             f"{game.patience}"
         )
-    if game.actions == "clipped" and game.epochs_min > 1:
-        raise UserError("'game.epochs_min' has no effect on clipped actions: leave it at 1")
-    if settings.certify:
-        _check_certificate(settings)
 
 
 def _check_certificate(settings: Settings) -> None:
@@ -146,8 +199,9 @@ def _check_certificate(settings: Settings) -> None:
         raise UserError("only a game has an equilibrium: certify goes with --method page")
     if settings.train.participation < 1:
         raise UserError("a certificate needs all clients in every round: train.participation 1")
-    if not (settings.game.tune_lr or settings.game.tune_epochs):
+    if not settings.has_leaders:
         raise UserError(
-            "a certificate needs leaders that choose: certify goes with game.tune_lr or "
-            "game.tune_epochs"
+            "a certificate needs leaders that choose: certify goes with game.tune_lr and a "
+            "game.lr_min below train.lr, or game.tune_epochs and a game.epochs_min below "
+            "train.epochs"
         )

@@ -246,13 +246,18 @@ class Settings:
 
     def __post_init__(self) -> None:
         at_least("rounds", self.rounds, 1)
-        if self.game.lr_min > self.train.lr:
-            raise UserError(
-                f"'game.lr_min' {self.game.lr_min:g} is above the most, 'train.lr' "
-                f"{self.train.lr:g}"
-            )
-        if self.game.epochs_min > self.train.epochs:
-            raise UserError(
-                f"'game.epochs_min' {self.game.epochs_min} is above 'train.epochs' "
-                f"{self.train.epochs}, the most"
-            )
+
+    @property
+    def tunes_lr(self) -> bool:
+        """Whether clients choose their learning rate, from more than one."""
+        return self.game.tune_lr and self.game.lr_min < self.train.lr
+
+    @property
+    def tunes_epochs(self) -> bool:
+        """Whether clients choose their number of epochs, from more than one."""
+        return self.game.tune_epochs and self.game.epochs_min < self.train.epochs
+
+    @property
+    def has_leaders(self) -> bool:
+        """Whether clients have anything to choose."""
+        return self.tunes_lr or self.tunes_epochs

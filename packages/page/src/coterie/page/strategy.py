@@ -47,9 +47,8 @@ class WholeRanges:
     def __init__(self, settings: Settings) -> None:
         train, game = settings.train, settings.game
         self._most = (train.lr, train.epochs)
-        tunes_lr = game.tune_lr and game.lr_min < train.lr
-        self._lr = Logarithmic(game.lr_min, train.lr) if tunes_lr else None
-        self._epochs = Integers(game.epochs_min, train.epochs) if game.tune_epochs else None
+        self._lr = Logarithmic(game.lr_min, train.lr) if settings.tunes_lr else None
+        self._epochs = Integers(game.epochs_min, train.epochs) if settings.tunes_epochs else None
         self.n_action = sum(part is not None for part in (self._lr, self._epochs))
 
     def choose(self, raw: Tensor, warm: Tensor, key: Key) -> Tensor:
@@ -78,8 +77,8 @@ class ClippedRanges:
         train, game = settings.train, settings.game
         self._map = ReleasedTraining(game.lr_min, train.lr, train.epochs)
         self._most = (train.lr, train.epochs)
-        self._tunes_lr, self._tunes_epochs = game.tune_lr, game.tune_epochs
-        self.n_action = 2 if game.tune_lr or game.tune_epochs else 0
+        self._tunes_lr, self._tunes_epochs = settings.tunes_lr, settings.tunes_epochs
+        self.n_action = 2 if settings.has_leaders else 0
 
     def choose(self, raw: Tensor, warm: Tensor, key: Key) -> Tensor:
         """Clip and scale; that is remembered, not the raw action."""

@@ -66,7 +66,7 @@ class FederationGame:
         if self.mine.agents is None:
             raise UserError(
                 "the clients of this run have nothing to choose, so there is no game to certify: "
-                "train with game.tune_lr or game.tune_epochs"
+                "train with game.tune_lr or game.tune_epochs and more than one value to choose"
             )
         self.state: Played = module.server_state
         self._first = lru_cache(maxsize=_KEPT)(self._learned_stage)

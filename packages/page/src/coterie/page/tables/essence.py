@@ -10,7 +10,7 @@ from coterie.page.data.names import TASKS
 from coterie.page.data.task import Task
 from coterie.page.methods import BASELINES
 from coterie.page.readings import resolve
-from coterie.page.settings import GameSettings, Settings
+from coterie.page.settings import Settings
 
 _OF_PAGE = ("game", "client_agent", "server_agent", "certify", "certificate")
 
@@ -29,11 +29,9 @@ def essential(settings: Settings) -> Settings:
         settings = replace(settings, reading="recommended")
     elif not settings.certify:
         unread.add("certificate")
-    elif not (settings.game.tune_lr or settings.game.tune_epochs):  # no leader is left to test
+    elif not settings.has_leaders:  # nobody is left to test
         unread |= {"certify", "certificate"}
     given: dict[str, Any] = {str(name): getattr(Settings(), str(name)) for name in unread}
-    if "game" in given:  # one that any learning rate allows
-        given["game"] = GameSettings(lr_min=settings.train.lr)
     return resolve(replace(settings, **given))
 
 
