@@ -193,8 +193,14 @@ def test_what_cannot_be_met_ends_in_one_line(roles, settings, message):
 
 
 def test_more_clients_than_pictures(cifar):
-    with pytest.raises(UserError):
-        make_task(TaskSettings(name="cifar-100", root=str(cifar), clients=601), KEY)
+    for more, least, remedy in (
+        ({"clients": 601}, 1, "lower data.clients, or raise data.samples"),
+        ({"samples": 3, "clients": 4}, 1, "lower data.clients, or raise data.samples"),
+        ({"clients": 5, "partition": "shards", "shards": 200}, 200, "data.clients or data.shards"),
+    ):
+        said = f"cannot give {least} to each of {more['clients']} clients: .*{remedy}"
+        with pytest.raises(UserError, match=said):
+            make_task(TaskSettings(name="cifar-100", root=str(cifar), **more), KEY)
 
 
 def test_names_are_torch_free_and_complete():

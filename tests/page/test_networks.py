@@ -261,8 +261,12 @@ def test_unknown_networks_and_samples_that_do_not_fit():
     for network in NETWORKS:
         for name, x in SAMPLES.items():
             if name not in fitting.get(network, ("cifar-100", "tiny-imagenet-200")):
-                with pytest.raises(UserError, match=f"'{network}' takes .* '{name}' does not"):
+                with pytest.raises(
+                    UserError, match=f"'{network}' takes .* '{name}' does not"
+                ) as refused:
                     make_model(network, task(name, x))
+                others = str(refused.value).split("another of ")[1].split(", ")
+                assert {*others, network} == set(NETWORKS) > set(others)
     for shape in ((2, 3, 32, 30), (2, 1, 32, 32), (2, 3, 30, 30)):
         with pytest.raises(UserError, match="square pictures"):
             make_model("small-cnn", task("own", torch.zeros(shape, dtype=torch.uint8)))

@@ -79,6 +79,7 @@ def _pictures(
     train, test = (_some(part, settings.samples, key) for part in read(_folder(settings)))
     own = key.fold("partition")
     n_clients = settings.clients or _CLIENTS
+    _check_enough(len(train.y), n_clients, settings)
     if settings.partition == "shards":
         parts = shards(train.y, n_clients, own, per_client=settings.shards)
     else:
@@ -87,6 +88,17 @@ def _pictures(
     clients = cut_clients(_fields(train), parts, key, valid_share=settings.valid)
     held = cut_server(_fields(test), key, valid_share=_SERVER_VALID)
     return Task(settings.name, clients, *held, train.n_classes)
+
+
+def _check_enough(n_samples: int, n_clients: int, settings: TaskSettings) -> None:
+    least, to_lower = 1, "data.clients"
+    if settings.partition == "shards":
+        least, to_lower = settings.shards, "data.clients or data.shards"
+    if n_samples < n_clients * least:
+        raise UserError(
+            f"{n_samples} training pictures cannot give {least} to each of {n_clients} clients: "
+            f"lower {to_lower}, or raise data.samples if it is set"
+        )
 
 
 def _some(part: Labelled, most: int | None, key: Key) -> Labelled:

@@ -91,6 +91,7 @@ def synthetic(
     wanted = asdict(sizes)
     _check(n_clients, law, {"theta": theta, **wanted})
     factor = _log_normal(_client_keys(key, n_clients), 0.0, theta)
+    _refuse_huge(factor * max(wanted.values()), "theta (data.quantity_skew)", theta)
     lengths = {part: _scale(factor, size) for part, size in wanted.items()}
     return _draw("synthetic", key, law, lengths, dtype)
 
@@ -129,7 +130,9 @@ def synthetic_fedprox(
         (60, True)
     """
     _check(n_clients, law, {"log_sd": log_sd, "smallest": smallest})
-    held = _log_normal(_client_keys(key, n_clients), log_mean, log_sd).long() + smallest
+    drawn = _log_normal(_client_keys(key, n_clients), log_mean, log_sd)
+    _refuse_huge(drawn, "log_sd", log_sd)
+    held = drawn.long() + smallest
     train = (held * 9).div(10, rounding_mode="floor")
     test = held - train
     half = (test + 1).div(2, rounding_mode="floor")
@@ -194,13 +197,15 @@ def _labels(world: _World, x: Tensor, rows: Tensor) -> Tensor:
 
 
 def _log_normal(keys: Key, mean: float, sd: float) -> Tensor:
-    sizes = (mean + sd * keys.fold("size").normal(dtype=torch.float64)).exp()
+    return (mean + sd * keys.fold("size").normal(dtype=torch.float64)).exp()
+
+
+def _refuse_huge(sizes: Tensor, setting: str, spread: float) -> None:
     if not bool((sizes < _MOST).all()):
         raise UserError(
-            f"synthetic data: a spread of sizes of {sd} gives a client over {_MOST:.0e} samples;"
-            " lower theta or log_sd"
+            f"synthetic data: {setting} {spread:g} gives a client over {_MOST:,.0f} samples of a "
+            "kind: lower it"
         )
-    return sizes
 
 
 def _scale(factor: Tensor, size: int) -> Tensor:

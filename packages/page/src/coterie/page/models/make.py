@@ -62,5 +62,5 @@ def _check(name: str, task: Task) -> None:
     if not fits:
         raise UserError(
             f"network '{name}' takes {takes}, which task '{task.name}' does not have: choose "
-            f"another of {', '.join(NETWORKS)}"
+            f"another of {', '.join(other for other in NETWORKS if other != name)}"
         )
