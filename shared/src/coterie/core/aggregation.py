@@ -53,6 +53,4 @@ def _sum(value: Any, weight: Tensor | None) -> Any:
         return (value if weight is None else value.scaled(weight)).sum()
     if weight is None:
         return tree.map_tensors(lambda leaf: leaf.sum(0), value)
-    return tree.map_tensors(
-        lambda leaf: (leaf * weight.reshape(-1, *[1] * (leaf.dim() - 1))).sum(0), value
-    )
+    return tree.map_tensors(lambda leaf: (leaf * tree.columns(weight, leaf)).sum(0), value)

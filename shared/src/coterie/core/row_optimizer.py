@@ -97,7 +97,7 @@ class RowOptimizer(ABC):
             if self.weight_decay:
                 grad = torch.add(grad, value, alpha=self.weight_decay)
             kept = {moment: state.moments[moment][name] for moment in self.moments}
-            direction, kept = self._direction(grad, kept, _columns(steps, value))
+            direction, kept = self._direction(grad, kept, tree.columns(steps, value))
             new[name] = torch.addcmul(value, _rate(lr, value), direction, value=-1)
             for moment in self.moments:
                 moments[moment][name] = kept[moment]
@@ -200,7 +200,7 @@ def clipped(grads: Params, clip: float | Tensor) -> Params:
     ]
     norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     factor = (clip / (norm + 1e-6)).clamp(max=1.0)
-    return {name: grad * _columns(factor, grad).to(grad.dtype) for name, grad in grads.items()}
+    return {name: grad * tree.columns(factor, grad).to(grad.dtype) for name, grad in grads.items()}
 
 
 def _part(value: float | Tensor, rows: Tensor) -> float | Tensor:
@@ -209,9 +209,4 @@ def _part(value: float | Tensor, rows: Tensor) -> float | Tensor:
 
 def _rate(lr: float | Tensor, like: Tensor) -> Tensor:
     rate = torch.as_tensor(lr, dtype=like.dtype)
-    return _columns(rate, like) if rate.dim() else rate
-
-
-def _columns(rows: Tensor, like: Tensor) -> Tensor:
-    """``(C,)`` as ``(C, 1, ...)``, to broadcast against ``like``."""
-    return rows.reshape(-1, *[1] * (like.dim() - 1))
+    return tree.columns(rate, like) if rate.dim() else rate

@@ -108,6 +108,36 @@ def concatenate(first: T, second: T) -> T:
     return dataclasses.replace(first, **new)  # type: ignore[type-var]
 
 
+def columns(rows: Tensor, like: Tensor) -> Tensor:
+    """Shape a value a client, ``(C,)``, as ``(C, 1, ...)``: it broadcasts against ``like``.
+
+    Args:
+        rows: ``(C,)``.
+        like: ``(C, ...)`` or ``(1, ...)``; only its number of axes matters.
+
+    Example:
+        >>> columns(torch.ones(2), torch.ones(2, 3, 4)).shape
+        torch.Size([2, 1, 1])
+    """
+    return rows.reshape(-1, *[1] * (like.dim() - 1))
+
+
+def where_rows(rows: Tensor, these: T, others: T) -> T:
+    """Choose the clients of a stacked tree from one of two.
+
+    Args:
+        rows: ``(C,)`` bool, clients taken from ``these``; the rest are taken from ``others``.
+        these: gives the structure and the order of the fields.
+        others: stacked as ``these``.
+
+    Example:
+        >>> rows = torch.tensor([True, False])
+        >>> where_rows(rows, {"a": torch.ones(2, 1)}, {"a": torch.zeros(2, 1)})["a"].tolist()
+        [[1.0], [0.0]]
+    """
+    return map_tensors(lambda a, b: torch.where(columns(rows, a), a, b), these, others)
+
+
 def to_plain(tree: Any) -> Any:
     """Turn dataclasses into dicts, for a checkpoint that holds tensors and plain values only."""
     if isinstance(tree, list):

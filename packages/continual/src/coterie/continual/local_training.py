@@ -21,6 +21,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from coterie.continual.backbones import Backbone, Params
 from coterie.continual.batches import Batches, Samples
+from coterie.core import tree
 from coterie.core.rows import FactoredRows
 
 
@@ -231,7 +232,7 @@ class LocalTraining:
         if self.pull is None:
             return
         for name, value in before.items():
-            rate = self.pull.rates[name][users].reshape(-1, *[1] * (value.dim() - 1))
+            rate = tree.columns(self.pull.rates[name][users], value)
             new[name] = new[name] + rate * (self.pull.towards[name][users] - value)
 
     def _pull_items(self, number: int, active: int) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from coterie.core import tree
 from coterie.core.baselines.fedavg_client import FedAvgClient
 from coterie.core.baselines.local_sgd import same_for_all, towards
 from coterie.core.baselines.model_client import GlobalModel, ModelUpdate, OwnModel
 from coterie.core.baselines.proximal_settings import DittoSettings
 from coterie.core.client import step
 from coterie.core.data.split_samples import SplitSamples
-from coterie.core.local import Params
 from coterie.core.seeding import Key
 
 
@@ -44,7 +43,7 @@ class DittoClient(FedAvgClient):
         up, _ = super().update(down, mine, data, key)
         near = same_for_all(down.weights, len(data))
         has_own = (mine.rounds > 0) & (data.lengths > 0)
-        start = _where(has_own, mine.personal, near)
+        start = tree.where_rows(has_own, mine.personal, near)
         batches = self.local.batches(data.train, key.fold("personal"), self._personal_epochs)
         lr = self.settings.personal_lr
         fitted = self.local.train(start, batches, lr=lr, pull=self._near, context=near)
@@ -58,14 +57,6 @@ class DittoClient(FedAvgClient):
     @property
     def _personal_epochs(self) -> int:
         return self.settings.personal_epochs or self.settings.epochs
-
-
-def _where(rows: Tensor, these: Params, others: Params) -> Params:
-    """Parameters of the rows, ``(C,)`` bool, from ``these``, the rest from ``others``."""
-    return {
-        name: torch.where(rows.reshape(-1, *[1] * (value.dim() - 1)), value, others[name])
-        for name, value in these.items()
-    }
 
 
 __all__ = ["DittoClient"]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coterie.core import tree
 from coterie.core.baselines.adaptive_aggregation import AdaptiveAggregation
 from coterie.core.baselines.local_sgd import changes, same_for_all
 from coterie.core.baselines.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
@@ -80,14 +81,10 @@ class FedALAClient(ModelClient[FedALAModel]):
             mine.aggregation, ends, data.train, turn=mine.rounds, key=key.fold("aggregation")
         )
         mixed = self.aggregation.start(weights, ends)
-        start = {name: _where(mine.rounds > 0, mixed[name], value) for name, value in new.items()}
+        start = tree.where_rows(mine.rounds == 0, new, mixed)
         fitted = self.local.train(start, self.local.batches(data.train, key))
         update = FedALAUpdate(changes(fitted.params, down.weights), data.lengths, fitted.loss)
         return update, FedALAModel(dict(fitted.params), mine.rounds + 1, weights)
-
-
-def _where(rows: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(rows.reshape(-1, *[1] * (yes.dim() - 1)), yes, no)
 
 
 __all__ = ["FedALAClient", "FedALAModel", "FedALASettings", "FedALAUpdate", "GlobalModel"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from coterie.core import tree
 from coterie.core.baselines.local_sgd import changes
 from coterie.core.baselines.model_client import ModelClient, ModelUpdate, OwnModel
 from coterie.core.client import step
@@ -50,7 +51,7 @@ class FedAMPClient(ModelClient[OwnModel]):
 def _near(params: Params, context: Any) -> Params:
     strength, cloud = context["pull"], context["cloud"]
     return {
-        name: strength.to(value.dtype).reshape(-1, *[1] * (value.dim() - 1)) * (value - cloud[name])
+        name: tree.columns(strength.to(value.dtype), value) * (value - cloud[name])
         for name, value in params.items()
     }
 

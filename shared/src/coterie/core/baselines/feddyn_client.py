@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core import tree
 from coterie.core.baselines.drift_settings import FedDynSettings
 from coterie.core.baselines.local_sgd import changes, same_for_all
 from coterie.core.baselines.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
@@ -83,13 +84,12 @@ class FedDynClient(TellsSize, ModelClient[OwnGradient]):
 
     def _alpha(self, lengths: Tensor, down: DynamicModel) -> Params:
         """α_i, for each parameter in a shape ``(C, 1, ...)`` that broadcasts."""
-        n_clients = len(lengths)
-        weight = torch.ones(n_clients, dtype=torch.float64)
+        weight = torch.ones(len(lengths), dtype=torch.float64)
         if self.settings.weighting == "samples":
             weight = lengths.clamp(min=1).double() / down.mean_samples
         alpha = self.settings.alpha / weight
         return {
-            name: alpha.to(value.dtype).reshape(n_clients, *[1] * value.dim())
+            name: tree.columns(alpha.to(value.dtype), value[None])
             for name, value in down.weights.items()
         }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coterie.core import tree
 from coterie.core.baselines.local_sgd import changes, same_for_all
 from coterie.core.baselines.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.baselines.proximal_settings import PFedMeSettings
@@ -69,15 +70,8 @@ class RowMoreau(RowOptimizer):
         due = after.steps % self.inner_steps == 0
         if not due.any():
             return theta, after
-        moved = {
-            name: torch.where(
-                due.reshape(-1, *[1] * (w.dim() - 1)),
-                w - self.eta * self.lam * (w - theta[name]),
-                w,
-            )
-            for name, w in local.items()
-        }
-        return theta, RowState(after.steps, {"w": moved})
+        moved = {name: w - self.eta * self.lam * (w - theta[name]) for name, w in local.items()}
+        return theta, RowState(after.steps, {"w": tree.where_rows(due, moved, local)})
 
 
 class PFedMeClient(ModelClient[OwnModel]):

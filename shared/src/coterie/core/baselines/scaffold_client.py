@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core import tree
 from coterie.core.baselines.local_sgd import changes, same_for_all
 from coterie.core.baselines.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.baselines.sizes_client import TellsSize
@@ -100,7 +101,7 @@ def _moved(change: Params, control: Params, way: Tensor) -> Params:
     """
     moved = {}
     for name, value in change.items():
-        length = way.to(value.dtype).reshape(-1, *[1] * (value.dim() - 1))
+        length = tree.columns(way.to(value.dtype), value)
         moved[name] = torch.where(length > 0, -value / length - control[name], 0.0)
     return moved
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from coterie.core import tree
 from coterie.core.dense_rows import DenseRows
 from coterie.core.errors import UserError
 from coterie.core.privacy import draws
@@ -176,7 +177,7 @@ def _power(value: Rows | Tensor, order: int) -> Tensor:
 
 def _scaled(value: Any, factor: Tensor) -> Any:
     if isinstance(value, Tensor):
-        return value * factor.reshape(-1, *[1] * (value.dim() - 1))
+        return value * tree.columns(factor, value)
     return value.scaled(factor)
 
 

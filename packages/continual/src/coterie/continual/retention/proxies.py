@@ -137,7 +137,7 @@ class Proxies(Retention):
         memory = self.empty(mine.best)
         for name, momentum in (("slow", self.settings.slow), ("fast", self.settings.fast)):
             moved = moving_average(mine.memory[name]["params"], mine.best, momentum)
-            kept = tree.map_tensors(lambda m, w: _where(first, w, m), moved, mine.best)
+            kept = tree.where_rows(first, mine.best, moved)
             memory[name]["params"] = kept
         return memory
 
@@ -198,7 +198,3 @@ def _without_duplicates(items: Tensor, taught: Tensor, found: Tensor) -> Tensor:
     larger = taught[:, None, :] > taught[:, :, None]
     tie = (taught[:, None, :] == taught[:, :, None]) & (place[None, :] < place[:, None])
     return found & ~(same & (larger | tie)).any(2)
-
-
-def _where(first: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(first.reshape(-1, *[1] * (new.dim() - 1)), new, old)
