@@ -9,8 +9,15 @@ from coterie.core.cli.main import main
 from coterie.core.rounds import FederatedModule
 from coterie.page.agent_options import AgentOptions
 from coterie.page.experiment import ACCURACIES, Experiment
+from coterie.page.published import departures
 from coterie.page.readings import idle, resolve
-from coterie.page.settings import GameSettings, Settings, TaskSettings, TrainSettings
+from coterie.page.settings import (
+    GameSettings,
+    ModelSettings,
+    Settings,
+    TaskSettings,
+    TrainSettings,
+)
 
 SMALL = ["--data.clients", "4", "--train.epochs", "2", "--train.batch_size", "30"]
 
@@ -58,6 +65,31 @@ def test_the_folder_says_what_was_run(run):
     mean = sum(row["personal_accuracy"] for row in rows) / 4
     assert mean == pytest.approx(found["last/personal_accuracy"])
     assert (run / "curves.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"data": TaskSettings(name="synthetic", clients=5)}, ["5 clients (100)"]),
+        ({"data": TaskSettings(feature_skew=2.0)}, ["data.feature_skew 2.0 (1.0)"]),
+        (
+            {
+                "data": TaskSettings(name="cifar-100", samples=9, partition="shards"),
+                "model": ModelSettings("small-cnn"),
+            },
+            [
+                "network small-cnn (resnet18)",
+                "at most 9 samples (all)",
+                "data.partition shards (dirichlet)",
+            ],
+        ),
+    ],
+)
+def test_the_papers_number_stands_beside_the_papers_setup_only(changes, says):
+    assert departures(Settings(**changes)) == says
+    assert Experiment(Settings(**changes)).reference() == {}
+    usual = Experiment(Settings(model=ModelSettings("softmax"), data=TaskSettings(clients=100)))
+    assert usual.reference()["test/server_accuracy"] == 0.9267
 
 
 def test_evaluate_measures_the_last_model_again(run, capsys):

@@ -63,6 +63,8 @@ def test_table_1_has_every_method_and_is_read_from_the_cache(out, few_methods, m
     assert metric(report, "page", "test/personal_accuracy")["paper"] == 0.9624
     assert all(row["seeds"] == 2 for row in report.rows)
     assert any("best or second best" in note for note in report.notes)
+    assert report.notes[0].startswith("3 clients train softmax, at most 2 rounds of 2 local epochs")
+    assert "Not as in the paper (in brackets): 3 clients (100)" in report.notes[0]
     assert any(note.startswith("local accuracy, PAGE minus") for note in report.notes)
     cache = out / "page" / "tables" / "cache"
     files = sorted(path.name.rsplit("-", 1)[0] for path in cache.iterdir())

@@ -20,7 +20,7 @@ from coterie.page.data.task import Task
 from coterie.page.equilibrium import settled
 from coterie.page.methods import halves, replaced
 from coterie.page.models.make import make_model
-from coterie.page.published import reference
+from coterie.page.published import departures, reference
 from coterie.page.readings import idle, resolve
 from coterie.page.settings import Settings
 
@@ -143,5 +143,7 @@ class Experiment:
         return [rest, *self._certified, *unread]
 
     def reference(self) -> dict[str, float]:
-        """The paper's Table 1."""
+        """The paper's Table 1, where clients and network are the paper's."""
+        if departures(self.settings):
+            return {}
         return reference(self.settings.data.name, self.settings.method)

@@ -1,7 +1,12 @@
-"""The paper's own numbers, as shares of 1."""
+"""The paper's own numbers, as shares of 1, and what they were measured on. Torch-free."""
 
 from __future__ import annotations
 
+from coterie.page.models.names import OF_TASK
+from coterie.page.settings import Settings, TaskSettings
+
+CLIENTS = 100
+"""Of every task (section 5.1)."""
 METHODS = (
     "fedavg",
     "fedprox",
@@ -190,3 +195,26 @@ def convergence_round(task: str, method: str) -> int | None:
     """
     rounds = dict(zip(METHODS, TABLE2.get(task, ()), strict=False))
     return rounds.get(method)
+
+
+def departures(settings: Settings) -> list[str]:
+    """Say in what a run's clients and network are not the paper's; its numbers then only stand by.
+
+    Example:
+        >>> departures(Settings()), departures(Settings(data=TaskSettings(clients=5)))
+        ([], ['5 clients (100)'])
+    """
+    data, usual = settings.data, TaskSettings()
+    network = OF_TASK.get(data.name)
+    found = []
+    if settings.model.name not in (None, network):
+        found.append(f"network {settings.model.name} ({network})")
+    if data.clients not in (None, CLIENTS):
+        found.append(f"{data.clients} clients ({CLIENTS})")
+    if data.samples is not None:
+        found.append(f"at most {data.samples} samples (all)")
+    for name in ("partition", "label_skew", "quantity_skew", "feature_skew"):
+        own, theirs = getattr(data, name), getattr(usual, name)
+        if own != theirs:
+            found.append(f"data.{name} {own} ({theirs})")
+    return found

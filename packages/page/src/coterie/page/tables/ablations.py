@@ -43,7 +43,7 @@ def ablation_figure(study: Study) -> Report:
         steps = [run.total("cost/local_steps") / run.rounds / MILLION for run in part]
         line["steps a round (million)"] = plain(steps, 4)
         view.append(line)
-    notes = [*_NOTES, *_comparisons(results), *claim_notes(results)]
+    notes = [*study.setup, *_NOTES, *_comparisons(results), *claim_notes(results)]
     title = f"Figure 3, {study.data}: which factors are chosen"
     return figure_report(study, "figure3", title, (rows, view), notes, four_panels(results))
 

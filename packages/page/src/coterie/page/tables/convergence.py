@@ -154,6 +154,7 @@ def _known(values: Sequence[float]) -> list[float]:
 def _notes(study: Study, widths: Sequence[int]) -> list[str]:
     width = " or ".join(map(str, sorted(set(widths))))
     rest = [
+        *study.setup,
         "round and steps: the first evaluated round in which a method's validation accuracy, mean "
         f"over the last {width} evaluations, is FedAvg's at its end (the same mean, the same seed) "
         "or more, and the local steps of all clients until then; mean ± standard deviation over "

@@ -44,7 +44,7 @@ def main_table(study: Study) -> Report:
         rows += accuracy_rows(study, method, part, printed(study, method))
         view.append(_line(study, method, part))
     federated = {method: part for method, part in results.items() if method not in BOUNDS}
-    notes = [*_NOTES, *verdict_notes(federated), *comparison_notes(federated)]
+    notes = [*study.setup, *_NOTES, *verdict_notes(federated), *comparison_notes(federated)]
     notes += rest_notes(results[OWN]) + certificate_notes(results[OWN])
     missing = [name_of(m) for m in ("fedrecon",) if m not in study.federated]
     if missing and study.network == "softmax":

@@ -56,7 +56,7 @@ def property_table(study: Study) -> Report:
         line["best round"] = plain([float(run.best_round) for run in part])
         view.append(line)
     ratios = {name: results["ratio", name] for name in RATIOS}
-    notes = [*_NOTES, *notes, *bias_notes(ratios)]
+    notes = [*study.setup, *_NOTES, *notes, *bias_notes(ratios)]
     title = f"Table 4, {study.data}: numbers of clients, and biased players"
     panels = _panels({name: results["clients", name] for name in map(str, counts)}, ratios)
     return figure_report(study, "table4", title, (rows, view), notes, panels)

@@ -43,6 +43,7 @@ def reward_figure(study: Study) -> Report:
             panels.append(Curves("round", label, found, legend=len(found) > 1))
     rows = accuracy_rows(study, OWN, results)
     notes = [
+        *study.setup,
         "Means over seeds, bands of one standard deviation; a run that has come to rest stays "
         "where it was. Rewards are the players' utilities (the share of each in the objective, "
         "where they are biased, is not applied).",

@@ -81,7 +81,10 @@ def skew_table(study: Study) -> Report:
     found = study.run_all("Table 3", variants)
     rows: list[dict[str, Any]] = []
     lines: dict[str, dict[str, Any]] = {m: {"method": name_of(m)} for m in methods}
-    notes = ["Test accuracy in % of the round that is best on validation data, the paper's beside."]
+    notes = [
+        *study.setup,
+        "Test accuracy in % of the round that is best on validation data, the paper's beside.",
+    ]
     notes += [_ABOUT[skew.name] for skew in skews]
     notes.append("Significant: paired t-test over the seeds, p below .05 after Holm's adjustment.")
     for skew in skews:

@@ -12,6 +12,7 @@ from coterie.core.tables.jobs import Job
 from coterie.page.experiment import Experiment
 from coterie.page.models.names import OF_TASK
 from coterie.page.paper import PAPER
+from coterie.page.published import departures
 from coterie.page.settings import DEMONSTRATION, Method, Settings
 from coterie.page.tables.essence import digest, essential
 from coterie.page.tables.references import MAJORITY, majority_run
@@ -68,6 +69,18 @@ class Study(study.Study[Settings, RunResult]):
     def n_clients(self) -> int:
         """N."""
         return len(self._task.clients)
+
+    @property
+    def setup(self) -> list[str]:
+        """Say what is trained, and in what that is not the paper's."""
+        train, rounds = self.settings.train, self.settings.rounds
+        text = f"{self.n_clients} clients train {self.network}, at most {rounds} rounds of "
+        text += f"{train.epochs} local epochs with batches of {train.batch_size}"
+        others = departures(self.settings)
+        if others:
+            text += f". Not as in the paper (in brackets): {', '.join(others)}; so its numbers "
+            text += "stand beside ours for the order of the rows alone"
+        return [f"{text}."]
 
     def file(self, which: str) -> str:
         """Name of the file of "table1" or "figure2", with the choices that it depends on."""
