@@ -15,6 +15,7 @@ from coterie.core.local import Batch, Params, masked, of_clients, pure
 from coterie.core.seeding import Key
 
 _BATCH = 1000  # samples of a model that is measured alone
+_NUMBERS = 1 << 22  # in the samples of models measured together; layers make many times as many
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Evaluator:
         )
 
     def of_models(self, params: Params, samples: Batch) -> Quality:
-        """Measure C models on the same samples.
+        """Measure C models on the same samples, as many at a time as there is memory for.
 
         Args:
             params: each ``(C, ...)``.
@@ -108,7 +109,9 @@ class Evaluator:
         def shared(number: int, rows: Tensor) -> Batch:
             return {name: values.expand(len(rows), *values.shape) for name, values in part.items()}
 
-        return of_clients(measure, params, shared, torch.arange(n_models))
+        together = max(1, _NUMBERS // sum(values.numel() for values in part.values()))
+        rows = torch.arange(n_models).split(together)
+        return torch.cat([of_clients(measure, params, shared, some) for some in rows])
 
 
 __all__ = ["Evaluator", "Quality"]

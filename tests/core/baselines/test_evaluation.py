@@ -1,0 +1,55 @@
+"""Measuring models on samples: equal to a plain loop, few models at a time where they are large."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.core.baselines.labelled_clients import CLASSES, KEY, WIDTH, Net
+
+from coterie.core.baselines import evaluation
+from coterie.core.baselines.evaluation import Evaluator
+
+N, MODELS = 50, 7
+
+
+@pytest.fixture
+def samples():
+    x = KEY.fold("x").normal(N, WIDTH, dtype=torch.float64)
+    return {"x": x, "y": KEY.fold("y").integers(CLASSES, torch.arange(N))}
+
+
+def models():
+    found = []
+    for number in range(MODELS):
+        with KEY.fold("model", number).torch_rng():
+            found.append(Net())
+    return found
+
+
+@pytest.mark.parametrize("numbers", [1, 3 * N * (WIDTH + 1), 1 << 22])
+@pytest.mark.parametrize("batch", [N, 13])
+def test_models_on_the_same_samples_equal_a_loop(samples, monkeypatch, numbers, batch):
+    monkeypatch.setattr(evaluation, "_NUMBERS", numbers)
+    monkeypatch.setattr(evaluation, "_BATCH", batch)
+    together = []
+    plain = evaluation.of_clients
+
+    def counting(measure, params, batches, rows):
+        together.append(len(rows))
+        return plain(measure, params, batches, rows)
+
+    monkeypatch.setattr(evaluation, "of_clients", counting)
+    nets = models()
+    params = {
+        name: torch.stack([dict(net.named_parameters())[name] for net in nets])
+        for name, _ in nets[0].named_parameters()
+    }
+    found = Evaluator(Net()).of_models(params, samples)
+    largest = max(1, numbers // (batch * (WIDTH + 1)))  # the last batch may be smaller
+    assert together[0] == min(MODELS, largest)
+    with torch.no_grad():
+        scores = [net(samples["x"]) for net in nets]
+    for row, score in enumerate(scores):
+        expected = float(F.cross_entropy(score, samples["y"]))
+        assert float(found.loss[row]) == pytest.approx(expected, rel=1e-12)
+        right = sum(int(s.argmax() == y) for s, y in zip(score, samples["y"], strict=True))
+        assert float(found.accuracy[row]) == pytest.approx(right / N, rel=1e-12)
