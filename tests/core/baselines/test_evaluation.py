@@ -39,10 +39,8 @@ def test_models_on_the_same_samples_equal_a_loop(samples, monkeypatch, numbers, 
 
     monkeypatch.setattr(evaluation, "of_clients", counting)
     nets = models()
-    params = {
-        name: torch.stack([dict(net.named_parameters())[name] for net in nets])
-        for name, _ in nets[0].named_parameters()
-    }
+    named = [dict(net.named_parameters()) for net in nets]
+    params = {name: torch.stack([one[name].detach() for one in named]) for name in named[0]}
     found = Evaluator(Net()).of_models(params, samples)
     largest = max(1, numbers // (batch * (WIDTH + 1)))  # the last batch may be smaller
     assert together[0] == min(MODELS, largest)
