@@ -1,5 +1,7 @@
 """Clients of Dap-FL: who fails, who has nothing, what leaves them, what their agents learn."""
 
+import dataclasses
+
 import pytest
 import torch
 from tests.core.baselines.labelled_clients import (
@@ -13,7 +15,7 @@ from tests.core.baselines.labelled_clients import (
     run,
     split,
 )
-from tests.core.baselines.test_dap_fl import enrolment, halves
+from tests.core.baselines.test_dap_fl import AGENT, halves
 
 from coterie.core import tree
 from coterie.core.agents.settings import DDPGSettings
@@ -29,14 +31,37 @@ from coterie.core.state import PrivateStore
 
 
 @each_chunk
-def test_a_client_that_fails_keeps_its_agent(chunk):
-    data, (server, client) = split(), halves(Net)
-    broken = 3
-    refused, _ = refused_alone(server, client, data, broken, 3, chunk)
-    kept = refused.private([broken])
-    fresh = client.enrol(data.take(torch.tensor([broken])), enrolment(broken))
-    for (path, found), (_, expected) in zip(tree.tensors(kept), tree.tensors(fresh), strict=True):
-        assert torch.equal(found, expected), path
+def test_an_agent_whose_training_diverges_learns_of_it_and_nobody_else_does(chunk):
+    data, (server, client), broken = split(), halves(Net), 3
+    found, without = refused_alone(server, client, data, broken, 3, chunk)
+    for journal, alone in zip(found.journals, without.journals, strict=True):
+        assert journal.refused == [("update", broken, "its training diverged")]
+        assert journal.scalars == pytest.approx(alone.scalars, rel=1e-12)
+    kept = found.private([broken])
+    assert kept.rounds.tolist() == [3]
+    assert kept.agents.replay.count.tolist() == [2]  # the third round is completed in the fourth
+    received = run(server, client, data, 2, chunk).state.weights
+    for name, value in kept.personal.items():
+        assert torch.equal(value[0], received[name]), name
+
+
+def test_divergence_has_the_lowest_reward_and_changes_the_agent():
+    data, broken = split(), 3
+    data.train.samples["x"][data.train.offsets[broken] : data.train.offsets[broken + 1]] *= 1e200
+    eager = dataclasses.replace(AGENT, warm_up=1, batch_size=1)
+    server, client = halves(lr=1e120, lr_min=1e110, agent=eager)
+    first, third = (run(server, client, data, rounds) for rounds in (1, 3))
+    last = first.private([broken]).last
+    accuracy, loss = last.state[0].tolist()
+    assert float(last.utility) == pytest.approx(-1 - (accuracy - loss), abs=1e-12)
+    assert float(last.utility) < -0.2
+    then = third.private([broken])
+    n = last.state.shape[1] + last.action.shape[1]
+    assert float(then.agents.replay.rows[0, 0, n]) == float(last.utility)
+    networks = (dict(tree.tensors(one.private([broken]).agents.networks)) for one in (first, third))
+    before, after = networks
+    assert any(not torch.equal(before[path], after[path]) for path in before)
+    assert not torch.equal(then.last.action, last.action)
 
 
 def test_a_client_with_broken_validation_samples_is_refused_by_name():

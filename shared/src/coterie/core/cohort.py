@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -125,7 +125,12 @@ class Cohort:
         return newcomers
 
     def ask(
-        self, step: str, down: Down | PerClient | None, *, reduce: Fold | None = None
+        self,
+        step: str,
+        down: Down | PerClient | None,
+        *,
+        reduce: Fold | None = None,
+        diverged: Callable[[Any], Tensor] | None = None,
     ) -> Replies:
         """Ask every client for a step; a transaction per client.
 
@@ -137,6 +142,8 @@ class Cohort:
             step: name of a `Client` step.
             down: the message that all clients receive, or `PerClient` messages.
             reduce: folds uploads into a sum at once, so that memory is bounded by the chunk.
+            diverged: says of uploads whose training diverged, ``(C,)`` bool: these clients keep
+                their new private state, to learn of it, but their uploads are left out.
         """
         call = getattr(self.client, step)
         # Counted for each step, so that asking for one changes no draw of another.
@@ -160,12 +167,17 @@ class Cohort:
                     continue  # a list has no rows of nobody
             if new is not None:
                 self.store.commit(ids, new)
-            accepted.append(index)
             if up is None:
+                accepted.append(index)
                 continue
             for layer in self.middleware:
                 up = layer(up, key)
             self.ledger.up(step, up, ids.numel())
+            if diverged is not None and bool((lost := diverged(up)).any()):
+                failed |= dict.fromkeys(ids[lost].tolist(), "its training diverged")
+                rest = (~lost).nonzero().flatten()
+                up, index = tree.take(up, rest), index[rest]
+            accepted.append(index)
             if reduce is not None:
                 total = reduce.add(total, up)
             else:

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.agents.ddpg import DDPG
+from coterie.core.baselines.divergence import has_diverged, restored
 from coterie.core.baselines.evaluation import Quality
 from coterie.core.baselines.local_sgd import changes, same_for_all
 from coterie.core.baselines.model_client import ModelClient
 from coterie.core.baselines.settings import FedAvgSettings
 from coterie.core.client import step
 from coterie.core.data.split_samples import SplitSamples
-from coterie.core.local import Fitted, Params
+from coterie.core.local import Params
 from coterie.core.seeding import Key
 from coterie.page.messages import Experience, Move, Player, Stage
 from coterie.page.settings import Settings
@@ -193,27 +194,3 @@ class PageClient(ModelClient[Player]):
             diverged,
         )
         return move, kept
-
-
-def has_diverged(fitted: Fitted, quality: Quality) -> Tensor:
-    """Whose training did not come to numbers, ``(C,)`` bool.
-
-    A finite model whose loss is NaN does not count as such and is refused: nearly always it was
-    measured on samples that are no numbers.
-    """
-    found = ~fitted.loss.isfinite() | quality.loss.isinf()
-    for value in fitted.params.values():
-        found |= ~value.flatten(1).isfinite().all(1)
-    return found
-
-
-def restored(diverged: Tensor, fitted: Fitted, start: Params) -> Fitted:
-    """Put what training began with in the place of the models that ``diverged``, ``(C,)`` bool."""
-    if not bool(diverged.any()):
-        return fitted
-    rows = diverged.nonzero().flatten()
-    params = {
-        name: value.index_copy(0, rows, start[name].index_select(0, rows))
-        for name, value in fitted.params.items()
-    }
-    return replace(fitted, params=params, loss=fitted.loss.masked_fill(diverged, 0.0))

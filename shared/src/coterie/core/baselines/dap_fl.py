@@ -6,6 +6,7 @@ from typing import Any
 
 from coterie.core.baselines.dap_fl_client import DapFLClient
 from coterie.core.baselines.dap_fl_settings import DapFLSettings
+from coterie.core.baselines.divergence import told_divergence
 from coterie.core.baselines.fedavg import FedAvgServer
 from coterie.core.baselines.model_server import ServerModel
 from coterie.core.journal import Journal
@@ -16,6 +17,8 @@ class DapFLServer(FedAvgServer[ServerModel]):
 
     The paper's encrypted aggregation computes the same mean and is not built here.
     """
+
+    diverged = staticmethod(told_divergence)
 
     def note(self, journal: Journal, total: dict[str, Any]) -> None:
         """Show the mean loss, and the mean of what the clients chose."""

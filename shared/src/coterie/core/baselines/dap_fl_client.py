@@ -13,6 +13,8 @@ from coterie.core.agents.action_maps import Integers, Logarithmic
 from coterie.core.agents.ddpg import DDPG, Agents
 from coterie.core.agents.experience import Experience
 from coterie.core.baselines.dap_fl_settings import DapFLSettings
+from coterie.core.baselines.divergence import has_diverged, restored
+from coterie.core.baselines.evaluation import Quality
 from coterie.core.baselines.local_sgd import changes, same_for_all
 from coterie.core.baselines.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.client import step
@@ -22,6 +24,7 @@ from coterie.core.messages import Reveals, leaves
 from coterie.core.seeding import Key
 
 _AGENT = {"agents", "last"}  # the private fields that an agent's choice depends on
+_LOWEST = -1.0  # score of a model without accuracy and of infinite loss
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class TunedUpdate(ModelUpdate):
     lr: Tensor = leaves("learning rate", reveals=Reveals.MEASUREMENT, depends_on=_AGENT)  # (C,)
     epochs: Tensor = leaves(  # (C,) int64
         "local epochs", reveals=Reveals.MEASUREMENT, depends_on=_AGENT
+    )
+    diverged: Tensor = leaves(  # (C,) bool
+        "whether the training diverged; such a model does not count",
+        reveals=Reveals.MEASUREMENT,
+        depends_on=_AGENT,
     )
 
 
@@ -98,7 +106,11 @@ class DapFLClient(ModelClient[Tuner]):
     def update(
         self, down: GlobalModel, mine: Tuner, data: SplitSamples, key: Key
     ) -> tuple[TunedUpdate, Tuner]:
-        """Let the agent learn of the last round and choose, then run SGD from w as it says."""
+        """Let the agent learn of the last round and choose, then run SGD from w as it says.
+
+        Training that diverges is rewarded as a model without accuracy and of infinite loss would
+        be; the client's model is w then, and what it sends does not count.
+        """
         state = self.state({n: w[None] for n, w in down.weights.items()}, data)
         last = mine.last
         agents = self.ddpg.remember(
@@ -110,10 +122,14 @@ class DapFLClient(ModelClient[Tuner]):
         lr, epochs = self.read(action)
         start = same_for_all(down.weights, len(data))
         fitted = self.local.train(start, self.local.batches(data.train, key, epochs), lr=lr)
-        won = _score(self.state(fitted.params, data)) - _score(state)
+        quality = self.measure(fitted.params, data)
+        diverged = has_diverged(fitted, quality)
+        fitted = restored(diverged, fitted, start)
+        score = _score(self._bounded(quality)).masked_fill(diverged, _LOWEST)
+        won = score - _score(state)
         last = Experience(state, action, won, data.lengths > 0)
         up = TunedUpdate(
-            changes(fitted.params, down.weights), data.lengths, fitted.loss, lr, epochs
+            changes(fitted.params, down.weights), data.lengths, fitted.loss, lr, epochs, diverged
         )
         return up, Tuner(self.kept(fitted.params), mine.rounds + 1, agents, last)
 
@@ -124,14 +140,25 @@ class DapFLClient(ModelClient[Tuner]):
             params: each ``(C, ...)``, or ``(1, ...)`` where all clients have the same.
             data: of C clients.
         """
+        return self._bounded(self.measure(params, data))
+
+    def measure(self, params: Params, data: SplitSamples) -> Quality:
+        """Measure models on the samples chosen; the loss of a client without samples is 0.
+
+        Args:
+            params: as `state` has them.
+            data: of C clients.
+        """
         if self.settings.measure_on == "valid":
             found = self.evaluator.held_out(params, data)
         else:
             found = self.evaluator.of_clients(params, data.train)
         nothing = (data.lengths == 0) & (data.valid.lengths == 0)
+        return Quality(found.loss.masked_fill(nothing, 0.0), found.accuracy)
+
+    def _bounded(self, found: Quality) -> Tensor:
         accuracy = found.accuracy.nan_to_num(0.0)
-        loss = (1 - (-found.loss).exp()).masked_fill(nothing, 0.0)
-        return torch.stack([accuracy, loss], dim=1).to(self._dtype)
+        return torch.stack([accuracy, 1 - (-found.loss).exp()], dim=1).to(self._dtype)
 
     def read(self, action: Tensor) -> tuple[Tensor, Tensor]:
         """Learning rates ``(C,)`` and numbers of epochs ``(C,)`` int64 of actions ``(C, 2)``."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from coterie.core import tree
 from coterie.core.aggregation import Fold, Sum
@@ -25,10 +27,14 @@ S = TypeVar("S", bound=ServerModel)
 class FedAvgServer(ModelServer[S]):
     """Server of FedAvg (McMahan et al., AISTATS 2017, Algorithm 1)."""
 
+    diverged: Callable[[Any], Tensor] | None = None
+    """Says whose uploads are left out, see `coterie.core.cohort.Cohort.ask`."""
+
     def round(self, state: S, cohort: Cohort, key: Key) -> S:
         """One round: ask the clients chosen for an update, then aggregate."""
         chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
-        replies = chosen.ask("update", self.down(state), reduce=self.fold())
+        down, fold = self.down(state), self.fold()
+        replies = chosen.ask("update", down, reduce=fold, diverged=self.diverged)
         cohort.journal.scalar("fed/clients", replies.ids.numel())
         total = replies.total
         if total is not None and total["weight"] > 0:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from coterie.core import tree
+from coterie.core.baselines.divergence import has_diverged, restored
 from coterie.core.baselines.evaluation import Quality
 from coterie.core.baselines.local_sgd import changes
 from coterie.core.data.samples import MiniBatches
 from coterie.core.local import Batch, Fitted, Params
 from coterie.page.algorithm import aggregated
-from coterie.page.client import has_diverged, restored
 
 
 @dataclass(frozen=True)
