@@ -83,6 +83,15 @@ def test_settings_reach_the_method(method):
         (["--method=dap-fl", "--train.lr=1e-5"], "'dap_fl.lr_min' .* the most, 'train.lr'"),
         (["--method=ditto", "--ditto.lam=30"], "'train.lr' times 'ditto.lam' is 3"),
         (["--method=pfedme", "--pfedme.lr=1"], "'pfedme.lr' times 'pfedme.lam' is 15"),
+        (
+            ["--method=fedamp", "--fedamp.sigma=0.001", "--fedamp.lam=1", "--data.clients=5"],
+            r"^'train.lr' times 'fedamp.lam' / α_k is 500 with α_k = 0.0002, training diverges "
+            r"from 2 on: lower 'train.lr' or 'fedamp.lam', or raise 'fedamp.sigma'$",
+        ),
+        (
+            ["--method=fedamp", "--fedamp.alpha=0.01", "--data.clients=5"],
+            r"'fedamp.lam' / α_k is 10 with α_k = 0.01, .* or raise 'fedamp.alpha'$",
+        ),
         (["--method=scaffold", "--scaffold.lr_g=0"], "'scaffold.lr_g' must be above 0"),
         (["--train.evaluate_every=101"], "above two windows of 'game.patience' 50"),
         (["--client_agent.tau=2"], "'client_agent.tau' must be"),

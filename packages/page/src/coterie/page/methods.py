@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -117,6 +118,9 @@ def halves(
         return server, PageClient(build(), plain, settings)
     method = BASELINES[settings.method]
     chosen = settings_of(method, settings)
+    if isinstance(chosen, proximal_settings.FedAMPSettings):
+        with _whole_keys(method, settings):
+            fedamp.check_for(chosen, len(task.clients))
     if settings.method == "central":
         central_server = central.CentralServer(build, chosen, task.clients.train, samples)
         return central_server, method.client(build(), chosen)
@@ -129,8 +133,15 @@ def settings_of(method: Baseline, settings: Settings) -> FedAvgSettings:
     Raises:
         UserError: they do not go together; settings are named by their whole keys.
     """
-    try:
+    with _whole_keys(method, settings):
         return method.settings(**{**training(settings), **_own(method, settings)})
+
+
+@contextmanager
+def _whole_keys(method: Baseline, settings: Settings) -> Iterator[None]:
+    """Name settings by their whole keys in the refusals of a method of core."""
+    try:
+        yield
     except UserError as error:
         message = str(error)
         if method.section is not None:

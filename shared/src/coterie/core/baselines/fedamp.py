@@ -75,12 +75,7 @@ class FedAMPServer(ModelServer[ClientModels]):
         settings = self.settings
         squares = squared_distances(flat(state.models))
         weights, alpha = message_weights(squares, settings.sigma, settings.alpha, state.silent)
-        strength = settings.lam / alpha
-        if settings.lr * strength >= 2:
-            raise UserError(
-                f"'lr' times 'lam' / α_k is {settings.lr * strength:g} with α_k = {alpha:g}, "
-                "training diverges from 2 on: lower 'lr' or 'lam', or raise 'sigma' or 'alpha'"
-            )
+        strength = _strength(settings, alpha)
         mine = weights[torch.searchsorted(state.ids, ids)]
         cohort.journal.scalar("fed/alpha", alpha)
         cohort.journal.scalar("fed/own_weight", weights.diagonal().mean())
@@ -89,6 +84,29 @@ class FedAMPServer(ModelServer[ClientModels]):
             for name, models in state.models.items()
         }
         return CloudModel(mixed, squares.new_full((len(ids),), strength))
+
+
+def check_for(settings: FedAMPSettings, n_clients: int) -> None:
+    """Check that N clients can train near models that are all equal, as in the first round.
+
+    There α_k = min(α, σ/N); it is not smaller in any later round.
+
+    Raises:
+        UserError: local steps on the proximal term would diverge.
+    """
+    _strength(settings, min(settings.alpha, settings.sigma / max(n_clients, 1)))
+
+
+def _strength(settings: FedAMPSettings, alpha: float) -> float:
+    """λ/α_k, at which steps on the proximal term must converge."""
+    strength = settings.lam / alpha
+    if settings.lr * strength >= 2:
+        limit = "alpha" if alpha == settings.alpha else "sigma"
+        raise UserError(
+            f"'lr' times 'lam' / α_k is {settings.lr * strength:g} with α_k = {alpha:g}, "
+            f"training diverges from 2 on: lower 'lr' or 'lam', or raise '{limit}'"
+        )
+    return strength
 
 
 def _joined(state: ClientModels, ids: Tensor) -> ClientModels:
@@ -119,4 +137,4 @@ def _kept(state: ClientModels, down: CloudModel, ids: Tensor, replies: Replies) 
     return ClientModels(mean, state.ids, models, silent)
 
 
-__all__ = ["ClientModels", "FedAMPClient", "FedAMPServer", "FedAMPSettings"]
+__all__ = ["ClientModels", "FedAMPClient", "FedAMPServer", "FedAMPSettings", "check_for"]
