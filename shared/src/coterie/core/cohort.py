@@ -173,10 +173,9 @@ class Cohort:
             for layer in self.middleware:
                 up = layer(up, key)
             self.ledger.up(step, up, ids.numel())
-            if diverged is not None and bool((lost := diverged(up)).any()):
-                failed |= dict.fromkeys(ids[lost].tolist(), "its training diverged")
-                rest = (~lost).nonzero().flatten()
-                up, index = tree.take(up, rest), index[rest]
+            if diverged is not None:
+                up, index, reasons = _counted(diverged(up), up, index, ids)
+                failed |= reasons
             accepted.append(index)
             if reduce is not None:
                 total = reduce.add(total, up)
@@ -229,6 +228,16 @@ def _only(
     new = None if new is None else tree.take(new, keep)
     up = None if up is None else tree.take(up, keep)
     return up, new, index[keep], ids[keep], key.take(keep)
+
+
+def _counted(
+    lost: Tensor, up: Any, index: Tensor, ids: Tensor
+) -> tuple[Any, Tensor, dict[int, str]]:
+    if not bool(lost.any()):
+        return up, index, {}
+    reasons = dict.fromkeys(ids[lost].tolist(), "its training diverged")
+    rest = (~lost).nonzero().flatten()
+    return tree.take(up, rest), index[rest], reasons
 
 
 __all__ = ["ClientData", "Cohort", "Replies"]
