@@ -33,7 +33,7 @@ class PretendedRounds(LightningModule):
         self.ids = torch.tensor(ids)
         self.secret = torch.full((len(ids), 4), 0.123456789)
         self.journal, self.ledger = Journal(), Ledger()
-        self.round, self.block, self.finished = 0, -1, False
+        self.round, self.block, self.finished, self.reopened = 0, -1, False, False
 
     def train_dataloader(self):
         return DataLoader(_Ticks(self), batch_size=None)

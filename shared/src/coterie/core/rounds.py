@@ -43,6 +43,7 @@ class FederatedModule(lightning.LightningModule):
         block_round: rounds done in that block.
         block_open: whether that block goes on.
         finished: whether the run is complete.
+        reopened: whether rounds follow after what was the end of the run when it was saved.
         results: final measurements, the journal's scalars named ``test/…``.
         client_results: the same of every client, ``name -> (ids, values)``, of the newest block.
     """
@@ -58,7 +59,7 @@ class FederatedModule(lightning.LightningModule):
         self.history: list[dict[str, float]] = []
         self.results: dict[str, float] = {}
         self.client_results: Measured = {}
-        self.block_open = self.finished = False
+        self.block_open = self.finished = self.reopened = False
         root = Key.from_seed(federation.seed)
         self._secret, self._server_key = root.fold("clients"), root.fold("server")
         self.server_state = federation.server.begin(self._server_key.fold("begin"))
@@ -98,6 +99,25 @@ class FederatedModule(lightning.LightningModule):
         self.results.update(tests)
         measured = {n: v for n, v in self.journal.clients.items() if n.startswith("test/")}
         self.client_results.update(measured)
+
+    def on_fit_start(self) -> None:
+        """Go on with a run that was complete before it was given more rounds."""
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Take back the end of a run, where the server would not end it any more.
+
+        Raises:
+            UserError: the end cannot be taken back.
+        """
+        if self.finished and not self.ends_here():
+            server = self.federation.server
+            self.server_state = server.reopen(self.server_state, self.history)
+            self.finished, self.block_open, self.reopened = False, True, True
+
+    def ends_here(self) -> bool:
+        """Whether the server would end the block after the rounds that are done."""
+        return self.federation.server.stop(self.server_state, self.history) != "go"
 
     def on_train_start(self) -> None:
         """Stop at once if the checkpoint that is resumed is of a complete run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
+from coterie.core.errors import UserError
 from coterie.core.messages import Down
 from coterie.core.seeding import Key
 
@@ -36,6 +37,23 @@ class Server(Generic[S]):
 
     def end_block(self, state: S, cohort: Cohort, key: Key) -> S:
         """Finish a block: final tests, what is carried on. Default: nothing."""
+        return state
+
+    def reopen(self, state: S, history: Sequence[dict[str, float]]) -> S:
+        """Take back the end of a block that more rounds are to follow after all.
+
+        The state must become the one that a run of more rounds has at this point. By default the
+        end has left no trace, or else there is no way back.
+
+        Args:
+            state: after `end_block`.
+            history: metrics of the rounds of the block, oldest first.
+
+        Raises:
+            UserError: `end_block` cannot be taken back.
+        """
+        if type(self).end_block is not Server.end_block:
+            raise UserError("what was done at the end of its last round cannot be taken back")
         return state
 
     def test(self, state: S, cohort: Cohort) -> None:

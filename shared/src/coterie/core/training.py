@@ -27,6 +27,7 @@ from coterie.core.errors import UserError
 from coterie.core.experiment import Experiment
 from coterie.core.federation import Federation
 from coterie.core.papers import Paper, load
+from coterie.core.resuming import open_folder
 from coterie.core.rounds import FederatedModule
 from coterie.core.runfolder import RunFolder
 from coterie.core.schema import values_of
@@ -47,7 +48,7 @@ def train(paper: Paper, settings: Any) -> Path:
     torch.set_num_threads(settings.engine.threads)
     experiment: Experiment = load(paper.experiment)(settings)
     federation = experiment.federation()
-    folder = RunFolder.for_settings(paper, experiment.settings)
+    folder = open_folder(paper, experiment.settings, federation)
     show_data(paper, experiment)
     module = FederatedModule(federation)
     costs = Costs()

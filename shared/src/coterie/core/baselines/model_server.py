@@ -157,6 +157,19 @@ class ModelServer(Server[S], Generic[S]):
             self._note(cohort, key, report.loss[name], report.accuracy[name])
             cohort.journal.per_client(f"{key}_accuracy", replies.ids, report.accuracy[name])
 
+    def reopen(self, state: S, history: Sequence[dict[str, float]]) -> S:
+        """Go on after the last round, unless it was evaluated for being the last.
+
+        Raises:
+            UserError: it was; a run of more rounds would not have measured there.
+        """
+        every = self.settings.evaluate_every
+        if every and len(history) % every:
+            raise UserError(
+                f"its last round was evaluated out of turn, as evaluations are every {every} rounds"
+            )
+        return super().reopen(state, history)
+
     def stop(self, state: S, history: Sequence[dict[str, float]]) -> Decision:
         """End the block after T rounds."""
         return "block" if len(history) >= self.settings.rounds else "go"

@@ -19,6 +19,7 @@ class Rounds(Protocol):
         round: rounds done so far over all blocks, so 1 after the first step.
         block: the data block of that round, from 0.
         finished: whether that round was the last one.
+        reopened: whether the round restored was the last one before the run got more rounds.
     """
 
     journal: Journal
@@ -26,6 +27,7 @@ class Rounds(Protocol):
     round: int
     block: int
     finished: bool
+    reopened: bool
 
 
 def rounds_of(module: LightningModule) -> Rounds:

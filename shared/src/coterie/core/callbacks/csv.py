@@ -13,6 +13,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from coterie.core.callbacks.contract import rounds_of
+from coterie.core.callbacks.stream import STREAM
 from coterie.core.storage import storage_error
 
 FIRST_COLUMNS = ("round", "block")
@@ -43,8 +44,10 @@ class CsvLog(Callback):
         with self._explained():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             columns, lines = _read(self.path)
-            done = rounds_of(pl_module).round
-            lines = [line for line in lines if int(line["round"]) <= done]
+            rounds = rounds_of(pl_module)
+            lines = [line for line in lines if int(line["round"]) <= rounds.round]
+            if rounds.reopened and lines:  # what was noted for being the end, is not the end's
+                lines[-1] |= {key: "" for key in columns if key.endswith(STREAM)}
             keys = [key for key in columns if any(line[key] for line in lines)]
             self._rewrite(list(dict.fromkeys((*FIRST_COLUMNS, *keys))), lines)
 

@@ -9,6 +9,8 @@ from lightning.pytorch.callbacks import Callback
 
 from coterie.core.callbacks.contract import rounds_of
 
+STREAM = "_stream"  # ends the names of numbers that only the last round of a run has
+
 
 class StreamScore(Callback):
     """Note ``<monitor>_stream`` in the last round; list it before the loggers.
@@ -36,7 +38,7 @@ class StreamScore(Callback):
         if rounds.finished and self._best:
             later = [best for block, best in self._best.items() if block > 0]
             scores = later or list(self._best.values())
-            rounds.journal.scalar(f"{self.monitor}_stream", sum(scores) / len(scores))
+            rounds.journal.scalar(f"{self.monitor}{STREAM}", sum(scores) / len(scores))
 
     def state_dict(self) -> dict[str, Any]:
         """Best scores so far, for a resumed run."""

@@ -1,0 +1,107 @@
+"""A complete run that gets more rounds, or cannot."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+
+from coterie.core import tree
+from coterie.core.cli.main import main
+from coterie.core.errors import UserError
+from coterie.core.federation import Federation
+from coterie.core.resuming import reopened
+from coterie.core.rounds import FederatedModule
+from coterie.core.server import Server
+from coterie.page.experiment import Experiment
+from coterie.page.settings import Settings, TaskSettings, TrainSettings
+
+FLAGS = ["--data.clients=5", "--train.epochs=1", "--logger.wandb=off", "--run.progress=false"]
+
+
+def train(out: Path, name: str, rounds: int, *flags: str) -> int:
+    where = [f"--run.out={out}", f"--run.name={name}", f"--rounds={rounds}"]
+    return main(["train", "page", *FLAGS, *where, *flags])
+
+
+def federation(rounds: int) -> Federation:
+    settings = Settings(rounds=rounds, data=TaskSettings(clients=4), train=TrainSettings(epochs=1))
+    return Experiment(settings).federation()
+
+
+def saved(folder: Path) -> dict:
+    last = folder / "checkpoints" / "last.ckpt"
+    return torch.load(last, weights_only=True)["federation"]
+
+
+def metrics(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return [{k: v for k, v in row.items() if not k.startswith("cost/seconds")} for row in rows]
+
+
+@pytest.mark.parametrize("method", ["page", "dap-fl", "scaffold"])
+def test_more_rounds_end_in_the_bits_of_a_run_of_as_many(tmp_path, method):
+    chosen = f"--method={method}"
+    assert train(tmp_path, "more", 2, chosen) == 0
+    assert train(tmp_path, "more", 4, chosen, "--resume") == 0
+    assert train(tmp_path, "whole", 4, chosen) == 0
+    more, whole = (tmp_path / "page" / name for name in ("more", "whole"))
+    found, expected = saved(more), saved(whole)
+    assert found["round"] == 4
+    assert found["finished"]
+    named = dict(tree.tensors(found))
+    for path, value in tree.tensors(expected):
+        assert torch.equal(value.nan_to_num(-1.0), named[path].nan_to_num(-1.0)), path
+    assert found["history"] == expected["history"]
+    assert metrics(more) == metrics(whole)
+    assert (more / "ledger.json").read_text() == (whole / "ledger.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "more", "flags", "why"),
+    [
+        (2, 1, [], "with 'rounds' 1: it has done 2 already;"),
+        (3, 5, ["--train.evaluate_every=2"], "its last round was evaluated out of turn"),
+        (
+            9,
+            12,
+            ["--game.patience=1", "--game.tolerance=1e9"],
+            "it came to its end by itself in round 2",
+        ),
+    ],
+)
+def test_a_refusal_leaves_the_folder_as_it_was(tmp_path, capsys, rounds, more, flags, why):
+    assert train(tmp_path, "one", rounds, *flags) == 0
+    folder = tmp_path / "page" / "one"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    assert train(tmp_path, "one", more, *flags, "--resume") == 2
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert why in line
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 4])
+def test_an_unfinished_run_cannot_have_fewer_rounds_than_it_has_done(tmp_path, rounds):
+    first = FederatedModule(federation(7))
+    for _ in range(3):
+        first.advance()
+    checkpoint: dict = {}
+    first.on_save_checkpoint(checkpoint)
+    (tmp_path / "checkpoints").mkdir()
+    torch.save(checkpoint, tmp_path / "checkpoints" / "last.ckpt")
+    if rounds > 3:
+        assert not reopened(federation(rounds), tmp_path, rounds)
+        return
+    with pytest.raises(UserError, match="it has done 3 already; leave the flag out"):
+        reopened(federation(rounds), tmp_path, rounds)
+
+
+def test_an_end_that_left_a_trace_cannot_be_taken_back():
+    class Tidy(Server[None]):
+        def end_block(self, state, cohort, key):
+            return state
+
+    with pytest.raises(UserError, match="cannot be taken back"):
+        Tidy().reopen(None, [])
