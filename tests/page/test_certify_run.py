@@ -88,6 +88,18 @@ def test_only_a_server_that_chooses_last_sees_a_deviation(order):
     assert all(same) if order == "before" else not all(same)
 
 
+def test_payoffs_do_not_depend_on_how_many_clients_are_stacked():
+    module, key, found = played(), Key.from_seed(4), []
+    tried = [LEARNED, Deviation(1, torch.tensor([0.5, -0.5])), Deviation(2, torch.zeros(2))]
+    for chunk in (None, 2, 1):
+        module.federation = replace(module.federation, chunk=chunk)
+        game = FederationGame(module)
+        found.append(game.payoffs(tried, 2, 0.9, key))
+    assert (found[0][1] - found[0][0]).abs().max() > 1e-3
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], atol=1e-6, rtol=1e-6)
+
+
 def test_without_a_choice_the_follower_has_no_gap():
     found = certify_run(played(tune_p=False), QUICK, progress=False)
     assert found.follower.gain.mean == pytest.approx(0, abs=1e-9)

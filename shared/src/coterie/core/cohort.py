@@ -217,8 +217,21 @@ class Cohort:
         if footprint is None or self.chunk is not None:
             full, rest = divmod(len(self), limit)
             return [limit] * full + [rest] * (rest > 0)
-        filled = (footprint[order].cumsum(0) - 1).clamp_min(0) // WORKING_MEMORY
-        return filled.unique_consecutive(return_counts=True)[1].tolist()
+        return fitting(footprint[order])
+
+
+def fitting(footprint: Tensor) -> list[int]:
+    """Cut clients into stacks that fit into ``WORKING_MEMORY``: how many are in each.
+
+    Args:
+        footprint: ``(C,)`` bytes that each takes, in their order.
+
+    Example:
+        >>> fitting(torch.full((5,), WORKING_MEMORY // 2))
+        [2, 2, 1]
+    """
+    filled = (footprint.cumsum(0) - 1).clamp_min(0) // WORKING_MEMORY
+    return filled.unique_consecutive(return_counts=True)[1].tolist()
 
 
 def _only(
@@ -240,4 +253,4 @@ def _counted(
     return tree.take(up, rest), index[rest], reasons
 
 
-__all__ = ["ClientData", "Cohort", "Replies"]
+__all__ = ["ClientData", "Cohort", "Replies", "fitting"]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import tree
+from coterie.core.baselines.divergence import told_divergence
 from coterie.core.baselines.fedavg import Weighted, mean_added
 from coterie.core.baselines.model_server import ModelServer, ServerModel, ServerSamples
 from coterie.core.baselines.settings import FedAvgSettings
@@ -97,7 +98,7 @@ class PageServer(ModelServer[Played]):
         leaders = cohort.sample(self.settings.fraction, key.fold("sample"))
         stage = Stage(state.weights, state.utility, cohort.when[-1])
         if self.has_players:
-            moves = without_diverged(leaders.ask("update", stage), cohort.journal)  # ① to ④
+            moves = leaders.ask("update", stage, diverged=told_divergence)  # ① to ④
             ids, move = with_samples(moves)
             if ids.numel():
                 state = self.answer(state, ids, move, key.fold("answer"), cohort)  # ⑤ and ⑥
@@ -178,16 +179,6 @@ class PageServer(ModelServer[Played]):
             return self.utility((p * move.local_loss).sum())
         alone = {name: value[None] for name, value in weights.items()}
         return self.utility(self.evaluator.of_models(alone, self.samples.valid).loss[0])
-
-
-def without_diverged(moves: Replies, journal: Journal) -> Replies:
-    """Leave out clients whose training diverged, and note that."""
-    if not moves.ids.numel() or not bool(moves.up.diverged.any()):
-        return moves
-    for client in moves.ids[moves.up.diverged].tolist():
-        journal.refuse("update", client, "its training diverged")
-    index = (~moves.up.diverged).nonzero().flatten()
-    return replace(moves, ids=moves.ids[index], up=tree.take(moves.up, index))
 
 
 def with_samples(moves: Replies) -> tuple[Tensor, Move]:

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from coterie.core import tree
+from coterie.core.cohort import fitting
 from coterie.core.data.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local import Params
 from coterie.core.rounds import FederatedModule
 from coterie.core.seeding import Key
+from coterie.core.stacking import concatenate
 from coterie.page.algorithm import PageServer, Played, onto
 from coterie.page.answer import mixture_of
 from coterie.page.certificate.game import Answer, Deviation
@@ -69,6 +71,7 @@ class FederationGame:
                 "train with game.tune_lr or game.tune_epochs and more than one value to choose"
             )
         self.state: Played = module.server_state
+        self._chunk = module.federation.chunk
         self._first = lru_cache(maxsize=_KEPT)(self._learned_stage)
 
     @property
@@ -167,6 +170,11 @@ class FederationGame:
 
     def _fit(self, start: Params, who: Tensor, raw: Tensor, key: Key) -> Trained:
         """Train clients ``who``, ``(K,)``, who may come more than once; leaves are ``(K, ...)``."""
+        given = {"start": start, "who": who, "raw": raw}
+        parts = [tree.take(given, piece) for piece in self._pieces(who)]
+        return concatenate([self._fit_stacked(**part, key=key) for part in parts])
+
+    def _fit_stacked(self, start: Params, who: Tensor, raw: Tensor, key: Key) -> Trained:
         own = key.fold(self.data.ids)
         lr, epochs = self._strategies(raw, own.take(who))
         batches = RepeatedBatches(
@@ -176,6 +184,13 @@ class FederationGame:
         fitted = self.client.local.train(start, batches, lr=lr)
         quality = self.client.measure(fitted.params, self.data.take(who))
         return outcome(start, fitted, quality, self.data.lengths[who] > 0)
+
+    def _pieces(self, who: Tensor) -> Sequence[Tensor]:
+        """Cut the places in ``who``, ``(K,)``, in chunks as large as a run's."""
+        places = torch.arange(len(who))
+        if self._chunk is not None:
+            return places.split(self._chunk)
+        return places.split(fitting(self.client.footprint(self.data, None)[who]))
 
     def _strategies(self, raw: Tensor, key: Key) -> tuple[Tensor, Tensor]:
         """Learning rates and numbers of epochs, both ``(K,)``, of agents that do not explore."""
