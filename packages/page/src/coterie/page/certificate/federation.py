@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -170,7 +171,7 @@ class FederationGame:
 
     def _fit(self, start: Params, who: Tensor, raw: Tensor, key: Key) -> Trained:
         """Train clients ``who``, ``(K,)``, who may come more than once; leaves are ``(K, ...)``."""
-        given = {"start": start, "who": who, "raw": raw}
+        given: dict[str, Any] = {"start": start, "who": who, "raw": raw}
         parts = [tree.take(given, piece) for piece in self._pieces(who)]
         return concatenate([self._fit_stacked(**part, key=key) for part in parts])
 
