@@ -1,5 +1,7 @@
 """Classifiers: which class counts as the answer."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -26,6 +28,14 @@ def test_scores_that_differ_are_told_apart():
     scores = torch.randn(1000, 7, generator=torch.Generator().manual_seed(0)).double()
     assert torch.equal(first_best(scores), scores.argmax(-1))
     assert torch.equal(vmap(first_best)(scores.view(10, 100, 7)).flatten(), scores.argmax(-1))
+
+
+@pytest.mark.parametrize(
+    "row", [[-math.inf, 3.0, 1.0], [0.0, math.inf, 1.0], [-math.inf] * 3, [1.0, math.nan, 2.0]]
+)
+def test_what_is_not_finite_is_ranked_as_torch_ranks_it(row):
+    scores = torch.tensor([row])
+    assert first_best(scores).item() == scores.argmax(-1).item()
 
 
 @pytest.mark.parametrize("label", [0, 1, 2])

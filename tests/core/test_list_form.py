@@ -72,6 +72,25 @@ def cohort(store=None, client=None):
     )
 
 
+@pytest.mark.parametrize("lost", [[2], [9], [2, 5], [2, 5, 9], []])
+def test_who_diverged_keeps_its_new_state_and_its_answer_is_left_out(lost):
+    asked = cohort()
+    asked.enrol()
+    own = {2: 6.0, 5: 2.0, 9: 8.0}  # answers, by client
+    gone = {own[c] for c in lost}
+    replies = asked.ask(
+        "grow",
+        Ask(torch.tensor([2.0])),
+        who_diverged=lambda up: torch.tensor([float(up.total) in gone]),
+    )
+    assert replies.ids.tolist() == [c for c in own if c not in lost]
+    assert [float(up.total) for up in replies.up or ()] == [own[c] for c in own if c not in lost]
+    assert replies.failed == dict.fromkeys(lost, "its training diverged")
+    for place, client in enumerate(own):
+        kept = asked.store.take(asked.ids[place : place + 1])
+        assert float(kept.weights.sum()) == own[client]
+
+
 def test_clients_of_different_shapes_answer_as_a_list():
     asked = cohort()
     asked.enrol()

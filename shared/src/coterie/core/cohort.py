@@ -28,8 +28,8 @@ class Replies:
     """What a cohort answered.
 
     Attributes:
-        ids: ``(A,)`` ascending, the clients whose answer was accepted.
-        failed: client id -> why its answer was refused.
+        ids: ``(A,)`` ascending, the clients whose answer counts.
+        failed: client id -> why its answer was refused or left out.
         up: the uploads in the order of ``ids``, stacked, or a list in the list form; None when
             they were folded.
         total: the folded sum of the uploads; None when they were kept.
@@ -130,7 +130,7 @@ class Cohort:
         down: Down | PerClient | None,
         *,
         reduce: Fold | None = None,
-        diverged: Callable[[Any], Tensor] | None = None,
+        who_diverged: Callable[[Any], Tensor] | None = None,
     ) -> Replies:
         """Ask every client for a step; a transaction per client.
 
@@ -142,7 +142,7 @@ class Cohort:
             step: name of a `Client` step.
             down: the message that all clients receive, or `PerClient` messages.
             reduce: folds uploads into a sum at once, so that memory is bounded by the chunk.
-            diverged: says of uploads whose training diverged, ``(C,)`` bool: these clients keep
+            who_diverged: says of uploads whose training diverged, ``(C,)`` bool: these clients keep
                 their new private state, to learn of it, but their uploads are left out.
         """
         call = getattr(self.client, step)
@@ -163,8 +163,8 @@ class Cohort:
             self.ledger.down(step, sent, 1 if isinstance(down, PerClient) else ids.numel())
             if not bool(ok.all()):
                 up, new, index, ids, key = _only(ok, up, new, index, ids, key)
-                if not ids.numel() and self.client.max_chunk == 1:
-                    continue  # a list has no rows of nobody
+                if self._is_nobody(index):
+                    continue
             if new is not None:
                 self.store.commit(ids, new)
             if up is None:
@@ -173,17 +173,21 @@ class Cohort:
             for layer in self.middleware:
                 up = layer(up, key)
             self.ledger.up(step, up, ids.numel())
-            if diverged is not None:
-                up, index, reasons = _counted(diverged(up), up, index, ids)
+            if who_diverged is not None:
+                up, index, reasons = _counted(who_diverged(up), up, index, ids)
                 failed |= reasons
             accepted.append(index)
             if reduce is not None:
                 total = reduce.add(total, up)
-            else:
+            elif not self._is_nobody(index):
                 kept.append(up)
         for client, why in failed.items():
             self.journal.refuse(step, client, why)
         return self._replies(accepted, kept, total, failed)
+
+    def _is_nobody(self, index: Tensor) -> bool:
+        """Whether nothing can be made of the answers: a list has no rows of nobody."""
+        return not index.numel() and self.client.max_chunk == 1
 
     def _replies(
         self, accepted: list[Tensor], kept: list[Up], total: Any, failed: dict[int, str]

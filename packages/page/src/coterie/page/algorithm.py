@@ -98,7 +98,7 @@ class PageServer(ModelServer[Played]):
         leaders = cohort.sample(self.settings.fraction, key.fold("sample"))
         stage = Stage(state.weights, state.utility, cohort.when[-1])
         if self.has_players:
-            moves = leaders.ask("update", stage, diverged=told_divergence)  # ① to ④
+            moves = leaders.ask("update", stage, who_diverged=told_divergence)  # ① to ④
             ids, move = with_samples(moves)
             if ids.numel():
                 state = self.answer(state, ids, move, key.fold("answer"), cohort)  # ⑤ and ⑥

@@ -18,7 +18,7 @@ class DapFLServer(FedAvgServer[ServerModel]):
     The paper's encrypted aggregation computes the same mean and is not built here.
     """
 
-    diverged = staticmethod(told_divergence)
+    who_diverged = staticmethod(told_divergence)
 
     def note(self, journal: Journal, total: dict[str, Any]) -> None:
         """Show the mean loss, and the mean of what the clients chose."""

@@ -27,14 +27,14 @@ S = TypeVar("S", bound=ServerModel)
 class FedAvgServer(ModelServer[S]):
     """Server of FedAvg (McMahan et al., AISTATS 2017, Algorithm 1)."""
 
-    diverged: Callable[[Any], Tensor] | None = None
+    who_diverged: Callable[[Any], Tensor] | None = None
     """Says whose uploads are left out, see `coterie.core.cohort.Cohort.ask`."""
 
     def round(self, state: S, cohort: Cohort, key: Key) -> S:
         """One round: ask the clients chosen for an update, then aggregate."""
         chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
         down, fold = self.down(state), self.fold()
-        replies = chosen.ask("update", down, reduce=fold, diverged=self.diverged)
+        replies = chosen.ask("update", down, reduce=fold, who_diverged=self.who_diverged)
         cohort.journal.scalar("fed/clients", replies.ids.numel())
         total = replies.total
         if total is not None and total["weight"] > 0:

@@ -45,15 +45,16 @@ def first_best(scores: Tensor) -> Tensor:
     ε^¾ of the largest in size, with ε the precision of numbers.
 
     Args:
-        scores: ``(B, n_classes)``.
+        scores: ``(B, n_classes)``; where one is NaN, the first of those is given.
 
     Example:
         >>> first_best(torch.tensor([[1.0, 2.0 - 1e-7, 2.0], [0.0, 3.0, 1.0]])).tolist()
         [1, 1]
     """
     best = scores.amax(-1, keepdim=True)
-    margin = torch.finfo(scores.dtype).eps ** 0.75 * scores.abs().amax(-1, keepdim=True)
-    return (scores >= best - margin).byte().argmax(-1)
+    sizes = scores.abs().nan_to_num(0.0, posinf=0.0).amax(-1, keepdim=True)
+    ties = scores >= best - torch.finfo(scores.dtype).eps ** 0.75 * sizes
+    return (ties | scores.isnan()).byte().argmax(-1)
 
 
 class SoftmaxRegression(Classifier):
