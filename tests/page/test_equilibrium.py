@@ -79,6 +79,7 @@ def test_a_game_that_moves_on_takes_all_rounds():
 
 
 def test_the_public_code_plays_all_rounds():
-    _, module = run(tolerance=1.0, reading="released")
+    experiment, module = run(tolerance=1.0, reading="released")
+    assert "after 12 rounds; all were played" in experiment.notes(module)[0]
     assert settled(module.history, GameSettings(patience=3, tolerance=1.0))
     assert module.round == 12

@@ -153,6 +153,7 @@ def test_a_method_without_a_game_takes_any_learning_rate(tmp_path):
     lowest = ("--train.lr", "1e-5", "--rounds", "1")  # below game.lr_min
     assert summary_of(train(tmp_path, *lowest, method="fedavg"))["rounds"] == 1
     assert train(tmp_path, *lowest, "--run.name", "page") == 2
+    assert summary_of(train(tmp_path, *lowest, "--game.tune_lr", "false"))["rounds"] == 1
 
 
 def test_a_server_without_validation_samples_is_refused(tmp_path, capsys, data_root):
@@ -177,8 +178,13 @@ def test_what_has_no_effect_in_a_game_is_named():
     learnt = GameSettings(follower="ddpg", steps=5)
     assert found(game=learnt, server_agent=AgentOptions(tau=0.1)) == ["game.steps"]
     assert found(server_agent=AgentOptions(tau=0.1)) == ["server_agent.tau"]
-    alone = GameSettings(tune_lr=False, tune_epochs=False)
-    assert found(game=alone, client_agent=AgentOptions(tau=0.1)) == ["client_agent.tau"]
+    alone = GameSettings(tune_lr=False, tune_epochs=False, epochs_min=9)
+    assert found(game=alone, client_agent=AgentOptions(tau=0.1)) == [
+        "client_agent.tau",
+        "game.epochs_min",
+    ]
+    assert found(game=GameSettings(tune_p=False, order="before")) == ["game.order"]
+    assert found(reading="released", game=GameSettings(patience=5)) == ["game.patience"]
 
 
 def test_the_reported_test_is_of_the_round_that_validation_chose():

@@ -220,7 +220,7 @@ def test_own_rules_disagree_where_a_shared_one_cannot():
         ("theta is -1", lambda: synthetic(KEY, 2, theta=-1)),
         ("theta is nan", lambda: synthetic(KEY, 2, theta=float("nan"))),
         ("theta .* over 1,000,000 samples", lambda: synthetic(KEY, 100, theta=50)),
-        ("theta .* over 1,000,000 samples", lambda: synthetic(KEY, 2, sizes=Sizes(train=10**7))),
+        ("for sizes of 10000000 .* over 1,000,000", lambda: synthetic(KEY, 2, sizes=Sizes(10**7))),
         ("train is -5", lambda: synthetic(KEY, 2, sizes=Sizes(train=-5))),
         ("beta is -1", lambda: synthetic(KEY, 2, law=Law(beta=-1.0))),
         ("alpha is inf", lambda: synthetic(KEY, 2, law=Law(alpha=float("inf")))),

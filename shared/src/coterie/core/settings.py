@@ -129,7 +129,7 @@ class RunSettings:
     name: str | None = None
     """Name of this run's folder; default is made of data set, method, backbone and seed."""
     resume: bool = False
-    """Go on with a run of that name from its last checkpoint."""
+    """Go on with a run of that name from its last checkpoint, perhaps with more rounds."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints."""
     progress: bool = True

@@ -137,6 +137,8 @@ class Experiment:
             return ["nobody had anything to choose: this was FedAvg with equal weights"]
         if settled(module.history, game):
             rest = f"no utility moved any more: the game came to rest in round {module.round}"
+            if self.settings.reading == "released":
+                rest = f"no utility moves any more after {module.round} rounds; all were played"
         else:
             rest = f"the game had not come to rest after {module.round} rounds"
         unread = [f"{name} has no effect in this game" for name in idle(self.settings)]

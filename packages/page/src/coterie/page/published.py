@@ -198,7 +198,7 @@ def convergence_round(task: str, method: str) -> int | None:
 
 
 def departures(settings: Settings) -> list[str]:
-    """Say in what a run's clients and network are not the paper's; its numbers then only stand by.
+    """Say in what a run's clients, data and network are not the paper's.
 
     Example:
         >>> departures(Settings()), departures(Settings(data=TaskSettings(clients=5)))

@@ -117,7 +117,9 @@ def _agents(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def idle(settings: Settings) -> list[str]:
-    """Name what was set for a game and has no effect in it.
+    """Name what was set for a game and has no effect in it, but for bounds of learning rates.
+
+    Those stand in the configs of tasks.
 
     Args:
         settings: of a game, resolved.
@@ -132,6 +134,12 @@ def idle(settings: Settings) -> list[str]:
     unread = ["train.weighting"]
     if not settings.has_leaders:
         unread += _fields("client_agent", settings.client_agent)
+    if not settings.game.tune_epochs:
+        unread += ["game.epochs_min"]
+    if not settings.game.tune_p:
+        unread += ["game.follower", "game.order"]
+    if settings.reading == "released":
+        unread += ["game.patience", "game.tolerance"]
     answers = settings.game.tune_p and settings.game.follower == "best-response"
     learns = settings.game.tune_p and settings.game.follower == "ddpg"
     if not answers:
@@ -161,13 +169,13 @@ def _check(settings: Settings) -> None:
 
 def _check_ranges(settings: Settings) -> None:
     game, train = settings.game, settings.train
-    if game.lr_min > train.lr:
+    if game.tune_lr and game.lr_min > train.lr:
         raise UserError(f"'game.lr_min' {game.lr_min:g} is above the most, 'train.lr' {train.lr:g}")
-    if game.epochs_min > train.epochs:
+    if game.tune_epochs and game.epochs_min > train.epochs:
         raise UserError(
             f"'game.epochs_min' {game.epochs_min} is above 'train.epochs' {train.epochs}, the most"
         )
-    if game.actions == "clipped" and game.epochs_min > 1:
+    if game.tune_epochs and game.actions == "clipped" and game.epochs_min > 1:
         raise UserError("'game.epochs_min' has no effect on clipped actions: leave it at 1")
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from coterie.core import tree
 from coterie.core.cohort import fitting
+from coterie.core.data.samples import MiniBatches
 from coterie.core.data.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local import Params
@@ -171,18 +172,19 @@ class FederationGame:
 
     def _fit(self, start: Params, who: Tensor, raw: Tensor, key: Key) -> Trained:
         """Train clients ``who``, ``(K,)``, who may come more than once; leaves are ``(K, ...)``."""
-        given: dict[str, Any] = {"start": start, "who": who, "raw": raw}
-        parts = [tree.take(given, piece) for piece in self._pieces(who)]
-        return concatenate([self._fit_stacked(**part, key=key) for part in parts])
-
-    def _fit_stacked(self, start: Params, who: Tensor, raw: Tensor, key: Key) -> Trained:
         own = key.fold(self.data.ids)
         lr, epochs = self._strategies(raw, own.take(who))
-        batches = RepeatedBatches(
-            self.client.local.batches(self.data.train, own, int(epochs.max())), who
-        )
-        batches.steps = epochs * batches.per_epoch
-        fitted = self.client.local.train(start, batches, lr=lr)
+        batches = self.client.local.batches(self.data.train, own, int(epochs.max()))
+        given: dict[str, Any] = {"start": start, "who": who, "lr": lr, "epochs": epochs}
+        parts = [tree.take(given, piece) for piece in self._pieces(who)]
+        return concatenate([self._fit_stacked(**part, batches=batches) for part in parts])
+
+    def _fit_stacked(
+        self, start: Params, who: Tensor, lr: Tensor, epochs: Tensor, batches: MiniBatches
+    ) -> Trained:
+        mine = RepeatedBatches(batches, who)
+        mine.steps = epochs * mine.per_epoch
+        fitted = self.client.local.train(start, mine, lr=lr)
         quality = self.client.measure(fitted.params, self.data.take(who))
         return outcome(start, fitted, quality, self.data.lengths[who] > 0)
 

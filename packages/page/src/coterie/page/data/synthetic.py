@@ -91,7 +91,8 @@ def synthetic(
     wanted = asdict(sizes)
     _check(n_clients, law, {"theta": theta, **wanted})
     factor = _log_normal(_client_keys(key, n_clients), 0.0, theta)
-    _refuse_huge(factor * max(wanted.values()), "theta (data.quantity_skew)", theta)
+    largest = max(wanted.values())
+    _refuse_huge(factor * largest, f"theta (data.quantity_skew) {theta:g} for sizes of {largest}")
     lengths = {part: _scale(factor, size) for part, size in wanted.items()}
     return _draw("synthetic", key, law, lengths, dtype)
 
@@ -131,7 +132,7 @@ def synthetic_fedprox(
     """
     _check(n_clients, law, {"log_sd": log_sd, "smallest": smallest})
     drawn = _log_normal(_client_keys(key, n_clients), log_mean, log_sd)
-    _refuse_huge(drawn, "log_sd", log_sd)
+    _refuse_huge(drawn, f"log_sd {log_sd:g}")
     held = drawn.long() + smallest
     train = (held * 9).div(10, rounding_mode="floor")
     test = held - train
@@ -200,11 +201,10 @@ def _log_normal(keys: Key, mean: float, sd: float) -> Tensor:
     return (mean + sd * keys.fold("size").normal(dtype=torch.float64)).exp()
 
 
-def _refuse_huge(sizes: Tensor, setting: str, spread: float) -> None:
+def _refuse_huge(sizes: Tensor, cause: str) -> None:
     if not bool((sizes < _MOST).all()):
         raise UserError(
-            f"synthetic data: {setting} {spread:g} gives a client over {_MOST:,.0f} samples of a "
-            "kind: lower it"
+            f"synthetic data: {cause} gives a client over {_MOST:,.0f} samples of a kind: lower it"
         )
 
 

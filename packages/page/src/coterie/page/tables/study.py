@@ -72,7 +72,7 @@ class Study(study.Study[Settings, RunResult]):
 
     @property
     def setup(self) -> list[str]:
-        """Say what is trained, and in what that is not the paper's."""
+        """Say what is trained, and in what clients, data and network are not the paper's."""
         train, rounds = self.settings.train, self.settings.rounds
         text = f"{self.n_clients} clients train {self.network}, at most {rounds} rounds of "
         text += f"{train.epochs} local epochs with batches of {train.batch_size}"
