@@ -82,6 +82,37 @@ def test_a_refusal_leaves_the_folder_as_it_was(tmp_path, capsys, rounds, more, f
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.parametrize("rounds", [2, 4])
+@pytest.mark.parametrize("damage", [b"", b"no checkpoint", b"\x80\x02]q\x00.", None])
+def test_a_damaged_checkpoint_is_one_line(tmp_path, capsys, rounds, damage):
+    assert train(tmp_path, "one", 2) == 0
+    folder = tmp_path / "page" / "one"
+    last = folder / "checkpoints" / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:999] if damage is None else damage)
+    capsys.readouterr()
+    assert train(tmp_path, "one", rounds, "--resume") == 2
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert f"checkpoint {last} is damaged (" in line
+    assert line.endswith("put back a copy of it, or train anew under another --run.name")
+    assert (folder / "summary.json").is_file()
+
+
+def test_a_summary_that_cannot_be_removed_is_one_line(tmp_path, capsys, monkeypatch):
+    assert train(tmp_path, "one", 2) == 0
+    unlink = Path.unlink
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "summary.json":
+            raise PermissionError(13, "Permission denied")
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    capsys.readouterr()
+    assert train(tmp_path, "one", 4, "--resume") == 2
+    [line] = capsys.readouterr().err.strip().splitlines()
+    assert "summary.json (permission denied)" in line
+
+
 @pytest.mark.parametrize("rounds", [2, 3, 4])
 def test_an_unfinished_run_cannot_have_fewer_rounds_than_it_has_done(tmp_path, rounds):
     first = FederatedModule(federation(7))

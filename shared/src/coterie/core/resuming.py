@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from coterie.core.callbacks.checkpoints import LAST
+from coterie.core.callbacks.checkpoints import LAST, read_checkpoint
 from coterie.core.errors import UserError
 from coterie.core.federation import Federation
 from coterie.core.papers import Paper
 from coterie.core.rounds import FederatedModule
 from coterie.core.runfolder import RunFolder, resumable
 from coterie.core.schema import values_of
+from coterie.core.storage import writing
 
 
 def open_folder(paper: Paper, settings: Any, federation: Federation) -> RunFolder:
@@ -36,7 +35,9 @@ def open_folder(paper: Paper, settings: Any, federation: Federation) -> RunFolde
         stored = values_of(RunFolder.open(path).settings)["rounds"]
         wanted = values_of(settings)["rounds"]
         if stored != wanted and reopened(federation, path, wanted):
-            (path / "summary.json").unlink(missing_ok=True)
+            summary = path / "summary.json"
+            with writing(summary):
+                summary.unlink(missing_ok=True)
     return RunFolder.for_settings(paper, settings)
 
 
@@ -49,16 +50,13 @@ def reopened(federation: Federation, path: Path, rounds: int) -> bool:
         rounds: of the new settings, for the message.
 
     Raises:
-        UserError: it may not, or its checkpoint cannot be read.
+        UserError: it may not, or its checkpoint is damaged or of another run.
     """
     last = path / "checkpoints" / LAST
     if not last.is_file():
         return False
     module = FederatedModule(federation)
-    try:
-        module.on_load_checkpoint(torch.load(last, weights_only=True))
-    except (RuntimeError, EOFError, KeyError) as error:
-        raise UserError(f"checkpoint {last} cannot be read: {error}") from error
+    module.on_load_checkpoint(read_checkpoint(last))
     why = _obstacle(module, rounds)
     if why is not None:
         raise UserError(

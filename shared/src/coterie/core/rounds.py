@@ -160,7 +160,7 @@ class FederatedModule(lightning.LightningModule):
             }
             for name in _POSITION:
                 setattr(self, name, saved[name])
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise UserError(
                 f"the checkpoint does not fit this run ({error}): it is of another method, "
                 "backbone or version; start a new run with another --run.name"

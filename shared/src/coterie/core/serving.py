@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from coterie.core.callbacks.checkpoints import LAST
+from coterie.core.callbacks.checkpoints import LAST, read_checkpoint
 from coterie.core.data.interactions import Interactions
 from coterie.core.errors import UserError, nearest
 from coterie.core.experiment import Experiment, Recommender
@@ -42,11 +42,7 @@ def open_run(
     path = folder.checkpoints / LAST
     if not path.is_file():
         raise UserError(f"{run} has no checkpoint {path}: train it first, or go on with --resume")
-    try:
-        checkpoint = torch.load(path, weights_only=True)
-    except Exception as error:  # torch raises what the damaged bytes happen to trigger
-        raise UserError(f"checkpoint {path} is damaged ({type(error).__name__})") from error
-    module.on_load_checkpoint(checkpoint)
+    module.on_load_checkpoint(read_checkpoint(path))
     return experiment, module
 
 

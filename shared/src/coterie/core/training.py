@@ -23,7 +23,6 @@ from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
 from coterie.core.console import show_data, show_results
 from coterie.core.dashboard import render
-from coterie.core.errors import UserError
 from coterie.core.experiment import Experiment
 from coterie.core.federation import Federation
 from coterie.core.papers import Paper, load
@@ -84,7 +83,7 @@ def fit(module: FederatedModule, using: list[Callback], resume_from: Path | None
         resume_from: a checkpoint to go on from.
 
     Raises:
-        UserError: the checkpoint cannot be read or is of another run.
+        UserError: the checkpoint is damaged or of another run.
     """
     with _quiet():
         trainer = lightning.Trainer(
@@ -98,12 +97,7 @@ def fit(module: FederatedModule, using: list[Callback], resume_from: Path | None
             callbacks=using,
             plugins=[AtomicCheckpointIO()],
         )
-        try:
-            trainer.fit(module, ckpt_path=resume_from, weights_only=True)
-        except (RuntimeError, EOFError, KeyError) as error:
-            if resume_from is None or module.round:
-                raise
-            raise UserError(f"checkpoint {resume_from} cannot be read: {error}") from error
+        trainer.fit(module, ckpt_path=resume_from, weights_only=True)
 
 
 def callbacks(

@@ -8,9 +8,34 @@ from pathlib import Path
 from typing import Any
 
 import lightning
+import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from coterie.core.errors import UserError
+
 LAST, BEST = "last.ckpt", "best.ckpt"
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint of a run.
+
+    Raises:
+        UserError: it is damaged, or no checkpoint.
+    """
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises what the damaged bytes happen to trigger
+        raise _damaged(path, type(error).__name__) from error
+    if not isinstance(found, dict) or "federation" not in found:
+        raise _damaged(path, "it holds no federation")
+    return found
+
+
+def _damaged(path: Path, how: str) -> UserError:
+    return UserError(
+        f"checkpoint {path} is damaged ({how}): put back a copy of it, or train anew under another "
+        "--run.name"
+    )
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -29,6 +54,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         except BaseException:  # a full disk, an interruption
             partial.unlink(missing_ok=True)
             raise
+
+    def load_checkpoint(
+        self, path: Any, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read by `read_checkpoint`, always onto the CPU and tensors and plain values only."""
+        return read_checkpoint(Path(path))
 
 
 class Checkpoints(lightning.Callback):
