@@ -14,6 +14,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation import Federation
 from coterie.core.papers import find_paper
 from coterie.core.privacy.check import assert_non_interference
+from coterie.core.resuming import reopened
 from coterie.core.rounds import FederatedModule
 from coterie.core.seeding import Key
 from coterie.core.serving import open_run
@@ -40,6 +41,7 @@ from coterie.llm.trained import TrainedRun
 
 # All twelve items but the history are within the first ten, so Recall@10 is 1 in every round: the
 # first round is the best, and patience decides when a stage ends.
+LONG = {"patience": 9, "train": {"lr": 0.02, "patience_frozen": 9}}
 PATIENCE = {"rounds": 9, "patience": 2, "train": {"lr": 0.02, "patience_frozen": 3}}
 
 
@@ -153,6 +155,33 @@ def test_a_run_resumed_in_stage_2_ends_as_one_that_was_not(after, k, ended):
     assert torch.equal(run(later)[-1].rows, states[-1].rows)
     assert later.results == whole.results
     assert all(map(torch.equal, catalogues(later), catalogues(whole)))
+
+
+@pytest.mark.parametrize(
+    ("done", "wanted", "why"),
+    [
+        (2, 4, None),
+        (2, 2, None),  # a run of 2 would begin its second stage now too
+        (2, 1, "it has done 2 already"),
+        (3, 4, None),  # the first stage is over, but the second has not begun
+        (4, 5, "its first stage of fine-tuning had another number"),
+        (4, 3, "its first stage of fine-tuning had another number"),
+        (6, 2, "its first stage of fine-tuning had another number"),
+        (6, 5, "what was done at the end of its last round cannot be taken back"),
+    ],
+)
+def test_another_number_of_rounds_is_refused_from_stage_2_on(tmp_path, done, wanted, why):
+    first, checkpoint = module(rounds=3, **LONG), {}
+    run(first, done)
+    first.on_save_checkpoint(checkpoint)
+    (tmp_path / "checkpoints").mkdir()
+    torch.save(checkpoint, tmp_path / "checkpoints" / "last.ckpt")
+    later = module(rounds=wanted, **LONG).federation
+    if why is None:
+        assert not reopened(later, tmp_path, wanted)
+        return
+    with pytest.raises(UserError, match=f"with 'rounds' {wanted}: {why}; leave the flag out"):
+        reopened(later, tmp_path, wanted)
 
 
 def test_a_split_run_goes_through_both_stages_as_the_whole_one(ended):

@@ -1,6 +1,7 @@
 """A complete run that gets more rounds, or cannot."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,52 @@ def test_an_unfinished_run_cannot_have_fewer_rounds_than_it_has_done(tmp_path, r
         return
     with pytest.raises(UserError, match="it has done 3 already; leave the flag out"):
         reopened(federation(rounds), tmp_path, rounds)
+
+
+class Counting(Server[int]):
+    """Counts rounds; a block ends after so many."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def begin(self, key):
+        return 0
+
+    def round(self, state, cohort, key):
+        return state + 1
+
+    def stop(self, state, history):
+        return "block" if len(history) >= self.rounds else "go"
+
+
+@pytest.mark.parametrize(
+    ("done", "rounds", "why"),
+    [
+        (2, 4, None),
+        (3, 4, "earlier blocks had another number"),  # one block is over
+        (4, 5, "earlier blocks had another number"),  # the second is under way
+        (3, 2, "it has done 3 already"),
+        (6, 4, "earlier blocks had another number"),  # all are over
+    ],
+)
+def test_all_blocks_have_as_many_rounds(tmp_path, done, rounds, why):
+    def blocks(number: int) -> FederatedModule:
+        one = federation(number)
+        return FederatedModule(replace(one, server=Counting(number), blocks=[*one.blocks] * 2))
+
+    first = blocks(3)
+    for _ in range(done):
+        first.advance()
+    checkpoint: dict = {}
+    first.on_save_checkpoint(checkpoint)
+    (tmp_path / "checkpoints").mkdir()
+    torch.save(checkpoint, tmp_path / "checkpoints" / "last.ckpt")
+    later = blocks(rounds).federation
+    if why is None:
+        assert not reopened(later, tmp_path, rounds)
+        return
+    with pytest.raises(UserError, match=f"with 'rounds' {rounds}: {why}; leave the flag out"):
+        reopened(later, tmp_path, rounds)
 
 
 def test_an_end_that_left_a_trace_cannot_be_taken_back():

@@ -68,13 +68,14 @@ def reopened(federation: Federation, path: Path, rounds: int) -> bool:
 
 def _obstacle(module: FederatedModule, rounds: int) -> str | None:
     """What is against another number of rounds; a complete run is reopened if there is nothing."""
-    done, complete = module.block_round, module.finished
+    complete = module.finished
     try:
         module.reopen()
+        module.federation.server.change_rounds(module.server_state, module.history, rounds)
     except UserError as error:
         return str(error)
-    if done > rounds or (module.block_open and not complete and module.ends_here()):
-        return f"it has done {done} already"
+    if module.block_open and not complete and module.ends_here():
+        return f"it has done {module.block_round} already"
     if module.finished:
         return f"it came to its end by itself in round {module.round}, more change nothing"
     if module.block > 0 or (module.block == 0 and not module.block_open):

@@ -56,6 +56,23 @@ class Server(Generic[S]):
             raise UserError("what was done at the end of its last round cannot be taken back")
         return state
 
+    def change_rounds(self, state: S, history: Sequence[dict[str, float]], rounds: int) -> None:
+        """Accept another number of rounds for a run that is under way, or refuse it.
+
+        A run that always had the new number must be where this one is. By default that is so while
+        the block has not done more rounds; other blocks are not the server's to judge.
+
+        Args:
+            state: where the run is.
+            history: metrics of the rounds of the newest block, oldest first.
+            rounds: the new number, as it is set.
+
+        Raises:
+            UserError: such a run would be elsewhere by now; says why.
+        """
+        if len(history) > rounds:
+            raise UserError(f"it has done {len(history)} already")
+
     def test(self, state: S, cohort: Cohort) -> None:
         """Note the final measurements of the newest block in the cohort's journal."""
         raise NotImplementedError(f"{type(self).__name__} has no test")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort, PerClient, Replies
+from coterie.core.errors import UserError
 from coterie.core.metrics.clients import imbalance
 from coterie.core.seeding import Key
 from coterie.core.server import Decision, Server
@@ -140,6 +141,16 @@ class PPLR(Server[State]):
         """End after T rounds or ``patience`` rounds without a better validation, in each stage."""
         last = state.stage >= self.stages
         return "block" if last and self._stage_over(state) else "go"
+
+    def change_rounds(self, state: State, history: Sequence[dict[str, float]], rounds: int) -> None:
+        """Refuse another number from stage 2 on: ``rounds`` is of each stage, the first is over.
+
+        Raises:
+            UserError: it is refused.
+        """
+        if state.stage > 1:
+            raise UserError("its first stage of fine-tuning had another number")
+        super().change_rounds(state, history, rounds)
 
     @property
     def stages(self) -> int:
