@@ -72,6 +72,11 @@ class Settings:
     logger: LoggerSettings = field(default_factory=LoggerSettings)
     run: RunSettings = field(default_factory=RunSettings)
 '''
+EXPERIMENT = """
+class Experiment:
+    def __init__(self, settings):
+        self.settings = settings
+"""
 RESULTS = """
 from coterie.core.report import Report
 
@@ -110,6 +115,7 @@ def toy_site(tmp_path: Path) -> Path:
         package / "__init__.py": "",
         package / "paper.py": PAPER,
         package / "settings.py": SETTINGS,
+        package / "experiment.py": EXPERIMENT,
         package / "results.py": RESULTS,
         info / "METADATA": "Metadata-Version: 2.1\nName: toy\nVersion: 1\n",
         info / "entry_points.txt": "[coterie.papers]\ntoyrec = coterie.toy.paper:PAPER\n",

@@ -228,7 +228,20 @@ def test_resume_elsewhere_and_without_a_name(toy: Paper, trained: Trained, capsy
     assert main(["train", "toyrec", "--out", "else", "--resume"]) == 0
     assert [s.algorithm.beta for s in trained] == [0.5, 0.5]
     message = error(capsys, "train", "toyrec", "--resume")
-    assert message.startswith("no unfinished run runs/toyrec/sample-avg-mf-seed0: ")
+    assert message.startswith("no unfinished run runs/toyrec/sample-avg-mf-seed0 with these ")
+
+
+def test_a_finished_run_without_a_name_goes_on_if_more_rounds_are_given(
+    toy: Paper, trained: Trained, capsys: Capture
+) -> None:
+    started = ["train", "toyrec", "--rounds", "5", "--algorithm.beta", "0.5"]
+    assert main(started) == 0
+    # The default of ten rounds is not asked for.
+    assert error(capsys, "train", "toyrec", "--resume").startswith("no unfinished run ")
+    assert error(capsys, *started, "--resume").startswith("no unfinished run ")
+    assert main(["train", "toyrec", "--rounds", "7", "--resume"]) == 0
+    assert [(s.rounds, s.algorithm.beta) for s in trained] == [(5, 0.5), (7, 0.5)]
+    assert len(list(Path("runs/toyrec").iterdir())) == 1
 
 
 def interrupt(*_: Any) -> None:

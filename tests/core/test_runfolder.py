@@ -225,8 +225,8 @@ def test_resume_finds_the_newest_unfinished_run(toy: Paper) -> None:
     with pytest.raises(UserError) as caught:
         resumable(toy, wanted)
     assert str(caught.value) == (
-        "no unfinished run runs/toyrec/sample-avg-mf-seed0: leave --resume out to start one, "
-        "or name another by --run.name"
+        "no unfinished run runs/toyrec/sample-avg-mf-seed0 with these settings: leave --resume out "
+        "to start one, name another by --run.name, or give a finished one more --rounds"
     )
     first, second, third = (create(toy) for _ in range(3))
     assert resumable(toy, wanted) == third.path
@@ -236,6 +236,16 @@ def test_resume_finds_the_newest_unfinished_run(toy: Paper) -> None:
     first.write_summary(DONE)
     with pytest.raises(UserError, match="no unfinished run"):
         resumable(toy, wanted)
+
+
+def test_resume_finds_the_newest_run_of_the_same_settings(toy: Paper) -> None:
+    first, other = create(toy), create(toy, "--model.lr", "3")
+    assert resumable(toy, settings(toy, "--resume")) == first.path
+    assert resumable(toy, settings(toy, "--resume", "--model.lr", "3")) == other.path
+    third = create(toy, "--rounds", "20")
+    third.write_summary(DONE)
+    assert resumable(toy, settings(toy, "--resume", "--rounds", "30")) == third.path
+    assert resumable(toy, settings(toy, "--resume", "--rounds", "20")) == first.path
 
 
 def test_stored_settings_are_the_base_of_a_resumed_run(toy: Paper) -> None:

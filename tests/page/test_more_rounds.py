@@ -1,6 +1,7 @@
 """A complete run that gets more rounds, or cannot."""
 
 import csv
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from coterie.core import tree
+from coterie.core.callbacks.checkpoints import Checkpoints
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.federation import Federation
@@ -28,6 +30,13 @@ def train(out: Path, name: str, rounds: int, *flags: str) -> int:
 def federation(rounds: int) -> Federation:
     settings = Settings(rounds=rounds, data=TaskSettings(clients=4), train=TrainSettings(epochs=1))
     return Experiment(settings).federation()
+
+
+def interrupt_after_two(self, trainer, module, *_):
+    """Stands for what keeps checkpoints, until the user stops it."""
+    trainer.save_checkpoint(self.folder / "last.ckpt")
+    if module.round == 2:
+        raise KeyboardInterrupt
 
 
 def saved(folder: Path) -> dict:
@@ -57,6 +66,26 @@ def test_more_rounds_end_in_the_bits_of_a_run_of_as_many(tmp_path, method):
     assert found["history"] == expected["history"]
     assert metrics(more) == metrics(whole)
     assert (more / "ledger.json").read_text() == (whole / "ledger.json").read_text()
+
+
+def test_an_unfinished_run_without_a_name_goes_on_as_it_was_said_how(tmp_path, capsys, monkeypatch):
+    with monkeypatch.context() as changed:
+        changed.setattr(Checkpoints, "on_train_batch_end", interrupt_after_two)
+        assert main(["train", "page", *FLAGS, f"--run.out={tmp_path}", "--rounds=4"]) == 130
+    folder = tmp_path / "page" / "synthetic-page-softmax-seed0"
+    assert saved(folder)["round"] == 2
+    _, _, hint = capsys.readouterr().err.strip().partition("to go on, say: coterie ")
+    assert main(shlex.split(hint)) == 0
+    assert saved(folder)["round"] == 4
+    assert [path.name for path in (tmp_path / "page").iterdir()] == [folder.name]
+
+
+def test_a_finished_run_without_a_name_goes_on(tmp_path):
+    start = ["train", "page", *FLAGS, f"--run.out={tmp_path}"]
+    assert main([*start, "--rounds=2"]) == 0
+    assert main([*start, "--rounds=3", "--resume"]) == 0
+    [folder] = (tmp_path / "page").iterdir()
+    assert saved(folder)["round"] == 3
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +166,16 @@ def default_name(paper: Paper, settings: Any) -> str:
     return "-".join(str(part) for part in parts if part is not None)
 
 
-def resumable(paper: Paper, settings: Any) -> Path:
-    """Find the folder to resume: the one that is named, else the newest unfinished one that fits.
+def resumable(paper: Paper, settings: Any, again: Callable[[Path], Any] | None = None) -> Path:
+    """Find the folder to resume: the one that is named, else the newest one that fits.
+
+    A run fits that has the same settings but for `MAY_CHANGE`, and is unfinished or gets more
+    rounds.
+
+    Args:
+        paper: whose run it is.
+        settings: as resolved: folders are named by what the reading filled in.
+        again: gives the settings that a run would go on with; None for these.
 
     Raises:
         UserError: there is none.
@@ -176,19 +185,14 @@ def resumable(paper: Paper, settings: Any) -> Path:
         path = parent / settings.run.name
         paper_of(path)
         return path
-    found = None
-    for name in _numbered(default_name(paper, settings)):
-        path = parent / name
-        if not path.exists():
-            break
-        if (path / "config.yaml").is_file() and not (path / "summary.json").exists():
-            found = path
-    if found is None:
-        raise UserError(
-            f"no unfinished run {parent / default_name(paper, settings)}: leave --resume out to "
-            "start one, or name another by --run.name"
-        )
-    return found
+    name = default_name(paper, settings)
+    for path in reversed(_taken(parent, name)):
+        if (path / "config.yaml").is_file() and _goes_on(path, settings, again):
+            return path
+    raise UserError(
+        f"no unfinished run {parent / name} with these settings: leave --resume out to start one, "
+        "name another by --run.name, or give a finished one more --rounds"
+    )
 
 
 def stored_settings(path: Path) -> Source:
@@ -270,6 +274,24 @@ def _numbered(name: str) -> Iterator[str]:
         number += 1
 
 
+def _taken(parent: Path, name: str) -> list[Path]:
+    """List the folders that `RunFolder.create` has named so, the oldest first."""
+    return list(takewhile(Path.exists, (parent / numbered for numbered in _numbered(name))))
+
+
+def _goes_on(path: Path, settings: Any, again: Callable[[Path], Any] | None) -> bool:
+    """Whether a run has the same settings, and rounds to go."""
+    folder = RunFolder.open(path)
+    try:
+        wanted = settings if again is None else again(path)
+    except UserError:  # what is asked for does not go with the settings of this run
+        return False
+    stored = folder.settings
+    if _differing(stored, wanted) is not None:
+        return False
+    return not folder.finished or values_of(wanted)["rounds"] > values_of(stored)["rounds"]
+
+
 def _refusal(path: Path) -> UserError:
     if (path / "summary.json").is_file():
         return UserError(f"{path} holds a finished run: choose another name by --run.name")
@@ -281,13 +303,20 @@ def _refusal(path: Path) -> UserError:
 
 
 def _check_compatible(path: Path, stored: Any, wanted: Any) -> None:
+    key = _differing(stored, wanted)
+    if key is not None:
+        old, new = values_of(stored)[key], values_of(wanted)[key]
+        raise UserError(
+            f"cannot resume {path} with another '{key}': it has {_shown(old)}, not {_shown(new)}; "
+            "leave the flag out, or start a new run without --resume"
+        )
+
+
+def _differing(stored: Any, wanted: Any) -> str | None:
+    """Name the first setting that differs and may not."""
     old, new = values_of(stored), values_of(wanted)
-    for key, value in new.items():
-        if old[key] != value and not _may_change(key):
-            raise UserError(
-                f"cannot resume {path} with another '{key}': it has {_shown(old[key])}, not "
-                f"{_shown(value)}; leave the flag out, or start a new run without --resume"
-            )
+    different = (key for key in new if old[key] != new[key] and not _may_change(key))
+    return next(different, None)
 
 
 def _may_change(key: str) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from coterie.core.cli.arguments import paper_first, wants_help
 from coterie.core.cli.output import say
 from coterie.core.configuration import Configuration, configure, print_help, to_yaml
-from coterie.core.papers import Paper, papers
+from coterie.core.papers import Paper, load, papers
 from coterie.core.runfolder import resumable, stored_settings
 
 
@@ -41,7 +42,15 @@ def configure_run(paper: Paper, argv: Sequence[str]) -> Configuration:
     configuration = configure(paper, argv)
     if not configuration.settings.run.resume:
         return configuration
-    return configure(paper, argv, stored_settings(resumable(paper, configuration.settings)))
+
+    def again(path: Path) -> Configuration:
+        return configure(paper, argv, stored_settings(path))
+
+    settings = configuration.settings
+    if not settings.run.name:
+        # Folders are named by what the reading fills in, which only the experiment knows.
+        settings = load(paper.experiment)(settings).settings
+    return again(resumable(paper, settings, lambda path: again(path).settings))
 
 
 def _help(argv: Sequence[str]) -> None:
