@@ -132,6 +132,22 @@ def test_table_4_has_clients_and_ratios_and_says_what_cannot_be(out, monkeypatch
     assert notes[0] == "Not with 2 clients: too many"
 
 
+def test_table_4_trains_the_tasks_own_number_of_clients_once(tmp_path, monkeypatch):
+    paths = {}
+
+    def run_all(self, title, variants):
+        paths.update({name: self.job(settings).path for name, settings in variants.items()})
+        raise InterruptedError
+
+    monkeypatch.setattr(study.Study, "run_all", run_all)
+    with pytest.raises(InterruptedError):
+        properties.property_table(
+            study.Study(configure(PAPER, ["--run.out", str(tmp_path)]), (0,), 0)
+        )
+    assert paths["clients", "100"] == paths["ratio", "1:1"]
+    assert len(set(paths.values())) == len(paths) - 1 == 5
+
+
 def _refusing_many(experiment):
     class Refusing(experiment):
         @property

@@ -37,10 +37,12 @@ _NOTES = (
 def property_table(study: Study) -> Report:
     """Reproduce Table 4 for the study's task: both halves on the same one."""
     counts, notes = _counts(study)
-    variants: dict[tuple[str, str], Settings] = {
-        ("clients", str(count)): study.variant(clients=count) for count in counts
-    }
     own = study.variant()
+    variants: dict[tuple[str, str], Settings] = {
+        # The task's own number of clients, said or not, is one and the same run.
+        ("clients", str(n)): own if n == study.n_clients else study.variant(clients=n)
+        for n in counts
+    }
     for name, ratio in RATIOS.items():
         variants["ratio", name] = replace(own, game=replace(own.game, reward_ratio=ratio))
     results = study.run_all("Table 4", variants)
