@@ -49,12 +49,12 @@ def test_a_stage_without_moves_or_with_nan_is_no_rest():
     assert not settled(history([0.5] * 7 + [math.nan], [0.5] * 8), GAME)
 
 
-def run(tolerance, reading="recommended"):
+def run(tolerance, reading="recommended", evaluate_every=1):
     settings = Settings(
         reading=reading,
         rounds=12,
         data=TaskSettings(clients=3),
-        train=TrainSettings(epochs=1, batch_size=50),
+        train=TrainSettings(epochs=1, batch_size=50, evaluate_every=evaluate_every),
         game=GameSettings(patience=3, tolerance=tolerance),
     )
     experiment = Experiment(settings)
@@ -70,6 +70,12 @@ def test_a_game_at_rest_ends():
     assert experiment.notes(module) == [
         "no utility moved any more: the game came to rest in round 6"
     ]
+
+
+def test_the_end_of_a_game_at_rest_is_evaluated():
+    _, module = run(tolerance=1.0, evaluate_every=4)
+    assert module.round == 8
+    assert [i for i, row in enumerate(module.history, 1) if "eval/accuracy" in row] == [4, 8]
 
 
 def test_a_game_that_moves_on_takes_all_rounds():

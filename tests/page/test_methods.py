@@ -93,7 +93,6 @@ def test_settings_reach_the_method(method):
             r"'fedamp.lam' / α_k is 10 with α_k = 0.01, .* or raise 'fedamp.alpha'$",
         ),
         (["--method=scaffold", "--scaffold.lr_g=0"], "'scaffold.lr_g' must be above 0"),
-        (["--train.evaluate_every=101"], "above two windows of 'game.patience' 50"),
         (["--client_agent.tau=2"], "'client_agent.tau' must be"),
     ],
 )

@@ -133,8 +133,13 @@ class PageServer(ModelServer[Played]):
         return Played(weights, u_server.to(seen.dtype), seen, self.agent.rewarded(mind, reward))
 
     def stop(self, state: Played, history: Sequence[dict[str, float]]) -> Decision:
-        """End in the equilibrium, or after T rounds; the public code plays all rounds."""
-        if not self.released and settled(history, self.game):
+        """End in the equilibrium, or after T rounds; the public code plays all rounds.
+
+        A game at rest goes on to its next evaluated round, so that its end is measured.
+        """
+        every = self.settings.evaluate_every
+        measured = not every or len(history) % every == 0
+        if not self.released and measured and settled(history, self.game):
             return "end"
         return super().stop(state, history)
 

@@ -192,13 +192,6 @@ def _check_game(settings: Settings) -> None:
                 "'game.server_utility' mixture is best with all weight on one client: choose "
                 "aggregate, or game.follower ddpg"
             )
-    stops = settings.reading != "released"
-    if stops and settings.train.evaluate_every > 2 * game.patience:
-        raise UserError(
-            "the game may come to rest before any round is evaluated: 'train.evaluate_every' "
-            f"{settings.train.evaluate_every} is above two windows of 'game.patience' "
-            f"{game.patience}"
-        )
 
 
 def _check_certificate(settings: Settings) -> None:

@@ -174,7 +174,8 @@ class GameSettings:
     little now, on few clients, lose in later stages. 0 looks at the present stage alone."""
     patience: int = 50
     """Length of two windows of rounds; where no utility moves from the one to the other, the game
-    counts as at rest, and the run stops (in the reading released it does not)."""
+    counts as at rest, and the run stops once that round is evaluated (in the reading released it
+    does not)."""
     tolerance: float = 2e-3
     """What counts as a move: relative change of the mean utility of clients or server from one
     window of such rounds to the next."""
