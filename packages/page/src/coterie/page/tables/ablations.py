@@ -10,7 +10,6 @@ from coterie.core.report import Report
 from coterie.page.settings import Settings
 from coterie.page.tables.contrast import COLUMNS, contrasts, difference_note
 from coterie.page.tables.layout import (
-    MILLION,
     accuracies,
     accuracy_rows,
     figure_report,
@@ -40,8 +39,7 @@ def ablation_figure(study: Study) -> Report:
         rows += accuracy_rows(study, OWN, part, variant=name)
         line = {"chosen": name} | accuracies(part, (None, None))
         line["best round"] = plain([float(run.best_round) for run in part])
-        steps = [run.total("cost/local_steps") / run.rounds / MILLION for run in part]
-        line["steps a round (million)"] = plain(steps, 4)
+        line["steps a round"] = plain([run.total("cost/local_steps") / run.rounds for run in part])
         view.append(line)
     notes = [*study.setup, *_NOTES, *_comparisons(results), *claim_notes(results)]
     title = f"Figure 3, {study.data}: which factors are chosen"

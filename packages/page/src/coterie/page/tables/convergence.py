@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.core.report import Report
 from coterie.page.published import convergence_round
-from coterie.page.tables.layout import MILLION, plain
+from coterie.page.tables.layout import THOUSAND, plain
 from coterie.page.tables.runs import CHOSEN_BY, GLOBAL, LOCAL, NAN, RunResult
 from coterie.page.tables.study import OWN, PERSONALISED, Study, name_of
 
@@ -142,7 +142,7 @@ def _reach_cells(column: str, found: Sequence[Reach]) -> dict[str, Any]:
     reached = sum(one.round == one.round for one in found)
     return {
         f"{column}: round": plain([one.round for one in found]),
-        f"{column}: steps (million)": plain([one.steps / MILLION for one in found], 2),
+        f"{column}: steps (thousand)": plain([one.steps / THOUSAND for one in found], 1),
         f"{column}: reached": f"{reached} of {len(found)}",
     }
 

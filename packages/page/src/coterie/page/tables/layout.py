@@ -14,7 +14,7 @@ from coterie.core.tables.plots import Bars, Curve, Curves, Panel
 from coterie.page.tables.runs import GLOBAL, LOCAL, OTHERS, RunResult
 from coterie.page.tables.study import Study, at_best
 
-MILLION = 1e6
+THOUSAND = 1e3
 _MOST_POINTS = 250
 Values = Callable[[RunResult], Sequence[float]]
 
@@ -132,8 +132,8 @@ def curves(
 
 
 def steps_of(result: RunResult) -> list[float]:
-    """Local steps of all clients up to and with each round, in millions."""
-    return [value / MILLION for value in result.cumulative("cost/local_steps")]
+    """Local steps of all clients up to and with each round, in thousands."""
+    return [value / THOUSAND for value in result.cumulative("cost/local_steps")]
 
 
 def four_panels(runs: Mapping[str, Sequence[RunResult]]) -> list[Panel]:
@@ -142,11 +142,11 @@ def four_panels(runs: Mapping[str, Sequence[RunResult]]) -> list[Panel]:
     panels: list[Panel] = [
         curves(runs, name, ("round", label), legend=False) for name, label in columns.items()
     ]
-    million = "local steps (million)"
+    thousand = "local steps (thousand)"
     return [
         *panels,
         *(
-            curves(runs, name, (million, label), steps_of, legend=name.endswith(LOCAL))
+            curves(runs, name, (thousand, label), steps_of, legend=name.endswith(LOCAL))
             for name, label in columns.items()
         ),
     ]

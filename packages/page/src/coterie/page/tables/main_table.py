@@ -11,7 +11,7 @@ from coterie.core.report import Report
 from coterie.page.published import reference
 from coterie.page.tables.contrast import comparison_notes, verdict_notes
 from coterie.page.tables.layout import (
-    MILLION,
+    THOUSAND,
     accuracies,
     accuracy_rows,
     figure_report,
@@ -23,6 +23,7 @@ from coterie.page.tables.references import MAJORITY
 from coterie.page.tables.runs import GLOBAL, LOCAL, OTHERS, RunResult
 from coterie.page.tables.study import BOUNDS, OWN, Study, at_best, name_of
 
+_MB = 1e6
 _NOTES = (
     "Test accuracy of the round that is best on validation data (mean of the server's and the "
     "clients'), mean ± standard deviation over seeds, the paper's in brackets. global: the global "
@@ -105,8 +106,8 @@ def _line(study: Study, method: str, results: Sequence[RunResult]) -> dict[str, 
     rounds = np.array([result.rounds for result in results])
     steps = np.array([result.total("cost/local_steps") for result in results])
     line["steps a round"] = plain((steps / rounds).tolist())
-    line["steps (million)"] = plain((steps / MILLION).tolist(), 2)
-    per_client = rounds * study.n_clients * study.settings.train.participation * MILLION
+    line["steps (thousand)"] = plain((steps / THOUSAND).tolist(), 1)
+    per_client = rounds * study.n_clients * study.settings.train.participation * _MB
     for way in ("up", "down"):
         size = np.array([result.total(f"cost/{way}_bytes") for result in results])
         line[f"{way} MB"] = plain((size / per_client).tolist(), 3)
