@@ -7,6 +7,7 @@ from tests.core.baselines.labelled_clients import CLASSES, KEY, WIDTH, Net
 
 from coterie.core.baselines import evaluation
 from coterie.core.baselines.evaluation import Evaluator
+from coterie.core.data.samples import SampleData
 
 N, MODELS = 50, 7
 
@@ -33,9 +34,9 @@ def test_models_on_the_same_samples_equal_a_loop(samples, monkeypatch, numbers, 
     together = []
     plain = evaluation.of_clients
 
-    def counting(measure, params, batches, rows):
+    def counting(measure, params, batches, rows, *number):
         together.append(len(rows))
-        return plain(measure, params, batches, rows)
+        return plain(measure, params, batches, rows, *number)
 
     monkeypatch.setattr(evaluation, "of_clients", counting)
     nets = models()
@@ -51,3 +52,44 @@ def test_models_on_the_same_samples_equal_a_loop(samples, monkeypatch, numbers, 
         assert float(found.loss[row]) == pytest.approx(expected, rel=1e-12)
         right = sum(int(s.argmax() == y) for s, y in zip(score, samples["y"], strict=True))
         assert float(found.accuracy[row]) == pytest.approx(right / N, rel=1e-12)
+
+
+@pytest.mark.parametrize("numbers", [1, 40 * (WIDTH + 1), 1 << 22])
+@pytest.mark.parametrize("batch", [1000, 13])
+@pytest.mark.parametrize("lengths", [[20, 0, 41, 1, 13, 26, 3], [26] * MODELS])
+@pytest.mark.parametrize("shared", [False, True])
+def test_clients_on_their_own_samples_equal_a_loop(monkeypatch, numbers, batch, lengths, shared):
+    monkeypatch.setattr(evaluation, "_NUMBERS", numbers)
+    monkeypatch.setattr(evaluation, "_BATCH", batch)
+    largest = []
+    plain = evaluation.of_clients
+
+    def counting(measure, params, batches, rows, number):
+        largest.append(batches(number, rows)["y"].shape)
+        return plain(measure, params, batches, rows, number)
+
+    monkeypatch.setattr(evaluation, "of_clients", counting)
+    x = KEY.fold("x").normal(sum(lengths), WIDTH, dtype=torch.float64)
+    y = KEY.fold("y").integers(CLASSES, torch.arange(sum(lengths)))
+    parts = zip(x.split(lengths), y.split(lengths), strict=True)
+    data = SampleData.from_clients([{"x": x, "y": y} for x, y in parts])
+    nets = models()[:1] * MODELS if shared else models()
+    named = [dict(net.named_parameters()) for net in (nets[:1] if shared else nets)]
+    params = {name: torch.stack([one[name].detach() for one in named]) for name in named[0]}
+    found = Evaluator(Net()).of_clients(params, data)
+    for count, width in largest:
+        assert width <= batch
+        assert count == 1 or count * width * (WIDTH + 1) <= numbers
+    for row, (net, own_x, own_y) in enumerate(
+        zip(nets, x.split(lengths), y.split(lengths), strict=True)
+    ):
+        if not lengths[row]:
+            assert found.loss[row].isnan()
+            assert found.accuracy[row].isnan()
+            continue
+        with torch.no_grad():
+            score = net(own_x)
+        expected = float(F.cross_entropy(score, own_y))
+        assert float(found.loss[row]) == pytest.approx(expected, rel=1e-12)
+        right = float((score.argmax(1) == own_y).double().mean())
+        assert float(found.accuracy[row]) == pytest.approx(right, rel=1e-12)

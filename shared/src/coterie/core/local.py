@@ -114,14 +114,17 @@ def fit(
     return by_rows(job.run, rows) if rows.numel() else job.start
 
 
-def of_clients(function: Loss, params: Params, batches: Batches, rows: Tensor) -> Tensor:
-    """Values ``(K,)`` of a function of the clients ``rows`` on their first batch.
+def of_clients(
+    function: Loss, params: Params, batches: Batches, rows: Tensor, number: int = 0
+) -> Tensor:
+    """Values ``(K,)`` of a function of the clients ``rows`` on one of their batches.
 
     Args:
         function: of one client's parameters and batch, ``-> ()``.
         params: each ``(C, ...)``, or ``(1, ...)`` where all clients have the same.
         batches: gives the stacked batches.
         rows: ``(K,)`` int64 positions, K at least 1.
+        number: of the batch, from 0.
     """
     shared = len(next(iter(params.values()))) == 1
 
@@ -132,7 +135,7 @@ def of_clients(function: Loss, params: Params, batches: Batches, rows: Tensor) -
             }
         else:
             mine = tree.take(params, rows)
-        value: Tensor = stacked(function)(mine, batches(0, rows))
+        value: Tensor = stacked(function)(mine, batches(number, rows))
         return value
 
     return by_rows(run, rows)

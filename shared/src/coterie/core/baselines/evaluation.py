@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from coterie.core.data.samples import MiniBatches, SampleData
 from coterie.core.data.split_samples import SplitSamples
 from coterie.core.local import Batch, Params, masked, of_clients, pure
-from coterie.core.seeding import Key
 
-_BATCH = 1000  # samples of a model that is measured alone
+_NAMES = ("loss", "accuracy")
+_BATCH = 1000  # samples of a model at a time
 _NUMBERS = 1 << 22  # in the samples of models measured together; layers make many times as many
 
 
@@ -56,15 +56,16 @@ class Evaluator:
             params: each ``(C, ...)``, or ``(1, ...)`` where all clients have the same.
             data: of C clients.
         """
-        nobody = torch.full((len(data),), torch.nan, dtype=torch.float64)
-        found = {"loss": nobody, "accuracy": nobody.clone()}
-        rows = data.lengths.nonzero().flatten()
-        if rows.numel():
-            everything = MiniBatches(data, 1, None, Key(torch.zeros_like(data.ids)))
+        batches = MiniBatches(data, 1, _BATCH, None)
+        found = {name: torch.zeros(len(data), dtype=torch.float64) for name in _NAMES}
+        for number, rows in _side_by_side(data, batches.per_epoch):
+            sizes = (data.lengths[rows] - number * _BATCH).clamp(max=_BATCH)
             for name, measure in self._measures.items():
-                values = of_clients(measure, params, everything, rows)
-                found[name] = nobody.index_copy(0, rows, values.double())
-        return Quality(**found)
+                values = of_clients(measure, params, batches, rows, number).double()
+                found[name].index_add_(0, rows, sizes * values)
+        none = {name: torch.full_like(found[name], torch.nan) for name in _NAMES}
+        means = {name: found[name] / data.lengths for name in self._measures}
+        return Quality(**none | means)
 
     def held_out(self, params: Params, data: SplitSamples) -> Quality:
         """Measure on validation samples, or on the training samples of a client without any.
@@ -92,10 +93,7 @@ class Evaluator:
         """
         count = len(next(iter(samples.values()), ()))
         n_models = len(next(iter(params.values())))
-        found = {
-            name: torch.full((n_models,), torch.nan, dtype=torch.float64)
-            for name in ("loss", "accuracy")
-        }
+        found = {name: torch.full((n_models,), torch.nan, dtype=torch.float64) for name in _NAMES}
         for name, measure in self._measures.items() if count else ():
             total = torch.zeros(n_models, dtype=torch.float64)
             for start in range(0, count, _BATCH):
@@ -112,6 +110,22 @@ class Evaluator:
         together = max(1, _NUMBERS // sum(values.numel() for values in part.values()))
         rows = torch.arange(n_models).split(together)
         return torch.cat([of_clients(measure, params, shared, some) for some in rows])
+
+
+def _side_by_side(data: SampleData, n_batches: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Number of a batch, and which clients there is memory for to measure on theirs at a time.
+
+    They are sorted by their samples, so that little is padded.
+    """
+    order = data.lengths.argsort(descending=True, stable=True)
+    numbers = sum(values[:1].numel() for values in data.samples.values())  # in a sample
+    for number in range(int(n_batches.max()) if len(data) else 0):
+        rows = order[: int((n_batches > number).sum())]
+        while rows.numel():
+            longest = min(int(data.lengths[rows[0]]) - number * _BATCH, _BATCH)
+            together = max(1, _NUMBERS // max(longest * numbers, 1))
+            yield number, rows[:together]
+            rows = rows[together:]
 
 
 __all__ = ["Evaluator", "Quality"]

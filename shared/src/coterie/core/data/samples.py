@@ -92,7 +92,7 @@ class MiniBatches:
         data: of C clients.
         epochs: local epochs E, one for all or ``(C,)`` int64.
         batch_size: B; None = all samples of a client in one batch (B = ∞), unshuffled.
-        key: the clients' keys, ``state`` of shape ``(C,)``.
+        key: the clients' keys, ``state`` of shape ``(C,)``; None = nothing is shuffled.
 
     Attributes:
         per_epoch: ``(C,)`` int64, number of batches of each client in an epoch: ⌈n_c / B⌉.
@@ -106,15 +106,17 @@ class MiniBatches:
     """
 
     def __init__(
-        self, data: SampleData, epochs: int | Tensor, batch_size: int | None, key: Key
+        self, data: SampleData, epochs: int | Tensor, batch_size: int | None, key: Key | None
     ) -> None:
         longest = int(data.lengths.max()) if len(data) else 0
         self._size = max(longest if batch_size is None else batch_size, 1)
         self._data = data
         self.per_epoch = batch_counts(data.lengths, batch_size)
         most = int(torch.as_tensor(epochs).max()) if len(data) else 0
-        several = bool((self.per_epoch > 1).any())
-        self._order = _shuffles(data, most, key) if several else _as_they_are(data, most)
+        if key is None or not bool((self.per_epoch > 1).any()):
+            self._order = _as_they_are(data, most)
+        else:
+            self._order = _shuffles(data, most, key)
         self._alike = int(self.per_epoch[0]) if data.alike else None
         self.steps = epochs * self.per_epoch
 
