@@ -14,7 +14,7 @@ from coterie.core.rounds import FederatedModule
 from coterie.core.schema import leaves
 from coterie.core.training import fit
 from coterie.page.experiment import ACCURACIES, Experiment
-from coterie.page.methods import BASELINES, replaced, settings_of
+from coterie.page.methods import BASELINES, remarks, settings_of
 from coterie.page.models.names import OF_TASK
 from coterie.page.readings import resolve
 from coterie.page.settings import Method, Settings, TaskSettings, TrainSettings
@@ -23,10 +23,17 @@ SMALL = Settings(
     rounds=2, data=TaskSettings(clients=4), train=TrainSettings(epochs=2, batch_size=50)
 )
 LACKING = {"local": {"server_accuracy", "global_accuracy"}, "central": {"personal_accuracy"}}
-REPLACED = {
+REMARKS = {
     "dap-fl": ["dap-fl takes dap_fl.weighting (equal) in place of train.weighting"],
     "pfedme": ["pfedme takes pfedme.lr (0.005) in place of train.lr"],
-    "central": ["central takes central.epochs (1) in place of train.epochs"],
+    "fedamp": ["train.weighting has no effect on fedamp"],
+    "local": ["train.weighting has no effect on local"],
+    "central": [
+        "central takes central.epochs (1) in place of train.epochs",
+        "train.participation has no effect on central",
+        "train.weighting has no effect on central",
+        "the server holds all training samples: their upload is not in the ledger",
+    ],
 }
 
 
@@ -73,8 +80,11 @@ def test_settings_reach_the_method(method):
     assert isinstance(chosen, FedAvgSettings)
     for name, value in {**common, "rounds": 2, **own}.items():
         assert getattr(chosen, name) == value
-    notes = replaced(replace(SMALL, method=method, train=train))
-    assert notes == REPLACED.get(method, [])
+    notes = remarks(replace(SMALL, method=method, train=train))
+    assert notes == REMARKS.get(method, [])
+    assert not [
+        note for note in remarks(replace(SMALL, method=method)) if note.startswith("train.")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -91,6 +101,17 @@ def test_settings_reach_the_method(method):
         (
             ["--method=fedamp", "--fedamp.alpha=0.01", "--data.clients=5"],
             r"'fedamp.lam' / α_k is 10 with α_k = 0.01, .* or raise 'fedamp.alpha'$",
+        ),
+        (["--method=fedprox", "--fedprox.mu=25"], "'train.lr' times 'fedprox.mu' is 2.5"),
+        (["--method=feddyn", "--feddyn.alpha=25"], "'train.lr' times 'feddyn.alpha' is 2.5"),
+        (
+            ["--method=feddyn", "--feddyn.alpha=1", "--data.quantity_skew=2"],
+            r"'train.lr' times 'feddyn.alpha' is .* with \d+ samples, .* set 'train.weighting' to",
+        ),
+        (["--method=local", "--privacy.clip=1"], "'privacy.clip' .* in local none is sent"),
+        (
+            ["--method=central", "--privacy.noise=laplace", "--privacy.scale=1"],
+            "in central the server has the samples themselves",
         ),
         (["--method=scaffold", "--scaffold.lr_g=0"], "'scaffold.lr_g' must be above 0"),
         (["--client_agent.tau=2"], "'client_agent.tau' must be"),

@@ -189,7 +189,7 @@ def test_central_training_that_diverges_names_the_remedy():
     data = split()
     data.train.samples["x"][0] = torch.inf
     server, client = together(data)
-    with pytest.raises(UserError, match="diverged: lower 'lr'"):
+    with pytest.raises(UserError, match="diverged: lower the learning rate"):
         run(server, client, data, 1)
 
 

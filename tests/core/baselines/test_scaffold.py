@@ -106,7 +106,7 @@ def test_converges_to_the_global_optimum_where_fedavg_does_not(weighting, fracti
 
 
 def test_the_server_keeps_the_mean_of_all_control_variates():
-    """The invariant behind the fixed point, with newcomers in between."""
+    """The invariant behind the fixed point, in a new block with newcomers too."""
     data = sample_data()
     server, client = method("scaffold", Net, epochs=2, batch_size=3, fraction=0.5)
     old = data.take(torch.arange(6))
@@ -115,7 +115,9 @@ def test_the_server_keeps_the_mean_of_all_control_variates():
     after = server.start_block(before.state, 1, cohort, KEY)
     after = server.round(after, cohort, KEY.fold("round", 4))
     kept = before.store.take(data.ids)
-    share = data.lengths.double() / data.lengths.sum()
+    here = kept.block == 1  # the others have not been drawn in this block: their c_i is 0 there
+    assert 0 < int(here.sum()) < len(data)
+    share = here * data.lengths.double() / data.lengths.sum()
     for k, c in after.control.items():
         mean = (share.reshape(-1, *[1] * c.dim()) * kept.control[k]).sum(0)
         torch.testing.assert_close(c, mean, atol=1e-12, rtol=1e-12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
 from coterie.core.console import show_data, show_results
 from coterie.core.dashboard import render
+from coterie.core.errors import UserError
 from coterie.core.experiment import Experiment
 from coterie.core.federation import Federation
 from coterie.core.papers import Paper, load
@@ -54,6 +55,7 @@ def train(paper: Paper, settings: Any) -> Path:
     with writing(folder.path, "then go on by --resume"):
         after_rounds = [costs, *callbacks(paper, experiment, federation, folder)]
         fit(module, after_rounds, _resume_from(folder))
+        check_accepted(module.history)
         render(folder.path)
         experiment.finish(module, folder.path)
     folder.write_json("ledger.json", module.ledger.rows())
@@ -98,6 +100,24 @@ def fit(module: FederatedModule, using: list[Callback], resume_from: Path | None
             plugins=[AtomicCheckpointIO()],
         )
         trainer.fit(module, ckpt_path=resume_from, weights_only=True)
+
+
+def check_accepted(history: Sequence[dict[str, float]]) -> None:
+    """Refuse the result of a run that never accepted an answer: it would be the first model's.
+
+    Args:
+        history: scalars of all rounds.
+
+    Raises:
+        UserError: clients answered, and every answer in every round was left out.
+    """
+    accepted = [scalars.get("fed/clients", 1.0) for scalars in history]
+    refused = [scalars.get("fed/refused", 0.0) for scalars in history]
+    if any(refused) and not any(accepted):
+        raise UserError(
+            "no client's update was accepted in any round, as training diverged on all (see the "
+            "warnings above): lower the learning rate, or clip gradients at a norm"
+        )
 
 
 def callbacks(

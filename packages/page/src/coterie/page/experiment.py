@@ -18,7 +18,7 @@ from coterie.core.seeding import Key
 from coterie.page.data.make import make_task
 from coterie.page.data.task import Task
 from coterie.page.equilibrium import settled
-from coterie.page.methods import halves, replaced
+from coterie.page.methods import halves, remarks
 from coterie.page.models.make import make_model
 from coterie.page.published import departures, reference
 from coterie.page.readings import idle, resolve
@@ -131,7 +131,7 @@ class Experiment:
     def notes(self, module: FederatedModule) -> list[str]:
         """Say how a game ended, or which of a method's settings take the place of general ones."""
         if self.settings.method != "page":
-            return replaced(self.settings)
+            return remarks(self.settings)
         game = self.settings.game
         if not (self.settings.has_leaders or game.tune_p):
             return ["nobody had anything to choose: this was FedAvg with equal weights"]

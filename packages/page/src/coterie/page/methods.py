@@ -50,12 +50,14 @@ class Baseline:
         client: its client half.
         settings: what both take.
         section: of our settings, with the method's own parameters; None where it has none.
+        unread: general settings that it does not look at.
     """
 
     server: Callable[..., Server[Any]]
     client: Callable[..., Client[Any]]
     settings: type[FedAvgSettings] = FedAvgSettings
     section: str | None = None
+    unread: tuple[str, ...] = ()
 
 
 BASELINES: dict[str, Baseline] = {
@@ -90,10 +92,22 @@ BASELINES: dict[str, Baseline] = {
         fedrod.FedRODServer, fedrod.FedRODClient, personal_settings.FedRODSettings, "fedrod"
     ),
     "fedamp": Baseline(
-        fedamp.FedAMPServer, fedamp.FedAMPClient, proximal_settings.FedAMPSettings, "fedamp"
+        fedamp.FedAMPServer,
+        fedamp.FedAMPClient,
+        proximal_settings.FedAMPSettings,
+        "fedamp",
+        ("weighting",),
     ),
-    "local": Baseline(local.LocalServer, local.LocalClient, personal_settings.LocalSettings),
-    "central": Baseline(central.CentralServer, central.CentralClient, CentralSettings, "central"),
+    "local": Baseline(
+        local.LocalServer, local.LocalClient, personal_settings.LocalSettings, None, ("weighting",)
+    ),
+    "central": Baseline(
+        central.CentralServer,
+        central.CentralClient,
+        CentralSettings,
+        "central",
+        ("participation", "weighting"),
+    ),
 }
 """All but PAGE itself, by the setting ``method``."""
 
@@ -121,6 +135,9 @@ def halves(
     if isinstance(chosen, proximal_settings.FedAMPSettings):
         with _whole_keys(method, settings):
             fedamp.check_for(chosen, len(task.clients))
+    if isinstance(chosen, drift_settings.FedDynSettings):
+        with _whole_keys(method, settings):
+            feddyn.check_for(chosen, task.clients.lengths)
     if settings.method == "central":
         central_server = central.CentralServer(build, chosen, task.clients.train, samples)
         return central_server, method.client(build(), chosen)
@@ -149,17 +166,26 @@ def _whole_keys(method: Baseline, settings: Settings) -> Iterator[None]:
         raise UserError(within("train", TrainSettings, message)) from None
 
 
-def replaced(settings: Settings) -> list[str]:
-    """Say which general settings a method does not look at, having its own in their place."""
+def remarks(settings: Settings) -> list[str]:
+    """Say which general settings a method does not look at, and what its ledger does not count."""
     if settings.method == "page":
         return []
     method, common = BASELINES[settings.method], training(settings)
     own = _own(method, settings)
-    return [
+    found = [
         f"{settings.method} takes {method.section}.{name} ({own[name]}) in place of train.{name}"
         for name in own
         if name in common
     ]
+    usual = TrainSettings()
+    found += [
+        f"train.{name} has no effect on {settings.method}"
+        for name in method.unread
+        if getattr(settings.train, name) != getattr(usual, name)
+    ]
+    if settings.method == "central":
+        found.append("the server holds all training samples: their upload is not in the ledger")
+    return found
 
 
 def _own(method: Baseline, settings: Settings) -> dict[str, Any]:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from coterie.core.errors import UserError
+
 _MEMORY = 10
 _DECREASE = 1e-4
 _LONGEST = 1e8
@@ -165,7 +167,7 @@ def minimise(
         max_steps: after which the best so far is given, with the bound that it has.
 
     Raises:
-        ValueError: the loss is not finite at the start.
+        UserError: the loss is not finite at the start.
 
     Example:
         >>> weight = torch.tensor([[[1.0], [0.0]], [[-1.0], [0.0]]])
@@ -178,7 +180,10 @@ def minimise(
     p = uniform if start is None else onto_simplex(start.double())
     value, slope = mixture.slope(p)
     if not math.isfinite(value):
-        raise ValueError("the loss of the mixture is not finite at the start")
+        raise UserError(
+            "the mean of the clients' models has no finite loss: lower 'train.lr' or set "
+            "'train.clip'"
+        )
     best, bound, past, length, step = (value, p), -math.inf, [value], 1.0, 0
     for step in range(max_steps + 1):
         gap = frank_wolfe_gap(p, slope)

@@ -36,6 +36,8 @@ _RELEASED_OF_TASK: dict[str, dict[str, Any]] = {
 }
 """Of both agents, in the public code for a task; those of Synthetic are `DDPGSettings`' own."""
 
+_NO_UPDATES = {"local": "none is sent", "central": "the server has the samples themselves"}
+
 
 def choices(settings: Settings) -> dict[str, Any]:
     """Give the choices of ``settings.reading`` for the section ``game``.
@@ -165,6 +167,18 @@ def _check(settings: Settings) -> None:
         _check_game(settings)
     if settings.certify:
         _check_certificate(settings)
+    if settings.method in _NO_UPDATES:
+        _check_privacy(settings)
+
+
+def _check_privacy(settings: Settings) -> None:
+    """Refuse protection of updates where there are none."""
+    privacy = settings.privacy
+    if privacy.noise != "none" or privacy.clip is not None:
+        raise UserError(
+            f"'privacy.noise' and 'privacy.clip' change the updates that clients send, and in "
+            f"{settings.method} {_NO_UPDATES[settings.method]}: leave them out"
+        )
 
 
 def _check_ranges(settings: Settings) -> None:

@@ -73,7 +73,8 @@ class AdaptiveAggregation:
         given = self._settings
         some, _ = divide(data, share_counts(data.lengths, given.s), key.fold("share"))
         rows = ((turn > 0) & (data.lengths > 0)).nonzero().flatten()
-        recent = torch.full((len(data), given.window), torch.nan, dtype=torch.float64)
+        window = min(given.window, given.max_passes + 1)  # the one pass more never comes
+        recent = torch.full((len(data), window), torch.nan, dtype=torch.float64)
         for number in range(given.max_passes):
             if not rows.numel():
                 break

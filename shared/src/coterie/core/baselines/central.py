@@ -59,7 +59,9 @@ class CentralServer(ModelServer[ServerModel]):
         batches = self.local.batches(self.train, key.fold("central").fold(self.train.ids))
         fitted = self.local.train(same_for_all(state.weights, 1), batches)
         if not all(bool(value.isfinite().all()) for value in fitted.params.values()):
-            raise UserError("central training diverged: lower 'lr' or set 'clip'")
+            raise UserError(
+                "central training diverged: lower the learning rate, or clip gradients at a norm"
+            )
         if batches.steps.any():
             cohort.journal.scalar("fed/loss", fitted.loss[0])
         state = replace(state, weights={name: v[0] for name, v in fitted.params.items()})

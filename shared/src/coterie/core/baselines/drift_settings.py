@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from coterie.core.baselines.settings import Checked, FedAvgSettings, finite
+from coterie.core.baselines.settings import Checked, FedAvgSettings, finite, steady
 from coterie.core.settings import between
 
 
@@ -53,3 +53,7 @@ class FedDynOptions(Checked):
 @dataclass(frozen=True)
 class FedDynSettings(FedDynOptions, FedAvgSettings):
     """FedDyn with the settings that it shares with FedAvg."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steady("alpha", self.alpha, "lr", self.lr)

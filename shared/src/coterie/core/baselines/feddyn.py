@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from coterie.core import tree
 from coterie.core.aggregation import Fold
@@ -13,6 +14,7 @@ from coterie.core.baselines.drift_settings import FedDynSettings
 from coterie.core.baselines.fedavg import Weighted, mean_added
 from coterie.core.baselines.feddyn_client import DynamicModel, FedDynClient
 from coterie.core.baselines.sizes import SizedModel, SizedServer, Sizes
+from coterie.core.errors import UserError
 from coterie.core.local import Params
 from coterie.core.seeding import Key
 
@@ -53,7 +55,12 @@ class FedDynServer(SizedServer[FedDynModel]):
     def down(self, state: FedDynModel) -> DynamicModel:
         """Send W, and the mean number of samples, which makes α_i."""
         sizes = state.sizes
-        return DynamicModel(state.weights, sizes.samples / max(sizes.clients, 1))
+        return DynamicModel(state.weights, sizes.samples / max(sizes.clients, 1), state.block)
+
+    def cleared(self, state: FedDynModel) -> FedDynModel:
+        """Set h to 0, so that W is the mean of the clients' models."""
+        h = tree.map_tensors(torch.zeros_like, state.h)
+        return replace(state, weights=tree.clone(state.mean), h=h)
 
     def fold(self) -> Fold:
         """Clients with data count alike."""
@@ -78,4 +85,26 @@ class FedDynServer(SizedServer[FedDynModel]):
         return replace(state, h={name: share * h for name, h in state.h.items()}, sizes=sizes)
 
 
-__all__ = ["FedDynClient", "FedDynModel", "FedDynServer", "FedDynSettings"]
+def check_for(settings: FedDynSettings, lengths: Tensor) -> None:
+    """Check a regularizer by the clients' sizes, which a client with few samples feels most.
+
+    Args:
+        settings: of the method.
+        lengths: ``(C,)`` numbers of training samples.
+
+    Raises:
+        UserError: local steps on the regularizer of the smallest client would diverge.
+    """
+    some = lengths[lengths > 0]
+    if settings.weighting == "equal" or not some.numel():
+        return
+    share = float(some.min() / some.double().mean())
+    if settings.lr * settings.alpha / share >= 2:
+        raise UserError(
+            f"'lr' times 'alpha' is {settings.lr * settings.alpha / share:g} for the client with "
+            f"{int(some.min())} samples, {share:.2g} of the mean, and training diverges from 2 "
+            "on: lower one, or set 'weighting' to equal"
+        )
+
+
+__all__ = ["FedDynClient", "FedDynModel", "FedDynServer", "FedDynSettings", "check_for"]

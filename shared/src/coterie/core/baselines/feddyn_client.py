@@ -12,7 +12,7 @@ from coterie.core import tree
 from coterie.core.baselines.drift_settings import FedDynSettings
 from coterie.core.baselines.local_sgd import changes, same_for_all
 from coterie.core.baselines.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
-from coterie.core.baselines.sizes_client import TellsSize
+from coterie.core.baselines.sizes_client import TellsSize, anew
 from coterie.core.client import step
 from coterie.core.data.split_samples import SplitSamples
 from coterie.core.local import Params
@@ -26,9 +26,11 @@ class DynamicModel(GlobalModel):
 
     Attributes:
         mean_samples: mean number of samples of the clients that have any.
+        block: number of the block, with which the gradients begin.
     """
 
     mean_samples: float
+    block: int
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,10 @@ class DynamicUpdate(ModelUpdate):
     change: Params = leaves(  # each (C, ...)
         "change of the model's parameters, w_i - W",
         reveals=Reveals.PARAMETERS,
-        depends_on={"gradient"},
+        depends_on={"gradient", "block"},
     )
     loss: Tensor = leaves(  # (C,)
-        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on={"gradient"}
+        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on={"gradient", "block"}
     )
 
 
@@ -52,9 +54,11 @@ class OwnGradient(OwnModel):
     Attributes:
         gradient: h_i, the gradient of its loss at its last model by the rule of FedDyn, each
             ``(C, ...)``.
+        block: ``(C,)`` int64, number of the block that it is of.
     """
 
     gradient: Params
+    block: Tensor
 
 
 class FedDynClient(TellsSize, ModelClient[OwnGradient]):
@@ -65,7 +69,9 @@ class FedDynClient(TellsSize, ModelClient[OwnGradient]):
     def newcomers(self, n_clients: int) -> OwnGradient:
         """Start with h_i = 0."""
         own = super().newcomers(n_clients)
-        return OwnGradient(own.personal, own.rounds, self.zeros(n_clients))
+        return OwnGradient(
+            own.personal, own.rounds, self.zeros(n_clients), torch.zeros_like(own.rounds)
+        )
 
     @step
     def update(
@@ -75,11 +81,13 @@ class FedDynClient(TellsSize, ModelClient[OwnGradient]):
         start = same_for_all(down.weights, len(data))
         batches = self.local.batches(data.train, key)
         alpha = self._alpha(data.lengths, down)
-        context = {"alpha": alpha, "centre": start, "gradient": mine.gradient}
+        before = anew(mine.gradient, mine.block, down.block)
+        context = {"alpha": alpha, "centre": start, "gradient": before}
         fitted = self.local.train(start, batches, pull=_regularized, context=context)
         change = changes(fitted.params, down.weights)
-        gradient = {name: h - alpha[name] * change[name] for name, h in mine.gradient.items()}
-        kept = OwnGradient(self.kept(fitted.params), mine.rounds + 1, gradient)
+        gradient = {name: h - alpha[name] * change[name] for name, h in before.items()}
+        now = torch.full_like(mine.block, down.block)
+        kept = OwnGradient(self.kept(fitted.params), mine.rounds + 1, gradient, now)
         return DynamicUpdate(change, data.lengths, fitted.loss), kept
 
     def _alpha(self, lengths: Tensor, down: DynamicModel) -> Params:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coterie.core import tree
 from coterie.core.baselines.local_sgd import changes, same_for_all
 from coterie.core.baselines.model_client import (
     GlobalModel,
@@ -100,14 +101,19 @@ class FedReconClient(ModelClient[OwnModel]):
     def evaluate(
         self, down: MeasuredBase, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[QualityReport, None]:
-        """Measure the base with its own head and, if there is one, with the server's."""
+        """Measure the base with its own head and, if there is one, with the server's.
+
+        A client without samples to reconstruct a head on has the server's.
+        """
         base, initial = parted(same_for_all(down.weights, len(data)))
         head = self.reconstruct(base, initial, data.train, key.fold("reconstruct"))
         models = {"personal": {**base, **head}}
         if down.head:
             shared = {**down.weights, **down.head}
-            models["global"] = {name: value[None] for name, value in shared.items()}
-        return self.measured(models, data, data.lengths > 0), None
+            models["global"] = same_for_all(shared, 1)
+            others = same_for_all(shared, len(data))
+            models["personal"] = tree.where_rows(data.lengths > 0, models["personal"], others)
+        return self.measured(models, data), None
 
     def _support(self, data: SampleData) -> Tensor:
         """Sizes of the support sets, ``(C,)``; two samples or more leave one for the query."""

@@ -34,7 +34,7 @@ class LocalClient(ModelClient[OwnModel]):
         self, down: None, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[QualityReport, None]:
         """Measure its own model; there is no other."""
-        return self.measured({"personal": mine.personal}, data, mine.rounds > 0), None
+        return self.measured({"personal": mine.personal}, data), None
 
 
 __all__ = ["GlobalModel", "LocalClient", "LocalSettings", "OwnModel"]

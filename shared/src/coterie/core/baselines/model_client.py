@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from coterie.core import tree
 from coterie.core.baselines.evaluation import Evaluator, Quality
-from coterie.core.baselines.local_sgd import LocalSGD
+from coterie.core.baselines.local_sgd import LocalSGD, same_for_all
 from coterie.core.baselines.settings import FedAvgSettings
 from coterie.core.client import Client, step
 from coterie.core.data.split_samples import SplitSamples
@@ -70,7 +70,8 @@ class OwnModel(Private):
 
     Attributes:
         personal: parameters of its own model, each ``(C, ...)``; empty where none is kept.
-        rounds: ``(C,)`` int64, rounds that it has trained in; its own model is nothing before.
+        rounds: ``(C,)`` int64, rounds that it has trained in; before, its own model is the
+            server's.
     """
 
     personal: Params
@@ -139,31 +140,30 @@ class ModelClient(Client[P]):
     def evaluate(
         self, down: GlobalModel, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[QualityReport, None]:
-        """Measure the server's model, and the client's own, on its validation and test samples."""
+        """Measure the server's model, and the client's own, on its validation and test samples.
+
+        A client that has not trained yet has the server's; else a mean over clients would begin
+        with the few that trained first, and its best round be theirs.
+        """
         models = {"global": {name: value[None] for name, value in down.weights.items()}}
         if mine.personal:
-            models["personal"] = mine.personal
-        return self.measured(models, data, mine.rounds > 0), None
+            given = same_for_all(down.weights, len(data))
+            models["personal"] = tree.where_rows(mine.rounds > 0, mine.personal, given)
+        return self.measured(models, data), None
 
-    def measured(self, models: dict[str, Params], data: SplitSamples, own: Tensor) -> QualityReport:
+    def measured(self, models: dict[str, Params], data: SplitSamples) -> QualityReport:
         """Measure models on the validation and test samples.
 
         Args:
             models: ``global``, each ``(1, ...)``, ``personal``, each ``(C, ...)``, or both.
             data: of C clients.
-            own: ``(C,)`` bool, who has a personal model; NaN for the others.
         """
         found: dict[str, Quality] = {}
         for model, params in models.items():
             for part, samples in (("valid", data.valid), ("test", data.test)):
-                quality = self.evaluator.of_clients(params, samples)
-                found[f"{model}/{part}"] = quality if model == "global" else _only(own, quality)
+                found[f"{model}/{part}"] = self.evaluator.of_clients(params, samples)
         return QualityReport(
             {name: quality.loss for name, quality in found.items()},
             {name: quality.accuracy for name, quality in found.items()},
             {"valid": data.valid.lengths, "test": data.test.lengths},
         )
-
-
-def _only(rows: Tensor, quality: Quality) -> Quality:
-    return tree.map_tensors(lambda value: torch.where(rows, value, torch.nan), quality)

@@ -25,7 +25,7 @@ class FedALAOptions(Checked):
     """The first time, learn until the losses of the last passes have a smaller standard deviation
     than this."""
     window: int = 10
-    """How many passes are looked at for that."""
+    """How many passes are looked at for that; above `max_passes`, all of these are made."""
     max_passes: int = 100
     """Most passes of the first time; later there is one."""
 

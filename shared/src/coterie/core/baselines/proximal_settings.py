@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from coterie.core.baselines.settings import Checked, FedAvgSettings, finite
+from coterie.core.baselines.settings import Checked, FedAvgSettings, finite, steady
 from coterie.core.errors import UserError
 from coterie.core.settings import at_least, between
 
@@ -104,22 +104,3 @@ class FedAMPOptions(Checked):
 @dataclass(frozen=True)
 class FedAMPSettings(FedAMPOptions, FedAvgSettings):
     """FedAMP with the settings that it shares with FedAvg."""
-
-
-def steady(strength_key: str, strength: float, lr_key: str, lr: float) -> None:
-    """Check that gradient steps on strength/2 ‖w - v‖² alone bring w nearer to v.
-
-    Raises:
-        UserError: they do not, as lr times strength is 2 or more.
-
-    Example:
-        >>> steady("lam", 15.0, "lr", 0.2)
-        Traceback (most recent call last):
-        ...
-        coterie.core.errors.UserError: 'lr' times 'lam' is 3, training diverges from 2 on: lower one
-    """
-    if lr * strength >= 2:
-        raise UserError(
-            f"'{lr_key}' times '{strength_key}' is {lr * strength:g}, training diverges from 2 on: "
-            "lower one"
-        )

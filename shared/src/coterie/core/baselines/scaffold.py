@@ -38,7 +38,11 @@ class ScaffoldServer(SizedServer[ScaffoldModel]):
 
     def down(self, state: ScaffoldModel) -> ControlledModel:
         """Send x and c."""
-        return ControlledModel(state.weights, state.control)
+        return ControlledModel(state.weights, state.control, state.block)
+
+    def cleared(self, state: ScaffoldModel) -> ScaffoldModel:
+        """Set c to 0."""
+        return replace(state, control=tree.map_tensors(torch.zeros_like, state.control))
 
     def aggregate(
         self, state: ScaffoldModel, total: dict[str, Any], n_clients: int

@@ -11,7 +11,7 @@ from torch import Tensor
 from coterie.core import tree
 from coterie.core.baselines.local_sgd import changes, same_for_all
 from coterie.core.baselines.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
-from coterie.core.baselines.sizes_client import TellsSize
+from coterie.core.baselines.sizes_client import TellsSize, anew
 from coterie.core.client import step
 from coterie.core.data.split_samples import SplitSamples
 from coterie.core.local import Params
@@ -25,9 +25,11 @@ class ControlledModel(GlobalModel):
 
     Attributes:
         control: c, in the form of the parameters.
+        block: number of the block, with which control variates begin.
     """
 
     control: Params
+    block: int
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,15 @@ class ControlledUpdate(ModelUpdate):
     change: Params = leaves(  # each (C, ...)
         "change of the model's parameters, y_i - x",
         reveals=Reveals.PARAMETERS,
-        depends_on={"control"},
+        depends_on={"control", "block"},
     )
     loss: Tensor = leaves(  # (C,)
-        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on={"control"}
+        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on={"control", "block"}
     )
     control: Params = leaves(  # each (C, ...)
         "change of the control variate, c_i+ - c_i",
         reveals=Reveals.PARAMETERS,
-        depends_on={"control"},
+        depends_on={"control", "block"},
     )
 
 
@@ -55,9 +57,11 @@ class OwnControl(OwnModel):
 
     Attributes:
         control: c_i, each ``(C, ...)``.
+        block: ``(C,)`` int64, number of the block that it is of.
     """
 
     control: Params
+    block: Tensor
 
 
 class ScaffoldClient(TellsSize, ModelClient[OwnControl]):
@@ -66,7 +70,9 @@ class ScaffoldClient(TellsSize, ModelClient[OwnControl]):
     def newcomers(self, n_clients: int) -> OwnControl:
         """Start with c_i = 0."""
         own = super().newcomers(n_clients)
-        return OwnControl(own.personal, own.rounds, self.zeros(n_clients))
+        return OwnControl(
+            own.personal, own.rounds, self.zeros(n_clients), torch.zeros_like(own.rounds)
+        )
 
     @step
     def update(
@@ -78,12 +84,14 @@ class ScaffoldClient(TellsSize, ModelClient[OwnControl]):
         """
         start = same_for_all(down.weights, len(data))
         batches = self.local.batches(data.train, key)
-        correction = {name: c - mine.control[name] for name, c in down.control.items()}
+        before = anew(mine.control, mine.block, down.block)
+        correction = {name: c - before[name] for name, c in down.control.items()}
         fitted = self.local.train(start, batches, pull=_corrected, context=correction)
         change = changes(fitted.params, down.weights)
         moved = _moved(change, down.control, self.settings.lr * batches.steps.double())
-        own = {name: c + moved[name] for name, c in mine.control.items()}
-        kept = OwnControl(self.kept(fitted.params), mine.rounds + 1, own)
+        own = {name: c + moved[name] for name, c in before.items()}
+        now = torch.full_like(mine.block, down.block)
+        kept = OwnControl(self.kept(fitted.params), mine.rounds + 1, own, now)
         return ControlledUpdate(change, data.lengths, fitted.loss, moved), kept
 
 

@@ -80,6 +80,10 @@ class FedProxOptions(Checked):
 class FedProxSettings(FedProxOptions, FedAvgSettings):
     """FedProx with the settings that it shares with FedAvg."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steady("mu", self.mu, "lr", self.lr)
+
 
 @dataclass(frozen=True)
 class CentralOptions(Checked):
@@ -107,3 +111,22 @@ def finite(key: str, value: float | None) -> None:
     """
     if value is not None and not math.isfinite(value):
         raise UserError(f"'{key}' must be a finite number, not {value}")
+
+
+def steady(strength_key: str, strength: float, lr_key: str, lr: float) -> None:
+    """Check that gradient steps on strength/2 ‖w - v‖² alone bring w nearer to v.
+
+    Raises:
+        UserError: they do not, as lr times strength is 2 or more.
+
+    Example:
+        >>> steady("lam", 15.0, "lr", 0.2)
+        Traceback (most recent call last):
+        ...
+        coterie.core.errors.UserError: 'lr' times 'lam' is 3, training diverges from 2 on: lower one
+    """
+    if lr * strength >= 2:
+        raise UserError(
+            f"'{lr_key}' times '{strength_key}' is {lr * strength:g}, training diverges from 2 on: "
+            "lower one"
+        )

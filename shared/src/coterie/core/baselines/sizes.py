@@ -36,21 +36,32 @@ class SizedModel(ServerModel):
 
     Attributes:
         sizes: of the clients.
+        block: number of the block.
     """
 
     sizes: Sizes = Sizes()
+    block: int = 0
 
 
 S = TypeVar("S", bound=SizedModel)
 
 
 class SizedServer(FedAvgServer[S]):
-    """A server that asks all clients for their number of samples before the first round."""
+    """A server that asks all clients for their number of samples before the first round.
+
+    What it sums up over rounds is of the data of a block: in the next one a client may hold more,
+    and would count otherwise. So the sums begin anew with each block, here and, as the block is
+    sent along, on the clients (`anew`).
+    """
 
     def start_block(self, state: S, block: int, cohort: Cohort, key: Key) -> S:
-        """Enrol newcomers; the clients' data may be others now."""
+        """Enrol newcomers and begin the sums anew."""
         state = super().start_block(state, block, cohort, key)
-        return replace(state, sizes=replace(state.sizes, asked=0))
+        return self.cleared(replace(state, sizes=Sizes(), block=block))
+
+    def cleared(self, state: S) -> S:
+        """Set to 0 what is summed up over rounds."""
+        raise NotImplementedError(f"{type(self).__name__} must say what it sums up")
 
     def round(self, state: S, cohort: Cohort, key: Key) -> S:
         """One round, as FedAvg's."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from coterie.core import tree
 from coterie.core.baselines.model_client import OwnModel
 from coterie.core.client import step
 from coterie.core.data.split_samples import SplitSamples
+from coterie.core.local import Params
 from coterie.core.messages import Report, Reveals, leaves
 from coterie.core.seeding import Key
 
@@ -18,6 +21,21 @@ class Size(Report):
     """How much data a client holds; stacked over C clients."""
 
     samples: Tensor = leaves("number of samples n_i", reveals=Reveals.STEPS)  # (C,) int64
+
+
+def anew(summed: Params, own: Tensor, block: int) -> Params:
+    """Set to 0 what clients summed up in another block.
+
+    Args:
+        summed: each ``(C, ...)``.
+        own: ``(C,)`` int64, the block that each client has it from.
+        block: number of the block.
+
+    Example:
+        >>> anew({"c": torch.ones(2)}, torch.tensor([0, 1]), 1)["c"].tolist()
+        [0.0, 1.0]
+    """
+    return tree.where_rows(own == block, summed, tree.map_tensors(torch.zeros_like, summed))
 
 
 class TellsSize:

@@ -10,6 +10,8 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.seeding import Key
 
+_SIGMA = 1e6  # beyond which sizes would overflow; one client has everything long before
+
 
 def equal_sizes(n_samples: int, n_clients: int) -> Tensor:
     """Sizes that differ by 1 at most and sum to n, ``(C,)`` int64.
@@ -43,10 +45,10 @@ def log_normal_sizes(
         ``(C,)`` int64 with sum n.
 
     Raises:
-        UserError: n < C ``min_size``, or sigma is negative or not finite.
+        UserError: n < C ``min_size``, or sigma is negative or beyond any use.
     """
-    if not 0 <= sigma < float("inf"):
-        raise UserError(f"sigma is {sigma:g}: choose a number from 0 on")
+    if not 0 <= sigma <= _SIGMA:
+        raise UserError(f"sigma is {sigma:g}: choose a number from 0 to {_SIGMA:g}")
     check_enough(n_samples, n_clients, min_size, "min_size")
     clients = key.fold("sizes").fold(torch.arange(n_clients))
     logs = (sigma * clients.normal(dtype=torch.float64)).numpy()
