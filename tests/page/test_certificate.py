@@ -133,7 +133,30 @@ def test_regret_is_that_of_a_scalar_optimiser(leader):
     one = certify(game, fine, FOUR_STAGES, KEY).leaders[leader]
     assert one.gain.mean == pytest.approx(expected, rel=1e-4)
     assert one.action["a"] == pytest.approx(best.x, abs=2e-3)
-    assert one.gain.payoff == pytest.approx(naive_payoff(game, leader), rel=1e-12)
+    stages = sum(FOUR_STAGES.gamma**h for h in range(FOUR_STAGES.horizon))
+    assert one.gain.payoff == pytest.approx(naive_payoff(game, leader) / stages, rel=1e-12)
+
+
+@pytest.mark.parametrize("horizon", [1, 3, 40])
+def test_a_longer_horizon_does_not_make_a_deviation_look_smaller(horizon):
+    """One that pays 5 % more in its stage, and changes nothing in the later ones."""
+
+    class Repeated(IndependentGame):
+        def payoffs(self, deviations, horizon, gamma, key):
+            later = self.payoff * sum(gamma**h for h in range(1, horizon))
+            return super().payoffs(deviations, horizon, gamma, key) + later
+
+    game = Repeated(torch.full((3,), 0.05, dtype=torch.float64), payoff=1.0, noise=0.0)
+    settings = CertificateSettings(horizon=horizon, gamma=0.9)
+    found = certify(game, torch.ones(1, 1), settings, KEY)
+    assert found.relative_epsilon == pytest.approx(0.05)
+    assert not found.holds
+
+
+def test_leaders_that_get_nothing_are_no_equilibrium():
+    game = IndependentGame(torch.zeros(3).double(), payoff=0.0, noise=0.0)
+    found = certify(game, torch.ones(1, 1), CertificateSettings(horizon=1), KEY)
+    assert found.reasons[0].startswith("3 of 3 leaders get nothing by the learned play")
 
 
 def test_noise_does_not_hide_or_make_an_equilibrium():

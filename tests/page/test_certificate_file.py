@@ -36,14 +36,15 @@ def made(gains, follower=NONE, stage_bound=0.001, off_path=(), settings=None):
 def test_a_certificate_survives_the_file(tmp_path):
     off = FollowerGain(1, TRIED, NONE, NONE, None)
     for one in (made([NONE, Gain(2.0, -0.1, 0.01)], off_path=(off,)), made([])):
-        one.save(tmp_path / "certificate.json")
+        one.save(tmp_path / "certificate.json", 7)
         assert Certificate.load(tmp_path / "certificate.json") == one
 
 
 def test_unknown_numbers_survive_the_file(tmp_path):
     one = made([Gain(math.nan, math.nan, math.nan), NONE], stage_bound=None)
-    one.save(tmp_path / "a.json")
+    one.save(tmp_path / "a.json", 7)
     content = json.loads((tmp_path / "a.json").read_text())
+    assert content["rounds"] == 7
     assert content["leaders"][0]["gain"]["mean"] is None
     assert content["holds"] is False
     assert content["reasons"] == ["1 of 2 leaders have no payoff to test"]
@@ -74,7 +75,7 @@ def test_regrets_are_taken_at_least_zero():
 @pytest.mark.parametrize(
     ("gains", "follower", "said"),
     [
-        ([Gain(10.0, 0.5, 0.01)], NONE, "leader 0 gains 5.00% of its payoff by"),
+        ([Gain(10.0, 0.5, 0.01)], NONE, "leader 0 gains 5.00% of a stage's payoff by"),
         ([Gain(10.0, 0.5, 0.01)], NONE, "lr 0.2, epochs 3 in place of lr 0.1, epochs 5;"),
         ([Gain(10.0, 0.1, 0.04)] * 100, NONE, "100 of 100 leaders gain more than two"),
         ([Gain(10.0, 0.0, 0.5)], NONE, "about 200 fresh seeds"),
@@ -82,6 +83,7 @@ def test_regrets_are_taken_at_least_zero():
         ([NONE], Gain(10.0, math.nan, 0.01), "the follower has no payoff"),
         ([NONE], Gain(10.0, 0.0, 0.5), "of the follower, regrets are known only"),
         ([Gain(0.0, 0.1, 0.0)], NONE, "leader 0 gains inf%"),
+        ([NONE, Gain(0.0, 0.0, 0.0)], NONE, "1 of 2 leaders get nothing"),
         ([], NONE, "0 of 0 leaders"),
     ],
 )
@@ -108,7 +110,12 @@ def test_in_one_stage_the_bound_must_be_within_the_tolerance():
 def test_the_report_says_verdict_reasons_and_limits(tmp_path):
     one = made([Gain(10.0, 0.5, 0.01), NONE], settings=CertificateSettings(shortlist=3))
     text = certificate_report(one).save(tmp_path).read_text()
-    for part in ("refused", "ε = 0.5 (5.00% of the payoff)", "leader 0 gains 5.00%", "Frank-Wolfe"):
+    for part in (
+        "refused",
+        "ε = 0.5 (5.00% of a stage's payoff)",
+        "leader 0 gains 5.00%",
+        "Frank-Wolfe",
+    ):
         assert part in text
     assert "Only the 3 actions" in text
     certified = made([NONE], stage_bound=None)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 import yaml
 
 from coterie.core.cli.main import main
@@ -213,3 +214,34 @@ def test_the_data_are_described_and_drawn_from_the_seed_alone():
     x = [e.task.clients.train.samples["x"] for e in (one, two, other)]
     assert x[0].equal(x[1])
     assert not x[0].equal(x[2])
+
+
+def test_a_run_that_accepted_no_update_has_no_result(tmp_path, capsys):
+    diverging = ("--train.lr", "1e30", "--rounds", "2", "--data.clients", "3")
+    assert train(tmp_path, *diverging, method="fedavg") == 2
+    assert "no client's update was accepted in any round" in capsys.readouterr().err
+    assert not list(tmp_path.glob("**/summary.json"))
+
+
+def test_a_game_whose_models_have_no_finite_mixture_ends_in_one_line(tmp_path, capsys):
+    diverging = ("--train.lr", "1e10", "--train.clip", "null", "--train.batch_size", "20")
+    few = ("--data.clients", "5", "--train.epochs", "1", "--rounds", "3")
+    assert train(tmp_path, *diverging, *few) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("coterie: error: the mean of the clients' models has no finite loss")
+
+
+def test_with_few_clients_a_round_the_mean_is_over_all_clients(tmp_path):
+    """The others have the server's model, so that no early round is best by its few clients."""
+    train_few = TrainSettings(epochs=1, batch_size=50, participation=0.05)
+    settings = Settings(method="fedavg", rounds=4, data=TaskSettings(clients=20), train=train_few)
+    module = FederatedModule(Experiment(settings).federation())
+    while not module.finished:
+        module.advance()
+        ids, own = module.journal.clients["test/personal_accuracy"]
+        _, given = module.journal.clients["test/global_accuracy"]
+        assert ids.tolist() == list(range(20))
+        assert not own.isnan().any()
+        trained = module.store.take(ids).rounds > 0
+        assert 1 <= int(trained.sum()) <= module.round
+        assert torch.equal(own[~trained], given[~trained])

@@ -11,6 +11,7 @@ from coterie.page.tables.ablations import NONE, claim_notes
 from coterie.page.tables.contrast import (
     comparison_notes,
     contrasts,
+    difference_note,
     rank,
     verdict_notes,
 )
@@ -174,8 +175,9 @@ def test_methods_without_a_global_model_are_in_one_column_only():
 
 def test_one_seed_proves_nothing():
     (found,) = contrasts({"page": [0.9], "fedavg": [0.1]}, "page")
-    assert found.verdict == "within noise"
-    assert str(found) == "fedavg +80.00, within noise"
+    assert found.verdict == "not tested"
+    assert str(found) == "fedavg +80.00, not tested"
+    assert difference_note("x", "page", [found]).endswith("One seed cannot be tested.")
 
 
 # Table 4 and Figure 3

@@ -241,7 +241,7 @@ BAD = {
     "6000 samples cannot give 1 to each of 6001": lambda: uniform(6000, 6001, KEY),
     "sigma": lambda: quantity_skew(LABELS, 10, 0.3, -0.1, KEY),
     "sigma is nan": lambda: quantity_skew(LABELS, 10, 0.3, float("nan"), KEY),
-    "sigma is 1e+308": lambda: quantity_skew(LABELS, 10, 0.3, 1e308, KEY),
+    "from 0 to 1e.06": lambda: quantity_skew(LABELS, 10, 0.3, 1e308, KEY),
     "min_size is -1": lambda: quantity_skew(LABELS, 10, 0.3, 0.1, KEY, min_size=-1),
     "lower n_clients or per_client": lambda: shards(LABELS, 3001, KEY),
     "per_client is 0": lambda: shards(LABELS, 3, KEY, per_client=0),

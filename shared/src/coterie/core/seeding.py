@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.errors import UserError
+
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _ALL = (1 << 64) - 1
 _MIX1 = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -67,7 +69,13 @@ class Key:
 
     @staticmethod
     def from_seed(seed: int) -> Key:
-        """The root key of a run."""
+        """The root key of a run.
+
+        Raises:
+            UserError: the seed does not fit into 64 bits.
+        """
+        if not -(1 << 63) <= seed < 1 << 63:
+            raise UserError(f"the seed {seed} does not fit into 64 bits: choose a smaller one")
         return Key(_mix(torch.tensor(seed, dtype=torch.int64)))
 
     def fold(self, *parts: str | int | Tensor) -> Key:

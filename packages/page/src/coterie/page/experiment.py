@@ -100,9 +100,10 @@ class Experiment:
 
     def finish(self, module: FederatedModule, folder: Path) -> None:
         """Test how near the play is to an equilibrium, and was before learning, where asked to."""
-        if self.settings.certify:
-            from coterie.page.certificate.of_run import certify_both
+        from coterie.page.certificate.of_run import certify_both, forget
 
+        forget(folder)  # of a run that was resumed
+        if self.settings.certify:
             chosen, shown = self.settings.certificate, self.settings.run.progress
             self._certified = certify_both(module, chosen, folder, shown)
 

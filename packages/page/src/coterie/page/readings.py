@@ -146,6 +146,8 @@ def idle(settings: Settings) -> list[str]:
     learns = settings.game.tune_p and settings.game.follower == "ddpg"
     if not answers:
         unread += ["game.steps", "game.evenness"]
+    if not learns and not settings.has_leaders:
+        unread += ["game.reward_ratio"]
     if not learns:
         unread += _fields("server_agent", settings.server_agent)
     return [name for name in unread if _at(settings, name) != _at(usual, name)]

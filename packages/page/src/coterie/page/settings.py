@@ -202,7 +202,8 @@ class GameSettings:
             of_server = of_clients = math.nan
         if not (of_server >= 0 and of_clients >= 0 and 0 < of_server + of_clients < math.inf):
             raise UserError(
-                f"'game.reward_ratio' must be global:local, as 10:1, not '{self.reward_ratio}'"
+                "'game.reward_ratio' must be global:local, two numbers from 0 on, not both 0, as "
+                f"10:1, not '{self.reward_ratio}'"
             )
         return of_server, of_clients
 

@@ -23,7 +23,9 @@ class Gain:
     """What a player gets by the best deviation found, less what the learned play gives it.
 
     Attributes:
-        payoff: discounted, of the learned play, mean over the fresh seeds.
+        payoff: of a stage of the learned play: the discounted sum over Σ γ^h, mean over the fresh
+            seeds. A deviation is one of one stage, so that is what its gain is set against: beside
+            the payoff of all stages any gain looks small if these are many.
         mean: gain on the fresh seeds, paired; negative = no tried deviation pays; NaN = unknown.
         error: standard error of ``mean``; NaN with one seed.
     """
@@ -34,12 +36,12 @@ class Gain:
 
     @property
     def relative(self) -> float:
-        """Regret (the gain, at least 0) as a share of the payoff; NaN where unknown."""
+        """Regret (the gain, at least 0) as a share of a stage's payoff; NaN where unknown."""
         return verdict.ratio(max(self.mean, 0.0) if self.known else NAN, self.payoff)
 
     @property
     def relative_error(self) -> float:
-        """Standard error as a share of the payoff."""
+        """Standard error as such a share."""
         return verdict.ratio(self.error, self.payoff)
 
     @property
@@ -171,13 +173,17 @@ class Certificate:
         content = {name: getattr(self, name) for name in concluded.split()}
         return dict(finite(content | asdict(self)))
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, rounds: int) -> None:
         """Write JSON.
+
+        Args:
+            path: of the file.
+            rounds: after how many the run stood where it was tested.
 
         Raises:
             UserError: the file cannot be written.
         """
-        write_json(path, self.to_dict())
+        write_json(path, {"rounds": rounds, **self.to_dict()})
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> Certificate:

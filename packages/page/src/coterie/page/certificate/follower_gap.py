@@ -51,7 +51,7 @@ def follower_gain(
     return FollowerGain(
         after.leader,
         {} if after.action is None else game.described(after.action),
-        paired_gain(pairs[:, 1], pairs[:, 0]),
+        paired_gain(pairs[:, 1], pairs[:, 0], rollouts.settings.weight),
         paired_gain(top, utility),
         stage_bound,
     )

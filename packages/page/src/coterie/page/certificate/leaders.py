@@ -86,7 +86,8 @@ def fresh_gains(
     """
     found = torch.stack([rollouts.own(deviations, players, key) for key in keys])
     base = learned[:, torch.tensor(players, dtype=torch.int64)]
-    return [paired_gain(a, b) for a, b in zip(found.T, base.T, strict=True)]
+    weight = rollouts.settings.weight
+    return [paired_gain(a, b, weight) for a, b in zip(found.T, base.T, strict=True)]
 
 
 def stage_gains(game: Game, actions: Tensor, keys: Sequence[Key]) -> list[Gain]:
@@ -97,15 +98,20 @@ def stage_gains(game: Game, actions: Tensor, keys: Sequence[Key]) -> list[Gain]:
     return [paired_gain(a, b) for a, b in zip(other.T, base.T, strict=True)]
 
 
-def paired_gain(other: Tensor, base: Tensor) -> Gain:
+def paired_gain(other: Tensor, base: Tensor, weight: float = 1.0) -> Gain:
     """Mean and standard error of ``other - base``, both ``(S,)`` under the same seeds.
+
+    Args:
+        other: payoffs of a deviation.
+        base: of the learned play.
+        weight: Σ γ^h of the stages that the payoffs are of.
 
     Example:
         >>> paired_gain(torch.tensor([2.0, 4.0]), torch.tensor([1.0, 1.0]))
         Gain(payoff=1.0, mean=2.0, error=1.0)
     """
     difference = other.double() - base.double()
-    payoff = float(base.double().mean())
+    payoff = float(base.double().mean()) / weight
     if not difference.isfinite().all():
         return Gain(payoff, NAN, NAN)
     error = float(difference.std() / len(difference) ** 0.5) if len(difference) > 1 else NAN

@@ -20,6 +20,7 @@ from coterie.page.certificate.settings import CertificateSettings
 NAME = "certificate"
 BEFORE = "certificate-before"
 """Names of the files, without their endings: of the run as it stands, of it before learning."""
+ENDINGS = ("json", "md", "png")
 
 
 def certify_run(
@@ -52,9 +53,9 @@ def certify_both(
         UserError: the run plays no game, or a file cannot be written.
     """
     before = certify_run(before_learning(module), settings, progress)
-    save(before, folder, BEFORE, "before learning")
+    save(before, folder, 0, BEFORE)
     after = certify_run(module, settings, progress)
-    save(after, folder)
+    save(after, folder, module.round)
     return [f"before learning: {conclusion(before)}", f"at the end: {conclusion(after)}"]
 
 
@@ -74,20 +75,27 @@ def grid(size: int, n_action: int) -> Tensor:
     return torch.cartesian_prod(*[line] * n_action).reshape(-1, n_action)
 
 
-def save(certificate: Certificate, folder: Path, name: str = NAME, when: str = "") -> Report:
+def forget(folder: Path) -> None:
+    """Remove the certificate of a run that has gone on since."""
+    for ending in ENDINGS:
+        (folder / f"{NAME}.{ending}").unlink(missing_ok=True)
+
+
+def save(certificate: Certificate, folder: Path, rounds: int, name: str = NAME) -> Report:
     """Write ``<name>.json``, ``.md`` and ``.png`` and give the report.
 
     Args:
         certificate: of a run.
         folder: of the run.
+        rounds: after how many the run stood where it was tested.
         name: of the files.
-        when: what part of the run it is of; empty = its end.
 
     Raises:
         UserError: a file cannot be written.
     """
-    certificate.save(folder / f"{name}.json")
     figure = plot_regrets(certificate, folder / f"{name}.png")
+    certificate.save(folder / f"{name}.json", rounds)
+    when = f"after {rounds} rounds" if rounds else "before learning"
     report = certificate_report(certificate, name, figure, when)
     report.save(folder)
     return report

@@ -44,7 +44,9 @@ def certificate_report(
 
 def conclusion(certificate: Certificate) -> str:
     """Give the verdict in one line."""
-    epsilon = f"ε = {certificate.epsilon:.4g} ({certificate.relative_epsilon:.2%} of the payoff)"
+    epsilon = (
+        f"ε = {certificate.epsilon:.4g} ({certificate.relative_epsilon:.2%} of a stage's payoff)"
+    )
     if certificate.holds:
         return f"equilibrium certified at {epsilon}"
     return f"not an equilibrium, certificate refused at {epsilon}"
@@ -60,7 +62,7 @@ def plot_regrets(certificate: Certificate, path: Path) -> Path:
     marks = {"tolerance": 100.0 * certificate.settings.tolerance}
     if certificate.follower.gain.known:
         marks["follower"] = 100.0 * certificate.follower.gain.relative
-    panel = Histogram("regret (% of the player's payoff)", shares, "leaders", marks)
+    panel = Histogram("regret (% of what the player gets in a stage)", shares, "leaders", marks)
     return plot_panels([panel], "certified" if certificate.holds else "refused", path)
 
 
@@ -68,7 +70,7 @@ def _view(certificate: Certificate) -> list[dict[str, Any]]:
     leaders = {
         "players": f"{len(certificate.leaders)} of {certificate.n_leaders} leaders",
         "ε (largest regret)": certificate.epsilon,
-        "% of payoff": 100.0 * certificate.relative_epsilon,
+        "% of a stage's payoff": 100.0 * certificate.relative_epsilon,
         "95 % bound, all at once (%)": 100.0 * certificate.relative_upper,
         "mean regret": certificate.mean_regret,
         "beyond 2 s.e.": f"{certificate.share_significant:.1%}",
@@ -79,13 +81,13 @@ def _view(certificate: Certificate) -> list[dict[str, Any]]:
     follower = {
         "players": "follower",
         "ε (largest regret)": found.gain.regret,
-        "% of payoff": 100.0 * found.gain.relative,
+        "% of a stage's payoff": 100.0 * found.gain.relative,
         "one-stage regret (mean)": found.stage.regret,
     }
     off_path = [one.gain.relative for one in certificate.off_path if one.gain.known]
     worst = {
         "players": f"follower, after {len(off_path)} deviations (worst)",
-        "% of payoff": 100.0 * max(off_path, default=0.0),
+        "% of a stage's payoff": 100.0 * max(off_path, default=0.0),
     }
     return [leaders, follower, *([worst] if off_path else [])]
 

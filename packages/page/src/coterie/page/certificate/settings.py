@@ -38,11 +38,16 @@ class CertificateSettings:
     off_path: int = 3
     """deviations of leaders, drawn by chance, after which the follower's answer is tested too"""
     tolerance: float = 0.02
-    """largest regret of an equilibrium, as a share of the player's payoff"""
+    """largest regret of an equilibrium, as a share of what the player gets in a stage"""
     negligible: float = 0.001
-    """regret, as a share of the payoff, below which nothing is called significant"""
+    """regret, as such a share, below which nothing is called significant"""
     batch: int = 8
     """deviations played side by side"""
+
+    @property
+    def weight(self) -> float:
+        """Σ γ^h over the horizon: what a payoff of 1 in every stage is worth."""
+        return sum(self.gamma**stage for stage in range(self.horizon))
 
     def __post_init__(self) -> None:
         for name in ("grid", "horizon", "screen_seeds", "keep", "seeds", "batch"):

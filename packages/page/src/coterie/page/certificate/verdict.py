@@ -18,7 +18,7 @@ _LEVEL = 0.05
 
 
 def ratio(amount: float, payoff: float) -> float:
-    """Give ``amount`` as a share of the payoff; of nothing, any amount is infinite.
+    """Give ``amount`` as a share of a payoff; of nothing, any amount is infinite.
 
     Example:
         >>> ratio(0.5, -2.0), ratio(0.0, 0.0), ratio(1.0, 0.0)
@@ -100,10 +100,15 @@ def _leaders(certificate: Certificate) -> list[str]:
     lines = []
     if len(known) < len(gains) or not gains:
         lines.append(f"{len(gains) - len(known)} of {len(gains)} leaders have no payoff to test")
+    if nothing := sum(gain.payoff == 0.0 for gain in known):
+        lines.append(
+            f"{nothing} of {len(gains)} leaders get nothing by the learned play, as if their "
+            "training diverged"
+        )
     worst = certificate.worst
     if worst is not None and worst.gain.relative > settings.tolerance:
         lines.append(
-            f"leader {worst.leader} gains {worst.gain.relative:.2%} of its payoff by one "
+            f"leader {worst.leader} gains {worst.gain.relative:.2%} of a stage's payoff by one "
             f"deviation, {in_words(worst.action)} in place of {in_words(worst.learned)}; "
             f"the tolerance is {settings.tolerance:.2%}"
         )
@@ -122,7 +127,7 @@ def _too_noisy(known: Sequence[Gain], settings: CertificateSettings) -> str:
     largest = max((gain.relative_error for gain in known), default=0.0)
     if not _ERRORS * largest > settings.tolerance:
         return ""
-    blurred = f"regrets are known only to ±{_ERRORS * largest:.2%} of the payoff"
+    blurred = f"regrets are known only to ±{_ERRORS * largest:.2%} of a stage's payoff"
     if math.isinf(largest) or not settings.tolerance:
         return f"{blurred}, which is more than the tolerance"
     needed = math.ceil(settings.seeds * (_ERRORS * largest / settings.tolerance) ** 2)
@@ -138,8 +143,8 @@ def _follower(found: FollowerGain, settings: CertificateSettings) -> list[str]:
     lines = []
     if found.gain.relative > settings.tolerance:
         lines.append(
-            f"the follower gains {found.gain.relative:.2%} of its payoff by another answer{where}; "
-            f"the tolerance is {settings.tolerance:.2%}"
+            f"the follower gains {found.gain.relative:.2%} of a stage's payoff by another "
+            f"answer{where}; the tolerance is {settings.tolerance:.2%}"
         )
     elif (
         _one_stage(settings)

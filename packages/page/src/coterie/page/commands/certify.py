@@ -9,6 +9,7 @@ from pathlib import Path
 from coterie.core.cli.arguments import Arguments, wants_help
 from coterie.core.cli.output import aside, print_json, print_rows, say
 from coterie.core.configuration import split
+from coterie.core.errors import UserError
 from coterie.core.schema import leaves
 from coterie.core.typed_values import TypedValues
 from coterie.page.certificate.settings import CertificateSettings
@@ -36,7 +37,7 @@ def run(argv: Sequence[str]) -> None:
             say(f"  --{leaf.key:<14} {leaf.help} (default: {leaf.default})")
         return
     given, flags = parser.parse_known_args(list(argv))
-    typed = TypedValues(CertificateSettings).from_flags(split(CertificateSettings, flags).flags)
+    typed = TypedValues(CertificateSettings).from_flags(_flags(flags))
     # Torch only where it is needed: --help does not wait for it.
     from coterie.core.serving import open_run
     from coterie.page.certificate.of_run import certify_run, save
@@ -45,7 +46,7 @@ def run(argv: Sequence[str]) -> None:
         experiment, module = open_run(given.run)
         of_run = getattr(experiment.settings, "certificate", CertificateSettings())
         certificate = certify_run(module, replace(of_run, **typed))
-        report = save(certificate, given.run)
+        report = save(certificate, given.run, module.round)
     if given.json:
         print_json(certificate.to_dict())
     else:
@@ -55,3 +56,18 @@ def run(argv: Sequence[str]) -> None:
         say(f"Written to {given.run}: certificate.json, certificate.md, certificate.png")
     if not certificate.holds:
         raise SystemExit(1)
+
+
+def _flags(argv: Sequence[str]) -> dict[str, str]:
+    """Settings by name; the test has no files of settings.
+
+    Raises:
+        UserError: one is unknown, or a file is named.
+    """
+    given = split(CertificateSettings, argv)
+    if given.configs or given.preset or given.variant or given.print_config:
+        raise UserError(
+            "page certify takes no --config, --preset, --variant or --print_config: give its "
+            "settings as flags, listed by coterie page certify --help"
+        )
+    return given.flags

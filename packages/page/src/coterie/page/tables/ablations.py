@@ -61,7 +61,11 @@ def claim_notes(results: Mapping[str, Sequence[RunResult]]) -> list[str]:
         values = {name: at_best(results[name], COLUMNS[column]) for name in (NONE, *names)}
         for found in contrasts(values, NONE):
             # The difference is that of none to the variant.
-            said = {"worse": "as the paper says", "better": "the paper says the opposite"}
+            said = {
+                "worse": "as the paper says",
+                "better": "the paper says the opposite",
+                "not tested": "which one seed cannot test",
+            }
             notes.append(
                 f"Choosing only {found.other} changes {column} accuracy by "
                 f"{-100 * found.found.difference:+.2f} points against none (Holm {_p(found.p)}), "

@@ -33,7 +33,9 @@ class Contrast:
     @property
     def verdict(self) -> str:
         """Say in a word whether the difference is more than noise."""
-        if not self.p <= ALPHA:  # NaN too: one seed tells nothing
+        if self.found.n < 2:
+            return "not tested"
+        if not self.p <= ALPHA:
             return "within noise"
         return "better" if self.found.difference > 0 else "worse"
 
@@ -108,10 +110,9 @@ def comparison_notes(results: Results, own: str = OWN) -> list[str]:
 
 def difference_note(what: str, own: str, found: Sequence[Contrast]) -> str:
     """Write out paired tests of one variant."""
-    return (
-        f"{what}, {own} minus, in points: {'; '.join(map(str, found))}. Paired t-test over "
-        f"{found[0].found.n} seed{'s' * (found[0].found.n != 1)}, 95 % interval."
-    )
+    n = found[0].found.n
+    how = f"Paired t-test over {n} seeds, 95 % interval." if n > 1 else "One seed cannot be tested."
+    return f"{what}, {own} minus, in points: {'; '.join(map(str, found))}. {how}"
 
 
 def verdict_notes(results: Results, own: str = OWN) -> list[str]:
