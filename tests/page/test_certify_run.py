@@ -1,5 +1,6 @@
 """The certificate of a run of PAGE, in every reading, and the command that makes it."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -248,7 +249,13 @@ def test_the_command_uses_the_settings_of_the_run(tmp_path, monkeypatch, capsys)
     assert (found.settings.horizon, found.settings.seeds, found.n_candidates) == (1, 6, 4)
     assert (run / "certificate.png").read_bytes().startswith(b"\x89PNG")
     assert "equilibrium" in capsys.readouterr().out.lower()
+    assert json.loads((run / "certificate.json").read_text())["rounds"] == 2
+    assert "equilibrium, after 2 rounds: " in (run / "certificate.md").read_text()
     assert status("page", "certify", "--run", str(run), "--sees", "6") == 2
+    assert status("page", "certify", "--run", str(run), "--preset", "smoke") == 2
+    assert "takes no --config, --preset" in capsys.readouterr().err
+    assert main(["train", "page", "--resume", "--run.name", run.name, "--rounds=3"]) == 0
+    assert not list(run.glob("certificate*"))  # it was of another end
 
 
 def test_a_run_is_certified_before_and_after_it_learnt(tmp_path, monkeypatch, capsys):
@@ -270,7 +277,8 @@ def test_a_run_is_certified_before_and_after_it_learnt(tmp_path, monkeypatch, ca
         assert (run / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         text = (run / f"{name}.md").read_text()
         assert f"({name}.png)" in text
-        assert ("equilibrium, before learning: " in text) == (name == "certificate-before")
+        when = "before learning" if name == "certificate-before" else "after 2 rounds"
+        assert f"equilibrium, {when}: " in text
 
 
 def status(*words) -> int:
