@@ -254,6 +254,10 @@ def test_the_command_uses_the_settings_of_the_run(tmp_path, monkeypatch, capsys)
     assert status("page", "certify", "--run", str(run), "--sees", "6") == 2
     assert status("page", "certify", "--run", str(run), "--preset", "smoke") == 2
     assert "takes no --config, --preset" in capsys.readouterr().err
+    with monkeypatch.context() as locked:
+        locked.setattr("os.access", lambda path, mode: False)
+        assert status("page", "certify", "--run", str(run)) == 2
+    assert "make it writable, or certify a copy" in capsys.readouterr().err
     assert main(["train", "page", "--resume", "--run.name", run.name, "--rounds=3"]) == 0
     assert not list(run.glob("certificate*"))  # it was of another end
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,8 @@ def run(argv: Sequence[str]) -> None:
     """Run the command.
 
     Raises:
-        UserError: there is no such run, it plays no game, or a setting is bad.
+        UserError: there is no such run, it plays no game, its folder cannot be written, or a
+            setting is bad.
         SystemExit: with status 1 where the certificate is refused.
     """
     parser = Arguments("page certify", ABOUT)
@@ -44,6 +46,11 @@ def run(argv: Sequence[str]) -> None:
 
     with aside(given.json):
         experiment, module = open_run(given.run)
+        if not os.access(given.run, os.W_OK):  # said before minutes of work, not after
+            raise UserError(
+                f"cannot write {given.run}, where the certificate goes: make it writable, or "
+                "certify a copy of the run"
+            )
         of_run = getattr(experiment.settings, "certificate", CertificateSettings())
         certificate = certify_run(module, replace(of_run, **typed))
         report = save(certificate, given.run, module.round)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast, get_args
 
+from coterie.core.errors import UserError
 from coterie.core.tables import study
 from coterie.core.tables.jobs import Job
 from coterie.page.experiment import Experiment
@@ -52,9 +53,18 @@ class Study(study.Study[Settings, RunResult]):
 
     @cached_property
     def settings(self) -> Settings:
-        """As the user gave them, with as many rounds as the public code plays if nobody says."""
+        """As the user gave them, with as many rounds as the public code plays if nobody says.
+
+        Raises:
+            UserError: the user named a method, which would have no effect.
+        """
         settings: Settings = self.configuration.settings
         given = self.configuration.given
+        if "method" in given.flags:
+            raise UserError(
+                "the tables and figures of page say themselves which methods they run: leave out "
+                "--method, or train one method by coterie train page --method NAME"
+            )
         said = "rounds" in given.flags or given.preset or given.configs
         if said or settings.rounds != DEMONSTRATION:
             return settings
