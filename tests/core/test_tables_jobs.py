@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+import torch
 
 from coterie.core.errors import UserError
 from coterie.core.tables import jobs
@@ -20,6 +21,10 @@ def write_sum(argument, path):
 
 def refuse(argument, path):
     raise UserError("reg.strength 9 diverges")
+
+
+def write_product(numbers, path):
+    path.write_text(str(torch.tensor(numbers).prod().item()))
 
 
 def die(argument, path):
@@ -39,3 +44,12 @@ def test_jobs_run_after_what_they_need_and_only_once(tmp_path, workers):
 def test_a_job_that_fails_ends_the_table_in_one_line(tmp_path, work, message):
     with pytest.raises(UserError, match=message):
         jobs.run_jobs([jobs.Job(tmp_path / "x", work, None)], 1, "x", progress=False)
+
+
+def test_workers_take_numbers_too_small_for_the_processor_as_zero(tmp_path):
+    made = [jobs.Job(tmp_path / "tiny", write_product, (1e-25, 1e-15))]
+    made += [jobs.Job(tmp_path / "small", write_product, (1e-25, 1e-12))]
+    jobs.run_jobs(made, 1, "products", progress=False)
+    tiny, small = (float(job.path.read_text()) for job in made)
+    assert tiny == 0.0
+    assert small == pytest.approx(1e-37)

@@ -44,6 +44,33 @@ def finished(settings):
 # A run
 
 
+@pytest.fixture
+def keep_denormals():
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("method", ["page", "fedavg", "fed-rod"])
+def test_workers_that_flush_denormals_change_no_number(method, keep_denormals):
+    """A model so sure that softmax gives probabilities below 1e-38, as after many rounds."""
+    found = []
+    for flush in (False, True):
+        assert torch.set_flush_denormal(flush)
+        module = FederatedModule(Experiment(tiny(method)).federation())
+        weights = module.server_state.weights
+        for value in weights.values():
+            value.copy_(40 * torch.randn(value.shape, generator=torch.Generator().manual_seed(3)))
+        features = module.federation.server.samples.test["x"]
+        chances = (features @ weights["head.weight"].T).softmax(-1)
+        assert ((chances > 0) & (chances < 1e-38)).any() != flush
+        while not module.finished:
+            module.advance()
+        found.append((module.history, module.server_state.weights))
+    (history, weights), (same, again) = found
+    assert repr(history) == repr(same)
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+
+
 @pytest.mark.parametrize("method", ["page", "fedavg"])
 def test_a_result_is_what_the_run_noted(method, tmp_path):
     settings = tiny(method)

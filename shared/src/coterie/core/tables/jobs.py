@@ -110,12 +110,17 @@ def _in_processes(waiting: list[Job], workers: int, done: Callable[[str], None])
 
 
 def _prepare() -> None:
-    """Set up a worker: one thread; it ends without a traceback when interrupted or orphaned."""
+    """Set up a worker: one thread; it ends without a traceback when interrupted or orphaned.
+
+    Numbers below 1e-38 are taken as 0. A trained softmax gives a class that it excludes such a
+    probability, the processor is slow with it, and in the sums it is rounded away.
+    """
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
 
 
 def _end_with_parent() -> None:
