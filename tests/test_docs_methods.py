@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core import baselines
+from coterie.core import methods as baselines
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "methods.md").read_text()
 NUMBER = re.compile(r"\d+\.\d+")

@@ -14,11 +14,11 @@ import torch
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.settings import ModelSettings, Settings
-from coterie.core import training
-from coterie.core.cohort import Cohort
-from coterie.core.papers import find_paper
-from coterie.core.settings import EngineSettings, LoggerSettings, RunSettings
-from coterie.core.training import train
+from coterie.core.federation.cohort import Cohort
+from coterie.core.registry.papers import find_paper
+from coterie.core.run import train as training
+from coterie.core.run.train import train
+from coterie.core.settings.sections import EngineSettings, LoggerSettings, RunSettings
 
 
 def die():

@@ -16,15 +16,15 @@ from coterie.continual.settings import (
     Settings,
     SPPSettings,
 )
-from coterie.core import tree
-from coterie.core.cohort import Cohort
-from coterie.core.data.user_rows import UserRows
-from coterie.core.journal import Journal
-from coterie.core.privacy.ledger import Ledger
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
-from coterie.core.settings import EngineSettings
-from coterie.core.state import PrivateStore
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.journal import Journal
+from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.store import PrivateStore
+from coterie.core.settings.sections import EngineSettings
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 METHODS = ("ft", "reg", "kd", "rlp2", "spp", "f3crec")
 ABLATIONS = ("f3crec-wo-cc", "f3crec-wo-arm", "f3crec-wo-sc", "f3crec-wo-itm")
@@ -115,7 +115,7 @@ class Run:
 
 
 def simulate(chosen, blocks, *, chunk=None, n_items=N_ITEMS, after_block=None, middleware=()):
-    """Run a stream without Lightning, with the keys of `coterie.core.rounds.FederatedModule`.
+    """Run a stream without Lightning, with the keys of `coterie.core.run.rounds.FederatedModule`.
 
     Args:
         after_block: called with (t, blocks, run) once block t has ended.

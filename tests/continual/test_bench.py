@@ -12,8 +12,8 @@ from coterie.continual.bench.workload import Workload, random_block, workload
 from coterie.continual.readings import resolve
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
-from coterie.core.settings import EngineSettings, RunSettings
+from coterie.core.settings.sections import EngineSettings, RunSettings
+from coterie.core.tensors.keys import Key
 
 
 def small(n_users=60, n_items=120):

@@ -9,10 +9,10 @@ from tests.continual.stream import block_data, settings
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import EvaluationTable, ItemTable, LookBack, RankingReport
-from coterie.core import tree
-from coterie.core.cohort import Replies
-from coterie.core.journal import Journal
-from coterie.core.seeding import Key
+from coterie.core.federation.cohort import Replies
+from coterie.core.federation.journal import Journal
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 
 TABLE = torch.tensor([[1.0], [2.0], [3.0], [4.0], [5.0]], dtype=torch.float64)
 DATA = block_data({3: ([0], [3], [1]), 8: ([4], [3], [2])})

@@ -23,11 +23,11 @@ from coterie.continual.messages import (
     LookBack,
     RankingReport,
 )
-from coterie.core import tree
-from coterie.core.aggregation import Sum
-from coterie.core.messages import Down, Private, Report, Up, declared
+from coterie.core.federation.folds import Sum
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
-from coterie.core.seeding import Key
+from coterie.core.protocol.messages import Down, Private, Report, Up, declared
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 
 USERS = {
     2: ([0, 1, 2, 9], [3], [4]),

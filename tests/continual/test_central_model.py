@@ -10,8 +10,8 @@ from coterie.continual.local_training import LocalTraining
 from coterie.continual.settings import ModelSettings
 from coterie.core.models.batches import Pairs
 from coterie.core.models.heads import FedMFHead, FedNCFHead, HeadedModel, PFedRecHead
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 DIM, N_ITEMS, LR, ITEM_LR = 4, 9, 0.3, 0.7
 KEY = Key.from_seed(2)

@@ -17,13 +17,13 @@ from tests.continual.stream import (
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import ItemTable
-from coterie.core import tree
-from coterie.core.aggregation import Sum
-from coterie.core.cohort import Cohort
-from coterie.core.journal import Journal
-from coterie.core.privacy.ledger import Ledger
-from coterie.core.seeding import Key
-from coterie.core.state import PrivateStore
+from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.folds import Sum
+from coterie.core.federation.journal import Journal
+from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.store import PrivateStore
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 
 BLOCKS = make_stream()
 

@@ -9,16 +9,16 @@ import torch
 
 from coterie.continual.client import make_client
 from coterie.continual.messages import EvaluationTable, ItemTable, LookBack
-from coterie.core.cohort import Cohort
-from coterie.core.data.user_rows import UserRows
+from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import serve
-from coterie.core.journal import Journal
-from coterie.core.privacy.ledger import Ledger
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
-from coterie.core.state import PrivateStore
+from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.journal import Journal
+from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.store import PrivateStore
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 SETTINGS = {
     "model.dim": 4,
@@ -29,7 +29,13 @@ SETTINGS = {
     "kd.strength": 1.0,
 }
 SECRET = Key.from_seed(3).fold("clients")
-FORBIDDEN = {"lightning", "wandb", "pandas", "coterie.continual.algorithm", "coterie.core.cohort"}
+FORBIDDEN = {
+    "lightning",
+    "wandb",
+    "pandas",
+    "coterie.continual.algorithm",
+    "coterie.core.federation.cohort",
+}
 
 
 def blocks():

@@ -17,7 +17,7 @@ from coterie.continual.retention.adaptive_replay import (
     replay_count,
 )
 from coterie.continual.settings import KDSettings, ReplaySettings, SPPSettings
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 MANY = 4000
 

@@ -29,7 +29,7 @@ from coterie.continual.settings import (
     TemporalMeanSettings,
 )
 from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 L = math.log(3)
 DATA = block_data({0: ([0, 1], [2], []), 1: ([1, 2], [0], []), 2: ([0, 2], [1], [])})

@@ -12,8 +12,8 @@ from coterie.continual.batches import draw_batches
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import ItemTable, LookBack
 from coterie.continual.settings import KDSettings, RegSettings, ReplaySettings, SPPSettings
-from coterie.core import tree
-from coterie.core.seeding import Key
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 
 N_OLD, N_ITEMS = 17, 20
 KEY = Key.from_seed(5).fold(torch.tensor([3, 4, 8, 9, 11, 20]))

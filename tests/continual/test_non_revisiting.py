@@ -16,9 +16,9 @@ from tests.continual.stream import (
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import ItemTable, LookBack, Profile
-from coterie.core import tree
-from coterie.core.data.user_rows import UserRows
-from coterie.core.seeding import Key
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 
 KEPT = {
     "ft": set(),

@@ -12,8 +12,8 @@ from tests.continual.stream import N_ITEMS, block_data, make_stream, settings, s
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import ItemTable, LookBack
 from coterie.continual.settings import SPPSettings
-from coterie.core import tree
-from coterie.core.seeding import Key
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 
 N_OLD, N_NEW, N_USERS = 25, 30, 40
 KEY = Key.from_seed(4)

@@ -11,14 +11,14 @@ from coterie.continual.algorithm import F3CRec
 from coterie.continual.batches import draw_batches
 from coterie.continual.messages import ItemTable
 from coterie.continual.settings import ModelSettings, Settings
-from coterie.core.aggregation import Sum
-from coterie.core.data.blocks import temporal_blocks
-from coterie.core.data.catalogue import load
-from coterie.core.data.kcore import k_core
-from coterie.core.data.splits import split_block
-from coterie.core.data.user_rows import UserRows
-from coterie.core.seeding import Key
-from coterie.core.settings import EngineSettings
+from coterie.core.data.interactions.blocks import temporal_blocks
+from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.splits import split_block
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.sources.catalogue import load
+from coterie.core.federation.folds import Sum
+from coterie.core.settings.sections import EngineSettings
+from coterie.core.tensors.keys import Key
 
 pytestmark = pytest.mark.real_data
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie.core import tree
+from coterie.core.tensors import tree
 
 SCRIPT = Path(__file__).with_name("killed_run.py")
 KILLED = -9

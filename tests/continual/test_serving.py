@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
-from coterie.core import serving
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
-from coterie.core.papers import find_paper
-from coterie.core.settings import LoggerSettings, RunSettings
-from coterie.core.training import train
+from coterie.core.registry.papers import find_paper
+from coterie.core.run import serving
+from coterie.core.run.train import train
+from coterie.core.settings.sections import LoggerSettings, RunSettings
 
 
 def train_small(out, **changes):

@@ -22,12 +22,12 @@ from coterie.continual.tables import (
 from coterie.continual.tables.essence import base_settings, essential
 from coterie.continual.tables.items import ItemShift
 from coterie.continual.tables.users import UserShift
-from coterie.core import tree
-from coterie.core.configuration import configure
 from coterie.core.errors import UserError
-from coterie.core.rounds import FederatedModule
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.train import fit
+from coterie.core.settings.configuration import configure
 from coterie.core.tables.fingerprint import fingerprint
-from coterie.core.training import fit
+from coterie.core.tensors import tree
 
 BACKBONES = ("fedmf", "fedncf", "pfedrec")
 FAST = [

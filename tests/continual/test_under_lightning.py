@@ -7,9 +7,9 @@ from tests.continual.stream import N_ITEMS, make_stream, settings, simulate
 
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
-from coterie.core import tree
-from coterie.core.federation import Federation
-from coterie.core.rounds import FederatedModule
+from coterie.core.federation.federation import Federation
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.tensors import tree
 
 
 @pytest.mark.parametrize("method", ["f3crec", "spp"])

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.papers import Paper, find_paper
+from coterie.core.registry.papers import Paper, find_paper
 
 PAPER = """
-from coterie.core.papers import Paper
+from coterie.core.registry.papers import Paper
 
 PAPER = Paper(
     name="toyrec",
@@ -27,7 +27,7 @@ SETTINGS = '''
 from dataclasses import dataclass, field
 from typing import Literal
 
-from coterie.core.settings import (
+from coterie.core.settings.sections import (
     DataSettings, EngineSettings, LoggerSettings, PrivacySettings, RunSettings,
 )
 
@@ -78,7 +78,7 @@ class Experiment:
         self.settings = settings
 """
 RESULTS = """
-from coterie.core.report import Report
+from coterie.core.tables.report import Report
 
 
 def make_table(chosen, *, table, figure, seeds):

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.client import Client, step
-from coterie.core.data.samples import MiniBatches, SampleData
-from coterie.core.local import RowAdam, RowState, fit, masked
-from coterie.core.messages import Down, Private, Report, Reveals, Up, leaves
-from coterie.core.rows import FactoredRows, Rows
-from coterie.core.seeding import Key
+from coterie.core.data.samples.samples import MiniBatches, SampleData
+from coterie.core.local_training.fit import RowAdam, RowState, fit, masked
+from coterie.core.protocol.client import Client, step
+from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, leaves
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.rows import FactoredRows, Rows
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def make_fedavg(batch_size: int | None = 2) -> Client:
     """FedAvg over a network, the way a deployment would make its client half."""
     from torch import nn
 
-    from coterie.core.baselines.fedavg_client import FedAvgClient
-    from coterie.core.baselines.settings import FedAvgSettings
+    from coterie.core.methods.fedavg_client import FedAvgClient
+    from coterie.core.methods.settings import FedAvgSettings
 
     class Net(nn.Module):
         def __init__(self) -> None:

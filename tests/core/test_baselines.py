@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from coterie.core.baselines.bias import fit_bias
-from coterie.core.baselines.popularity import popularity
+from coterie.core.methods.bias import fit_bias
+from coterie.core.methods.popularity import popularity
 from coterie.core.metrics.ranking import top_k
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 KEY = Key.from_seed(2)
 

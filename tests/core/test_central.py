@@ -11,22 +11,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.core.baselines.popularity import popularity
-from coterie.core.central import Central
-from coterie.core.data.blocks import temporal_blocks
-from coterie.core.data.kcore import k_core
-from coterie.core.data.pairs import EpochBatches, PairsDataModule
-from coterie.core.data.readers import read_ml_100k
-from coterie.core.data.splits import split_block
+from coterie.core.data.interactions.blocks import temporal_blocks
+from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.pairs import EpochBatches, PairsDataModule
+from coterie.core.data.interactions.splits import split_block
+from coterie.core.data.sources.readers import read_ml_100k
 from coterie.core.errors import UserError
+from coterie.core.local_training.optimizer_settings import OptimizerSettings
+from coterie.core.methods.popularity import popularity
 from coterie.core.metrics.full_ranking import FullRanking
 from coterie.core.models.batches import Pairs
 from coterie.core.models.heads import FedNCFHead, HeadedModel
 from coterie.core.models.mf import MF
 from coterie.core.models.neumf import NeuMF
-from coterie.core.optimizers import OptimizerSettings
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.run.central import Central
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 KEY = Key.from_seed(3)
 N_USERS, N_ITEMS, N_GROUPS = 60, 40, 4
@@ -242,7 +242,8 @@ def test_impossible_settings_are_refused(options: dict, message: str) -> None:
 
 
 def test_settings_import_no_torch() -> None:
-    code = "import sys, coterie.core.optimizers; sys.exit('torch' in sys.modules)"
+    module = "coterie.core.local_training.optimizer_settings"
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

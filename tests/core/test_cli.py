@@ -16,9 +16,9 @@ from coterie.core.cli import determinism
 from coterie.core.cli.arguments import seeds
 from coterie.core.cli.main import COMMANDS, main
 from coterie.core.errors import UserError
-from coterie.core.papers import Paper, find_paper
-from coterie.core.runfolder import RunFolder
-from coterie.core.summary import Summary
+from coterie.core.registry.papers import Paper, find_paper
+from coterie.core.run.runfolder import RunFolder
+from coterie.core.run.summary import Summary
 
 Capture = pytest.CaptureFixture[str]
 Trained = list[Any]

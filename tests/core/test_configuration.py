@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coterie.core.config_files import presets, variants
-from coterie.core.configuration import configure, parse, print_help, to_yaml
 from coterie.core.errors import UserError
-from coterie.core.papers import Paper, load
-from coterie.core.schema import build, leaves, to_tree, values_of
-from coterie.core.settings import (
+from coterie.core.registry.papers import Paper, load
+from coterie.core.settings.config_files import presets, variants
+from coterie.core.settings.configuration import configure, parse, print_help, to_yaml
+from coterie.core.settings.schema import build, leaves, to_tree, values_of
+from coterie.core.settings.sections import (
     DataSettings,
     EngineSettings,
     LoggerSettings,

@@ -5,11 +5,11 @@ import torch
 from tests.core.test_fedavg import KEY, Linear, Net, algorithm, cohort_of, run, sample_data
 from torch import nn
 
-from coterie.core.baselines.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
-from coterie.core.baselines.fedprox import FedProxSettings
-from coterie.core.data.split_samples import SplitSamples
+from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.federation import Federation
+from coterie.core.federation.federation import Federation
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
+from coterie.core.methods.fedprox import FedProxSettings
 from coterie.core.privacy.noise import Clip
 
 
@@ -159,7 +159,7 @@ def test_settings_out_of_range_are_named(wrong):
 def test_lightning_drives_it(tmp_path):
     from lightning import Trainer
 
-    from coterie.core.rounds import FederatedModule
+    from coterie.core.run.rounds import FederatedModule
 
     server, client = algorithm("fedavg", Linear, rounds=4)
     module = FederatedModule(

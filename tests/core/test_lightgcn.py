@@ -6,14 +6,14 @@ import lightning
 import pytest
 import torch
 
-from coterie.core.central import Central
-from coterie.core.data.pairs import PairsDataModule
+from coterie.core.data.interactions.pairs import PairsDataModule
+from coterie.core.local_training.optimizer_settings import OptimizerSettings
 from coterie.core.models.batches import Pairs, Triples
 from coterie.core.models.lightgcn import LightGCN, normalised_adjacency
 from coterie.core.models.mf import MF
-from coterie.core.optimizers import OptimizerSettings
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.run.central import Central
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 KEY = Key.from_seed(8)
 EDGES = Ragged.from_lists([[0, 2], [2], [], [1, 2, 4]])

@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.core import tree
-from coterie.core.aggregation import Sum
-from coterie.core.client import Client, step
-from coterie.core.cohort import Cohort, PerClient
-from coterie.core.journal import Journal
-from coterie.core.messages import Down, Private, Reveals, Up, leaves
-from coterie.core.privacy.ledger import Ledger
-from coterie.core.ragged import Ragged
-from coterie.core.rows import FactoredRows
-from coterie.core.seeding import Key
-from coterie.core.state import PrivateStore
+from coterie.core.federation.cohort import Cohort, PerClient
+from coterie.core.federation.folds import Sum
+from coterie.core.federation.journal import Journal
+from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.store import PrivateStore
+from coterie.core.protocol.client import Client, step
+from coterie.core.protocol.messages import Down, Private, Reveals, Up, leaves
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.rows import FactoredRows
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value
 
-from coterie.core import stacking
-from coterie.core.data.samples import MiniBatches, SampleData
+from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.errors import UserError
-from coterie.core.local import (
+from coterie.core.federation.store import PrivateStore
+from coterie.core.local_training import stacking
+from coterie.core.local_training.fit import (
     RowAdam,
     RowSGD,
     RowState,
@@ -20,9 +21,8 @@ from coterie.core.local import (
     of_clients,
     pure,
 )
-from coterie.core.messages import Private
-from coterie.core.seeding import Key
-from coterie.core.state import PrivateStore
+from coterie.core.protocol.messages import Private
+from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(11)
 STEPS = torch.tensor([3, 0, 7, 1, 5, 3])

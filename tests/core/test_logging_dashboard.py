@@ -11,7 +11,7 @@ import yaml
 from matplotlib.image import imread
 
 from coterie.continual.settings import Settings
-from coterie.core import dashboard
+from coterie.core.callbacks import dashboard
 from coterie.core.callbacks.keys import CLIENT_MEASURES, KEYS, documented
 from coterie.core.errors import UserError
 

@@ -12,7 +12,7 @@ from coterie.core.models.heads import FedMFHead, FedNCFHead, HeadedModel, PFedRe
 from coterie.core.models.mf import MF
 from coterie.core.models.neumf import GMF, MLP, NeuMF
 from coterie.core.models.recommender import Recommender, bpr
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(5)
 USERS, ITEMS, DIM = 4, 6, 4

@@ -6,10 +6,10 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from coterie.core.data.pairs import EpochBatches, PairsDataModule, RankingChunks
+from coterie.core.data.interactions.pairs import EpochBatches, PairsDataModule, RankingChunks
 from coterie.core.models.batches import Pairs, Triples
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 KEY = Key.from_seed(1)
 USERS = torch.tensor([7, 3, 9])

@@ -9,7 +9,7 @@ from coterie.core.errors import UserError
 from coterie.core.privacy.accountant import Accountant
 from coterie.core.privacy.build import accountant, middleware
 from coterie.core.privacy.noise import Clip, GaussianNoise, LaplaceNoise
-from coterie.core.settings import PrivacySettings
+from coterie.core.settings.sections import PrivacySettings
 
 PLAIN = PrivacySettings()
 LAPLACE = PrivacySettings(noise="laplace", scale=0.1, clip=2.0, uploads="dense")

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.core.client import Client, step
-from coterie.core.messages import Down, Private, Reveals, Up, leaves
 from coterie.core.privacy.check import (
     assert_no_shared_storage,
     assert_non_interference,
     perturbed,
 )
-from coterie.core.ragged import Ragged
-from coterie.core.rows import FactoredRows, Rows
-from coterie.core.seeding import Key
+from coterie.core.protocol.client import Client, step
+from coterie.core.protocol.messages import Down, Private, Reveals, Up, leaves
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.rows import FactoredRows, Rows
 
 C, N, D = 3, 5, 2
 

@@ -8,16 +8,16 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from coterie.core.dense_rows import DenseRows
 from coterie.core.errors import UserError
-from coterie.core.messages import Report, Reveals, Up, leaves
+from coterie.core.federation.ledger import row_bytes
 from coterie.core.privacy import draws
-from coterie.core.privacy.ledger import row_bytes
 from coterie.core.privacy.noise import Clip, GaussianNoise, LaplaceNoise
 from coterie.core.privacy.padding import pad_rows
-from coterie.core.ragged import Ragged
-from coterie.core.rows import FactoredRows, Rows, TouchedRows
-from coterie.core.seeding import Key
+from coterie.core.protocol.messages import Report, Reveals, Up, leaves
+from coterie.core.tensors.dense_rows import DenseRows
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.rows import FactoredRows, Rows, TouchedRows
 
 N, D = 40, 6
 

@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 from torch import Tensor
 
-from coterie.core.client import Client, step
-from coterie.core.messages import Down, Private, Report, Reveals, Up, leaves
 from coterie.core.privacy.table import COLUMNS, protocol_table, to_markdown, to_rich
+from coterie.core.protocol.client import Client, step
+from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, leaves
 
 
 @dataclasses.dataclass(frozen=True)

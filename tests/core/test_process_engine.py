@@ -18,21 +18,21 @@ from tests.core.linear_client import (
     make_fedavg,
 )
 
-from coterie.core.baselines.fedavg_client import GlobalModel
-from coterie.core.cohort import Cohort
-from coterie.core.data.samples import SampleData
-from coterie.core.data.split_samples import SplitSamples
+from coterie.core.data.samples.samples import SampleData
+from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.engines import folder as folder_module
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import answer, main, read_reply, serve
 from coterie.core.errors import UserError
-from coterie.core.journal import Journal
-from coterie.core.privacy.ledger import Ledger
+from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.journal import Journal
+from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.store import PrivateStore
+from coterie.core.methods.fedavg_client import GlobalModel
 from coterie.core.privacy.noise import Clip, GaussianNoise
-from coterie.core.seeding import Key
-from coterie.core.state import PrivateStore
-from coterie.core.wire import Header, ProtocolError, decode, encode, peek
+from coterie.core.tensors.keys import Key
+from coterie.core.wire.codec import Header, ProtocolError, decode, encode, peek
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = Key.from_seed(8).fold("clients")
@@ -129,7 +129,7 @@ def test_the_process_imports_neither_lightning_nor_a_server_half(tmp_path):
     result = child(path, request_bytes(cohort, "update", down), flags=["-X", "importtime"])
     assert result.stdout == expected, result.stderr.decode()[-500:]
     imported = {line.split("|")[-1].strip() for line in result.stderr.decode().splitlines()}
-    assert {"torch", "coterie.core.wire", "coterie.core.baselines.fedavg_client"} <= imported
+    assert {"torch", "coterie.core.wire.codec", "coterie.core.methods.fedavg_client"} <= imported
     forbidden = ("lightning", "pytorch_lightning", "torchmetrics", "wandb", "pandas")
     assert not [name for name in imported if name.split(".")[0] in forbidden]
     halves = ("server", "cohort", "rounds", "federation", "central")

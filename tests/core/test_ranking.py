@@ -15,7 +15,7 @@ from torchmetrics import retrieval
 
 from coterie.core.metrics.full_ranking import FullRanking
 from coterie.core.metrics.ranking import RankingMetrics, ranking_metrics, target_ranks, top_k
-from coterie.core.ragged import Ragged
+from coterie.core.tensors.ragged import Ragged
 
 NAMES = ("ndcg", "recall", "hr", "mrr")
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from coterie.core import runfolder, storage
-from coterie.core.configuration import configure
+from coterie.core import files as storage
 from coterie.core.errors import UserError
-from coterie.core.papers import Paper
-from coterie.core.runfolder import RunFolder, default_name, resumable, stored_settings
-from coterie.core.storage import write_json, write_text, writing
-from coterie.core.summary import Summary
+from coterie.core.files import write_json, write_text, writing
+from coterie.core.registry.papers import Paper
+from coterie.core.run import runfolder
+from coterie.core.run.runfolder import RunFolder, default_name, resumable, stored_settings
+from coterie.core.run.summary import Summary
+from coterie.core.settings.configuration import configure
 
 DONE = Summary(3, {"ndcg": 0.5, "lost": float("nan")}, {"ndcg": 0.6}, 10, 20, 1.5)
 

@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from coterie.core.agents.settings import DDPGSettings
-from coterie.core.baselines.dap_fl_settings import DapFLOptions
-from coterie.core.configuration import parse
 from coterie.core.errors import UserError
-from coterie.core.schema import build, leaves, to_tree
+from coterie.core.methods.dap_fl_settings import DapFLOptions
+from coterie.core.settings.configuration import parse
+from coterie.core.settings.schema import build, leaves, to_tree
 
 
 def quick() -> DDPGSettings:

@@ -7,15 +7,15 @@ import torch
 from tests.core.test_fedavg import Net, algorithm, sample_data
 from torch import nn
 
-from coterie.core.baselines.fedrecon import FedReconClient, FedReconServer
-from coterie.core.baselines.model_server import ServerSamples
-from coterie.core.baselines.personal_settings import FedReconSettings
-from coterie.core.data.samples import SampleData
-from coterie.core.data.split_samples import SplitSamples
-from coterie.core.federation import Federation
+from coterie.core.data.samples.samples import SampleData
+from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.federation.federation import Federation
+from coterie.core.local_training.step_count import count_steps, counting_steps
+from coterie.core.methods.fedrecon import FedReconClient, FedReconServer
+from coterie.core.methods.model_server import ServerSamples
+from coterie.core.methods.personal_settings import FedReconSettings
 from coterie.core.models.classifier import Classifier
-from coterie.core.rounds import FederatedModule
-from coterie.core.step_count import count_steps, counting_steps
+from coterie.core.run.rounds import FederatedModule
 
 LENGTHS = [7, 3, 0, 12, 1]
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from coterie.core.configuration import Configuration, Given
 from coterie.core.errors import UserError
-from coterie.core.papers import Paper
-from coterie.core.report import Report
-from coterie.core.settings import DataSettings, RunSettings
+from coterie.core.registry.papers import Paper
+from coterie.core.settings.configuration import Configuration, Given
+from coterie.core.settings.sections import DataSettings, RunSettings
 from coterie.core.tables.backbones import BackboneStudy
 from coterie.core.tables.catalogue import Catalogue
 from coterie.core.tables.figures import figure_report
@@ -21,6 +20,7 @@ from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.tables.jobs import Job
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Bars
+from coterie.core.tables.report import Report
 from coterie.core.tables.result import Result
 from coterie.core.tables.study import Study
 

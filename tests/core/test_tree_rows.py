@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie.core import tree
+from coterie.core.tensors import tree
 
 ROOT = Path(__file__).parents[2]
 BY_HAND = re.compile(r"reshape\([^()]*, \*\[1\] \*")

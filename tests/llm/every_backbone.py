@@ -1,6 +1,6 @@
 """Untrained backbones of every kind over the same twelve items, with or without LoRA."""
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.recformer.build import SmallRecFormerSettings, small_recformer
 from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
 from coterie.llm.backbones.tiny_item import TinyItem

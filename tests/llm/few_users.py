@@ -6,17 +6,17 @@ from typing import Any
 
 import torch
 
-from coterie.core.client import Client
-from coterie.core.cohort import Cohort
-from coterie.core.data.user_rows import UserRows
-from coterie.core.federation import Federation
-from coterie.core.journal import Journal
-from coterie.core.privacy.ledger import Ledger
-from coterie.core.ragged import Ragged
-from coterie.core.rounds import FederatedModule
-from coterie.core.seeding import Key
-from coterie.core.server import Server
-from coterie.core.state import PrivateStore
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.federation import Federation
+from coterie.core.federation.journal import Journal
+from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.store import PrivateStore
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.server import Server
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 KEY = Key.from_seed(4)
 CLIENTS = KEY.fold("clients")

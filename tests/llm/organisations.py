@@ -2,12 +2,12 @@
 
 import torch
 
-from coterie.core.cohort import Cohort
-from coterie.core.journal import Journal
-from coterie.core.privacy.ledger import Ledger
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
-from coterie.core.state import PrivateStore
+from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.journal import Journal
+from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.store import PrivateStore
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.backbones.tiny_item import TinyItem

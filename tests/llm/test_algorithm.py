@@ -7,7 +7,7 @@ import torch
 from tests.llm.organisations import backbone, examples, federation, organisations, queries, settings
 
 from coterie.core.metrics.full_ranking import FullRanking
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import OrganisationData

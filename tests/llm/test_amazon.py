@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coterie.core.data.catalogue import list_data, load
-from coterie.core.data.names import default_core, names
+from coterie.core.data.sources.catalogue import list_data, load
 from coterie.core.errors import UserError
+from coterie.core.registry.data_sets import default_core, names
 from coterie.llm.data import json_lines
 from coterie.llm.data.amazon import read_games
 from coterie.llm.data.json_lines import read_json_lines

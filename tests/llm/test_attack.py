@@ -10,8 +10,8 @@ from torch.nn.functional import mse_loss
 
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.attack import Attacker, attack, judge, rows, secret, train, users_known
 from coterie.llm.attack_figure import draw
 from coterie.llm.backbones.network import network_of

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.core.cohort import PerClient
+from coterie.core.bench.memory_use import AfterEveryOperation, live_bytes
 from coterie.core.errors import UserError
-from coterie.core.memory_use import AfterEveryOperation, live_bytes
+from coterie.core.federation.cohort import PerClient
 from coterie.llm.bench import bench, measure
 from coterie.llm.bench import memory as memory_rows
 from coterie.llm.bench.federation import Shape

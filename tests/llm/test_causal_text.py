@@ -7,8 +7,8 @@ import torch
 from scipy.spatial.distance import cdist
 
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.causal_text import CausalText, load_causal_text
 from coterie.llm.backbones.grounding import grounding_scores

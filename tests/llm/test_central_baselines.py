@@ -9,12 +9,12 @@ import pytest
 import torch
 from tests.llm.few_users import KEY, LENGTHS, N_ITEMS, few_users, group_users
 
-from coterie.core.baselines.popularity import popularity
-from coterie.core.data.kcore import k_core
-from coterie.core.data.sample import generate
-from coterie.core.data.user_rows import UserRows
+from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
+from coterie.core.methods.popularity import popularity
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.baselines.central import train_lightgcn, train_mf
 from coterie.llm.baselines.popularity import measure_popularity
 from coterie.llm.baselines.ranking import known_items, measure_split

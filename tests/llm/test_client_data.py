@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.core.data.catalogue import load
-from coterie.core.data.kcore import k_core
-from coterie.core.data.sample import generate
+from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.sources.catalogue import load
+from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.baselines.federation import all_users
 from coterie.llm.data.client_data import NOBODY, PUBLIC, build
 from coterie.llm.data.sequences import evaluation_queries, training_examples

@@ -14,7 +14,7 @@ from tests.llm.organisations import examples
 
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.backbones.tokenizer import train_tokenizer
 from coterie.llm.cost import (

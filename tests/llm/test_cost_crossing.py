@@ -9,9 +9,9 @@ from tests.llm.every_backbone import TITLES, make
 from tests.llm.organisations import examples
 
 from coterie.core.cli.main import main
-from coterie.core.configuration import configure
-from coterie.core.papers import find_paper, load
-from coterie.core.ragged import Ragged
+from coterie.core.registry.papers import find_paper, load
+from coterie.core.settings.configuration import configure
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.cost import pplr_cost
 from coterie.llm.cost_inputs import _untrained, of_experiment
 from coterie.llm.data.client_data import OrganisationData

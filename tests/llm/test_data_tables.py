@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.data.kcore import k_core
-from coterie.core.data.sample import generate
+from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.client_data import build
 from coterie.llm.data.tables import examples_of, item_table, list_array, ragged_of
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.core.configuration import configure
-from coterie.core.papers import find_paper
-from coterie.core.rounds import FederatedModule
+from coterie.core.registry.papers import find_paper
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.settings.configuration import configure
 from coterie.llm.experiment import Experiment
 
 CLIENTS = 5

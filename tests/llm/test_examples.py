@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.sequences import evaluation_queries, newest, training_examples
 from coterie.llm.data.split import GlobalSplit
 

@@ -5,7 +5,7 @@ import torch
 from tests.llm.tiny_split import TinyLlama, batch
 from torch import Tensor
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.cut import cut
 from coterie.llm.split.middle import Middle

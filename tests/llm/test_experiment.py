@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from coterie.core.cli.main import main
-from coterie.core.configuration import configure
-from coterie.core.papers import find_paper
-from coterie.core.rounds import FederatedModule
+from coterie.core.registry.papers import find_paper
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.settings.configuration import configure
 from coterie.llm.experiment import Experiment
 
 SMALL = ["--rounds", "2", "--model.width", "16", "--pretrain.steps", "20", "--logger.wandb", "off"]

@@ -12,13 +12,13 @@ from tests.llm.organisations import examples
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from coterie.core.cli.main import main
-from coterie.core.data.interactions import Interactions
+from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
-from coterie.core.papers import find_paper
-from coterie.core.ragged import Ragged
-from coterie.core.serving import open_run
-from coterie.core.settings import LoggerSettings, RunSettings
-from coterie.core.training import train
+from coterie.core.registry.papers import find_paper
+from coterie.core.run.serving import open_run
+from coterie.core.run.train import train
+from coterie.core.settings.sections import LoggerSettings, RunSettings
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm import adapter_files
 from coterie.llm.adapter import Adapter
 from coterie.llm.adapter_files import load_adapter

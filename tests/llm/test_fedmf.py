@@ -18,14 +18,14 @@ from tests.llm.few_users import (
     run,
 )
 
-from coterie.core.data.user_rows import UserRows
+from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
-from coterie.core.messages import declared
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
-from coterie.core.wire import Header, decode, encode
+from coterie.core.protocol.messages import declared
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.wire.codec import Header, decode, encode
 from coterie.llm.baselines.fedmf import ClientKeys, ItemGradients, ItemTable
 from coterie.llm.baselines.fedmf_server import fedmf
 from coterie.llm.baselines.ranking import draw_samples, known_items

@@ -18,10 +18,10 @@ from tests.llm.few_users import (
 )
 
 from coterie.core.errors import UserError
-from coterie.core.messages import declared
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
-from coterie.core.ragged import Ragged
-from coterie.core.wire import Header, decode, encode
+from coterie.core.protocol.messages import declared
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.wire.codec import Header, decode, encode
 from coterie.llm.baselines.fedpergnn import NoisyGradients
 from coterie.llm.baselines.fedpergnn_server import fedpergnn
 from coterie.llm.baselines.graph_expansion import (

@@ -16,7 +16,7 @@ from tests.llm.tiny_split import TinyLlama, batch, gradients
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.row_optimizer import RowState
+from coterie.core.local_training.row_optimizer import RowState
 from coterie.llm.adapter import Adapter
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.context import Context

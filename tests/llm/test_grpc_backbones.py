@@ -9,7 +9,7 @@ from tests.llm.split_server import TRAINING, tiny
 from tests.llm.tiny_split import batch, gradients
 from torch import Tensor
 
-from coterie.core.row_optimizer import RowState
+from coterie.core.local_training.row_optimizer import RowState
 from coterie.llm.adapter import Adapter
 from coterie.llm.split.cut import cut
 from coterie.llm.split.middle import Middle

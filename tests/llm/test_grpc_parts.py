@@ -14,7 +14,7 @@ from tests.llm.tiny_split import TinyLlama
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.wire import ProtocolError
+from coterie.core.wire.codec import ProtocolError
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut
 from coterie.llm.split.grpc_channel import GrpcRounds

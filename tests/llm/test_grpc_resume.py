@@ -11,9 +11,9 @@ from tests.llm.every_backbone import make
 from tests.llm.organisations import organisations, settings
 
 from coterie.core.errors import UserError
-from coterie.core.federation import Federation
-from coterie.core.rounds import FederatedModule
-from coterie.core.settings import RunSettings
+from coterie.core.federation.federation import Federation
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.settings.sections import RunSettings
 from coterie.llm.algorithm import PPLR
 from coterie.llm.client import Organisation
 from coterie.llm.commands import serve

@@ -18,9 +18,9 @@ from tests.llm.few_users import (
 
 from coterie.core.errors import UserError
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
-from coterie.core.ragged import Ragged
-from coterie.core.rows import TouchedRows
-from coterie.core.wire import Header, decode, encode
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.rows import TouchedRows
+from coterie.core.wire.codec import Header, decode, encode
 from coterie.llm.baselines.binary_codes import (
     best_column,
     descend_users,

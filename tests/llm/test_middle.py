@@ -11,8 +11,8 @@ from tests.llm.tiny_split import TinyLlama, TinyLongformer
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.row_optimizer import RowAdam, RowSGD
-from coterie.core.wire import ProtocolError
+from coterie.core.local_training.row_optimizer import RowAdam, RowSGD
+from coterie.core.wire.codec import ProtocolError
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut
 from coterie.llm.split.diverged import Diverged

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from coterie.core.cli.main import main
-from coterie.core.configuration import configure
 from coterie.core.errors import UserError
-from coterie.core.papers import find_paper
-from coterie.core.rounds import FederatedModule
+from coterie.core.registry.papers import find_paper
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.settings.configuration import configure
 from coterie.llm.data.examples import Queries
 from coterie.llm.experiment import Experiment
 

@@ -6,8 +6,8 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.partition import cluster_users, few_shot, public_users, user_vectors
 from coterie.llm.data.split import GlobalSplit
 

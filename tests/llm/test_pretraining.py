@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.backbones.pretraining import mean_loss, pretrain
 from coterie.llm.backbones.tiny_item import TinyItem

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.prompt_tokens import PromptTokens, pad_left
 from coterie.llm.backbones.prompts import bigrec_template, compact_template

@@ -4,10 +4,10 @@ import pytest
 import torch
 from transformers import LongformerConfig, LongformerModel
 
-from coterie.core.data.sample import generate
+from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.item_text import item_attributes
 from coterie.llm.backbones.pretrain_settings import PretrainSettings

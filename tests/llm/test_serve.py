@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.configuration import configure
 from coterie.core.errors import UserError
-from coterie.core.papers import find_paper
+from coterie.core.registry.papers import find_paper
+from coterie.core.settings.configuration import configure
 from coterie.llm.commands.serve import run
 from coterie.llm.experiment import Experiment
 from coterie.llm.settings import Settings, TrainSettings

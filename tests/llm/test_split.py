@@ -6,8 +6,8 @@ from tests.llm.tiny_split import Tiny, TinyLlama, TinyLongformer, batch, gradien
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
-from coterie.core.row_optimizer import RowSGD
-from coterie.core.seeding import Key
+from coterie.core.local_training.row_optimizer import RowSGD
+from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.lora import base_model
 from coterie.llm.split.channel import LocalChannel

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.core.settings import EngineSettings, LoggerSettings, RunSettings
+from coterie.core.settings.sections import EngineSettings, LoggerSettings, RunSettings
 from coterie.llm.data.client_data import PublicData
 from coterie.llm.experiment import Experiment
 from coterie.llm.settings import FederatedDataSettings, Settings

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.core.ragged import Ragged
-from coterie.core.row_optimizer import RowSGD
-from coterie.core.seeding import Key
+from coterie.core.local_training.row_optimizer import RowSGD
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.recformer.build import SmallRecFormerSettings, small_recformer

@@ -11,15 +11,15 @@ from tests.llm.organisations import organisations, settings
 
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
-from coterie.core.federation import Federation
-from coterie.core.papers import find_paper
+from coterie.core.federation.federation import Federation
 from coterie.core.privacy.check import assert_non_interference
-from coterie.core.resuming import reopened
-from coterie.core.rounds import FederatedModule
-from coterie.core.seeding import Key
-from coterie.core.serving import open_run
-from coterie.core.settings import LoggerSettings, RunSettings
-from coterie.core.training import train
+from coterie.core.registry.papers import find_paper
+from coterie.core.run.resuming import reopened
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.serving import open_run
+from coterie.core.run.train import train
+from coterie.core.settings.sections import LoggerSettings, RunSettings
+from coterie.core.tensors.keys import Key
 from coterie.llm.adapter_files import load_adapter
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbones.pretrain_settings import PretrainSettings

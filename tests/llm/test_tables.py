@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy import stats
 
-from coterie.core.configuration import configure
 from coterie.core.errors import UserError
-from coterie.core.rounds import FederatedModule
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.settings.configuration import configure
 from coterie.core.tables.fingerprint import fingerprint
 from coterie.llm.experiment import Experiment
 from coterie.llm.paper import PAPER

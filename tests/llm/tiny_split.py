@@ -8,8 +8,8 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, LongformerConfig, LongformerModel
 
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples
 

@@ -10,7 +10,7 @@ import torch
 from numpy.polynomial import Polynomial
 from torch import Tensor
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.page.certificate.game import Answer, Deviation
 
 BASE = 10.0

@@ -15,7 +15,7 @@ from tests.core.baselines.labelled_clients import (
     split,
 )
 
-from coterie.core.baselines.model_server import ServerSamples
+from coterie.core.methods.model_server import ServerSamples
 from coterie.page.agent_options import AgentOptions
 from coterie.page.data.task import Task
 from coterie.page.methods import halves

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.core.hardware import Limits
+from coterie.core.bench.hardware import Limits
 from coterie.page.bench import measure
 from coterie.page.bench.loop import ClientLoop
 from coterie.page.bench.memory import memory

@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import binom, t
 from tests.page.games import Constants, IndependentGame, QuadraticGame, backward_induction
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certify import certify, plays_needed
 from coterie.page.certificate.game import LEARNED, Deviation
 from coterie.page.certificate.settings import CertificateSettings

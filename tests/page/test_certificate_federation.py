@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certify import certify
 from coterie.page.certificate.game import LEARNED, Answer
 from coterie.page.certificate.settings import CertificateSettings

@@ -8,8 +8,8 @@ import torch
 
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
-from coterie.core.rounds import FederatedModule
-from coterie.core.seeding import Key
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.tensors.keys import Key
 from coterie.page.agent_options import AgentOptions
 from coterie.page.certificate.certificate import Certificate
 from coterie.page.certificate.federation import FederationGame

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from coterie.core.rounds import FederatedModule
+from coterie.core.run.rounds import FederatedModule
 from coterie.page.equilibrium import UTILITIES, settled
 from coterie.page.experiment import Experiment
 from coterie.page.settings import GameSettings, Settings, TaskSettings, TrainSettings

@@ -7,7 +7,7 @@ import torch
 import yaml
 
 from coterie.core.cli.main import main
-from coterie.core.rounds import FederatedModule
+from coterie.core.run.rounds import FederatedModule
 from coterie.page.agent_options import AgentOptions
 from coterie.page.experiment import ACCURACIES, Experiment
 from coterie.page.published import departures

@@ -15,7 +15,7 @@ from tests.page.official_layouts import (
 )
 
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.page.data.characters import windows
 from coterie.page.data.make import make_task
 from coterie.page.data.names import TASKS

@@ -6,13 +6,13 @@ from typing import get_args
 
 import pytest
 
-from coterie.core.baselines.settings import FedAvgSettings
-from coterie.core.configuration import configure, parse
 from coterie.core.errors import UserError
-from coterie.core.papers import find_paper
-from coterie.core.rounds import FederatedModule
-from coterie.core.schema import leaves
-from coterie.core.training import fit
+from coterie.core.methods.settings import FedAvgSettings
+from coterie.core.registry.papers import find_paper
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.train import fit
+from coterie.core.settings.configuration import configure, parse
+from coterie.core.settings.schema import leaves
 from coterie.page.experiment import ACCURACIES, Experiment
 from coterie.page.methods import BASELINES, remarks, settings_of
 from coterie.page.models.names import OF_TASK

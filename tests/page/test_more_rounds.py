@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie.core import tree
 from coterie.core.callbacks.checkpoints import Checkpoints
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
-from coterie.core.federation import Federation
-from coterie.core.resuming import reopened
-from coterie.core.rounds import FederatedModule
-from coterie.core.server import Server
+from coterie.core.federation.federation import Federation
+from coterie.core.protocol.server import Server
+from coterie.core.run.resuming import reopened
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.tensors import tree
 from coterie.page.experiment import Experiment
 from coterie.page.settings import Settings, TaskSettings, TrainSettings
 

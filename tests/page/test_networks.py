@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from coterie.core import stacking
-from coterie.core.data.samples import SampleData
-from coterie.core.data.split_samples import SplitSamples
+from coterie.core.data.samples.samples import SampleData
+from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.local import RowSGD, fit, pure
-from coterie.core.seeding import Key
+from coterie.core.local_training import stacking
+from coterie.core.local_training.fit import RowSGD, fit, pure
+from coterie.core.tensors.keys import Key
 from coterie.page.data.task import Task
 from coterie.page.models.char_lstm import char_lstm
 from coterie.page.models.make import make_model

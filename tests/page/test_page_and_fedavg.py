@@ -7,8 +7,8 @@ import torch
 from tests.core.baselines.labelled_clients import close, reversed_ids, split
 from tests.page.small_games import game, play, settings
 
-from coterie.core.rounds import FederatedModule
-from coterie.core.settings import EngineSettings
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.settings.sections import EngineSettings
 from coterie.page.experiment import Experiment
 from coterie.page.settings import GameSettings, Settings, TaskSettings, TrainSettings
 

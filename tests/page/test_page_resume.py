@@ -4,9 +4,9 @@ import pytest
 import torch
 from tests.page.small_games import AGENT
 
-from coterie.core import tree
 from coterie.core.errors import UserError
-from coterie.core.rounds import FederatedModule
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.tensors import tree
 from coterie.page.experiment import Experiment
 from coterie.page.settings import GameSettings, Settings, TaskSettings, TrainSettings
 

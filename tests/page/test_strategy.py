@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.page.small_games import settings
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.page.strategy import ClippedRanges, WholeRanges, strategies_of
 
 KEY = Key.from_seed(1).fold(torch.arange(3))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.page.data.synthetic import Law, Sizes, synthetic, synthetic_fedprox
 
 KEY = Key.from_seed(11)

@@ -3,9 +3,9 @@
 import pytest
 from matplotlib.image import imread
 
-from coterie.core import dashboard
-from coterie.core.configuration import configure
+from coterie.core.callbacks import dashboard
 from coterie.core.errors import UserError
+from coterie.core.settings.configuration import configure
 from coterie.page.paper import PAPER
 from coterie.page.tables import ablations, make_table, properties, study
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coterie.core.configuration import configure
 from coterie.core.errors import UserError
-from coterie.core.papers import find_paper
+from coterie.core.registry.papers import find_paper
+from coterie.core.settings.configuration import configure
 from coterie.page.settings import DEMONSTRATION, Settings
 from coterie.page.tables.study import ROUNDS, Study
 

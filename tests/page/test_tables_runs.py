@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.core.rounds import FederatedModule
+from coterie.core.run.rounds import FederatedModule
 from coterie.core.tables.fingerprint import fingerprint
 from coterie.page.experiment import Experiment
 from coterie.page.settings import (

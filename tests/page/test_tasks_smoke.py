@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from coterie.core.configuration import configure
-from coterie.core.papers import find_paper
-from coterie.core.rounds import FederatedModule
-from coterie.core.training import fit
+from coterie.core.registry.papers import find_paper
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.train import fit
+from coterie.core.settings.configuration import configure
 from coterie.page.experiment import ACCURACIES, Experiment
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.agents.ddpg import DDPG, Agents
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 
 class Actor(nn.Module):

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.core import tree
 from coterie.core.agents.ddpg import DDPG, Agents
 from coterie.core.agents.replay import Replay
 from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
-from coterie.core.messages import Private
-from coterie.core.seeding import Key
-from coterie.core.state import PrivateStore
+from coterie.core.federation.store import PrivateStore
+from coterie.core.protocol.messages import Private
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 
 SMALL = DDPGSettings(warm_up=3, capacity=5, batch_size=4, hidden=(8, 6))
 

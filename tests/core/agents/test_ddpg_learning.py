@@ -5,7 +5,7 @@ import torch
 
 from coterie.core.agents.ddpg import DDPG
 from coterie.core.agents.settings import DDPGSettings
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 
 def test_bandits_with_different_best_actions() -> None:

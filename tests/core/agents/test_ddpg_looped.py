@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.core.agents.ddpg import DDPG, Agents
 from coterie.core.agents.settings import DDPGSettings
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 SIZES = {"client": (1, 2), "wide": (3, 1), "server": (12, 12)}

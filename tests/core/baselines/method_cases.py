@@ -7,11 +7,11 @@ import torch
 from tests.core.test_fedavg import KEY, SECRET, Linear, Net, cohort_of, sample_data
 from torch import Tensor
 
-from coterie.core.baselines import ditto, drift_settings, fedamp, feddyn, pfedme, scaffold
-from coterie.core.baselines import proximal_settings as proximal
-from coterie.core.data.samples import MiniBatches, SampleData
-from coterie.core.journal import Journal
-from coterie.core.state import PrivateStore
+from coterie.core.data.samples.samples import MiniBatches, SampleData
+from coterie.core.federation.journal import Journal
+from coterie.core.federation.store import PrivateStore
+from coterie.core.methods import ditto, drift_settings, fedamp, feddyn, pfedme, scaffold
+from coterie.core.methods import proximal_settings as proximal
 
 METHODS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
     "scaffold": (

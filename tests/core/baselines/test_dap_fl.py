@@ -25,10 +25,10 @@ from tests.core.baselines.labelled_clients import (
 )
 
 from coterie.core.agents.settings import DDPGSettings
-from coterie.core.baselines.dap_fl import DapFLClient, DapFLServer, DapFLSettings
-from coterie.core.baselines.fedavg import FedAvgClient, FedAvgServer
-from coterie.core.baselines.settings import FedAvgSettings
-from coterie.core.data.split_samples import SplitSamples
+from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.methods.dap_fl import DapFLClient, DapFLServer, DapFLSettings
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer
+from coterie.core.methods.settings import FedAvgSettings
 
 AGENT = DDPGSettings(
     critic_lr=1e-2, actor_lr=1e-2, tau=0.1, warm_up=2, batch_size=4, hidden=(6, 5), noise_decay=0

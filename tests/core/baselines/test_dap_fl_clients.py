@@ -17,17 +17,17 @@ from tests.core.baselines.labelled_clients import (
 )
 from tests.core.baselines.test_dap_fl import AGENT, halves
 
-from coterie.core import tree
 from coterie.core.agents.settings import DDPGSettings
-from coterie.core.baselines.dap_fl import DapFLSettings
-from coterie.core.baselines.model_client import GlobalModel
-from coterie.core.cohort import Cohort
 from coterie.core.engines.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import answer
 from coterie.core.errors import UserError
-from coterie.core.journal import Journal
-from coterie.core.privacy.ledger import Ledger
-from coterie.core.state import PrivateStore
+from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.journal import Journal
+from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.store import PrivateStore
+from coterie.core.methods.dap_fl import DapFLSettings
+from coterie.core.methods.model_client import GlobalModel
+from coterie.core.tensors import tree
 
 
 @each_chunk

@@ -17,10 +17,10 @@ from tests.core.baselines.method_cases import (
     zeros,
 )
 
-from coterie.core.baselines.fedavg import FedAvgClient, FedAvgServer
-from coterie.core.baselines.proximal_settings import DittoSettings
-from coterie.core.baselines.settings import FedAvgSettings
 from coterie.core.errors import UserError
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer
+from coterie.core.methods.proximal_settings import DittoSettings
+from coterie.core.methods.settings import FedAvgSettings
 
 LAM = 0.7
 

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from tests.core.baselines.labelled_clients import CLASSES, KEY, WIDTH, Net
 
-from coterie.core.baselines import evaluation
-from coterie.core.baselines.evaluation import Evaluator
-from coterie.core.data.samples import SampleData
+from coterie.core.data.samples.samples import SampleData
+from coterie.core.methods import evaluation
+from coterie.core.methods.evaluation import Evaluator
 
 N, MODELS = 50, 7
 

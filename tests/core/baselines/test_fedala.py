@@ -26,11 +26,11 @@ from tests.core.baselines.labelled_clients import (
 )
 from torch import nn
 
-from coterie.core.baselines.adaptive_aggregation import last_layers
-from coterie.core.baselines.fedala import FedALAClient, FedALAServer, FedALASettings
-from coterie.core.baselines.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings, GlobalModel
 from coterie.core.errors import UserError
-from coterie.core.seeding import shuffle_rows
+from coterie.core.methods.adaptive_aggregation import last_layers
+from coterie.core.methods.fedala import FedALAClient, FedALAServer, FedALASettings
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings, GlobalModel
+from coterie.core.tensors.keys import shuffle_rows
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2}
 SETTINGS = FedALASettings(

@@ -20,10 +20,10 @@ from tests.core.baselines.method_cases import (
 )
 from tests.core.test_fedavg import cohort_of
 
-from coterie.core.baselines.attention import flat, message_weights, squared_distances
-from coterie.core.baselines.proximal_settings import FedAMPSettings
-from coterie.core.data.samples import SampleData
+from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
+from coterie.core.methods.attention import flat, message_weights, squared_distances
+from coterie.core.methods.proximal_settings import FedAMPSettings
 
 LAM, SIGMA, LR = 1.0, 20.0, 0.05
 NOBODY = torch.zeros(6, dtype=torch.bool)

@@ -19,8 +19,8 @@ from tests.core.baselines.method_cases import (
     zeros,
 )
 
-from coterie.core.baselines.drift_settings import FedDynSettings
 from coterie.core.errors import UserError
+from coterie.core.methods.drift_settings import FedDynSettings
 
 ALPHA, LR = 0.3, 0.05
 

@@ -27,11 +27,11 @@ from tests.core.baselines.labelled_clients import (
     weights_of,
 )
 
-from coterie.core.baselines.fedavg import GlobalModel, ServerSamples
-from coterie.core.baselines.fedrecon import FedReconClient, FedReconServer, FedReconSettings
-from coterie.core.baselines.fedrecon_client import MeasuredBase
 from coterie.core.errors import UserError
-from coterie.core.seeding import shuffle_rows
+from coterie.core.methods.fedavg import GlobalModel, ServerSamples
+from coterie.core.methods.fedrecon import FedReconClient, FedReconServer, FedReconSettings
+from coterie.core.methods.fedrecon_client import MeasuredBase
+from coterie.core.tensors.keys import shuffle_rows
 
 SETTINGS = FedReconSettings(
     support=0.4,

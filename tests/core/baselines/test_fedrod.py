@@ -28,12 +28,12 @@ from tests.core.baselines.labelled_clients import (
 )
 from torch import nn
 
-from coterie.core.baselines.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings, GlobalModel
-from coterie.core.baselines.fedrod import FedRODClient, FedRODServer, FedRODSettings
-from coterie.core.baselines.fedrod_client import class_counts
-from coterie.core.data.samples import SampleData
-from coterie.core.data.split_samples import SplitSamples
+from coterie.core.data.samples.samples import SampleData
+from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings, GlobalModel
+from coterie.core.methods.fedrod import FedRODClient, FedRODServer, FedRODSettings
+from coterie.core.methods.fedrod_client import class_counts
 
 SETTINGS = FedRODSettings(
     gamma=0.8, epochs=3, batch_size=3, lr=0.3, weight_decay=0.01, clip=0.3, rounds=9

@@ -26,18 +26,18 @@ from tests.core.baselines.labelled_clients import (
 )
 from torch.utils.data import DataLoader
 
-from coterie.core.baselines.central import CentralClient, CentralServer
-from coterie.core.baselines.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
-from coterie.core.baselines.local import LocalClient, LocalServer, LocalSettings
-from coterie.core.baselines.local_sgd import LocalSGD
-from coterie.core.baselines.model_client import GlobalModel
-from coterie.core.baselines.model_server import ServerSamples
-from coterie.core.central import Central
-from coterie.core.data.samples import SampleData
+from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
-from coterie.core.federation import Federation
-from coterie.core.optimizers import OptimizerSettings
-from coterie.core.rounds import FederatedModule
+from coterie.core.federation.federation import Federation
+from coterie.core.local_training.optimizer_settings import OptimizerSettings
+from coterie.core.methods.central import CentralClient, CentralServer
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
+from coterie.core.methods.local import LocalClient, LocalServer, LocalSettings
+from coterie.core.methods.local_sgd import LocalSGD
+from coterie.core.methods.model_client import GlobalModel
+from coterie.core.methods.model_server import ServerSamples
+from coterie.core.run.central import Central
+from coterie.core.run.rounds import FederatedModule
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2, "weight_decay": 0.01, "clip": 0.5}
 SERVER = ServerSamples(labelled([15], "server").samples, labelled([9], "reported").samples)

@@ -17,12 +17,12 @@ from tests.core.baselines.method_cases import (
 )
 from tests.core.test_fedavg import cohort_of
 
-from coterie.core import tree
-from coterie.core.baselines.fedamp_client import CloudModel
-from coterie.core.baselines.model_client import GlobalModel
-from coterie.core.data.split_samples import SplitSamples
+from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.federation.store import PrivateStore
+from coterie.core.methods.fedamp_client import CloudModel
+from coterie.core.methods.model_client import GlobalModel
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
-from coterie.core.state import PrivateStore
+from coterie.core.tensors import tree
 
 every_method = pytest.mark.parametrize("name", METHODS)
 

@@ -5,16 +5,16 @@ import torch
 from tests.core.baselines.method_cases import METHODS, SECRET, method, play, sample_data
 from torch import nn
 
-from coterie.core import tree
-from coterie.core.baselines.fedamp_client import CloudModel
-from coterie.core.baselines.model_client import GlobalModel
-from coterie.core.cohort import Cohort
-from coterie.core.data.split_samples import SplitSamples
+from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.engines.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import answer
-from coterie.core.journal import Journal
-from coterie.core.privacy.ledger import Ledger
-from coterie.core.state import PrivateStore
+from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.journal import Journal
+from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.store import PrivateStore
+from coterie.core.methods.fedamp_client import CloudModel
+from coterie.core.methods.model_client import GlobalModel
+from coterie.core.tensors import tree
 
 
 class Recurrent(nn.Module):

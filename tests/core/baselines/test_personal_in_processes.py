@@ -11,23 +11,23 @@ from tests.core.baselines.labelled_clients import (
     weights_of,
 )
 
-from coterie.core.baselines.central_client import CentralClient
-from coterie.core.baselines.fedala_client import FedALAClient, FedALASettings
-from coterie.core.baselines.fedrecon_client import (
+from coterie.core.engines.in_process import in_process_bytes, request_bytes
+from coterie.core.engines.process import answer
+from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.journal import Journal
+from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.store import PrivateStore
+from coterie.core.methods.central_client import CentralClient
+from coterie.core.methods.fedala_client import FedALAClient, FedALASettings
+from coterie.core.methods.fedrecon_client import (
     FedReconClient,
     FedReconSettings,
     MeasuredBase,
 )
-from coterie.core.baselines.fedrod_client import FedRODClient, FedRODSettings
-from coterie.core.baselines.local_client import LocalClient, LocalSettings
-from coterie.core.baselines.model_client import GlobalModel
-from coterie.core.baselines.settings import FedAvgSettings
-from coterie.core.cohort import Cohort
-from coterie.core.engines.in_process import in_process_bytes, request_bytes
-from coterie.core.engines.process import answer
-from coterie.core.journal import Journal
-from coterie.core.privacy.ledger import Ledger
-from coterie.core.state import PrivateStore
+from coterie.core.methods.fedrod_client import FedRODClient, FedRODSettings
+from coterie.core.methods.local_client import LocalClient, LocalSettings
+from coterie.core.methods.model_client import GlobalModel
+from coterie.core.methods.settings import FedAvgSettings
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2}
 WEIGHTS = weights_of(built(Net))

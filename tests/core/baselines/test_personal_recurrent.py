@@ -7,9 +7,9 @@ import torch
 from tests.core.baselines.labelled_clients import CLASSES, KEY, WIDTH, built, close, run, split
 from torch import nn
 
-from coterie.core.baselines.fedala import FedALAClient, FedALAServer, FedALASettings
-from coterie.core.baselines.fedrecon import FedReconClient, FedReconServer, FedReconSettings
-from coterie.core.baselines.fedrod import FedRODClient, FedRODServer, FedRODSettings
+from coterie.core.methods.fedala import FedALAClient, FedALAServer, FedALASettings
+from coterie.core.methods.fedrecon import FedReconClient, FedReconServer, FedReconSettings
+from coterie.core.methods.fedrod import FedRODClient, FedRODServer, FedRODSettings
 from coterie.core.models.classifier import Classifier
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2, "clip": 1.0, "fraction": 0.75}

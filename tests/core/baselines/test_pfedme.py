@@ -18,8 +18,8 @@ from tests.core.baselines.method_cases import (
     zeros,
 )
 
-from coterie.core.baselines.proximal_settings import PFedMeSettings
 from coterie.core.errors import UserError
+from coterie.core.methods.proximal_settings import PFedMeSettings
 
 LAM, K, ETA, LR, BETA, DECAY = 2.0, 3, 0.1, 0.04, 0.8, 0.02
 

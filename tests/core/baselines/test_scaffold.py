@@ -21,10 +21,10 @@ from tests.core.baselines.method_cases import (
 )
 from tests.core.test_fedavg import cohort_of
 
-from coterie.core.baselines.drift_settings import ScaffoldSettings
-from coterie.core.baselines.fedavg import FedAvgClient, FedAvgServer
-from coterie.core.baselines.settings import FedAvgSettings
 from coterie.core.errors import UserError
+from coterie.core.methods.drift_settings import ScaffoldSettings
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer
+from coterie.core.methods.settings import FedAvgSettings
 
 
 def naive(build, data, chosen, epochs, size, lr, lr_g, weighting, clip=None):

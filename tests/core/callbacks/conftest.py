@@ -9,8 +9,8 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from torch.utils.data import DataLoader, IterableDataset
 
-from coterie.core.journal import Journal
-from coterie.core.privacy.ledger import Ledger
+from coterie.core.federation.journal import Journal
+from coterie.core.federation.ledger import Ledger
 
 CLIENT_IDS = tuple(range(900_000_000_001, 900_000_000_006))  # numbers that occur nowhere else
 

@@ -18,7 +18,7 @@ from coterie.core.callbacks.keys import KEYS
 from coterie.core.callbacks.refusals import Refusals
 from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
-from coterie.core.settings import LoggerSettings
+from coterie.core.settings.sections import LoggerSettings
 
 CARD = RunCard("f3crec", "ft", "ml-100k", 3, tags=("smoke",))
 CONFIG = {"method": "ft", "seed": 3, "model": {"dim": 32, "lr": 1.0}, "data": {"name": "ml-100k"}}

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.core.data import names
-from coterie.core.data.catalogue import list_data, load
-from coterie.core.data.download import download
-from coterie.core.data.names import DATA_SETS, data_root, data_set
+from coterie.core.data.sources.catalogue import list_data, load
+from coterie.core.data.sources.download import download
 from coterie.core.errors import UserError
+from coterie.core.registry import data_sets as names
+from coterie.core.registry.data_sets import DATA_SETS, data_root, data_set
 
 U_DATA = "196\t242\t3\t881250949\n22\t377\t1\t878887116\n"
 
@@ -163,6 +163,7 @@ def test_listing_names_absent_and_malformed_sets(tmp_path):
 
 
 def test_names_import_neither_torch_nor_pandas():
-    code = "import sys, coterie.core.data.names; print({'torch', 'pandas'} & set(sys.modules))"
+    module = "coterie.core.registry.data_sets"
+    code = f"import sys, {module}; print({{'torch', 'pandas'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

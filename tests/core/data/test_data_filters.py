@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.data.blocks import temporal_blocks
-from coterie.core.data.interactions import Interactions
-from coterie.core.data.kcore import k_core
-from coterie.core.data.splits import split_block
+from coterie.core.data.interactions.blocks import temporal_blocks
+from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.splits import split_block
 from coterie.core.errors import UserError
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from coterie.core.data.names import data_set
-from coterie.core.data.own_csv import read_csv
+from coterie.core.data.sources.own_csv import read_csv
 from coterie.core.errors import UserError
-from coterie.core.papers import load
+from coterie.core.registry.data_sets import data_set
+from coterie.core.registry.papers import load
 
 HEADER = b"userID\tartistID\ttagID\ttimestamp\n"
 WHOLE = {

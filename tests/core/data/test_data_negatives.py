@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from coterie.core.data.negatives import NO_NEGATIVE, sample_negatives
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.data.interactions.negatives import NO_NEGATIVE, sample_negatives
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 KEY = Key.from_seed(5).fold("negatives")
 

@@ -4,8 +4,8 @@ import gzip
 
 import pytest
 
-from coterie.core.data.blocks import temporal_blocks
-from coterie.core.data.own_csv import read_csv
+from coterie.core.data.interactions.blocks import temporal_blocks
+from coterie.core.data.sources.own_csv import read_csv
 from coterie.core.errors import UserError
 
 COLUMNS = {"user": "u", "item": "i", "time": "t"}

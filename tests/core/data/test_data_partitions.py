@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from coterie.core.data.margins import counts_with_margins
-from coterie.core.data.partitions import by_group, dirichlet, quantity_skew, shards, uniform
-from coterie.core.data.sizes import equal_sizes, log_normal_sizes
+from coterie.core.data.samples.margins import counts_with_margins
+from coterie.core.data.samples.partitions import by_group, dirichlet, quantity_skew, shards, uniform
+from coterie.core.data.samples.sizes import equal_sizes, log_normal_sizes
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(7)
 LABELS = torch.arange(6000) % 10

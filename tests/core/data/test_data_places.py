@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from coterie.core.data import places as module
-from coterie.core.data.places import distinct_places
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.data.interactions import places as module
+from coterie.core.data.interactions.places import distinct_places
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 KEY = Key.from_seed(3).fold("places")
 

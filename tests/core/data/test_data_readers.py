@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from coterie.core.data.readers import (
+from coterie.core.data.sources.readers import (
     read_hetrec_movielens,
     read_lastfm_2k,
     read_ml_1m,

@@ -2,12 +2,12 @@
 
 import pytest
 
-from coterie.core.data.blocks import temporal_blocks
-from coterie.core.data.catalogue import list_data, load
-from coterie.core.data.kcore import k_core
-from coterie.core.data.names import DATA_SETS
-from coterie.core.data.splits import split_block
+from coterie.core.data.interactions.blocks import temporal_blocks
+from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.splits import split_block
+from coterie.core.data.sources.catalogue import list_data, load
 from coterie.core.errors import UserError
+from coterie.core.registry.data_sets import DATA_SETS
 
 pytestmark = pytest.mark.real_data
 

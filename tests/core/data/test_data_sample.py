@@ -4,10 +4,10 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import svds
 
-from coterie.core.data.blocks import temporal_blocks
-from coterie.core.data.kcore import k_core
-from coterie.core.data.sample import generate
-from coterie.core.data.splits import split_block
+from coterie.core.data.interactions.blocks import temporal_blocks
+from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.splits import split_block
+from coterie.core.data.sources.sample import generate
 
 
 def recall_at_20(score, train, test):

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from coterie.core.data.samples import SampleData
-from coterie.core.data.shares import divide, pooled, share_counts
-from coterie.core.seeding import Key
+from coterie.core.data.samples.samples import SampleData
+from coterie.core.data.samples.shares import divide, pooled, share_counts
+from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(5)
 LENGTHS = [5, 0, 1, 12, 7]

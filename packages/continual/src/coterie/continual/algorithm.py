@@ -12,11 +12,11 @@ from coterie.continual.messages import EvaluationTable, ItemTable, LookBack
 from coterie.continual.retention.proxies import moving_average
 from coterie.continual.settings import Settings
 from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
-from coterie.core.aggregation import Sum
-from coterie.core.cohort import Cohort, Replies
+from coterie.core.federation.cohort import Cohort, Replies
+from coterie.core.federation.folds import Sum
 from coterie.core.metrics.clients import summarise
-from coterie.core.seeding import Key
-from coterie.core.server import Decision, Server
+from coterie.core.protocol.server import Decision, Server
+from coterie.core.tensors.keys import Key
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.continual.settings import ModelSettings
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 Params = dict[str, Tensor]
 

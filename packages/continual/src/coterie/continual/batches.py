@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.data.negatives import NO_NEGATIVE, sample_negatives
-from coterie.core.data.places import distinct_places
-from coterie.core.masks import where_true
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.data.interactions.negatives import NO_NEGATIVE, sample_negatives
+from coterie.core.data.interactions.places import distinct_places
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.masks import where_true
+from coterie.core.tensors.ragged import Ragged
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,13 @@ from coterie.continual.readings import resolve
 from coterie.continual.retention.base import score_items
 from coterie.continual.retention.choose import make_retention
 from coterie.continual.settings import Settings
-from coterie.core import tree
-from coterie.core.client import Client, step
-from coterie.core.data.user_rows import UserRows
+from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.metrics.ranking import ranking_metrics
-from coterie.core.ragged import Ragged
-from coterie.core.schema import build
-from coterie.core.seeding import Key
+from coterie.core.protocol.client import Client, step
+from coterie.core.settings.schema import build
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 # Measured: what a step holds beside one table (n_items) for each batch and the samples themselves.
 _OTHER_TABLES = 4

@@ -15,19 +15,19 @@ from coterie.continual.messages import ItemTable
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
 from coterie.continual.tables.published import reference
-from coterie.core.data.blocks import Block, Stream, temporal_blocks
-from coterie.core.data.catalogue import load
-from coterie.core.data.interactions import Interactions
-from coterie.core.data.kcore import k_core
-from coterie.core.data.names import default_core
-from coterie.core.data.splits import split_block
-from coterie.core.data.user_rows import UserRows
+from coterie.core.data.interactions.blocks import Block, Stream, temporal_blocks
+from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.splits import split_block
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.sources.catalogue import load
 from coterie.core.errors import UserError
-from coterie.core.federation import Federation
+from coterie.core.federation.federation import Federation
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
-from coterie.core.rounds import FederatedModule
-from coterie.core.seeding import Key
+from coterie.core.registry.data_sets import default_core
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.tensors.keys import Key
 
 
 class Experiment:

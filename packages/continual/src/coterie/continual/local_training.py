@@ -21,8 +21,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from coterie.continual.backbones import Backbone, Params
 from coterie.continual.batches import Batches, Samples
-from coterie.core import tree
-from coterie.core.rows import FactoredRows
+from coterie.core.tensors import tree
+from coterie.core.tensors.rows import FactoredRows
 
 
 @dataclass(frozen=True)

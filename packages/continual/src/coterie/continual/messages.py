@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.core.messages import Down, Private, Report, Reveals, Up, leaves
-from coterie.core.rows import Rows
+from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, leaves
+from coterie.core.tensors.rows import Rows
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from typing import get_args
 
 from coterie.continual.settings import Method
-from coterie.core.papers import Paper
+from coterie.core.registry.papers import Paper
 
 PAPER = Paper(
     name="f3crec",

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
-from coterie.core.storage import write_json, writing
+from coterie.core.files import write_json, writing
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.network import network_of
 from coterie.llm.item_embeddings import read_items, save_items

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort, PerClient, Replies
 from coterie.core.errors import UserError
+from coterie.core.federation.cohort import Cohort, PerClient, Replies
 from coterie.core.metrics.clients import imbalance
-from coterie.core.seeding import Key
-from coterie.core.server import Decision, Server
+from coterie.core.protocol.server import Decision, Server
+from coterie.core.tensors.keys import Key
 from coterie.llm.messages import Adapters, Candidate, Split
 from coterie.llm.mixing import (
     attention,

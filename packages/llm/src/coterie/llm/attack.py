@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, mse_loss, normalize
 
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
 from coterie.core.tables.paired import spread
+from coterie.core.tensors.keys import Key
 from coterie.llm.hidden_states import HiddenStates
 
 _AT_ONCE = 1024  # rows compared with the whole table

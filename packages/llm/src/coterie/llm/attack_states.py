@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.attack import secret
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.network import network_of

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coterie.core.client import Client, step
-from coterie.core.ragged import Ragged
-from coterie.core.row_optimizer import RowAdam
-from coterie.core.seeding import Key
+from coterie.core.local_training.row_optimizer import RowAdam
+from coterie.core.protocol.client import Client, step
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.client_data import OrganisationData

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.hub import from_hub

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coterie.core.data.catalogue import load
-from coterie.core.data.interactions import Interactions
-from coterie.core.data.kcore import k_core
-from coterie.core.data.names import default_core
+from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.sources.catalogue import load
 from coterie.core.errors import UserError
-from coterie.core.federation import Federation
+from coterie.core.federation.federation import Federation
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
-from coterie.core.ragged import Ragged
-from coterie.core.rounds import FederatedModule
-from coterie.core.runfolder import DEFAULT_OUT
-from coterie.core.seeding import Key
+from coterie.core.registry.data_sets import default_core
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.runfolder import DEFAULT_OUT
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.make import make_backbone

@@ -14,9 +14,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions import Interactions
+from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
-from coterie.core.storage import write_json, writing
+from coterie.core.files import write_json, writing
 from coterie.llm.adapter import Adapter
 from coterie.llm.adapter_files import ORIGIN, has_lora, load_adapter, save_adapter
 from coterie.llm.backbones.base import Backbone

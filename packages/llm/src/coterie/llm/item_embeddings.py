@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.storage import writing
+from coterie.core.files import writing
 from coterie.llm.backbones.base import Backbone
 
 EMBEDDINGS = "item_embeddings.safetensors"

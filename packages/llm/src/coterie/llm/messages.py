@@ -7,8 +7,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from coterie.core.messages import Down, Private, Report, Reveals, Up, leaves
-from coterie.core.row_optimizer import RowState
+from coterie.core.local_training.row_optimizer import RowState
+from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, leaves
 
 Split = Literal["valid", "test"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.lora import add_lora
 from coterie.llm.backbones.text_settings import LoraSettings

@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from coterie.core.papers import Paper
+from coterie.core.registry.papers import Paper
 from coterie.llm.data.names import AMAZON_2018
 from coterie.llm.settings import Method
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.metrics.ranking import ndcg, recall, target_ranks, top_k
-from coterie.core.ragged import Ragged
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.examples import Queries
 
 LENGTHS = (10, 20)  # k

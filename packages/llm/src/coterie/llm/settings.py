@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coterie.core.errors import UserError
-from coterie.core.settings import (
+from coterie.core.settings.sections import (
     DataSettings,
     EngineSettings,
     LoggerSettings,

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.row_optimizer import RowAdam
-from coterie.core.seeding import Key
+from coterie.core.local_training.row_optimizer import RowAdam
+from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples

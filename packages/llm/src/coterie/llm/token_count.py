@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.core.ragged import Ragged
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.prompt_tokens import PromptTokens

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.runfolder import RunFolder, paper_of
-from coterie.core.serving import open_run
+from coterie.core.run.runfolder import RunFolder, paper_of
+from coterie.core.run.serving import open_run
 from coterie.llm.adapter import Adapter
 from coterie.llm.algorithm import PPLR, State
 from coterie.llm.backbones.base import Backbone

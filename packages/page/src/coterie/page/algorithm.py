@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.core import tree
-from coterie.core.baselines.divergence import told_divergence
-from coterie.core.baselines.fedavg import Weighted, mean_added
-from coterie.core.baselines.model_server import ModelServer, ServerModel, ServerSamples
-from coterie.core.baselines.settings import FedAvgSettings
-from coterie.core.cohort import Cohort, Replies
 from coterie.core.errors import UserError
-from coterie.core.journal import Journal
-from coterie.core.local import Params
-from coterie.core.seeding import Key
-from coterie.core.server import Decision
+from coterie.core.federation.cohort import Cohort, Replies
+from coterie.core.federation.journal import Journal
+from coterie.core.local_training.fit import Params
+from coterie.core.methods.divergence import told_divergence
+from coterie.core.methods.fedavg import Weighted, mean_added
+from coterie.core.methods.model_server import ModelServer, ServerModel, ServerSamples
+from coterie.core.methods.settings import FedAvgSettings
+from coterie.core.protocol.server import Decision
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 from coterie.page.answer import LearnedAnswer, Mind, best_response
 from coterie.page.equilibrium import settled
 from coterie.page.messages import Move, Stage

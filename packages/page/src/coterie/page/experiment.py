@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from coterie.core.baselines.model_server import ServerSamples
-from coterie.core.federation import Federation
+from coterie.core.federation.federation import Federation
+from coterie.core.methods.model_server import ServerSamples
 from coterie.core.privacy.build import middleware
-from coterie.core.rounds import FederatedModule
-from coterie.core.seeding import Key
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.tensors.keys import Key
 from coterie.page.data.make import make_task
 from coterie.page.data.task import Task
 from coterie.page.equilibrium import settled

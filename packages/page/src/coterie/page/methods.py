@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from coterie.core.baselines import (
+from coterie.core.errors import UserError
+from coterie.core.methods import (
     central,
     dap_fl,
     ditto,
@@ -27,12 +28,11 @@ from coterie.core.baselines import (
     proximal_settings,
     scaffold,
 )
-from coterie.core.baselines.model_server import ServerSamples
-from coterie.core.baselines.settings import CentralSettings, FedAvgSettings, FedProxSettings
-from coterie.core.client import Client
-from coterie.core.errors import UserError
-from coterie.core.schema import within
-from coterie.core.server import Server
+from coterie.core.methods.model_server import ServerSamples
+from coterie.core.methods.settings import CentralSettings, FedAvgSettings, FedProxSettings
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.server import Server
+from coterie.core.settings.schema import within
 from coterie.page.algorithm import PageServer
 from coterie.page.client import PageClient
 from coterie.page.data.task import Task

@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from coterie.core.papers import Paper
+from coterie.core.registry.papers import Paper
 from coterie.page.data.names import TASKS
 from coterie.page.settings import Method
 

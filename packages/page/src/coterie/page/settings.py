@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from coterie.core.baselines.dap_fl_settings import DapFLOptions
-from coterie.core.baselines.drift_settings import FedDynOptions, ScaffoldOptions
-from coterie.core.baselines.personal_settings import FedALAOptions, FedReconOptions, FedRODOptions
-from coterie.core.baselines.proximal_settings import DittoOptions, FedAMPOptions, PFedMeOptions
-from coterie.core.baselines.settings import CentralOptions, FedProxOptions
 from coterie.core.errors import UserError
-from coterie.core.settings import (
+from coterie.core.methods.dap_fl_settings import DapFLOptions
+from coterie.core.methods.drift_settings import FedDynOptions, ScaffoldOptions
+from coterie.core.methods.personal_settings import FedALAOptions, FedReconOptions, FedRODOptions
+from coterie.core.methods.proximal_settings import DittoOptions, FedAMPOptions, PFedMeOptions
+from coterie.core.methods.settings import CentralOptions, FedProxOptions
+from coterie.core.settings.sections import (
     EngineSettings,
     LoggerSettings,
     PrivacySettings,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.core.agents.action_maps import Integers, Logarithmic
 from coterie.core.agents.released_maps import ReleasedTraining
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.page.settings import Settings
 
 

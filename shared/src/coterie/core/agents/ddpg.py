@@ -16,12 +16,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from coterie.core import tree
 from coterie.core.agents.perceptron import Perceptrons
 from coterie.core.agents.replay import Replay
 from coterie.core.agents.settings import DDPGSettings
-from coterie.core.row_optimizer import RowAdam, RowState
-from coterie.core.seeding import Key
+from coterie.core.local_training.row_optimizer import RowAdam, RowState
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 
 _ADAM = RowAdam()
 _FLAT = 1.5  # output of an actor beyond which the tanh's slope is below 0.19

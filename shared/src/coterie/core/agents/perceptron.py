@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 _LAST = 3e-3
 

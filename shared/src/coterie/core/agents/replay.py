@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 
 @dataclass(frozen=True)

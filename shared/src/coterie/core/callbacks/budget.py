@@ -9,7 +9,7 @@ import lightning
 
 from coterie.core.callbacks.contract import rounds_of
 from coterie.core.privacy.build import accountant
-from coterie.core.settings import PrivacySettings
+from coterie.core.settings.sections import PrivacySettings
 
 
 class PrivacyBudget(lightning.Callback):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 BINS = 64
 Measured = Mapping[str, tuple[Tensor, Tensor]]  # name -> ids, values, both (R,)

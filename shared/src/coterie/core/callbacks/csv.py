@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 
 from coterie.core.callbacks.contract import rounds_of
 from coterie.core.callbacks.stream import STREAM
-from coterie.core.storage import storage_error
+from coterie.core.files import storage_error
 
 FIRST_COLUMNS = ("round", "block")
 

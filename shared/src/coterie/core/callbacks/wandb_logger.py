@@ -18,7 +18,7 @@ from coterie.core.callbacks.keys import CLIENT_MEASURES, X_AXIS
 from coterie.core.callbacks.wandb_run import WandbRun
 
 if TYPE_CHECKING:
-    from coterie.core.settings import LoggerSettings
+    from coterie.core.settings.sections import LoggerSettings
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from coterie.core.errors import UserError
-from coterie.core.papers import Paper, find_paper, papers
+from coterie.core.registry.papers import Paper, find_paper, papers
 
 
 class Arguments(argparse.ArgumentParser):

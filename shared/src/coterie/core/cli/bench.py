@@ -7,11 +7,11 @@ from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments, paper_first, wants_help
 from coterie.core.cli.output import print_json, print_rows, say
-from coterie.core.configuration import configure
 from coterie.core.errors import UserError
-from coterie.core.papers import load
-from coterie.core.report import Report
-from coterie.core.runfolder import DEFAULT_OUT
+from coterie.core.registry.papers import load
+from coterie.core.run.runfolder import DEFAULT_OUT
+from coterie.core.settings.configuration import configure
+from coterie.core.tables.report import Report
 
 ABOUT = (
     "Measure speed and memory against a reference loop that is part of the benchmark. Every "

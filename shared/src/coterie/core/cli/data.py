@@ -10,14 +10,14 @@ from torch import Tensor
 
 from coterie.core.cli.arguments import Arguments
 from coterie.core.cli.output import print_json, print_rows, say
-from coterie.core.data.blocks import temporal_blocks
-from coterie.core.data.catalogue import list_data, load, sample_counts
-from coterie.core.data.interactions import TEST, TRAIN, VALID, Interactions
-from coterie.core.data.kcore import k_core
-from coterie.core.data.names import DataSet, data_sets, default_core
+from coterie.core.data.interactions.blocks import temporal_blocks
+from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Interactions
+from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.sources.catalogue import list_data, load, sample_counts
 from coterie.core.errors import UserError
-from coterie.core.settings import DataSettings
-from coterie.core.typed_values import TypedValues
+from coterie.core.registry.data_sets import DataSet, data_sets, default_core
+from coterie.core.settings.sections import DataSettings
+from coterie.core.settings.typed_values import TypedValues
 
 
 def run(argv: Sequence[str]) -> None:

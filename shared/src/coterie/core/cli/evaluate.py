@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments
 from coterie.core.cli.output import aside, print_json, print_rows
-from coterie.core.runfolder import paper_of
+from coterie.core.run.runfolder import paper_of
 
 
 def run(argv: Sequence[str]) -> None:
@@ -23,7 +23,7 @@ def run(argv: Sequence[str]) -> None:
     given = parser.parse_args(argv)
     paper_of(given.run)
     with aside(given.json):
-        metrics = import_module("coterie.core.serving").evaluate(given.run)
+        metrics = import_module("coterie.core.run.serving").evaluate(given.run)
     if given.json:
         print_json(metrics)
     else:

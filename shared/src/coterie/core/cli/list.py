@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from coterie.core.cli.arguments import Arguments
 from coterie.core.cli.output import print_json, print_rows, say
-from coterie.core.config_files import presets, variants
-from coterie.core.data.names import data_sets
-from coterie.core.papers import papers
+from coterie.core.registry.data_sets import data_sets
+from coterie.core.registry.papers import papers
+from coterie.core.settings.config_files import presets, variants
 
 
 def run(argv: Sequence[str]) -> None:

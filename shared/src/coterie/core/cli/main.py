@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from coterie.core.errors import UserError, nearest
-from coterie.core.papers import papers
+from coterie.core.registry.papers import papers
 
 COMMANDS = {
     "train": "Train a paper on a data set",

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from coterie.core.storage import finite
+from coterie.core.files import finite
 
 _PIPE_WIDTH = 200  # columns where no terminal tells its own
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from coterie.core.cli.arguments import Arguments, paper_first, wants_help
 from coterie.core.cli.output import console, print_json, print_rows, say
 from coterie.core.errors import UserError
-from coterie.core.papers import load
-from coterie.core.runfolder import paper_of
+from coterie.core.registry.papers import load
+from coterie.core.run.runfolder import paper_of
 
 
 def run(argv: Sequence[str]) -> None:
@@ -33,7 +33,7 @@ def run(argv: Sequence[str]) -> None:
     given = parser.parse_args(rest)
     if given.attack is not None:
         paper_of(given.attack)
-        rows, figure = import_module("coterie.core.serving").attack(given.attack, given.noise)
+        rows, figure = import_module("coterie.core.run.serving").attack(given.attack, given.noise)
         if given.json:
             for row in rows:
                 print_json(row)

@@ -9,7 +9,7 @@ from pathlib import Path
 from coterie.core.cli.arguments import Arguments, positive
 from coterie.core.cli.output import print_json, print_rows
 from coterie.core.errors import UserError
-from coterie.core.runfolder import paper_of
+from coterie.core.run.runfolder import paper_of
 
 
 def run(argv: Sequence[str]) -> None:
@@ -34,7 +34,7 @@ def run(argv: Sequence[str]) -> None:
     paper_of(given.run)
     if given.new_user is not None and not given.new_user.is_file():
         raise UserError(f"there is no file {given.new_user}: check the path")
-    rows = import_module("coterie.core.serving").recommend(
+    rows = import_module("coterie.core.run.serving").recommend(
         given.run, user=given.user, new_user=given.new_user, top=given.top
     )
     if given.json:

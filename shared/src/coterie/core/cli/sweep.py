@@ -12,13 +12,13 @@ from typing import Any
 from coterie.core.cli.arguments import Arguments, paper_first, positive, seeds, wants_help
 from coterie.core.cli.output import aside, print_json, print_rows, say
 from coterie.core.cli.train import configure_run
-from coterie.core.config_files import read_text, sweep_file
-from coterie.core.configuration import to_yaml
-from coterie.core.papers import Paper, load
-from coterie.core.report import Report
-from coterie.core.runfolder import DEFAULT_OUT, RunFolder
-from coterie.core.schema import leaves
-from coterie.core.sweeps import Sweep, read_sweep
+from coterie.core.registry.papers import Paper, load
+from coterie.core.run.runfolder import DEFAULT_OUT, RunFolder
+from coterie.core.settings.config_files import read_text, sweep_file
+from coterie.core.settings.configuration import to_yaml
+from coterie.core.settings.schema import leaves
+from coterie.core.settings.sweeps import Sweep, read_sweep
+from coterie.core.tables.report import Report
 
 ABOUT = (
     "Run configs/sweeps/PAPER.yaml, a W&B sweep file, one run after another and without an "
@@ -90,7 +90,7 @@ def _train(paper: Paper, sweep: Sweep, chosen: dict[str, Any], flags: list[str])
     if not (folder / "summary.json").is_file():
         words += ["--resume"] if folder.is_dir() else []
         settings = configure_run(paper, words).settings
-        import_module("coterie.core.training").train(paper, settings)
+        import_module("coterie.core.run.train").train(paper, settings)
     return _measured(RunFolder.open(folder), sweep.metric)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments, paper_first, positive, seeds, wants_help
 from coterie.core.cli.output import aside, print_json, print_rows, say
-from coterie.core.configuration import configure
 from coterie.core.errors import UserError
-from coterie.core.papers import load
-from coterie.core.runfolder import DEFAULT_OUT
+from coterie.core.registry.papers import load
+from coterie.core.run.runfolder import DEFAULT_OUT
+from coterie.core.settings.configuration import configure
 
 ABOUT = (
     "Reproduce a table or a figure of a paper beside its own numbers. Every setting of "

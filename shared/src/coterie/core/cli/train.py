@@ -8,9 +8,9 @@ from pathlib import Path
 
 from coterie.core.cli.arguments import paper_first, wants_help
 from coterie.core.cli.output import say
-from coterie.core.configuration import Configuration, configure, print_help, to_yaml
-from coterie.core.papers import Paper, load, papers
-from coterie.core.runfolder import resumable, stored_settings
+from coterie.core.registry.papers import Paper, load, papers
+from coterie.core.run.runfolder import resumable, stored_settings
+from coterie.core.settings.configuration import Configuration, configure, print_help, to_yaml
 
 
 def run(argv: Sequence[str]) -> None:
@@ -30,7 +30,7 @@ def run(argv: Sequence[str]) -> None:
     if configuration.variants:
         files = ", ".join(f"configs/{paper.name}/{name}.yaml" for name in configuration.variants)
         say(f"Settings: {files} (--variant none for the general ones)")
-    import_module("coterie.core.training").train(paper, configuration.settings)
+    import_module("coterie.core.run.train").train(paper, configuration.settings)
 
 
 def configure_run(paper: Paper, argv: Sequence[str]) -> Configuration:

@@ -1,1 +1,1 @@
-"""Interactions: readers, filters, temporal blocks, per-user splits and negative sampling."""
+"""Data of clients: interactions for recommenders, labelled samples, and where they come from."""

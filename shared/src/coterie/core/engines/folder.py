@@ -33,11 +33,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from coterie.core.client import Client
 from coterie.core.errors import UserError, nearest
-from coterie.core.privacy.middleware import Middleware
-from coterie.core.seeding import Key
-from coterie.core.wire import Header, encode, peek
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.middleware import Middleware
+from coterie.core.tensors.keys import Key
+from coterie.core.wire.codec import Header, encode, peek
 
 _SETTINGS = {"factory": str, "arguments": dict, "secret": int, "middleware": list, "threads": int}
 _DEFAULTS = {"arguments": {}, "middleware": [], "threads": 1}

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from coterie.core.cohort import Cohort
-from coterie.core.messages import Down
-from coterie.core.wire import Header, encode
+from coterie.core.federation.cohort import Cohort
+from coterie.core.protocol.messages import Down
+from coterie.core.wire.codec import Header, encode
 
 
 def request_bytes(cohort: Cohort, step: str, down: Down | None, asked: int = 0) -> bytes:

@@ -22,15 +22,15 @@ from typing import Any, TypeVar, get_type_hints
 
 import torch
 
-from coterie.core.client import Client
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.errors import UserError, nearest
-from coterie.core.guard import guard
-from coterie.core.messages import Report, Reveals, leaves
-from coterie.core.privacy.middleware import Middleware
-from coterie.core.seeding import Key
-from coterie.core.wire import Header, ProtocolError, decode, encode, peek
-from coterie.core.wire_schema import check_form
+from coterie.core.federation.guard import guard
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.messages import Report, Reveals, leaves
+from coterie.core.protocol.middleware import Middleware
+from coterie.core.tensors.keys import Key
+from coterie.core.wire.codec import Header, ProtocolError, decode, encode, peek
+from coterie.core.wire.schema import check_form
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def answer(
     secret: Key,
     middleware: Sequence[Middleware] = (),
 ) -> tuple[bytes, bytes]:
-    """Run one step for one client, as `coterie.core.cohort.Cohort.ask` does at C = 1.
+    """Run one step for one client, as `coterie.core.federation.cohort.Cohort.ask` does at C = 1.
 
     Args:
         client: the client half.

@@ -10,7 +10,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from coterie.core.metrics.ranking import RankingMetrics, ranking_metrics
-from coterie.core.ragged import Ragged
+from coterie.core.tensors.ragged import Ragged
 
 _NAMES = tuple(field.name for field in fields(RankingMetrics))
 

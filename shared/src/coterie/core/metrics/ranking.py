@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.ragged import Ragged
+from coterie.core.tensors.ragged import Ragged
 
 
 @dataclass(frozen=True)

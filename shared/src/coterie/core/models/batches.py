@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.ragged import Ragged
+from coterie.core.tensors.ragged import Ragged
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coterie.core.local import Batch, Params
+from coterie.core.local_training.fit import Batch, Params
 
 
 class Classifier(nn.Module):
@@ -76,7 +76,9 @@ class SoftmaxRegression(Classifier):
 
     @staticmethod
     def slope(params: Params, batch: Batch) -> tuple[Params, Tensor]:
-        """Gradients and losses of stacked clients in closed form, see `coterie.core.local.Slope`.
+        """Gradients and losses of stacked clients in closed form.
+
+        See `coterie.core.local_training.fit.Slope`.
 
         With the probabilities P and the one-hot labels Y of B samples, the gradient of the mean
         cross-entropy in the scores is (P - Y)/B; autograd would take three times as long.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.core.models.recommender import Recommender, table
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 
 class Head(nn.Module, ABC):

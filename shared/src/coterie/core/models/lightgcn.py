@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from coterie.core.models.batches import Pairs, Triples
 from coterie.core.models.recommender import Recommender, bce, bpr, table
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 
 class LightGCN(Recommender):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from coterie.core.models.batches import Pairs, Triples
 from coterie.core.models.recommender import Recommender, table
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 
 class MF(Recommender):

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from coterie.core.privacy.noise import GaussianNoise, LaplaceNoise
 from coterie.core.privacy.scorers import SCORERS
-from coterie.core.ragged import Ragged
-from coterie.core.rows import Rows
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.rows import Rows
 
 METRICS = ("auc", "precision", "recall")
 _CLIENTS = 64  # whole tables at a time

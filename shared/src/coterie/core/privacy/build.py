@@ -7,12 +7,12 @@ import warnings
 from typing import TYPE_CHECKING
 
 from coterie.core.errors import UserError, nearest
-from coterie.core.privacy.middleware import Middleware
 from coterie.core.privacy.noise import Clip, GaussianNoise, LaplaceNoise
+from coterie.core.protocol.middleware import Middleware
 
 if TYPE_CHECKING:
     from coterie.core.privacy.accountant import Accountant
-    from coterie.core.settings import PrivacySettings
+    from coterie.core.settings.sections import PrivacySettings
 
 NOISES = {"laplace": LaplaceNoise, "gaussian": GaussianNoise}
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core import tree
-from coterie.core.messages import Down, Private, Up, declared
 from coterie.core.privacy.parameters import is_rows
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.protocol.messages import Down, Private, Up, declared
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 Perturb = Callable[[Any], Any]
 

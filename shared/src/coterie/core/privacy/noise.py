@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.core import tree
-from coterie.core.dense_rows import DenseRows
 from coterie.core.errors import UserError
 from coterie.core.privacy import draws
 from coterie.core.privacy.padding import pad_rows
 from coterie.core.privacy.parameters import change_parameters, is_rows, parameters
-from coterie.core.rows import Rows, TouchedRows
-from coterie.core.seeding import Key
+from coterie.core.tensors import tree
+from coterie.core.tensors.dense_rows import DenseRows
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.rows import Rows, TouchedRows
 
 U = TypeVar("U")
 MAX_DENSE_BYTES = 1 << 31

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
-from coterie.core.rows import TouchedRows
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.rows import TouchedRows
 
 
 def pad_rows(rows: TouchedRows, size: int, key: Key) -> TouchedRows:

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from coterie.core import tree
-from coterie.core.messages import Report, Reveals, declared
-from coterie.core.rows import Rows
+from coterie.core.protocol.messages import Report, Reveals, declared
+from coterie.core.tensors import tree
+from coterie.core.tensors.rows import Rows
 
 PARAMETERS = frozenset({Reveals.PARAMETERS, Reveals.ITEMS_TOUCHED})
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from docstring_parser import DocstringStyle, parse
 
-from coterie.core.client import Client
-from coterie.core.messages import Down, Report, Up, declared
 from coterie.core.privacy.parameters import PARAMETERS
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.messages import Down, Report, Up, declared
 
 if TYPE_CHECKING:
     from rich.table import Table

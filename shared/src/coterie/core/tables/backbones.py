@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, Protocol, TypeVar
 
-from coterie.core.configuration import configure
-from coterie.core.experiment import Named
+from coterie.core.run.experiment import Named
+from coterie.core.settings.configuration import configure
 from coterie.core.tables.study import R, Settings, Study
 
 

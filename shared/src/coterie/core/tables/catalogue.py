@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from coterie.core.errors import UserError
-from coterie.core.papers import load
+from coterie.core.registry.papers import load
 from coterie.core.tables.jobs import worker_count
 
 if TYPE_CHECKING:
-    from coterie.core.configuration import Configuration
-    from coterie.core.report import Report
+    from coterie.core.settings.configuration import Configuration
+    from coterie.core.tables.report import Report
 
 _MOST_NAMED = 3
 
@@ -24,8 +24,8 @@ class Catalogue:
     Attributes:
         paper: its name.
         study: subclass of `coterie.core.tables.study.Study`.
-        tables: number in the paper -> function that makes a `coterie.core.report.Report` of the
-            study.
+        tables: number in the paper -> function that makes a
+            `coterie.core.tables.report.Report` of the study.
         figures: the same for figures.
         elsewhere: number of a table that is made in another way -> what to tell the user.
         seeds: of the runs, where the user names none.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.core.report import Report
 from coterie.core.tables.plots import Panel, plot_panels
+from coterie.core.tables.report import Report
 from coterie.core.tables.study import Study
 
 Rows = Sequence[Mapping[str, Any]]

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import coterie.core.settings
-from coterie.core.data.interactions import Interactions
-from coterie.core.schema import values_of
+from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.settings.schema import values_of
 
 # Settings of speed, files and screens.
 _OF_NO_EFFECT = ("run.", "logger.", "engine.chunk", "engine.threads", "data.root")
 # Code of screens, files and tables; all else may change a number.
-_APART = {"cli", "callbacks", "tables", "engines", "commands", "bench", "dashboard.py", "report.py"}
+_APART = {"cli", "callbacks", "tables", "engines", "commands", "bench"}
 
 
 def fingerprint(settings: Any, data: str, *more: str) -> str:
     """Hash the settings with effect, the data and the code into 16 hexadecimal digits.
 
-    The code is that of core and of the package in whose top folder the settings' class is.
+    The code is that of core and of the package that has the settings' class.
 
     Args:
         settings: of a run, with what its method does not read set to one value.
         data: from `data_digest`.
         more: what else the result depends on.
     """
-    code = code_version(str(coterie.core.settings.__file__), inspect.getfile(type(settings)))
+    package = ".".join(type(settings).__module__.split(".")[:2])
+    code = code_version("coterie.core", package)
     values = {
         key: value
         for key, value in values_of(settings).items()
@@ -53,21 +53,21 @@ def data_digest(interactions: Interactions) -> str:
 
 
 @cache
-def code_version(*files: str) -> str:
+def code_version(*packages: str) -> str:
     """Hash the source of everything that may change a number.
 
     Args:
-        files: ``__file__`` of a module in each package's top folder.
+        packages: as they are imported, ``coterie.core`` for example.
     """
     found = hashlib.sha256()
-    for file in _sources(files):
+    for file in _sources(packages):
         found.update(file.read_bytes())
     return found.hexdigest()
 
 
-def _sources(files: Sequence[str]) -> Iterator[Path]:
-    for name in files:
-        folder = Path(name).parent
+def _sources(packages: Sequence[str]) -> Iterator[Path]:
+    for name in packages:
+        folder = Path(str(import_module(name).__file__)).parent
         for file in sorted(folder.rglob("*.py")):
             if not _APART & set(file.relative_to(folder).parts):
                 yield file

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError
-from coterie.core.storage import writing
+from coterie.core.files import writing
 from coterie.core.tables.progress import counting
 
 Work = Callable[[Any, Path], None]

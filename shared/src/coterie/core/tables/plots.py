@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.core.storage import writing
+from coterie.core.files import writing
 from coterie.core.tables.paired import Comparison, Spread
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from coterie.core.storage import write_json
+from coterie.core.files import write_json
 
 
 @dataclass

@@ -9,10 +9,10 @@ from dataclasses import Field, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from coterie.core.configuration import Configuration
-from coterie.core.experiment import PaperSettings
-from coterie.core.papers import Paper
-from coterie.core.runfolder import DEFAULT_OUT
+from coterie.core.registry.papers import Paper
+from coterie.core.run.experiment import PaperSettings
+from coterie.core.run.runfolder import DEFAULT_OUT
+from coterie.core.settings.configuration import Configuration
 from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.tables.jobs import Job, run_jobs
 from coterie.core.tables.paired import spread

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from coterie.continual.bench.rounds import Engine
-from coterie.core.hardware import Limits
+from coterie.core.bench.hardware import Limits
 
 
 def bounds(limits: Limits, engine: Engine) -> Iterator[dict[str, Any]]:

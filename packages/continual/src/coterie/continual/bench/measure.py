@@ -17,9 +17,9 @@ from coterie.continual.bench.scaling import SIZES, grow, plot
 from coterie.continual.bench.workload import Workload, workload
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
+from coterie.core.bench.hardware import Limits
 from coterie.core.errors import UserError
-from coterie.core.hardware import Limits
-from coterie.core.runfolder import DEFAULT_OUT
+from coterie.core.run.runfolder import DEFAULT_OUT
 
 Row = dict[str, Any]
 

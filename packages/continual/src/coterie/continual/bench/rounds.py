@@ -15,13 +15,13 @@ from coterie.continual.client import ContinualClient
 from coterie.continual.messages import ItemTable, Profile
 from coterie.continual.settings import Settings
 from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
-from coterie.core import tree
-from coterie.core.aggregation import Sum
-from coterie.core.cohort import Cohort
-from coterie.core.journal import Journal
-from coterie.core.privacy.ledger import Ledger
-from coterie.core.seeding import Key
-from coterie.core.state import PrivateStore
+from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.folds import Sum
+from coterie.core.federation.journal import Journal
+from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.store import PrivateStore
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 
 _WARM_ROUNDS = 20  # so that rounds are measured, and memories made, on parameters that have moved
 

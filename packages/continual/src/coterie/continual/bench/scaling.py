@@ -18,12 +18,12 @@ from coterie.continual.bench.rounds import Engine
 from coterie.continual.bench.workload import Workload, random_block
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
-from coterie.core import tree
+from coterie.core.bench.memory_use import forget_peak, most_resident
 from coterie.core.errors import UserError
-from coterie.core.memory_use import forget_peak, most_resident
-from coterie.core.seeding import Key
-from coterie.core.settings import EngineSettings
-from coterie.core.storage import writing
+from coterie.core.files import writing
+from coterie.core.settings.sections import EngineSettings
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 
 SIZES = (1_000, 10_000, 100_000)
 _N_ITEMS = 2_000

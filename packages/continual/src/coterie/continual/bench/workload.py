@@ -10,12 +10,12 @@ from torch import Tensor
 
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
-from coterie.core.data.catalogue import load
-from coterie.core.data.places import distinct_places
-from coterie.core.data.user_rows import UserRows
+from coterie.core.data.interactions.places import distinct_places
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.sources.catalogue import load
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 _AT_A_TIME = 4096  # clients whose items are drawn at once
 _SPREAD = 0.8  # standard deviation of the logarithm of the lengths

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from coterie.continual.retention.distillation import Distillation
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 
 class AdaptiveReplay(Distillation):

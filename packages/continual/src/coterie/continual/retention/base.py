@@ -10,8 +10,8 @@ from torch import Tensor
 from coterie.continual.backbones import Backbone, Params
 from coterie.continual.local_training import ChooseReplay, Pull
 from coterie.continual.messages import ItemTable, LookBack, Profile
-from coterie.core.data.user_rows import UserRows
-from coterie.core.seeding import Key
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.tensors.keys import Key
 
 Memory = dict[str, Any]
 

@@ -10,9 +10,9 @@ from coterie.continual.local_training import ChooseReplay, Replay
 from coterie.continual.messages import LookBack, Profile
 from coterie.continual.retention.base import Memory, Retention, score_items
 from coterie.continual.settings import ReplaySettings
-from coterie.core.data.user_rows import UserRows
+from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.metrics.ranking import top_k
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 
 class Distillation(Retention):

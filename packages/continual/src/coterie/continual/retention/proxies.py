@@ -14,10 +14,10 @@ from coterie.continual.local_training import ChooseReplay, Replay
 from coterie.continual.messages import ItemTable, LookBack, Profile
 from coterie.continual.retention.base import Memory, Retention, score_items
 from coterie.continual.settings import SPPSettings
-from coterie.core import tree
-from coterie.core.data.user_rows import UserRows
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 
 def moving_average(old: Any, new: Any, momentum: float) -> Any:

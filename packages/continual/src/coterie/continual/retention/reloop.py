@@ -11,8 +11,8 @@ from coterie.continual.backbones import Backbone, Params
 from coterie.continual.messages import Profile
 from coterie.continual.retention.base import Memory, Retention, score_items
 from coterie.continual.settings import RLP2Settings
-from coterie.core.data.negatives import sample_negatives
-from coterie.core.seeding import Key
+from coterie.core.data.interactions.negatives import sample_negatives
+from coterie.core.tensors.keys import Key
 
 
 class ErrorMemory(Retention):

@@ -29,9 +29,9 @@ from coterie.continual.tables.study import (
     averages,
     validations,
 )
-from coterie.core.report import Report
 from coterie.core.tables.paired import Comparison, spread
 from coterie.core.tables.plots import plot_differences
+from coterie.core.tables.report import Report
 
 CLIENT_SIDE: tuple[Method, ...] = ("f3crec", "f3crec-wo-cc", "f3crec-wo-arm", "ft")
 SERVER_SIDE: tuple[Method, ...] = ("f3crec", "f3crec-wo-sc", "f3crec-wo-itm", "ft")

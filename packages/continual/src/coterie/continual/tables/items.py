@@ -15,9 +15,9 @@ from coterie.continual.tables.published_analysis import TABLE_7
 from coterie.continual.tables.study import NAMES, Study
 from coterie.continual.temporal_mean import knowledge_shift
 from coterie.core.errors import UserError
-from coterie.core.report import Report
-from coterie.core.rounds import FederatedModule
+from coterie.core.run.rounds import FederatedModule
 from coterie.core.tables.paired import compare, spread
+from coterie.core.tables.report import Report
 
 METHODS: tuple[Method, ...] = ("f3crec", "f3crec-wo-itm")
 SHARE = 0.2

@@ -25,9 +25,9 @@ from coterie.continual.tables.study import (
     Study,
     averages,
 )
-from coterie.core.report import Report
 from coterie.core.tables.paired import ALPHA, spread
 from coterie.core.tables.plots import plot_bars, plot_differences
+from coterie.core.tables.report import Report
 
 Results = Mapping[str, Sequence[RunResult]]
 METHODS: tuple[Method, ...] = tuple(m for m in get_args(Method) if m in (*BASELINES, "f3crec"))

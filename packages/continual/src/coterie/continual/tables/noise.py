@@ -14,11 +14,11 @@ from coterie.continual.tables.published_analysis import NOISES, TABLE_8
 from coterie.continual.tables.study import METRIC_NAMES, NAMES, Study, averages
 from coterie.core.privacy.attack import attack_curve
 from coterie.core.privacy.scorers import SCORERS
-from coterie.core.report import Report
-from coterie.core.rounds import FederatedModule
-from coterie.core.seeding import Key
-from coterie.core.settings import PrivacySettings
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tables.paired import compare, spread
+from coterie.core.tables.report import Report
+from coterie.core.tensors.keys import Key
 
 _CLIENTS = 100  # enough for a mean; whole tables with noise are slow
 

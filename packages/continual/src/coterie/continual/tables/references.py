@@ -18,15 +18,15 @@ from torch import Tensor
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
 from coterie.continual.tables.runs import RunResult
-from coterie.core.baselines.popularity import popularity
-from coterie.core.central import Central
-from coterie.core.data.pairs import EpochBatches, RankingChunks
-from coterie.core.data.user_rows import UserRows
+from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.local_training.optimizer_settings import OptimizerSettings
+from coterie.core.methods.popularity import popularity
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.models.mf import MF
-from coterie.core.optimizers import OptimizerSettings
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.run.central import Central
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 Score = Callable[[int], Tensor]
 

@@ -13,8 +13,8 @@ import torch
 
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
-from coterie.core.rounds import FederatedModule
-from coterie.core.storage import writing
+from coterie.core.files import writing
+from coterie.core.run.rounds import FederatedModule
 from coterie.core.tables.result import Result
 
 Base = dict[str, Any]

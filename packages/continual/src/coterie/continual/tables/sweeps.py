@@ -9,9 +9,9 @@ import numpy as np
 
 from coterie.continual.settings import Settings
 from coterie.continual.tables.study import Study, averages, validations
-from coterie.core.report import Report
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Lines, plot_lines
+from coterie.core.tables.report import Report
 
 # The paper's scale of ε for each data set (section 5.1).
 _EPSILON_SCALE = {"ml-latest-small": 1e-5, "lastfm-2k": 1e-4}

@@ -20,10 +20,10 @@ from coterie.continual.tables.runs import RunResult
 from coterie.continual.tables.study import NAMES, Study
 from coterie.core.errors import UserError
 from coterie.core.metrics.ranking import top_k
-from coterie.core.report import Report
-from coterie.core.rounds import FederatedModule
-from coterie.core.seeding import Key
+from coterie.core.run.rounds import FederatedModule
 from coterie.core.tables.paired import compare, spread
+from coterie.core.tables.report import Report
+from coterie.core.tensors.keys import Key
 
 METHODS: tuple[Method, ...] = ("f3crec", "f3crec-wo-arm", "spp")
 SHARE = 0.2

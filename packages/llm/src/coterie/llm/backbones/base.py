@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.data.examples import Examples
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.core.data.interactions import Interactions
+from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
 from coterie.llm.backbones.prompts import plain
 

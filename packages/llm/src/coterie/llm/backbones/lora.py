@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from torch import nn
 
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.text_settings import LoraSettings
 
 

@@ -12,9 +12,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from coterie.core.schema import values_of
-from coterie.core.seeding import Key
-from coterie.core.storage import writing
+from coterie.core.files import writing
+from coterie.core.settings.schema import values_of
+from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import load_causal_text
 from coterie.llm.backbones.item_text import item_attributes

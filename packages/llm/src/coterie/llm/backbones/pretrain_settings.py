@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coterie.core.settings import at_least, between
+from coterie.core.settings.sections import at_least, between
 
 
 @dataclass(frozen=True)

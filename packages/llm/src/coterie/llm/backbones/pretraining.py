@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.data.examples import Examples

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.core.errors import UserError
-from coterie.core.settings import at_least, between
+from coterie.core.settings.sections import at_least, between
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.lora import add_lora
 from coterie.llm.backbones.text_settings import LoraSettings

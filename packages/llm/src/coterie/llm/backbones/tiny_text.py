@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.prompts import compact_template, plain
 from coterie.llm.backbones.text_settings import GenerationSettings

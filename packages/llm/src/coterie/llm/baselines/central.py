@@ -15,15 +15,15 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
-from coterie.core.central import Central
-from coterie.core.data.pairs import EpochBatches, RankingChunks
-from coterie.core.data.user_rows import UserRows
+from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.local_training.optimizer_settings import OptimizerSettings
 from coterie.core.models.lightgcn import LightGCN
 from coterie.core.models.mf import MF
 from coterie.core.models.recommender import Recommender
-from coterie.core.optimizers import OptimizerSettings
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.run.central import Central
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.baselines.ranking import known_items, measure_split
 from coterie.llm.baselines.settings import LightGCNSettings, MFSettings
 

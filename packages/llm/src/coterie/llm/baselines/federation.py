@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from coterie.core.data.user_rows import UserRows
+from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
-from coterie.core.federation import Federation
+from coterie.core.federation.federation import Federation
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
-from coterie.core.ragged import Ragged
-from coterie.core.rounds import FederatedModule
-from coterie.core.seeding import Key
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.baselines.fedmf import ItemTable
 from coterie.llm.baselines.fedmf_server import fedmf
 from coterie.llm.baselines.fedpergnn_server import fedpergnn

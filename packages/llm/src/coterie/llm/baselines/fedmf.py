@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core import tree
-from coterie.core.client import step
-from coterie.core.data.user_rows import UserRows
-from coterie.core.messages import Down, Reveals, Up, leaves
-from coterie.core.ragged import Ragged
-from coterie.core.rows import FactoredRows, Rows
-from coterie.core.seeding import Key
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.protocol.client import step
+from coterie.core.protocol.messages import Down, Reveals, Up, leaves
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.rows import FactoredRows, Rows
 from coterie.llm.baselines.ckks import KeyHolder, pack
 from coterie.llm.baselines.ranking import (
     Profile,

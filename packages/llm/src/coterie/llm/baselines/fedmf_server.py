@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from coterie.core.aggregation import Sum
-from coterie.core.cohort import Cohort, Replies
-from coterie.core.seeding import Key
+from coterie.core.federation.cohort import Cohort, Replies
+from coterie.core.federation.folds import Sum
+from coterie.core.tensors.keys import Key
 from coterie.llm.baselines.ckks import PublicKey
 from coterie.llm.baselines.fedmf import FedMFClient, ItemTable, WrappedKey
 from coterie.llm.baselines.ranking_server import RankingServer, RankingState

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.aggregation import Sum
-from coterie.core.cohort import Cohort, PerClient
-from coterie.core.seeding import Key
+from coterie.core.federation.cohort import Cohort, PerClient
+from coterie.core.federation.folds import Sum
+from coterie.core.tensors.keys import Key
 from coterie.llm.baselines.fedpergnn import FedPerGNNClient, NoisyGradients, PublicNetwork
 from coterie.llm.baselines.graph_expansion import ThirdParty
 from coterie.llm.baselines.ranking_server import RankingServer, RankingState

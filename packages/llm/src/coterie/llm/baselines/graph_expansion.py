@@ -11,9 +11,9 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from coterie.core.messages import Down, Reveals, Up, leaves
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.protocol.messages import Down, Reveals, Up, leaves
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 _CHUNK = 1024
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
-from coterie.core.rows import TouchedRows
-from coterie.core.seeding import Key
+from coterie.core.federation.cohort import Cohort
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.rows import TouchedRows
 from coterie.llm.baselines.binary_codes import best_column, pack, unpack
 from coterie.llm.baselines.lightfr import BitVotes, ItemCodes, LightFRClient, random_codes
 from coterie.llm.baselines.ranking_server import RankingServer, RankingState

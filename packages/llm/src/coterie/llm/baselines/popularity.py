@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from coterie.core.baselines.popularity import popularity
+from coterie.core.methods.popularity import popularity
 from coterie.llm.data.client_data import FederatedData
 from coterie.llm.quality import measure_users
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.core.ragged import Ragged
-from coterie.core.rows import TouchedRows
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.rows import TouchedRows
 
 
 def choose_pseudo_items(key: Key, touched: Tensor, count: int) -> Tensor:

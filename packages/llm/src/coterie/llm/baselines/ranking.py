@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.core import tree
-from coterie.core.client import Client, step
-from coterie.core.data.negatives import NO_NEGATIVE, sample_negatives
-from coterie.core.data.user_rows import UserRows
-from coterie.core.messages import Private, Report, Reveals, leaves
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.data.interactions.negatives import NO_NEGATIVE, sample_negatives
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.protocol.client import Client, step
+from coterie.core.protocol.messages import Private, Report, Reveals, leaves
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.quality import measure_rows
 
 

@@ -9,12 +9,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort, Replies
 from coterie.core.errors import UserError
-from coterie.core.messages import Down
+from coterie.core.federation.cohort import Cohort, Replies
 from coterie.core.metrics.clients import summarise
-from coterie.core.seeding import Key
-from coterie.core.server import Decision, Server
+from coterie.core.protocol.messages import Down
+from coterie.core.protocol.server import Decision, Server
+from coterie.core.tensors.keys import Key
 from coterie.llm.baselines.ranking import RankingReport
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 FRACTION_BITS = 20
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coterie.core.errors import UserError
-from coterie.core.settings import at_least, between
+from coterie.core.settings.sections import at_least, between
 
 
 @dataclass(frozen=True)

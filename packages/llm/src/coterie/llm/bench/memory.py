@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 
-from coterie.core.cohort import Cohort, Replies
-from coterie.core.errors import UserError
-from coterie.core.federation import Federation
-from coterie.core.memory_use import (
+from coterie.core.bench.memory_use import (
     AfterEveryOperation,
     forget_peak,
     live_bytes,
     most_resident,
     resident,
 )
-from coterie.core.rounds import FederatedModule
+from coterie.core.errors import UserError
+from coterie.core.federation.cohort import Cohort, Replies
+from coterie.core.federation.federation import Federation
+from coterie.core.run.rounds import FederatedModule
 from coterie.llm.algorithm import PPLR, State
 from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.bench.federation import Shape

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.row_optimizer import RowAdam, RowState
+from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.backbones.tiny_item import TinyItem

@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import PerClient
-from coterie.core.seeding import Key
+from coterie.core.federation.cohort import PerClient
+from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.bench.federation import Shape, enrolled
 from coterie.llm.client import Organisation

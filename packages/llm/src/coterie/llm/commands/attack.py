@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.core.cli.arguments import Arguments, positive, seeds, wants_help
 from coterie.core.cli.output import aside, print_json, print_rows, say
-from coterie.core.configuration import configure
 from coterie.core.errors import UserError
-from coterie.core.papers import find_paper, load
-from coterie.core.runfolder import DEFAULT_OUT
+from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.runfolder import DEFAULT_OUT
+from coterie.core.settings.configuration import configure
 
 if TYPE_CHECKING:
     from coterie.llm.attack_states import Victims
@@ -71,7 +71,7 @@ def _parser() -> Arguments:
 def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Attack under every seed and draw; rows for programs, and what is to be said."""
     # Torch only where it is needed: --help does not wait for it.
-    from coterie.core.seeding import Key
+    from coterie.core.tensors.keys import Key
     from coterie.llm.attack import Attacker, attack, rows
     from coterie.llm.attack_figure import draw
 
@@ -100,7 +100,7 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
 
 
 def _of_run(given: Any) -> tuple[Victims, Path]:
-    from coterie.core.seeding import Key
+    from coterie.core.tensors.keys import Key
     from coterie.llm.attack_states import known_embeddings, victims
     from coterie.llm.split.serving import use_threads
     from coterie.llm.trained import TrainedRun
@@ -118,7 +118,7 @@ def _of_run(given: Any) -> tuple[Victims, Path]:
 
 
 def _of_settings(given: Any, flags: Sequence[str]) -> tuple[Victims, Path]:
-    from coterie.core.seeding import Key
+    from coterie.core.tensors.keys import Key
     from coterie.llm.attack_states import known_embeddings, victims
     from coterie.llm.split.serving import use_threads
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.core.cli.arguments import Arguments, positive, wants_help
 from coterie.core.cli.output import aside, print_json, print_rows, say
-from coterie.core.configuration import configure
 from coterie.core.errors import UserError
-from coterie.core.papers import find_paper, load
-from coterie.core.runfolder import DEFAULT_OUT
+from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.runfolder import DEFAULT_OUT
+from coterie.core.settings.configuration import configure
 from coterie.llm.cost import Cost, costs, spread_of_splits, verdict
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import Any
 
 from coterie.core.cli.arguments import Arguments, positive, wants_help
 from coterie.core.cli.output import say
-from coterie.core.configuration import configure
 from coterie.core.errors import UserError
-from coterie.core.papers import find_paper, load
-from coterie.core.runfolder import DEFAULT_OUT
+from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.runfolder import DEFAULT_OUT
+from coterie.core.settings.configuration import configure
 
 ABOUT = (
     "Serve the layers between the client's: train and keep every client's adapter of them. Give "

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions import Interactions
-from coterie.core.data.names import find_file
+from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
+from coterie.core.registry.data_sets import find_file
 from coterie.llm.data.json_lines import read_json_lines
 
 _REVIEWS = pa.schema(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions import Interactions
+from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.data.examples import Examples, Queries
 from coterie.llm.data.partition import cluster_users, few_shot, public_users
 from coterie.llm.data.sequences import evaluation_queries, training_examples
@@ -166,7 +166,7 @@ def build(
     """Split interactions by global time and share the users out among clients.
 
     Args:
-        interactions: usually after `coterie.core.data.kcore.k_core`.
+        interactions: usually after `coterie.core.data.interactions.kcore.k_core`.
         n_clients: K.
         key: of everything random; the split, the public users, the clients and the shots are each
             drawn under a key of their own.

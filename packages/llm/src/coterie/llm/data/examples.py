@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coterie.core.ragged import Ragged
+from coterie.core.tensors.ragged import Ragged
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from coterie.core.data.tables import located
+from coterie.core.data.sources.tables import located
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.core.data.names import DataSet
+from coterie.core.registry.data_sets import DataSet
 
 _SITE = "https://cseweb.ucsd.edu/~jmcauley/datasets/amazon_v2/"
 _READER = "coterie.llm.data.amazon:"

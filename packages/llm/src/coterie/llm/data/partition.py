@@ -15,8 +15,8 @@ from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.split import GlobalSplit
 
 _STARTS = 10  # of k-means, of which the best is kept

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.examples import Examples, Queries
 from coterie.llm.data.split import GlobalSplit
 

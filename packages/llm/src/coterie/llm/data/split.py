@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions import TEST, TRAIN, VALID, Interactions
+from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Interactions
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 _PARTS = {TRAIN: "training", VALID: "validation", TEST: "test"}
 

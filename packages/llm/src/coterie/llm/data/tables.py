@@ -15,9 +15,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions import Interactions
+from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.examples import Examples
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.wire import ProtocolError
+from coterie.core.wire.codec import ProtocolError
 
 MASKED, LOCAL, GLOBAL = 0, 1, 2
 

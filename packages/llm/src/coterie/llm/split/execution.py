@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from coterie.core.errors import UserError
-from coterie.core.wire import ProtocolError
+from coterie.core.wire.codec import ProtocolError
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.lora import base_model
 from coterie.llm.split.context import Context

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core import tree
 from coterie.core.errors import UserError
-from coterie.core.row_optimizer import RowState
+from coterie.core.local_training.row_optimizer import RowState
+from coterie.core.tensors import tree
 
 BEFORE = -1  # the round before the first
 

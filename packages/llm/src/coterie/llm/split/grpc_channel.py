@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.split.channel import Channel, Which
 from coterie.llm.split.context import Context
 from coterie.llm.split.grpc_link import Link

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie.core.errors import UserError
-from coterie.core.wire import Header, ProtocolError, decode, encode
+from coterie.core.wire.codec import Header, ProtocolError, decode, encode
 from coterie.llm.split.diverged import Diverged
 from coterie.llm.split.grpc_messages import SERVICE, SESSION, TOKEN
 

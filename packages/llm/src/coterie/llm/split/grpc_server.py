@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
-from coterie.core.wire import Header, ProtocolError, decode, encode
+from coterie.core.tensors.keys import Key
+from coterie.core.wire.codec import Header, ProtocolError, decode, encode
 from coterie.llm.split.diverged import Diverged
 from coterie.llm.split.grpc_link import MAX_BYTES, Tls, grpc, is_loopback, options
 from coterie.llm.split.grpc_messages import (

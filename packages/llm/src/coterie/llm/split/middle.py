@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from coterie.core import tree
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.split.context import Context
 from coterie.llm.split.diverged import Diverged

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.wire import ProtocolError
+from coterie.core.wire.codec import ProtocolError
 
 _BYTES = 16  # a number's share of the largest message: half of that is filled at most
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from coterie.core.data.names import data_sets, default_core
 from coterie.core.errors import UserError
-from coterie.core.schema import values_of
-from coterie.core.storage import writing
+from coterie.core.files import writing
+from coterie.core.registry.data_sets import data_sets, default_core
+from coterie.core.settings.schema import values_of
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.settings import FederatedDataSettings, Settings
 from coterie.llm.split.cut import Cut, cut

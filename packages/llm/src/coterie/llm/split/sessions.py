@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.row_optimizer import RowState
-from coterie.core.seeding import Key
+from coterie.core.local_training.row_optimizer import RowState
+from coterie.core.tensors.keys import Key
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.masking_utils import create_causal_mask
 
-from coterie.core.wire import ProtocolError
+from coterie.core.wire.codec import ProtocolError
 from coterie.llm.split.context import GLOBAL, MASKED, Context
 
 

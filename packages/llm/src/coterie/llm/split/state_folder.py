@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.storage import write_text, writing
-from coterie.core.wire import Header, decode, encode
+from coterie.core.files import write_text, writing
+from coterie.core.wire.codec import Header, decode, encode
 from coterie.llm.split.generations import ClientState, Generation, Generations
 
 _LIST = "rounds.json"

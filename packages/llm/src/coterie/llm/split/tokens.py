@@ -9,7 +9,7 @@ import secrets
 from pathlib import Path
 
 from coterie.core.errors import UserError
-from coterie.core.storage import writing
+from coterie.core.files import writing
 
 _SHORTEST = 32
 

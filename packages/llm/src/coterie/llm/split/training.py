@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coterie.core.row_optimizer import RowAdam, RowOptimizer
+from coterie.core.local_training.row_optimizer import RowAdam, RowOptimizer
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.report import Report
 from coterie.core.tables.figures import figure_report
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Bars, Panel
+from coterie.core.tables.report import Report
 from coterie.llm.settings import Method
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
 from coterie.llm.tables.published import DATA_SETS, WRONG_IMBALANCES, table3

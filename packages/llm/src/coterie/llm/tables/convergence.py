@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.core.report import Report
 from coterie.core.tables.figures import figure_report
 from coterie.core.tables.paired import Spread, spread
 from coterie.core.tables.plots import Bars, Lines, Panel
+from coterie.core.tables.report import Report
 from coterie.llm.tables.layout import summary
 from coterie.llm.tables.runs import RunResult
 from coterie.llm.tables.study import Results, Study, of_client

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coterie.core.report import Report
-from coterie.core.seeding import Key
 from coterie.core.tables.figures import figure_report
 from coterie.core.tables.paired import Spread, spread
 from coterie.core.tables.plots import Lines
+from coterie.core.tables.report import Report
+from coterie.core.tensors.keys import Key
 from coterie.llm.attack import Attacker, attack
 from coterie.llm.attack import rows as attack_rows
 from coterie.llm.attack_states import known_embeddings, victims

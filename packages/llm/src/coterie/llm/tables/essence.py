@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coterie.core.data.catalogue import load
+from coterie.core.data.sources.catalogue import load
 from coterie.core.tables.fingerprint import data_digest
 from coterie.llm.readings import resolve
 from coterie.llm.settings import MixingSettings, Settings

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.report import Report
 from coterie.core.tables.paired import spread
+from coterie.core.tables.report import Report
 from coterie.llm.settings import Method
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
 from coterie.llm.tables.mechanism import mechanism_notes, mechanism_rows

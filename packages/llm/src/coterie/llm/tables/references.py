@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.baselines.central import CentralResult, train_lightgcn, train_mf
 from coterie.llm.baselines.federation import all_users
 from coterie.llm.baselines.popularity import measure_popularity

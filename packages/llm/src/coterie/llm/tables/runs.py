@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.metrics.clients import imbalance
-from coterie.core.rounds import FederatedModule
+from coterie.core.run.rounds import FederatedModule
 from coterie.core.tables.result import Result
 from coterie.llm.data.client_data import FederatedData
 from coterie.llm.experiment import Experiment

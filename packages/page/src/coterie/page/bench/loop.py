@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from coterie.core.baselines.settings import FedAvgSettings
-from coterie.core.data.samples import SampleData
+from coterie.core.data.samples.samples import SampleData
+from coterie.core.methods.settings import FedAvgSettings
 
 Batch = dict[str, Tensor]
 Batches = Callable[[int], Iterable[Batch]]

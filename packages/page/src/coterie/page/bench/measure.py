@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from coterie.core.bench.hardware import Limits
 from coterie.core.errors import UserError
-from coterie.core.hardware import Limits
 from coterie.page.bench.memory import memory
 from coterie.page.bench.rounds import FedAvgRounds, Rounds, local_steps
 from coterie.page.methods import BASELINES

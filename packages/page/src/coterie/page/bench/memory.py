@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from coterie.core import tree
+from coterie.core.bench.memory_use import forget_peak, most_resident, resident
 from coterie.core.errors import UserError
-from coterie.core.memory_use import forget_peak, most_resident, resident
+from coterie.core.tensors import tree
 from coterie.page.bench.rounds import Rounds
 from coterie.page.settings import Settings
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core import tree
-from coterie.core.baselines.model_client import GlobalModel
-from coterie.core.data.split_samples import SplitSamples
-from coterie.core.rounds import FederatedModule
-from coterie.core.seeding import Key
+from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.methods.model_client import GlobalModel
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 from coterie.page.bench.loop import Batch, ClientLoop
 from coterie.page.experiment import Experiment
 from coterie.page.settings import Settings

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError
-from coterie.core.storage import finite, write_json
+from coterie.core.files import finite, write_json
 from coterie.page.certificate import verdict
 from coterie.page.certificate.settings import CertificateSettings
 

@@ -32,7 +32,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certificate import Certificate, FollowerGain, LeaderGain
 from coterie.page.certificate.follower_gap import follower_gain, n_tries
 from coterie.page.certificate.game import LEARNED, Deviation, Game

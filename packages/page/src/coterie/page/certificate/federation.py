@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core import tree
-from coterie.core.cohort import fitting
-from coterie.core.data.samples import MiniBatches
-from coterie.core.data.split_samples import SplitSamples
+from coterie.core.data.samples.samples import MiniBatches
+from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.local import Params
-from coterie.core.rounds import FederatedModule
-from coterie.core.seeding import Key
-from coterie.core.stacking import concatenate
+from coterie.core.federation.cohort import fitting
+from coterie.core.local_training.fit import Params
+from coterie.core.local_training.stacking import concatenate
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 from coterie.page.algorithm import PageServer, Played, onto
 from coterie.page.answer import mixture_of
 from coterie.page.certificate.game import Answer, Deviation

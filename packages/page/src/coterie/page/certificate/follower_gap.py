@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certificate import FollowerGain
 from coterie.page.certificate.game import Answer, Deviation
 from coterie.page.certificate.leaders import paired_gain

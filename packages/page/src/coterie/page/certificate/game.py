@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 
 
 @dataclass(frozen=True)

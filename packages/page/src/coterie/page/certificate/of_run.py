@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from coterie.core.report import Report
-from coterie.core.rounds import FederatedModule
-from coterie.core.seeding import Key
+from coterie.core.run.rounds import FederatedModule
 from coterie.core.tables.progress import counting
+from coterie.core.tables.report import Report
+from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certificate import Certificate
 from coterie.page.certificate.certify import certify, plays_needed
 from coterie.page.certificate.federation import FederationGame

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.report import Report
 from coterie.core.tables.plots import Histogram, plot_panels
+from coterie.core.tables.report import Report
 from coterie.page.certificate.certificate import Certificate, FollowerGain, Gain, LeaderGain
 from coterie.page.certificate.verdict import in_words, ratio
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.page.certificate.game import Deviation, Game
 from coterie.page.certificate.settings import CertificateSettings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coterie.core.errors import UserError
-from coterie.core.settings import at_least
+from coterie.core.settings.sections import at_least
 
 LEAST_SEEDS = 5
 """With fewer, two standard errors are passed by chance too often (7 % with 4)."""

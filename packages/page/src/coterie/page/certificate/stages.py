@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core import tree
-from coterie.core.baselines.divergence import has_diverged, restored
-from coterie.core.baselines.evaluation import Quality
-from coterie.core.baselines.local_sgd import changes
-from coterie.core.data.samples import MiniBatches
-from coterie.core.local import Batch, Fitted, Params
+from coterie.core.data.samples.samples import MiniBatches
+from coterie.core.local_training.fit import Batch, Fitted, Params
+from coterie.core.methods.divergence import has_diverged, restored
+from coterie.core.methods.evaluation import Quality
+from coterie.core.methods.local_sgd import changes
+from coterie.core.tensors import tree
 from coterie.page.algorithm import aggregated
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments, wants_help
 from coterie.core.cli.output import aside, print_json, print_rows, say
-from coterie.core.configuration import split
 from coterie.core.errors import UserError
-from coterie.core.schema import leaves
-from coterie.core.typed_values import TypedValues
+from coterie.core.settings.configuration import split
+from coterie.core.settings.schema import leaves
+from coterie.core.settings.typed_values import TypedValues
 from coterie.page.certificate.settings import CertificateSettings
 
 ABOUT = (
@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> None:
     given, flags = parser.parse_known_args(list(argv))
     typed = TypedValues(CertificateSettings).from_flags(_flags(flags))
     # Torch only where it is needed: --help does not wait for it.
-    from coterie.core.serving import open_run
+    from coterie.core.run.serving import open_run
     from coterie.page.certificate.of_run import certify_run, save
 
     with aside(given.json):

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core.data.names import find_file
 from coterie.core.errors import UserError
+from coterie.core.registry.data_sets import find_file
 from coterie.page.data.archive import files_in
 from coterie.page.data.labelled import Labelled
 from coterie.page.data.names import TASKS

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.core.data.samples import SampleData
-from coterie.core.data.split_samples import SplitSamples
+from coterie.core.data.samples.samples import SampleData
+from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key, shuffle_rows
+from coterie.core.tensors.keys import Key, shuffle_rows
+from coterie.core.tensors.ragged import Ragged
 
 Samples = dict[str, Tensor]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from coterie.core.data.catalogue import data_folder
-from coterie.core.data.partitions import quantity_skew, shards
-from coterie.core.data.split_samples import SplitSamples
+from coterie.core.data.samples.partitions import quantity_skew, shards
+from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.data.sources.catalogue import data_folder
 from coterie.core.errors import UserError, nearest
-from coterie.core.ragged import Ragged
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.page.data import cifar100, tiny_imagenet
 from coterie.page.data.cut import cut_clients, cut_server
 from coterie.page.data.labelled import Labelled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.core.data.names import DataSet
+from coterie.core.registry.data_sets import DataSet
 
 _HERE = "coterie.page.data."
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.core.data.names import find_file
 from coterie.core.errors import UserError
+from coterie.core.registry.data_sets import find_file
 from coterie.page.data.archive import files_in
 from coterie.page.data.characters import SYMBOLS, WINDOW, encode, windows
 from coterie.page.data.leaf import Samples, read_users

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coterie.core.data.split_samples import SplitSamples
+from coterie.core.data.samples.split_samples import SplitSamples
 
 
 @dataclass(frozen=True)

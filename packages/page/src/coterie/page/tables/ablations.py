@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coterie.core.report import Report
+from coterie.core.tables.report import Report
 from coterie.page.settings import Settings
 from coterie.page.tables.contrast import COLUMNS, contrasts, difference_note
 from coterie.page.tables.layout import (

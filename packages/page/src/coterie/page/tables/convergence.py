@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.report import Report
+from coterie.core.tables.report import Report
 from coterie.page.published import convergence_round
 from coterie.page.tables.layout import THOUSAND, plain
 from coterie.page.tables.runs import CHOSEN_BY, GLOBAL, LOCAL, NAN, RunResult

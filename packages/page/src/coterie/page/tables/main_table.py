@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.report import Report
+from coterie.core.tables.report import Report
 from coterie.page.published import reference
 from coterie.page.tables.contrast import comparison_notes, verdict_notes
 from coterie.page.tables.layout import (

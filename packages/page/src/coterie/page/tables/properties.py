@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from coterie.core.errors import UserError
-from coterie.core.report import Report
 from coterie.core.tables.plots import Panel
+from coterie.core.tables.report import Report
 from coterie.page.experiment import Experiment
 from coterie.page.published import TABLE4
 from coterie.page.settings import Settings

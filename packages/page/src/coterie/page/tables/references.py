@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from coterie.core.data.samples import SampleData
+from coterie.core.data.samples.samples import SampleData
 from coterie.page.data.task import Task
 from coterie.page.experiment import Experiment
 from coterie.page.settings import Settings

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from coterie.core.report import Report
 from coterie.core.tables.plots import Curves, Panel
+from coterie.core.tables.report import Report
 from coterie.page.tables.layout import accuracy_rows, figure_report, known, mean_curve, plain
 from coterie.page.tables.main_table import rest_notes
 from coterie.page.tables.runs import GLOBAL, LOCAL, NAN, RunResult

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.rounds import FederatedModule
+from coterie.core.run.rounds import FederatedModule
 from coterie.core.tables.result import Result
 from coterie.page.certificate.of_run import before_learning, certify_run
 from coterie.page.experiment import Experiment

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core.baselines import fedavg
-from coterie.core.report import Report
-from coterie.core.rounds import FederatedModule
+from coterie.core.methods import fedavg
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.tables.report import Report
 from coterie.page import algorithm
 from coterie.page.experiment import Experiment
 from coterie.page.published import TABLE5

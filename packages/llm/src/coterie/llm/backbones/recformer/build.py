@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.seeding import Key
+from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.item_text import Attributes
 from coterie.llm.backbones.recformer.backbone import RecFormer

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.ragged import Ragged
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.item_text import Attributes
 
 START_TYPE, KEY_TYPE, VALUE_TYPE, PAD_TYPE = range(4)

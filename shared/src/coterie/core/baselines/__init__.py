@@ -1,1 +1,0 @@
-"""Trivial baselines, to be printed beside every result."""

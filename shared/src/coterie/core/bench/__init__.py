@@ -1,0 +1,1 @@
+"""What a measurement needs: the machine, and how much memory was used."""

@@ -1,0 +1,1 @@
+"""Who had what and when: blocks, filters, splits, negatives, batches of pairs."""

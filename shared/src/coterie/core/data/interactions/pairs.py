@@ -1,0 +1,227 @@
+"""Training pairs with negatives drawn anew in every epoch, and chunks of users to evaluate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import lightning
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from coterie.core.data.interactions.negatives import sample_negatives
+from coterie.core.models.batches import Pairs, RankingBatch, Triples
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+
+Objective = Literal["pointwise", "pairwise"]
+
+_CHUNK = 1024
+
+
+class EpochBatches(IterableDataset[Pairs | Triples]):
+    """Whole batches of one epoch: pairs drawn and shuffled at once, then cut.
+
+    What an epoch holds is a function of (key, epoch, users, rows), so a resumed run sees the same
+    pairs. A user who has every item has no negatives: their positives stay in "pointwise" batches
+    and drop out of "pairwise" ones.
+
+    Args:
+        users: ``(C,)`` int64, the user of every row.
+        train: C rows of positive items, n in all.
+        n_items: number of items.
+        key: of all draws.
+        negatives: negatives for each positive.
+        batch_size: pairs a batch (pointwise: positives and negatives are a pair each).
+        objective: "pointwise" yields `Pairs`, "pairwise" yields `Triples`.
+        known: C rows of items that are never drawn as negatives; default ``train``.
+        epoch: asked at the start of each iteration for the number of the epoch.
+
+    Raises:
+        ValueError: there is no pair to train on, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        users: Tensor,
+        train: Ragged,
+        n_items: int,
+        key: Key,
+        negatives: int = 4,
+        batch_size: int = 512,
+        objective: Objective = "pointwise",
+        known: Ragged | None = None,
+        epoch: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.known = train if known is None else known
+        _check_rows(users, train=train, known=self.known)
+        _check_items(n_items, train=train, known=self.known)
+        least = 0 if objective == "pointwise" else 1
+        if negatives < least or batch_size < 1:
+            raise ValueError(
+                f"{objective} training needs negatives >= {least} and batch_size >= 1, "
+                f"got {negatives} and {batch_size}"
+            )
+        self.users, self.train, self.n_items, self.key = users, train, n_items, key
+        self.negatives, self.batch_size, self.objective = negatives, batch_size, objective
+        self.epoch = epoch
+        self.open_rows = _rows_with_free_items(self.known, n_items)
+        self.n_pairs = int(train.lengths[self.open_rows].sum()) * negatives
+        self.n_pairs += train.values.numel() if objective == "pointwise" else 0
+        if not self.n_pairs:
+            raise ValueError("there is no pair to train on: no interaction, or no free item")
+
+    def __len__(self) -> int:
+        return -(-self.n_pairs // self.batch_size)
+
+    def __iter__(self) -> Iterator[Pairs | Triples]:
+        pairs = self.draw(self.epoch())
+        for index in torch.arange(self.n_pairs).split(self.batch_size):
+            yield pairs.take(index)
+
+    def draw(self, epoch: int) -> Pairs | Triples:
+        """All pairs of an epoch, shuffled."""
+        key = self.key.fold("epoch", epoch)
+        order = torch.argsort(key.fold("shuffle").bits(torch.arange(self.n_pairs)))
+        negative = self._negatives(key.fold("negatives"))
+        drawn = self.train.take(self.open_rows)
+        user = self.users[self.open_rows][drawn.rows].repeat_interleave(self.negatives)
+        if self.objective == "pairwise":
+            positive = drawn.values.repeat_interleave(self.negatives)
+            return Triples(user, positive, negative).take(order)
+        label = torch.zeros(self.n_pairs)
+        label[: self.train.values.numel()] = 1.0
+        return Pairs(
+            torch.cat([self.users[self.train.rows], user]),
+            torch.cat([self.train.values, negative]),
+            label,
+        ).take(order)
+
+    def _negatives(self, key: Key) -> Tensor:
+        if not self.negatives:
+            return torch.empty(0, dtype=torch.int64)
+        # The mask of known items is dense, so it is made for a chunk of rows at a time.
+        chunks = [
+            sample_negatives(
+                key.fold(self.users[rows]),
+                self.train.take(rows),
+                self.n_items,
+                self.negatives,
+                self.known.take(rows).mask(self.n_items),
+            )
+            for rows in self.open_rows.split(_CHUNK)
+        ]
+        return torch.cat(chunks)
+
+
+class RankingChunks:
+    """Chunks of the users who have a target, to rank all items for.
+
+    Args:
+        users: ``(C,)`` int64, the user of every row.
+        excluded: C rows of items left out of the ranking.
+        targets: C rows of items to find.
+        chunk_size: users a chunk; bounds the memory of a score table.
+
+    Raises:
+        ValueError: the numbers of rows differ, or ``chunk_size`` is below 1.
+    """
+
+    def __init__(self, users: Tensor, excluded: Ragged, targets: Ragged, chunk_size: int) -> None:
+        _check_rows(users, excluded=excluded, targets=targets)
+        if chunk_size < 1:
+            raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
+        self.users, self.excluded, self.targets = users, excluded, targets
+        chunks = (targets.lengths > 0).nonzero()[:, 0].split(chunk_size)
+        self.chunks = [rows for rows in chunks if rows.numel()]  # no users split into one chunk
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def __iter__(self) -> Iterator[RankingBatch]:
+        for rows in self.chunks:
+            yield RankingBatch(self.users[rows], self.excluded.take(rows), self.targets.take(rows))
+
+
+class PairsDataModule(lightning.LightningDataModule):
+    """Users' splits as batches for `Central`: of all users, or of one for a local model.
+
+    In validation the train items are left out of the ranking, in a test also those of validation.
+
+    Args:
+        users: ``(C,)`` int64, the user of every row; ``tensor([0])`` for a local model.
+        train: C rows of items.
+        valid: C rows of items.
+        test: C rows of items.
+        n_items: number of items.
+        key: of all draws.
+        negatives: negatives for each positive.
+        batch_size: pairs a batch.
+        objective: "pointwise" (labelled pairs) or "pairwise" (positive and negative together).
+        known: C rows of items that are never drawn as negatives; default ``train``.
+        chunk_size: users ranked at a time.
+    """
+
+    def __init__(
+        self,
+        users: Tensor,
+        train: Ragged,
+        valid: Ragged,
+        test: Ragged,
+        n_items: int,
+        key: Key,
+        negatives: int = 4,
+        batch_size: int = 512,
+        objective: Objective = "pointwise",
+        known: Ragged | None = None,
+        chunk_size: int = _CHUNK,
+    ) -> None:
+        super().__init__()
+        _check_rows(users, train=train, valid=valid, test=test)
+        self.users, self.train, self.valid, self.test = users, train, valid, test
+        self.chunk_size = chunk_size
+        self.batches = EpochBatches(
+            users, train, n_items, key, negatives, batch_size, objective, known, self._epoch
+        )
+
+    def train_dataloader(self) -> EpochBatches:
+        """Batches of the trainer's current epoch."""
+        return self.batches
+
+    def val_dataloader(self) -> RankingChunks:
+        """Users with validation items."""
+        return RankingChunks(self.users, self.train, self.valid, self.chunk_size)
+
+    def test_dataloader(self) -> RankingChunks:
+        """Users with test items."""
+        excluded = _join(self.train, self.valid)
+        return RankingChunks(self.users, excluded, self.test, self.chunk_size)
+
+    def _epoch(self) -> int:
+        return self.trainer.current_epoch if self.trainer is not None else 0
+
+
+def _join(first: Ragged, second: Ragged) -> Ragged:
+    rows, values = torch.cat([first.rows, second.rows]), torch.cat([first.values, second.values])
+    return Ragged.from_pairs(rows, values, len(first))
+
+
+def _check_rows(users: Tensor, **parts: Ragged) -> None:
+    for name, part in parts.items():
+        if len(part) != users.numel():
+            raise ValueError(f"{name} has {len(part)} rows for {users.numel()} users")
+
+
+def _check_items(n_items: int, **parts: Ragged) -> None:
+    for name, part in parts.items():
+        items = part.values
+        if items.numel() and not 0 <= int(items.min()) <= int(items.max()) < n_items:
+            raise ValueError(f"{name} has an item outside 0..{n_items - 1}")
+
+
+def _rows_with_free_items(known: Ragged, n_items: int) -> Tensor:
+    """Rows that do not hold every item, ``(K,)`` int64 ascending; repeated items count once."""
+    distinct = torch.unique(known.rows * n_items + known.values)
+    count = torch.bincount(distinct // n_items, minlength=len(known))
+    return (count < n_items).nonzero()[:, 0]

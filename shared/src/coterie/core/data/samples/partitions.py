@@ -1,0 +1,257 @@
+"""Sharing out the samples of one data set among clients.
+
+Every scheme returns a `Ragged` with a row of ascending sample numbers a client; no sample is in
+two rows. Every scheme ends: a request that cannot be met is a `UserError`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coterie.core.data.samples.margins import Counts, counts_with_margins
+from coterie.core.data.samples.sizes import check_enough, equal_sizes, log_normal_sizes
+from coterie.core.errors import UserError
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+
+_DRAWS = 200  # of a division by class, until each client has enough samples
+_ALPHA = (1e-6, 1e12)  # what the Dirichlet generator can draw; beyond, nothing changes
+
+
+def uniform(n_samples: int, n_clients: int, key: Key) -> Ragged:
+    """Share out all samples at random in equal parts (sizes differ by 1 at most).
+
+    Args:
+        n_samples: number of samples n.
+        n_clients: number of clients C.
+        key: of the draw.
+
+    Raises:
+        UserError: fewer samples than clients.
+    """
+    labels = torch.zeros(n_samples, dtype=torch.int64)
+    counts = equal_sizes(n_samples, n_clients).numpy()[:, None]
+    return _deal(labels, counts, n_clients, key)
+
+
+def dirichlet(
+    labels: Tensor,
+    n_clients: int,
+    alpha: float,
+    key: Key,
+    *,
+    min_size: int = 10,
+    sizes: Tensor | None = None,
+) -> Ragged:
+    """Share out samples with label skew: the smaller ``alpha``, the fewer classes a client has.
+
+    Without ``sizes``, each class is divided among the clients in ratios from Dir(alpha), sizes
+    follow, and all samples are used (Yurochkin et al., ICML 2019). A client that holds its n/C
+    samples gets none of the classes still to be divided.
+
+    With ``sizes``, client c holds exactly ``sizes[c]`` samples, of classes in ratios from
+    Dir(alpha): the symmetric distribution where classes are equally frequent, else
+    Dir(alpha K prior). The ratios are bent as little as the number of samples of each class asks,
+    see `counts_with_margins`; all samples are used if ``sizes`` sum to n.
+
+    Args:
+        labels: ``(n,)`` int64 classes.
+        n_clients: number of clients C.
+        alpha: concentration.
+        key: of the draws.
+        min_size: samples that each client must have, where no ``sizes`` are given.
+        sizes: ``(C,)`` int64.
+
+    Raises:
+        UserError: too few samples, an alpha out of range, sizes that do not fit, or no division in
+            200 draws that gives every client ``min_size`` samples.
+
+    Example:
+        >>> labels = torch.arange(1000) % 10
+        >>> equal = torch.full((20,), 50)
+        >>> rows = dirichlet(labels, 20, 0.1, Key.from_seed(0), sizes=equal)
+        >>> rows.lengths.unique().tolist(), len(labels[rows.tolists()[0]].unique()) < 9
+        ([50], True)
+    """
+    if not _ALPHA[0] <= alpha <= _ALPHA[1]:
+        raise UserError(f"alpha is {alpha:g}: choose a number from {_ALPHA[0]:g} to {_ALPHA[1]:g}")
+    inverse = torch.unique(labels, return_inverse=True)[1]
+    per_class = torch.bincount(inverse).numpy()
+    check_enough(labels.numel(), n_clients, min_size if sizes is None else 0, "min_size")
+    rng = np.random.default_rng(key.fold("ratios").seed())
+    if sizes is None:
+        counts = _divide_classes(per_class, n_clients, alpha, min_size, rng)
+    else:
+        counts = _fill_clients(per_class, _checked(sizes, n_clients, labels.numel()), alpha, rng)
+    return _deal(inverse, counts, n_clients, key)
+
+
+def quantity_skew(
+    labels: Tensor, n_clients: int, alpha: float, sigma: float, key: Key, *, min_size: int = 1
+) -> Ragged:
+    """Share out all samples with log-normal sizes and, as in `dirichlet`, label skew.
+
+    Args:
+        labels: ``(n,)`` int64 classes.
+        n_clients: number of clients C.
+        alpha: concentration of the class ratios.
+        sigma: standard deviation of the logarithm of a size; 0 = equal parts.
+        key: of the draws; class ratios are the same for every ``sigma``.
+        min_size: samples that each client has at least.
+
+    Raises:
+        UserError: too few samples, or a setting out of range.
+
+    Example:
+        >>> rows = quantity_skew(torch.arange(90) % 3, 4, 0.3, 0.0, Key.from_seed(0))
+        >>> sorted(rows.lengths.tolist())
+        [22, 22, 23, 23]
+    """
+    sizes = log_normal_sizes(labels.numel(), n_clients, sigma, key, min_size=min_size)
+    return dirichlet(labels, n_clients, alpha, key, sizes=sizes)
+
+
+def shards(labels: Tensor, n_clients: int, key: Key, *, per_client: int = 2) -> Ragged:
+    """Sort samples by class, cut them into shards, deal each client as many (McMahan et al., 2017).
+
+    All samples are used; sizes of shards differ by 1 at most. A client has samples of about
+    ``per_client`` classes.
+
+    Args:
+        labels: ``(n,)`` int64 classes.
+        n_clients: number of clients C.
+        key: of the draws.
+        per_client: shards a client.
+
+    Raises:
+        UserError: fewer samples than shards.
+
+    Example:
+        >>> labels = torch.arange(100) % 10
+        >>> rows = shards(labels, 10, Key.from_seed(0), per_client=1)
+        >>> [len(labels[row].unique()) for row in rows.tolists()]
+        [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+    """
+    if per_client < 1:
+        raise UserError(f"per_client is {per_client}: choose 1 shard a client or more")
+    n_shards = n_clients * per_client
+    check_enough(labels.numel(), n_clients, per_client, "per_client")
+    lengths = equal_sizes(labels.numel(), n_shards)
+    dealt = torch.argsort(key.fold("shards").bits(torch.arange(n_shards)), stable=True)
+    client = torch.empty_like(dealt)
+    client[dealt] = torch.arange(n_shards) // per_client
+    return _rows(_by_class(labels, key), client.repeat_interleave(lengths), n_clients)
+
+
+def by_group(
+    groups: Tensor, key: Key, *, n_clients: int | None = None, min_size: int = 1
+) -> Ragged:
+    """Make a client of each natural group (a user, a writer, a role).
+
+    Args:
+        groups: ``(n,)`` int64, the group of each sample.
+        key: of the choice of groups.
+        n_clients: number of groups drawn; None = all that are large enough.
+        min_size: groups with fewer samples are left out, with their samples.
+
+    Returns:
+        A row a group, by ascending group.
+
+    Raises:
+        UserError: fewer groups of that size than clients, or none.
+    """
+    if n_clients is not None and n_clients < 1:
+        raise UserError(f"n_clients is {n_clients}: choose 1 or more, or none for all groups")
+    names, inverse, counts = torch.unique(groups, return_inverse=True, return_counts=True)
+    large = torch.nonzero(counts >= max(min_size, 1)).flatten()
+    wanted = large.numel() if n_clients is None else n_clients
+    if wanted > large.numel() or not wanted:
+        raise UserError(
+            f"{large.numel()} of {names.numel()} groups have {min_size} samples or more, but"
+            f" {max(wanted, 1)} clients are asked for: lower n_clients or min_size"
+        )
+    draw = torch.argsort(key.fold("groups").bits(large), stable=True)[:wanted]
+    chosen = large[draw].sort().values
+    client = torch.full((names.numel(),), -1)
+    client[chosen] = torch.arange(wanted)
+    return _rows(torch.arange(groups.numel()), client[inverse], wanted)
+
+
+def _divide_classes(
+    per_class: Counts, n_clients: int, alpha: float, min_size: int, rng: np.random.Generator
+) -> Counts:
+    """Numbers of samples ``(C, K)``: each class cut by ratios drawn for it."""
+    fair = per_class.sum() / n_clients
+    for _ in range(_DRAWS):
+        counts = np.zeros((n_clients, len(per_class)), dtype=np.int64)
+        held = np.zeros(n_clients, dtype=np.int64)
+        ratios = rng.dirichlet(np.full(n_clients, alpha), size=len(per_class))
+        for column, size in enumerate(per_class):
+            ratio = ratios[column] * (held < fair)
+            if not ratio.sum() > 0:
+                ratio = ratios[column]
+            cuts = np.floor(ratio.cumsum() / ratio.sum() * size).astype(np.int64)
+            cuts[-1] = size
+            counts[:, column] = np.diff(cuts, prepend=0)
+            held += counts[:, column]
+        if held.min() >= min_size:
+            return counts
+    raise UserError(
+        f"no division with alpha {alpha:g} in {_DRAWS} draws gives each of {n_clients} clients"
+        f" min_size {min_size} samples: raise alpha, lower min_size or n_clients, or give sizes"
+    )
+
+
+def _fill_clients(
+    per_class: Counts, sizes: Counts, alpha: float, rng: np.random.Generator
+) -> Counts:
+    """Numbers of samples ``(C + 1, K)``, of which the last row is nobody's."""
+    prior = per_class / per_class.sum()
+    logs = np.vstack([_log_dirichlet(alpha * len(prior) * prior, len(sizes), rng), np.log(prior)])
+    rest = per_class.sum() - sizes.sum()
+    return counts_with_margins(logs, np.append(sizes, rest), per_class)
+
+
+def _log_dirichlet(
+    alpha: npt.NDArray[np.float64], size: int, rng: np.random.Generator
+) -> npt.NDArray[np.float64]:
+    """Logarithms of draws from Dir(alpha), ``(size, K)``, which for a small alpha underflow."""
+    shape = (size, len(alpha))
+    boost = np.log1p(-rng.random(shape)) / alpha  # Gamma(a) = Gamma(a + 1) U^(1/a)
+    logs = np.log(rng.standard_gamma(alpha + 1.0, shape)) + boost
+    return logs - np.logaddexp.reduce(logs, axis=1, keepdims=True)
+
+
+def _checked(sizes: Tensor, n_clients: int, n_samples: int) -> Counts:
+    if sizes.shape != (n_clients,):
+        raise UserError(f"{sizes.numel()} sizes for {n_clients} clients: give one size a client")
+    if int(sizes.min()) < 0 or int(sizes.sum()) > n_samples:
+        raise UserError(
+            f"sizes from {int(sizes.min())} on that sum to {int(sizes.sum())} cannot be cut from"
+            f" {n_samples} samples: choose sizes from 0 on that sum to no more"
+        )
+    return sizes.to(torch.int64).numpy()
+
+
+def _deal(labels: Tensor, counts: Counts, n_clients: int, key: Key) -> Ragged:
+    """Deal out random samples of each class; a row of ``counts`` beyond the clients is nobody's."""
+    client = np.tile(np.arange(len(counts)), counts.shape[1])
+    owner = torch.from_numpy(client.repeat(counts.T.ravel()))
+    return _rows(_by_class(labels, key), owner, n_clients)
+
+
+def _by_class(labels: Tensor, key: Key) -> Tensor:
+    """Sample numbers in the order of their classes, at random within a class, ``(n,)``."""
+    shuffled = torch.argsort(key.fold("samples").bits(torch.arange(labels.numel())), stable=True)
+    return shuffled[torch.argsort(labels[shuffled], stable=True)]
+
+
+def _rows(samples: Tensor, client: Tensor, n_clients: int) -> Ragged:
+    """Rows of ascending sample numbers; samples of no client in [0, C) are left out."""
+    owner = torch.empty_like(samples)
+    owner[samples] = client
+    used = torch.nonzero((owner >= 0) & (owner < n_clients)).flatten()
+    return Ragged.from_pairs(owner[used], used, n_clients)

@@ -1,0 +1,168 @@
+"""Local data of clients as samples: features, labels, whatever a loss takes, end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.core.tensors.keys import Key, shuffle_rows
+from coterie.core.tensors.ragged import Ragged
+
+
+@dataclass(frozen=True)
+class SampleData:
+    """Samples of C clients, without padding.
+
+    Client c owns the samples ``offsets[c]`` to ``offsets[c + 1]``.
+
+    Attributes:
+        ids: ``(C,)`` int64, ascending client ids.
+        samples: fields by name, each ``(n, ...)``.
+        offsets: ``(C + 1,)`` int64, ascending, from 0 to n.
+
+    Raises:
+        ValueError: the lengths do not fit together.
+
+    Example:
+        >>> data = SampleData.from_clients([{"x": torch.ones(2)}, {"x": torch.zeros(3)}])
+        >>> data.lengths.tolist(), data.take(torch.tensor([1])).samples["x"].tolist()
+        ([2, 3], [0.0, 0.0, 0.0])
+    """
+
+    ids: Tensor
+    samples: dict[str, Tensor]
+    offsets: Tensor
+
+    def __post_init__(self) -> None:
+        if self.offsets.shape != (self.ids.numel() + 1,):
+            raise ValueError(f"{self.ids.numel()} clients need one offset more than clients")
+        if int(self.offsets[0]) != 0 or bool((self.lengths < 0).any()):
+            raise ValueError("offsets of samples must start at 0 and ascend")
+        for name, values in self.samples.items():
+            if values.shape[:1] != (int(self.offsets[-1]),):
+                raise ValueError(f"samples '{name}' must hold {int(self.offsets[-1])} rows")
+
+    @staticmethod
+    def from_clients(
+        clients: Sequence[dict[str, Tensor]], ids: Sequence[int] | None = None
+    ) -> SampleData:
+        """Stack the samples of clients, each a dict of ``(n_c, ...)``.
+
+        Args:
+            clients: at least one.
+            ids: ascending; 0, 1, … by default.
+        """
+        samples = {name: torch.cat([client[name] for client in clients]) for name in clients[0]}
+        lengths = [len(next(iter(client.values()))) for client in clients]
+        offsets = torch.tensor([0, *lengths]).cumsum(0)
+        numbers = range(len(clients)) if ids is None else ids
+        return SampleData(torch.tensor(list(numbers), dtype=torch.int64), samples, offsets)
+
+    def __len__(self) -> int:
+        return self.ids.numel()
+
+    @property
+    def lengths(self) -> Tensor:
+        """Number of samples of each client, ``(C,)`` int64."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    @property
+    def alike(self) -> bool:
+        """Whether all clients have the same number of samples, at least one."""
+        counts = self.lengths.unique().tolist()
+        return len(counts) == 1 and counts[0] > 0
+
+    def take(self, index: Tensor) -> SampleData:
+        """Data of the clients at the positions ``index``, ``(K,)`` int64."""
+        places = Ragged(torch.arange(int(self.offsets[-1])), self.offsets).take(index)
+        samples = {name: values[places.values] for name, values in self.samples.items()}
+        return SampleData(self.ids[index], samples, places.offsets)
+
+
+class MiniBatches:
+    """Shuffled mini-batches of a chunk of clients, as `coterie.core.local_training.fit.fit` takes.
+
+    Every epoch shuffles a client's samples anew and cuts them into ⌈n_c / B⌉ batches; the last one
+    may be smaller.
+
+    Args:
+        data: of C clients.
+        epochs: local epochs E, one for all or ``(C,)`` int64.
+        batch_size: B; None = all samples of a client in one batch (B = ∞), unshuffled.
+        key: the clients' keys, ``state`` of shape ``(C,)``; None = nothing is shuffled.
+
+    Attributes:
+        per_epoch: ``(C,)`` int64, number of batches of each client in an epoch: ⌈n_c / B⌉.
+        steps: ``(C,)`` int64, number of batches of each client: E ⌈n_c / B⌉.
+
+    Example:
+        >>> data = SampleData.from_clients([{"x": torch.ones(2)}, {"x": torch.zeros(1)}])
+        >>> batches = MiniBatches(data, 1, None, Key.from_seed(0).fold(data.ids))
+        >>> batches.steps.tolist(), batches(0, torch.tensor([0, 1]))["mask"].tolist()
+        ([1, 1], [[True, True], [True, False]])
+    """
+
+    def __init__(
+        self, data: SampleData, epochs: int | Tensor, batch_size: int | None, key: Key | None
+    ) -> None:
+        longest = int(data.lengths.max()) if len(data) else 0
+        self._size = max(longest if batch_size is None else batch_size, 1)
+        self._data = data
+        self.per_epoch = batch_counts(data.lengths, batch_size)
+        most = int(torch.as_tensor(epochs).max()) if len(data) else 0
+        if key is None or not bool((self.per_epoch > 1).any()):
+            self._order = _as_they_are(data, most)
+        else:
+            self._order = _shuffles(data, most, key)
+        self._alike = int(self.per_epoch[0]) if data.alike else None
+        self.steps = epochs * self.per_epoch
+
+    def __call__(self, number: int, rows: Tensor) -> dict[str, Tensor]:
+        """Batch ``number`` of the clients ``rows``, which all must have that many; see `fit`."""
+        if self._alike is not None:
+            epoch, part = divmod(number, self._alike)
+            order = self._order[epoch].view(len(self._data), -1)
+            return self._samples(order[:, part * self._size : (part + 1) * self._size][rows])
+        done = number % self.per_epoch[rows] * self._size
+        sizes = (self._data.lengths[rows] - done).clamp(max=self._size)
+        column = torch.arange(int(sizes.max()))
+        # Padding repeats a sample of the client, so that no loss meets a value it cannot take.
+        place = column.minimum(sizes[:, None] - 1) + (self._data.offsets[rows] + done)[:, None]
+        epochs = number // self.per_epoch[rows]
+        batch = self._samples(self._order[epochs[:, None], place])
+        if bool((sizes < column.numel()).any()):
+            batch["mask"] = column < sizes[:, None]
+        return batch
+
+    def _samples(self, place: Tensor) -> dict[str, Tensor]:
+        flat = place.flatten()  # index_select copies whole samples, indexing number by number
+        samples = self._data.samples.items()
+        return {name: v.index_select(0, flat).unflatten(0, place.shape) for name, v in samples}
+
+
+def batch_counts(lengths: Tensor, batch_size: int | None) -> Tensor:
+    """Batches in one epoch of each client, ``(C,)`` int64.
+
+    Args:
+        lengths: ``(C,)`` numbers of samples.
+        batch_size: None = one batch.
+    """
+    if batch_size is None:
+        return (lengths > 0).long()
+    return (lengths + batch_size - 1) // batch_size
+
+
+def _shuffles(data: SampleData, epochs: int, key: Key) -> Tensor:
+    """Where each place of each epoch's order finds its sample, ``(E, n)``."""
+    owners = Ragged(torch.empty(int(data.offsets[-1])), data.offsets)
+    row, position = owners.rows, owners.positions
+    keys = [key.fold("epoch", epoch).take(row) for epoch in range(epochs)]
+    return torch.stack([shuffle_rows(each, row, position) for each in keys])
+
+
+def _as_they_are(data: SampleData, epochs: int) -> Tensor:
+    """The same where nothing is shuffled."""
+    return torch.arange(int(data.offsets[-1])).expand(epochs, -1)

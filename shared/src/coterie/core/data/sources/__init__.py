@@ -1,0 +1,1 @@
+"""Where interactions come from: known data sets, own files, the generated sample."""

@@ -1,0 +1,107 @@
+"""Readers of sets whose items are known by their titles; every file may also be gzipped."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Interactions
+from coterie.core.data.sources.readers import build, ids_of, needed
+from coterie.core.data.sources.tables import Layout, Table, located, read_table, read_text
+from coterie.core.errors import UserError
+from coterie.core.registry.data_sets import find_file
+
+_PARTS = {"train": TRAIN, "valid": VALID, "test": TEST}
+
+
+def read_amazon_titles(folder: Path) -> Interactions:
+    """Read Amazon Industrial_and_Scientific with its own split, which is all it knows of time.
+
+    Files: ``Industrial_and_Scientific.interactions.csv`` and, for the brands,
+    ``Industrial_and_Scientific.item.json``. A user's position takes the place of the time.
+
+    Raises:
+        UserError: also where a user's positions repeat, or a later one is of an earlier part.
+    """
+    path = needed(folder, "amazon-titles")
+    columns = ("user_id", "item_id", "position", "split", "title")
+    table = read_table(path, Layout(columns, ",", header=True, quoted=True, whole_lines=True))
+    position, item = table.integers("position"), ids_of(table, "item_id")
+    part = _parts(table)
+    user = np.asarray(table.strings("user_id"), dtype=object)
+    _check_order(table, user, position, part)
+    titles = dict(zip(reversed(item), reversed(table.strings("title")), strict=True))
+    source = f"amazon-titles ({path.name})"
+    found = build(user, item, position, None, titles, None, source)
+    brands = _brands(folder)
+    return replace(
+        found,
+        split=torch.from_numpy(part),
+        brands=None if brands is None else [brands.get(name, "") for name in found.item_names],
+    )
+
+
+def read_microlens(folder: Path) -> Interactions:
+    """Read MicroLens-50k: ``MicroLens-50k_pairs.csv`` and, if there, ``MicroLens-50k_titles.csv``.
+
+    The ``.tsv`` form of the pairs has no times and is not read.
+    """
+    path = needed(folder, "microlens")
+    layout = Layout(("user", "item", "timestamp"), ",", header=True, whole_lines=True)
+    table = read_table(path, layout)
+    titles = None
+    if side := find_file(folder, "MicroLens-50k_titles.csv"):
+        names = read_table(side, Layout(("item", "title"), ",", header=True, quoted=True))
+        titles = dict(zip(ids_of(names, "item"), names.strings("title"), strict=True))
+    return build(
+        table.integers("user"),
+        table.integers("item"),
+        table.integers("timestamp"),
+        None,
+        titles,
+        None,
+        f"microlens ({path.name})",
+    )
+
+
+def _parts(table: Table) -> np.ndarray:
+    values = table.strings("split")
+    part = np.array([_PARTS.get(value, -1) for value in values], dtype=np.int64)
+    if (part < 0).any():
+        row = int((part < 0).argmax())
+        what = f"column 'split' is '{values[row][:40]}', not train, valid or test"
+        raise table.fault(row, what)
+    return part
+
+
+def _check_order(table: Table, user: np.ndarray, position: np.ndarray, part: np.ndarray) -> None:
+    number = np.unique(user, return_inverse=True)[1]
+    order = np.lexsort((position, number))
+    same = number[order][1:] == number[order][:-1]
+    for wrong, what in (
+        (np.diff(position[order]) == 0, "the user has this position twice"),
+        (np.diff(part[order]) < 0, "the part is before that of the user's position before it"),
+    ):
+        if (wrong & same).any():
+            raise table.fault(int(order[1:][int((wrong & same).argmax())]), what)
+
+
+def _brands(folder: Path) -> dict[str, str] | None:
+    """Brand by item id, of a JSON object of objects."""
+    path = find_file(folder, "Industrial_and_Scientific.item.json")
+    if path is None:
+        return None
+    layout = Layout(())
+    try:
+        items = json.loads(read_text(path, layout))
+    except json.JSONDecodeError as error:
+        raise located(path, error.lineno, error.msg, layout.remedy) from None
+    except RecursionError:
+        raise UserError(f"{path} is no table of items (too deep): {layout.remedy}") from None
+    if not isinstance(items, dict) or not all(isinstance(item, dict) for item in items.values()):
+        raise UserError(f"{path} is no JSON object of items by id: {layout.remedy}")
+    return {name: str(item.get("brand") or "") for name, item in items.items()}

@@ -1,0 +1,40 @@
+"""All parts of one federated run: what the driver needs to run rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.core.callbacks.keys import CLIENT_MEASURES
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.middleware import Middleware
+from coterie.core.protocol.server import Server
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Server half, client half and the data of every block.
+
+    Attributes:
+        server: the server half.
+        client: the client half.
+        blocks: local data of the clients of each block
+            (`coterie.core.protocol.client.ClientData`); a federation without a stream has one.
+        seed: of everything random.
+        rounds: most rounds in a block, for progress bars.
+        chunk: clients per stacked call; None = as many as fit into the engine's memory.
+        middleware: what uploads pass on their way out.
+        monitor: the validation metric, higher is better; None where there is none.
+        client_columns: measurements of clients that are columns of their table in W&B.
+    """
+
+    server: Server[Any]
+    client: Client[Any]
+    blocks: Sequence[Any]
+    seed: int = 0
+    rounds: int = 100
+    chunk: int | None = None
+    middleware: tuple[Middleware, ...] = ()
+    monitor: str | None = None
+    client_columns: tuple[str, ...] = CLIENT_MEASURES

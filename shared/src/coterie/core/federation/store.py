@@ -1,0 +1,126 @@
+"""Private state of all clients, kept for the simulation: rows of one tree, or a list of trees."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from coterie.core.protocol.messages import Private
+from coterie.core.tensors import tree
+
+P = TypeVar("P", bound=Private)
+
+
+class PrivateStore(Generic[P]):
+    """Private state of the clients enrolled so far.
+
+    Stacked form: one tree whose tensors have a row for each client. List form, for clients whose
+    state differs in shape: one tree for each client, taken and written one at a time.
+
+    Args:
+        stacked: False for the list form.
+
+    Example:
+        >>> import dataclasses
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Taste(Private):
+        ...     vector: Tensor
+        >>> store = PrivateStore()
+        >>> store.enrol(torch.tensor([4, 7]), Taste(torch.zeros(2, 3)))
+        >>> store.commit(torch.tensor([7]), Taste(torch.ones(1, 3)))
+        >>> store.take(torch.tensor([4, 7])).vector.sum(1).tolist()
+        [0.0, 3.0]
+    """
+
+    def __init__(self, stacked: bool = True) -> None:
+        self.stacked = stacked
+        self._place = torch.empty(0, dtype=torch.int64)  # id -> row, -1 = not enrolled
+        self._rows: P | None = None
+        self._list: list[P] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def newcomers(self, ids: Tensor) -> Tensor:
+        """Those of ``ids``, ``(R,)`` int64, that are not enrolled."""
+        self._reserve(ids)
+        return ids[self._place[ids] < 0]
+
+    def enrol(self, ids: Tensor, private: P) -> None:
+        """Add newcomers with their stacked private state (one at a time in the list form)."""
+        self._reserve(ids)
+        self._place[ids] = torch.arange(self._count, self._count + ids.numel())
+        self._count += ids.numel()
+        if not self.stacked:
+            self._list.append(private)
+        else:
+            self._rows = private if self._rows is None else tree.concatenate(self._rows, private)
+
+    def take(self, ids: Tensor) -> P:
+        """Copy the private state of ``ids``, stacked in that order.
+
+        Raises:
+            KeyError: a client is not enrolled.
+        """
+        places = self._places(ids)
+        if not self.stacked:
+            return tree.clone(self._list[_only(places)])
+        return tree.take(self._enrolled(), places)
+
+    def commit(self, ids: Tensor, private: P) -> None:
+        """Write the private state of ``ids`` back."""
+        places = self._places(ids)
+        if not self.stacked:
+            self._list[_only(places)] = private
+            return
+        rows = self._enrolled()
+        tree.map_tensors(lambda old, new: old.index_copy_(0, places, new), rows, private)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Everything, for a checkpoint."""
+        rows = tree.to_plain(self._rows if self.stacked else self._list)
+        return {"place": self._place, "count": self._count, "rows": rows}
+
+    def load_plain(self, plain: dict[str, Any], like: P) -> None:
+        """Restore what `to_plain` gave; ``like`` gives the structure.
+
+        Raises:
+            KeyError: the checkpoint holds another structure, or tensors of another shape.
+        """
+        self._place, self._count = plain["place"], plain["count"]
+        rows = plain["rows"]
+        if not self.stacked:
+            self._list = [tree.from_plain(like, row) for row in rows]
+        else:
+            self._rows = None if rows is None else tree.from_plain(like, rows)
+            expected = {path: leaf.shape[1:] for path, leaf in tree.tensors(like)}
+            for path, leaf in tree.tensors(self._rows):
+                if leaf.shape[1:] != expected[path]:
+                    shapes = f"{tuple(leaf.shape[1:])}, not {tuple(expected[path])}"
+                    raise KeyError(f"'{path}' has the shape {shapes}")
+
+    def _enrolled(self) -> P:
+        if self._rows is None:
+            raise KeyError("no client is enrolled")
+        return self._rows
+
+    def _places(self, ids: Tensor) -> Tensor:
+        self._reserve(ids)
+        places = self._place[ids]
+        if bool((places < 0).any()):
+            raise KeyError(f"clients {ids[places < 0].tolist()[:5]} are not enrolled")
+        return places
+
+    def _reserve(self, ids: Tensor) -> None:
+        missing = int(ids.max()) + 1 - self._place.numel() if ids.numel() else 0
+        if missing > 0:
+            self._place = torch.cat([self._place, torch.full((missing,), -1)])
+
+
+def _only(places: Tensor) -> int:
+    """The single client that the list form takes at a time."""
+    (place,) = places.tolist()
+    return int(place)

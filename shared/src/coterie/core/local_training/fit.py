@@ -1,0 +1,330 @@
+"""Local training of a chunk of clients: the same steps for every row of stacked parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+
+from coterie.core.local_training.row_optimizer import (
+    Params,
+    RowAdam,
+    RowOptimizer,
+    RowSGD,
+    RowState,
+    clipped,
+)
+from coterie.core.local_training.stacking import by_rows, concatenate, stacked
+from coterie.core.local_training.step_count import count_steps
+from coterie.core.tensors import tree
+
+T = TypeVar("T")
+Batch = dict[str, Tensor]
+Loss = Callable[[Params, Batch], Tensor]
+Slope = Callable[[Params, Batch], tuple[Params, Tensor]]
+"""Gradients, each ``(K, ...)``, and losses ``(K,)`` of K clients with stacked parameters."""
+Pull = Callable[[Params, Any], Params]
+"""Gradients of what a method adds to the loss, from stacked parameters and a stacked context."""
+
+
+class Batches(Protocol):
+    """Batches of a chunk of clients, made when they are needed.
+
+    A batch is a dict of tensors with two leading axes ``(K, B, ...)``: K clients, B samples. Where
+    clients have unequal numbers of samples, the shorter ones are padded (with finite values) and
+    ``batch["mask"]``, ``(K, B)`` bool, says which samples count; where all are equal there is no
+    mask. `masked` turns a loss that knows no mask into one that obeys it.
+    """
+
+    def __call__(self, number: int, rows: Tensor) -> Batch:
+        """Batch ``number`` (from 0) of the clients at the positions ``rows``, ``(K,)`` int64."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What local training gives.
+
+    Attributes:
+        params: each ``(C, ...)``.
+        state: of the optimizers.
+        loss: ``(C,)`` mean loss over the steps of each client; 0 for a client without steps.
+    """
+
+    params: Params
+    state: RowState
+    loss: Tensor
+
+
+def fit(
+    loss: Loss,
+    params: Params,
+    batches: Batches,
+    opt: RowOptimizer,
+    lr: float | Tensor,
+    steps: int | Tensor,
+    *,
+    state: RowState | None = None,
+    clip: float | Tensor | None = None,
+    slope: Slope | None = None,
+    pull: Pull | None = None,
+    context: Any = None,
+    fixed: Params | None = None,
+) -> Fitted:
+    """Train C clients side by side, each with its own number of steps.
+
+    The clients are sorted by their number of steps and those that have finished leave the stack,
+    so nothing moves them and no work is done for them.
+
+    Args:
+        loss: ``loss(params, batch) -> ()`` of one client (no client axis); it must be a pure
+            function without random draws.
+        params: each ``(C, ...)``.
+        batches: gives the stacked batches.
+        opt: the optimizer.
+        lr: learning rate, one for all or ``(C,)``.
+        steps: number of steps, one for all or ``(C,)`` int64.
+        state: of the optimizers, to go on from; None = a fresh start.
+        clip: largest norm of the loss's gradient, one for all or ``(C,)``.
+        slope: gradients and values of ``loss`` where there is a faster way than autograd.
+        pull: gradients to be added to those of the loss after clipping, ``pull(params, context)``
+            for the clients still at work: a proximal term, a control variate.
+        context: stacked tree for ``pull``.
+        fixed: what the loss takes beside ``params`` and is not trained, each ``(C, ...)``.
+
+    Example:
+        >>> def loss(params, batch):
+        ...     return (params["w"] - batch["x"]).square().sum()
+        >>> x = torch.tensor([[1.0], [2.0]])
+        >>> fitted = fit(loss, {"w": torch.zeros(2)}, lambda number, rows: {"x": x[rows]},
+        ...              RowSGD(), 0.5, torch.tensor([0, 1]))
+        >>> fitted.params["w"].tolist()
+        [0.0, 2.0]
+    """
+    first = next(iter(params.values()))
+    rows = torch.arange(len(first))
+    job = _Job(
+        batches=batches,
+        opt=opt,
+        start=Fitted(params, state or opt.begin(params), first.new_zeros(len(first))),
+        rates=_Rates(_per_row(lr, first), None if clip is None else _per_row(clip, first)),
+        steps=torch.as_tensor(steps).expand(len(first)),
+        slope=_gradient(loss) if slope is None else _of_trained(slope),
+        pull=pull,
+        context={} if context is None else context,
+        fixed=fixed or {},
+    )
+    return by_rows(job.run, rows) if rows.numel() else job.start
+
+
+def of_clients(
+    function: Loss, params: Params, batches: Batches, rows: Tensor, number: int = 0
+) -> Tensor:
+    """Values ``(K,)`` of a function of the clients ``rows`` on one of their batches.
+
+    Args:
+        function: of one client's parameters and batch, ``-> ()``.
+        params: each ``(C, ...)``, or ``(1, ...)`` where all clients have the same.
+        batches: gives the stacked batches.
+        rows: ``(K,)`` int64 positions, K at least 1.
+        number: of the batch, from 0.
+    """
+    shared = len(next(iter(params.values()))) == 1
+
+    def run(rows: Tensor) -> Tensor:
+        if shared:
+            mine = {
+                name: value.expand(len(rows), *value.shape[1:]) for name, value in params.items()
+            }
+        else:
+            mine = tree.take(params, rows)
+        value: Tensor = stacked(function)(mine, batches(number, rows))
+        return value
+
+    return by_rows(run, rows)
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """Learning rate and largest gradient norm of each client, ``(K,)``."""
+
+    lr: Tensor
+    clip: Tensor | None
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The arguments of `fit`, one a client."""
+
+    batches: Batches
+    opt: RowOptimizer
+    start: Fitted
+    rates: _Rates
+    steps: Tensor
+    slope: Callable[[Params, Params, Batch], tuple[Params, Tensor]]
+    pull: Pull | None
+    context: Any
+    fixed: Params
+
+    @torch.no_grad()
+    def run(self, rows: Tensor) -> Fitted:
+        """Train the clients at some positions, ``(K,)`` int64."""
+        steps = self.steps[rows]
+        order = torch.argsort(steps, descending=True, stable=True)
+        rows, steps = rows[order], steps[order]
+        given = {"rates": self.rates, "context": self.context, "fixed": self.fixed}
+        now, *rest = tree.take({"now": self.start, **given}, rows).values()
+        at_work = _at_work(steps)
+        done: list[Fitted] = []
+        for number, active in enumerate(at_work):
+            if active < rows.numel():
+                done.append(_cut(now, active, None))
+                rows = rows[:active]
+                now, rest = _cut(now, 0, active), [_cut(part, 0, active) for part in rest]
+            now = self._step(now, self.batches(number, rows), *rest)
+        count_steps(sum(at_work))
+        end = concatenate([now, *reversed(done)])
+        mean = Fitted(end.params, end.state, end.loss / steps.clamp(min=1))
+        return tree.take(mean, torch.argsort(order))
+
+    def _step(
+        self, now: Fitted, batch: Batch, rates: _Rates, context: Any, fixed: Params
+    ) -> Fitted:
+        grads, value = self.slope(now.params, fixed, batch)
+        if rates.clip is not None:
+            grads = clipped(grads, rates.clip)
+        if self.pull is not None:
+            more = self.pull(now.params, context)
+            grads = {name: grad + more[name] for name, grad in grads.items()}
+        params, state = self.opt.step(now.params, grads, now.state, rates.lr)
+        return Fitted(params, state, now.loss + value)
+
+
+def _at_work(steps: Tensor) -> list[int]:
+    """How many clients make step 0, 1, …; ``steps`` is ``(K,)``, descending."""
+    if not steps.numel() or not int(steps[0]):
+        return []
+    numbers = torch.arange(int(steps[0]))
+    return torch.searchsorted(-steps, -numbers, right=False).tolist()
+
+
+def pure(
+    module: nn.Module, method: str, as_batch: Callable[[dict[str, Tensor]], Any] | None = None
+) -> Loss:
+    """Turn a method of a module, such as its loss, into a function of its parameters.
+
+    Args:
+        module: has ``method(batch)``.
+        method: its name.
+        as_batch: makes of the dict what the method takes; None = the dict itself.
+    """
+    called = _Calls(module, method)
+
+    def function(params: Params, batch: Batch) -> Tensor:
+        named = {f"module.{name}": value for name, value in params.items()}
+        taken = batch if as_batch is None else as_batch(batch)
+        return functional_call(called, named, (taken,))
+
+    return function
+
+
+def masked(loss: Loss) -> Loss:
+    """Make a loss obey a batch's mask.
+
+    Args:
+        loss: of one client; the mean over the samples of its batch of something that depends on
+            one sample. It need not know of masks.
+
+    Returns:
+        The loss over the samples that count. Batches without a mask go to ``loss`` itself.
+    """
+
+    def obeying(params: Params, batch: Batch) -> Tensor:
+        if "mask" not in batch:
+            return loss(params, batch)
+        samples = {name: value for name, value in batch.items() if name != "mask"}
+        mask = batch["mask"]
+        values = per_sample(loss, params, samples)
+        return torch.where(mask, values, 0.0).sum() / mask.sum()
+
+    return obeying
+
+
+def per_sample(loss: Loss, params: Params, samples: Batch) -> Tensor:
+    """Losses ``(B,)`` of single samples: each is a batch of one."""
+    alone = {name: value.unsqueeze(1) for name, value in samples.items()}
+    return stacked(lambda sample: loss(params, sample))(alone)
+
+
+def _gradient(loss: Loss) -> Callable[[Params, Params, Batch], tuple[Params, Tensor]]:
+    """Gradients in the parameters, and values, for stacked clients."""
+
+    def call(params: Params, fixed: Params, batch: Batch) -> tuple[Params, Tensor]:
+        return grad_and_value(lambda free: loss({**free, **fixed}, batch))(params)
+
+    return stacked(call, alone=_gradient_alone(loss))
+
+
+def _gradient_alone(loss: Loss) -> Callable[[Params, Params, Batch], tuple[Params, Tensor]]:
+    """The same by plain autograd for one client; `torch.func`'s own takes seconds to import."""
+
+    def call(params: Params, fixed: Params, batch: Batch) -> tuple[Params, Tensor]:
+        free = {name: value.detach().requires_grad_() for name, value in params.items()}
+        with torch.enable_grad():
+            value = loss({**free, **fixed}, batch)
+        grads = torch.autograd.grad(value, list(free.values()), materialize_grads=True)
+        return dict(zip(free, grads, strict=True)), value.detach()
+
+    return call
+
+
+def _of_trained(slope: Slope) -> Callable[[Params, Params, Batch], tuple[Params, Tensor]]:
+    """Keep of a slope's gradients those of what is trained."""
+
+    def call(params: Params, fixed: Params, batch: Batch) -> tuple[Params, Tensor]:
+        grads, value = slope({**params, **fixed}, batch)
+        return {name: grads[name] for name in params}, value
+
+    return call
+
+
+class _Calls(nn.Module):
+    def __init__(self, module: nn.Module, method: str) -> None:
+        super().__init__()
+        self.module, self.method = module, method
+
+    def forward(self, batch: Any) -> Tensor:
+        value: Tensor = getattr(self.module, self.method)(batch)
+        return value
+
+
+def _per_row(value: float | Tensor, like: Tensor) -> Tensor:
+    return torch.as_tensor(value, dtype=like.dtype).expand(like.shape[0])
+
+
+def _cut(stack: T, start: int, end: int | None) -> T:
+    return tree.map_tensors(lambda leaf: leaf[start:end], stack)
+
+
+__all__ = [
+    "Batch",
+    "Batches",
+    "Fitted",
+    "Loss",
+    "Params",
+    "Pull",
+    "RowAdam",
+    "RowOptimizer",
+    "RowSGD",
+    "RowState",
+    "Slope",
+    "fit",
+    "masked",
+    "of_clients",
+    "per_sample",
+    "pure",
+]

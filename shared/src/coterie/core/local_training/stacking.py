@@ -1,0 +1,123 @@
+"""Run a function of one client on a stack of clients; one after the other where torch must."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils import _pytree as pytree
+
+from coterie.core.errors import UserError
+from coterie.core.tensors import tree
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# What torch says when a function has no vectorised form; every other error is the function's own.
+_UNSUPPORTED = (
+    "vmap: It looks like",
+    "Batching rule not implemented",
+    "in-place arithmetic",
+    "hit the vmap fallback",
+)
+_RANDOM = "vmap: called random operation"
+
+
+class Unstackable(RuntimeError):
+    """Torch cannot vectorise a function (some recurrent layers, data-dependent control flow)."""
+
+
+def stacked(
+    function: Callable[..., Any], alone: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """Turn a function of one client into one of clients stacked along the first axis.
+
+    A single client is served by a plain call. More than one are vectorised by `torch.func.vmap`.
+
+    Args:
+        function: pure, without random draws; arguments and result are dicts or tuples of tensors.
+        alone: serves a single client in place of ``function``.
+
+    Raises:
+        Unstackable: when called on several clients, and torch cannot vectorise the function.
+        UserError: when called, and the function draws random numbers, which no key governs.
+    """
+
+    def call(*arguments: Any) -> Any:
+        leaves = pytree.tree_leaves(arguments)
+        if leaves and all(leaf.shape[0] == 1 for leaf in leaves):
+            return _call_once(alone or function, arguments)
+        try:
+            with _without_fallback():
+                return vmap(function)(*arguments)
+        except RuntimeError as error:
+            if _RANDOM in str(error):
+                raise _random() from error
+            if any(sign in str(error) for sign in _UNSUPPORTED):
+                raise Unstackable(str(error)) from error
+            raise
+
+    return call
+
+
+def by_rows(run: Callable[[Tensor], T], rows: Tensor) -> T:
+    """Run for all clients at once or, where that is impossible, one after the other.
+
+    A log line says so once for each reason.
+
+    Args:
+        run: gives a stacked tree for the clients at some positions, ``(K,)`` int64; raises
+            `Unstackable` if it cannot serve several.
+        rows: ``(C,)`` positions, C at least 1.
+    """
+    try:
+        return run(rows)
+    except Unstackable as error:
+        if rows.numel() == 1:
+            raise
+        _say_once(str(error).split("\n")[0][:200])
+        return concatenate([run(row) for row in rows.split(1)])
+
+
+def concatenate(parts: list[T]) -> T:
+    """Stack stacked trees of one structure, one after the other."""
+    return tree.map_tensors(lambda *leaves: torch.cat(leaves), parts[0], *parts[1:])
+
+
+@contextmanager
+def _without_fallback() -> Iterator[None]:
+    """Torch's own fallback runs an operation client by client, far slower than a plain loop."""
+    functorch: Any = torch._C._functorch
+    before = functorch._is_vmap_fallback_enabled()
+    functorch._set_vmap_fallback_enabled(False)
+    try:
+        yield
+    finally:
+        functorch._set_vmap_fallback_enabled(before)
+
+
+def _call_once(function: Callable[..., Any], arguments: Any) -> Any:
+    before = torch.get_rng_state()
+    result = function(*pytree.tree_map(lambda leaf: leaf[0], arguments))
+    if not torch.equal(before, torch.get_rng_state()):
+        raise _random()
+    return pytree.tree_map(lambda leaf: leaf.unsqueeze(0), result)
+
+
+def _random() -> UserError:
+    return UserError(
+        "a local loss draws random numbers (dropout?), which would differ from chunk to chunk: "
+        "set dropout to 0 or draw a mask from the client's key"
+    )
+
+
+@functools.cache
+def _say_once(why: str) -> None:
+    log.warning("clients are trained one after the other, torch cannot stack them: %s", why)

@@ -1,0 +1,1 @@
+"""Federated methods for any module with a loss, and trivial references."""

@@ -1,0 +1,1 @@
+"""What a paper implements: messages, the client half, the server half."""

@@ -1,0 +1,91 @@
+"""The server half of an algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+from coterie.core.errors import UserError
+from coterie.core.protocol.messages import Down
+from coterie.core.tensors.keys import Key
+
+if TYPE_CHECKING:
+    from coterie.core.federation.cohort import Cohort
+
+S = TypeVar("S")
+Decision = Literal["go", "block", "end"]
+
+
+class Server(Generic[S]):
+    """The server half: rounds over cohorts of clients, and what happens between data blocks.
+
+    State is a value: a dataclass of tensors and plain values that a checkpoint can hold. Settings
+    and whatever else the server holds are constructor arguments.
+    """
+
+    def begin(self, key: Key) -> S:
+        """Make the state before the first block."""
+        raise NotImplementedError(f"{type(self).__name__} must say how the server starts")
+
+    def start_block(self, state: S, block: int, cohort: Cohort, key: Key) -> S:
+        """Prepare for a block of a stream (new items, new clients). Default: nothing."""
+        return state
+
+    def round(self, state: S, cohort: Cohort, key: Key) -> S:
+        """Run one communication round."""
+        raise NotImplementedError(f"{type(self).__name__} must say what a round is")
+
+    def end_block(self, state: S, cohort: Cohort, key: Key) -> S:
+        """Finish a block: final tests, what is carried on. Default: nothing."""
+        return state
+
+    def reopen(self, state: S, history: Sequence[dict[str, float]]) -> S:
+        """Take back the end of a block that more rounds are to follow after all.
+
+        The state must become the one that a run of more rounds has at this point. By default the
+        end has left no trace, or else there is no way back.
+
+        Args:
+            state: after `end_block`.
+            history: metrics of the rounds of the block, oldest first.
+
+        Raises:
+            UserError: `end_block` cannot be taken back.
+        """
+        if type(self).end_block is not Server.end_block:
+            raise UserError("what was done at the end of its last round cannot be taken back")
+        return state
+
+    def change_rounds(self, state: S, history: Sequence[dict[str, float]], rounds: int) -> None:
+        """Accept another number of rounds for a run that is under way, or refuse it.
+
+        A run that always had the new number must be where this one is. By default that is so while
+        the block has not done more rounds; other blocks are not the server's to judge.
+
+        Args:
+            state: where the run is.
+            history: metrics of the rounds of the newest block, oldest first.
+            rounds: the new number, as it is set.
+
+        Raises:
+            UserError: such a run would be elsewhere by now; says why.
+        """
+        if len(history) > rounds:
+            raise UserError(f"it has done {len(history)} already")
+
+    def test(self, state: S, cohort: Cohort) -> None:
+        """Note the final measurements of the newest block in the cohort's journal."""
+        raise NotImplementedError(f"{type(self).__name__} has no test")
+
+    def serve(self, state: S) -> Down:
+        """Give what a client downloads to recommend on its own."""
+        raise NotImplementedError(f"{type(self).__name__} serves nothing")
+
+    def stop(self, state: S, history: Sequence[dict[str, float]]) -> Decision:
+        """Decide after a round: go on, end this block, or end the run. Default: go on.
+
+        Args:
+            state: after the round.
+            history: metrics of the rounds of this block so far, oldest first.
+        """
+        return "go"

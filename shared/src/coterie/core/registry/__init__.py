@@ -1,0 +1,1 @@
+"""The papers that are installed and the data sets that are known. Torch-free."""

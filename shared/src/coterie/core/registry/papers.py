@@ -1,0 +1,89 @@
+"""The papers that are installed, found by their entry points. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from coterie.core.errors import UserError, nearest
+from coterie.core.registry.data_sets import DataSet
+
+GROUP = "coterie.papers"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What core knows of a paper; what is heavy is named as ``module:attribute``.
+
+    Attributes:
+        name: of the paper's method; what the user types.
+        package: last part of the Python package, another name the user may type.
+        title: of the paper.
+        reference: authors, venue, year, DOI.
+        methods: values of the setting ``method``.
+        settings: the settings dataclass.
+        experiment: builds data, client and server of a run.
+        client: the client class, whose steps are the protocol.
+        tables: function that reproduces a table or figure, called with a
+            `coterie.core.settings.configuration.Configuration`, ``table``, ``figure`` and
+            ``seeds``; gives a `coterie.core.tables.report.Report`.
+        bench: function that measures speed against a reference loop.
+        variant_keys: settings whose values name the tuned configurations
+            ``configs/<paper>/<variant>.yaml``: each alone, and joined by ``-``, which wins.
+        data_sets: what the paper adds to the data sets of core.
+    """
+
+    name: str
+    package: str
+    title: str
+    reference: str
+    methods: tuple[str, ...]
+    settings: str
+    experiment: str
+    client: str | None = None
+    tables: str | None = None
+    bench: str | None = None
+    variant_keys: tuple[str, ...] = ("data.name",)
+    commands: Mapping[str, str] = field(default_factory=dict)
+    data_sets: tuple[DataSet, ...] = ()
+
+
+def papers() -> dict[str, Paper]:
+    """Find the installed papers by name.
+
+    Example:
+        >>> all(name == paper.name for name, paper in papers().items())
+        True
+    """
+    found = (entry.load() for entry in entry_points(group=GROUP))
+    return {paper.name: paper for paper in sorted(found, key=lambda paper: paper.name)}
+
+
+def find_paper(name: str) -> Paper:
+    """Find a paper by the name of its method or of its package.
+
+    Raises:
+        UserError: no such paper is installed; the nearest name is given.
+    """
+    known = papers()
+    for paper in known.values():
+        if name in (paper.name, paper.package):
+            return paper
+    if not known:
+        raise UserError("no paper is installed, say: pip install ./packages/continual")
+    names = [*known, *(paper.package for paper in known.values())]
+    raise UserError(f"paper '{name}' is not installed: {nearest(name, names)}")
+
+
+def load(dotted: str) -> Any:
+    """Import what is named as ``module:attribute``.
+
+    Example:
+        >>> load("coterie.core.registry.papers:GROUP")
+        'coterie.papers'
+    """
+    module, _, attribute = dotted.partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,1 @@
+"""One run: what a paper gives to it, its rounds under Lightning, its folder, its results."""

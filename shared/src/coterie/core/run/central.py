@@ -1,0 +1,93 @@
+"""Training in one place by an ordinary `Trainer.fit`: the central and local-only baselines."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import lightning
+from torch import Tensor
+from torch.optim import Optimizer
+
+from coterie.core.local_training.optimizer_settings import OptimizerSettings
+from coterie.core.metrics.clients import summarise
+from coterie.core.metrics.full_ranking import FullRanking
+from coterie.core.models.batches import RankingBatch
+
+
+class Trainable(Protocol):
+    """What `Central` needs of an ``nn.Module``."""
+
+    def loss(self, batch: Any) -> Tensor:
+        """Mean loss of a training batch, ``()``."""
+
+    def item_scores(self, user: Tensor) -> Tensor:
+        """Scores of all items, ``(C,)`` -> ``(C, n_items)``; called in evaluation only."""
+
+
+class Central(lightning.LightningModule):
+    """Train a plain module on all users' data, or on one client's alone.
+
+    Logs ``train/loss`` once an epoch; in validation ``eval/ndcg@k``, ``eval/recall@k``,
+    ``eval/hr@k``, ``eval/mrr@k`` and ``eval/ndcg@k_worst10``, in a test the same under ``test/``;
+    no key where no user has a target. The users' own values stay until the next evaluation in
+    ``eval_ranking.per_client()`` and ``test_ranking.per_client()``, in the order of the batches.
+
+    Args:
+        model: an ``nn.Module`` with ``loss(batch)``; with ``item_scores(user)`` as well if there
+            is anything to evaluate.
+        optimizer: settings of the optimizer.
+        k: length of the ranked list in evaluation.
+    """
+
+    def __init__(self, model: Trainable, optimizer: OptimizerSettings, k: int = 20) -> None:
+        super().__init__()
+        self.model = model
+        self.settings = optimizer
+        self.eval_ranking = FullRanking(k)
+        self.test_ranking = FullRanking(k)
+
+    def configure_optimizers(self) -> Optimizer:
+        """Build the optimizer over all parameters."""
+        return self.settings.build(self.parameters())
+
+    def training_step(self, batch: Any) -> Tensor:
+        """Loss of one batch."""
+        loss = self.model.loss(batch)
+        self.log("train/loss", loss, on_step=False, on_epoch=True, prog_bar=True, batch_size=1)
+        return loss
+
+    def validation_step(self, batch: RankingBatch) -> None:
+        """Rank all items for a chunk of users."""
+        self._rank(batch, self.eval_ranking)
+
+    def test_step(self, batch: RankingBatch) -> None:
+        """Rank all items for a chunk of users."""
+        self._rank(batch, self.test_ranking)
+
+    def on_validation_epoch_start(self) -> None:
+        """Forget the users of the last validation."""
+        self.eval_ranking.reset()
+
+    def on_test_epoch_start(self) -> None:
+        """Forget the users of the last test."""
+        self.test_ranking.reset()
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the means over users."""
+        self._log(self.eval_ranking, "eval")
+
+    def on_test_epoch_end(self) -> None:
+        """Log the means over users."""
+        self._log(self.test_ranking, "test")
+
+    def _rank(self, batch: RankingBatch, metric: FullRanking) -> None:
+        metric.update(self.model.item_scores(batch.user), batch.excluded, batch.targets)
+
+    def _log(self, metric: FullRanking, prefix: str) -> None:
+        if not metric.update_called:  # nobody has a target: there is nothing to log
+            return
+        values = {name: value.item() for name, value in metric.compute().items()}
+        ndcg = f"ndcg@{metric.k}"
+        values[f"{ndcg}_worst10"] = summarise(metric.per_client().ndcg).worst10
+        named = {f"{prefix}/{name}": value for name, value in values.items()}
+        self.log_dict(named, prog_bar=prefix == "eval")

@@ -1,0 +1,66 @@
+"""What `coterie train` prints before and after a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from coterie.core.registry.papers import Paper
+from coterie.core.run.experiment import Experiment
+from coterie.core.run.summary import Summary
+
+_MOST_CLIENTS = 20  # rows of a table that one still reads
+
+
+def show_data(paper: Paper, experiment: Experiment) -> None:
+    """Print what is trained on what, with the statistics of every block."""
+    settings = experiment.settings
+    console = Console()
+    console.print(
+        f"[bold]{paper.name}[/bold]: {settings.method} ({settings.reading} reading), "
+        f"seed {settings.seed}, on {experiment.source}"
+    )
+    rows = experiment.describe_data()
+    table = Table(*rows[0].keys(), box=None, header_style="dim")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    console.print(table)
+
+
+def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any]] = ()) -> None:
+    """Print the summary of a finished run: metrics beside the paper's, bytes, where files are.
+
+    Args:
+        folder: of the run.
+        summary: of the run.
+        clients: a row for each client; many are left to the file ``clients.json``.
+    """
+    console = Console(soft_wrap=True)
+    if clients and len(clients) <= _MOST_CLIENTS:
+        of_clients = Table(*clients[0].keys(), box=None, header_style="dim")
+        for row in clients:
+            of_clients.add_row(*(_cell(value) for value in row.values()))
+        console.print(of_clients)
+    table = Table("metric", "ours", "paper", box=None, header_style="dim")
+    for name, value in summary.metrics.items():
+        paper = summary.reference.get(name)
+        table.add_row(name, _cell(value), "" if paper is None else _cell(paper))
+    console.print(table)
+    for note in summary.notes:
+        console.print(f"Note: {note}", highlight=False)
+    console.print(
+        f"{summary.rounds} rounds in {summary.seconds:.1f} s; clients sent "
+        f"{summary.up_bytes / 1e6:.1f} MB and received {summary.down_bytes / 1e6:.1f} MB\n"
+        f"written to {folder}: summary.json, metrics.csv, curves.png, ledger.json, config.yaml, "
+        "checkpoints/"
+    )
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.4f}"
+    return f"{int(value):,}" if isinstance(value, int | float) else str(value)

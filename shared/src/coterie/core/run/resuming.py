@@ -1,0 +1,83 @@
+"""Whether a run may go on with another number of rounds; asked before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from coterie.core.callbacks.checkpoints import LAST, read_checkpoint
+from coterie.core.errors import UserError
+from coterie.core.federation.federation import Federation
+from coterie.core.files import writing
+from coterie.core.registry.papers import Paper
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.runfolder import RunFolder, resumable
+from coterie.core.settings.schema import values_of
+
+
+def open_folder(paper: Paper, settings: Any, federation: Federation) -> RunFolder:
+    """Open the run to resume, or make a new folder; see `RunFolder.for_settings`.
+
+    A complete run that gets more rounds is an unfinished one from then on.
+
+    Args:
+        paper: whose run it is.
+        settings: as resolved.
+        federation: of these settings.
+
+    Raises:
+        UserError: as `RunFolder.for_settings`, or the run cannot go on with so many rounds;
+            the folder is as it was then.
+    """
+    if settings.run.resume:
+        path = resumable(paper, settings)
+        RunFolder.open(path, settings)
+        stored = values_of(RunFolder.open(path).settings)["rounds"]
+        wanted = values_of(settings)["rounds"]
+        if stored != wanted and reopened(federation, path, wanted):
+            summary = path / "summary.json"
+            with writing(summary):
+                summary.unlink(missing_ok=True)
+    return RunFolder.for_settings(paper, settings)
+
+
+def reopened(federation: Federation, path: Path, rounds: int) -> bool:
+    """Check that a run may go on with another number of rounds; say whether it was complete.
+
+    Args:
+        federation: of the new settings.
+        path: folder of the run.
+        rounds: of the new settings, for the message.
+
+    Raises:
+        UserError: it may not, or its checkpoint is damaged or of another run.
+    """
+    last = path / "checkpoints" / LAST
+    if not last.is_file():
+        return False
+    module = FederatedModule(federation)
+    module.on_load_checkpoint(read_checkpoint(last))
+    why = _obstacle(module, rounds)
+    if why is not None:
+        raise UserError(
+            f"cannot resume {path} with 'rounds' {rounds}: {why}; leave the flag out, or start a "
+            "new run without --resume"
+        )
+    return module.reopened
+
+
+def _obstacle(module: FederatedModule, rounds: int) -> str | None:
+    """What is against another number of rounds; a complete run is reopened if there is nothing."""
+    complete = module.finished
+    try:
+        module.reopen()
+        module.federation.server.change_rounds(module.server_state, module.history, rounds)
+    except UserError as error:
+        return str(error)
+    if module.block_open and not complete and module.ends_here():
+        return f"it has done {module.block_round} already"
+    if module.finished:
+        return f"it came to its end by itself in round {module.round}, more change nothing"
+    if module.block > 0 or (module.block == 0 and not module.block_open):
+        return "earlier blocks had another number"
+    return None

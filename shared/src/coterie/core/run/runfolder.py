@@ -1,0 +1,327 @@
+"""The folder of a run: its settings, numbers and checkpoints. Torch-free."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import UserError, nearest
+from coterie.core.files import write_json, write_text, writing
+from coterie.core.registry.papers import Paper, find_paper, load
+from coterie.core.run.summary import Summary, versions
+from coterie.core.settings.config_files import Source, read_config, read_text, read_yaml
+from coterie.core.settings.configuration import build_settings, to_yaml
+from coterie.core.settings.schema import values_of
+from coterie.core.settings.typed_values import TypedValues
+
+DEFAULT_OUT = "runs"
+MAY_CHANGE = ("rounds", "run", "logger", "engine.chunk", "engine.threads", "data.root")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder ``<out>/<paper>/<name>``.
+
+    Attributes:
+        path: the folder.
+        paper: name of the paper.
+        settings: as resolved, of the paper's own class.
+    """
+
+    path: Path
+    paper: str
+    settings: Any
+
+    @classmethod
+    def create(
+        cls, out: str | Path | None, paper: str | Paper, name: str | None, settings: Any
+    ) -> RunFolder:
+        """Make a new folder with its ``config.yaml``, in one step or not at all.
+
+        Args:
+            out: folder of all runs; None for ``runs``.
+            paper: whose run it is.
+            name: of the folder; None for one that is made of the settings and not taken yet.
+            settings: as resolved.
+
+        Raises:
+            UserError: the name is taken, or the folder cannot be written.
+        """
+        paper = find_paper(paper) if isinstance(paper, str) else paper
+        parent = Path(out or DEFAULT_OUT).expanduser() / paper.name
+        wanted = [name] if name else _numbered(default_name(paper, settings))
+        for candidate in wanted:
+            if (parent / candidate).exists():
+                continue
+            run = replace(settings.run, resume=False)
+            with suppress(_Taken):
+                _make(parent / candidate, to_yaml(replace(settings, run=run), paper.name))
+                return cls(parent / candidate, paper.name, settings)
+        raise _refusal(parent / str(name))
+
+    @classmethod
+    def open(cls, path: str | Path, settings: Any = None) -> RunFolder:
+        """Open the folder of an earlier run.
+
+        Args:
+            path: the folder.
+            settings: to go on with; they may differ from the stored ones in `MAY_CHANGE` only.
+                None takes the stored ones.
+
+        Raises:
+            UserError: there is no such run, its config.yaml is damaged, or a setting differs.
+        """
+        path = Path(path).expanduser()
+        paper = paper_of(path)
+        cls_settings = load(paper.settings)
+        source = read_config(path / "config.yaml", cls_settings, paper.name)
+        values = TypedValues(cls_settings).from_file(source.values, source.name)
+        stored = build_settings(cls_settings, values)
+        if settings is not None:
+            _check_compatible(path, stored, settings)
+        return cls(path, paper.name, stored if settings is None else settings)
+
+    @classmethod
+    def for_settings(cls, paper: Paper, settings: Any) -> RunFolder:
+        """Open the run that the settings ask to resume, else make a new folder.
+
+        Raises:
+            UserError: as `create`, `open` and `resumable`.
+        """
+        if settings.run.resume:
+            folder = cls.open(resumable(paper, settings), settings)
+            run = replace(settings.run, resume=False)
+            config = to_yaml(replace(settings, run=run), paper.name)
+            write_text(folder.path / "config.yaml", config)
+            return folder
+        return cls.create(settings.run.out, paper, settings.run.name, settings)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints; made when the first is written."""
+        return self.path / "checkpoints"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return (self.path / "summary.json").is_file()
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Write a JSON file in one step.
+
+        Raises:
+            UserError: the disk is full, or the folder cannot be written.
+        """
+        write_json(self.path / name, content)
+
+    def read_json(self, name: str) -> Any:
+        """Read a JSON file of the run.
+
+        Raises:
+            UserError: it is missing or damaged.
+        """
+        path = self.path / name
+        if not path.is_file():
+            raise UserError(f"{self.path} has no {name}: the run did not come to its end")
+        try:
+            return json.loads(read_text(path))
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}, line {error.lineno}: damaged, {error.msg.lower()}") from None
+
+    def write_summary(self, summary: Summary) -> None:
+        """Write ``summary.json``, which makes the run a finished one.
+
+        Raises:
+            UserError: the disk is full, or the folder cannot be written.
+        """
+        values = values_of(self.settings)
+        head = {
+            "paper": self.paper,
+            "method": values.get("method"),
+            "reading": values.get("reading"),
+            "data": values.get("data.name"),
+            "seed": values.get("seed"),
+        }
+        self.write_json("summary.json", {**head, **vars(summary), "versions": versions()})
+
+
+def default_name(paper: Paper, settings: Any) -> str:
+    """Name a run by data set, method, what else chooses the variant, and seed.
+
+    A file of the user's own is named by its stem.
+    """
+    values = values_of(settings)
+    others = [values.get(key) for key in paper.variant_keys if key != "data.name"]
+    data = Path(str(values.get("data.name"))).name.split(".")[0]
+    parts = [data, values.get("method"), *others, f"seed{values.get('seed')}"]
+    return "-".join(str(part) for part in parts if part is not None)
+
+
+def resumable(paper: Paper, settings: Any, again: Callable[[Path], Any] | None = None) -> Path:
+    """Find the folder to resume: the one that is named, else the newest one that fits.
+
+    A run fits that has the same settings but for `MAY_CHANGE`, and is unfinished or gets more
+    rounds.
+
+    Args:
+        paper: whose run it is.
+        settings: as resolved: folders are named by what the reading filled in.
+        again: gives the settings that a run would go on with; None for these.
+
+    Raises:
+        UserError: there is none.
+    """
+    parent = Path(settings.run.out or DEFAULT_OUT).expanduser() / paper.name
+    if settings.run.name:
+        path = parent / settings.run.name
+        paper_of(path)
+        return path
+    name = default_name(paper, settings)
+    for path in reversed(_taken(parent, name)):
+        if (path / "config.yaml").is_file() and _goes_on(path, settings, again):
+            return path
+    raise UserError(
+        f"no unfinished run {parent / name} with these settings: leave --resume out to start one, "
+        "name another by --run.name, or give a finished one more --rounds"
+    )
+
+
+def stored_settings(path: Path) -> Source:
+    """Read ``config.yaml`` of a run as a source of settings for the run that goes on.
+
+    Raises:
+        UserError: there is no such run, or its config.yaml is damaged.
+    """
+    paper = paper_of(path)
+    source = read_config(path / "config.yaml", load(paper.settings), paper.name)
+    here = {"run.out": str(path.parent.parent), "run.name": path.name}
+    return replace(source, values={**source.values, **here})
+
+
+def paper_of(path: Path) -> Paper:
+    """Find the paper of a run by its ``config.yaml``.
+
+    Raises:
+        UserError: it is no folder of a run.
+    """
+    if not path.is_dir():
+        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        runs = [folder.name for folder in beside if (folder / "config.yaml").is_file()]
+        hint = nearest(path.name, runs) if runs else "check the path"
+        raise UserError(f"there is no run {path}: {hint}")
+    config = path / "config.yaml"
+    if not config.is_file():
+        raise UserError(f"{path} is not the folder of a run: it has no config.yaml")
+    name = read_yaml(str(config), read_text(config)).get("paper")
+    if not isinstance(name, str):
+        raise UserError(f"{config} does not name its paper, as 'paper: f3crec'")
+    return find_paper(name)
+
+
+def _make(path: Path, config: str) -> None:
+    """Make the folder under a temporary name, then rename it.
+
+    Raises:
+        _Taken: another process was faster.
+        UserError: it cannot be written; nothing is left behind.
+    """
+    new = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
+    try:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+            try:
+                os.chmod(temporary, 0o755)
+                write_text(temporary / "config.yaml", config)
+                _rename(temporary, path)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+    except BaseException:
+        for folder in new:
+            with suppress(OSError):  # not empty: someone else uses it by now
+                folder.rmdir()
+        raise
+
+
+class _Taken(Exception):
+    """The name of the folder has been taken meanwhile."""
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    try:
+        os.rename(temporary, path)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise _Taken from None
+        raise
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    number = 2
+    while True:
+        yield f"{name}-{number}"
+        number += 1
+
+
+def _taken(parent: Path, name: str) -> list[Path]:
+    """List the folders that `RunFolder.create` has named so, the oldest first."""
+    return list(takewhile(Path.exists, (parent / numbered for numbered in _numbered(name))))
+
+
+def _goes_on(path: Path, settings: Any, again: Callable[[Path], Any] | None) -> bool:
+    """Whether a run has the same settings, and rounds to go."""
+    folder = RunFolder.open(path)
+    try:
+        wanted = settings if again is None else again(path)
+    except UserError:  # what is asked for does not go with the settings of this run
+        return False
+    stored = folder.settings
+    if _differing(stored, wanted) is not None:
+        return False
+    return not folder.finished or values_of(wanted)["rounds"] > values_of(stored)["rounds"]
+
+
+def _refusal(path: Path) -> UserError:
+    if (path / "summary.json").is_file():
+        return UserError(f"{path} holds a finished run: choose another name by --run.name")
+    if (path / "config.yaml").is_file():
+        return UserError(
+            f"{path} holds an unfinished run: go on by --resume, or choose another --run.name"
+        )
+    return UserError(f"{path} is there already: choose another name by --run.name")
+
+
+def _check_compatible(path: Path, stored: Any, wanted: Any) -> None:
+    key = _differing(stored, wanted)
+    if key is not None:
+        old, new = values_of(stored)[key], values_of(wanted)[key]
+        raise UserError(
+            f"cannot resume {path} with another '{key}': it has {_shown(old)}, not {_shown(new)}; "
+            "leave the flag out, or start a new run without --resume"
+        )
+
+
+def _differing(stored: Any, wanted: Any) -> str | None:
+    """Name the first setting that differs and may not."""
+    old, new = values_of(stored), values_of(wanted)
+    different = (key for key in new if old[key] != new[key] and not _may_change(key))
+    return next(different, None)
+
+
+def _may_change(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE)
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else f"'{value}'"

@@ -1,0 +1,1 @@
+"""Settings: sections that papers share, files and flags, how they become dataclasses."""

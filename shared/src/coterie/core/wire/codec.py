@@ -1,0 +1,188 @@
+"""The bytes of a message: safetensors for tensors, JSON for everything else; never pickle.
+
+A message is flattened by dotted path. Tensors become safetensors entries of that name; changes of
+rows travel in their `wire` form: int32 row numbers and values, or the whole table. Plain values
+(str, int, float, bool, None) and the key lists of dicts go, with the `Header`, into one JSON text
+of the safetensors metadata. Equal messages give equal bytes, bit for bit, NaN included.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, TypeVar
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from coterie.core.tensors import tree
+from coterie.core.tensors.dense_rows import DenseRows
+from coterie.core.tensors.rows import TouchedRows
+from coterie.core.wire.schema import ProtocolError, Schema, check_form, escape, join
+
+VERSION = 1
+MAX_BYTES = 1 << 30
+_METADATA = "coterie"
+
+M = TypeVar("M")
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """What a message belongs to.
+
+    Attributes:
+        step: name of the `Client` step.
+        nonce: coordinates of the ask: those of the round, then the number of the ask in it.
+        client: who sent it; None from the server.
+    """
+
+    step: str
+    nonce: tuple[int, ...]
+    client: int | None = None
+
+
+def encode(message: Any, header: Header) -> bytes:
+    """Turn a message (a dataclass, or None) into bytes.
+
+    Args:
+        message: its leaves are tensors, `Rows` or plain values, nested in dataclasses and dicts.
+        header: travels with it.
+
+    Raises:
+        ProtocolError: a leaf is of a kind that cannot travel.
+
+    Example:
+        >>> from coterie.core.tensors.ragged import Ragged
+        >>> data = encode(Ragged.from_lists([[3, 1], []]), Header("update", (0, 2)))
+        >>> message, header = decode(data, Ragged)
+        >>> message.tolists(), header.nonce
+        ([[3, 1], []], (0, 2))
+    """
+    tensors: dict[str, Tensor] = {}
+    static: dict[str, Any] = {}
+    _flatten(message, "", tensors, static)
+    about = {
+        "version": VERSION,
+        "message": type(message).__name__,
+        "header": dataclasses.asdict(header),
+        "static": static,
+    }
+    text = json.dumps(about, sort_keys=True, separators=(",", ":"))
+    try:
+        # safetensors refuses views that share memory, hence the copies. A single metadata entry
+        # keeps the bytes deterministic: the library writes several in random order.
+        copies = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+        contiguous = {name: tensor.contiguous() for name, tensor in copies.items()}
+        return safetensors.torch.save(contiguous, {_METADATA: text})
+    except (SafetensorError, ValueError, RuntimeError, KeyError) as error:
+        raise ProtocolError(f"{type(message).__name__} cannot travel: {_line(error)}") from error
+
+
+def decode(
+    data: bytes,
+    expected: type[M] | Any,
+    *,
+    like: Any = None,
+    clients: int | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> tuple[M, Header]:
+    """Read a message of an expected type.
+
+    Everything is checked before it is used, for the sender is not trusted: size, format, version,
+    class, fields, row numbers, and against ``like`` dtypes and shapes.
+
+    Args:
+        data: what `encode` gave.
+        expected: a dataclass, a union of some, or None; its annotations say which fields.
+        like: a message of that type; tensors must have its dtypes and its shapes behind the first
+            axis, rows its table.
+        clients: how many clients a stacked message must hold.
+        max_bytes: longer messages are refused unread.
+
+    Raises:
+        ProtocolError: the bytes are not such a message; one line that says what is wrong.
+    """
+    tensors, about = _open(data, max_bytes)
+    if not isinstance(about, dict) or about.get("version") != VERSION:
+        raise ProtocolError(f"protocol version is not {VERSION}")
+    schema = Schema(tensors, about.get("static"))
+    message = schema.read(expected, about.get("message"))
+    if like is not None or clients is not None:
+        check_form(message, like, clients)
+    return message, _header(about.get("header"))
+
+
+def peek(data: bytes, max_bytes: int = MAX_BYTES) -> Header:
+    """Read the header alone.
+
+    Raises:
+        ProtocolError: the bytes are not a message.
+    """
+    about = _open(data, max_bytes)[1]
+    return _header(about.get("header") if isinstance(about, dict) else None)
+
+
+def _flatten(node: Any, path: str, tensors: dict[str, Tensor], static: dict[str, Any]) -> None:
+    if isinstance(node, Tensor):
+        tensors[path] = node
+    elif hasattr(node, "wire"):
+        _flatten_rows(node.wire(), path, tensors, static)
+    elif isinstance(node, dict):
+        if not all(isinstance(key, str) for key in node):
+            raise ProtocolError(f"field {path!r} has keys that are not strings")
+        static[path] = list(node)
+        for key, child in node.items():
+            _flatten(child, join(path, escape(key)), tensors, static)
+    elif dataclasses.is_dataclass(node) and not isinstance(node, type):
+        for name, child in tree.children(node):
+            _flatten(child, join(path, name), tensors, static)
+    elif node is None or isinstance(node, (bool, int, float, str)):
+        static[path] = node
+    else:
+        raise ProtocolError(f"field {path!r} holds a {type(node).__name__}, which cannot travel")
+
+
+def _flatten_rows(
+    rows: TouchedRows | DenseRows, path: str, tensors: dict[str, Tensor], static: dict[str, Any]
+) -> None:
+    if isinstance(rows, DenseRows):
+        tensors[join(path, "table")] = rows.values
+        return
+    if rows.n_rows > torch.iinfo(torch.int32).max:
+        raise ProtocolError(f"field {path!r} has more rows than int32 can number")
+    tensors[join(path, "index")] = rows.index.values.to(torch.int32)
+    tensors[join(path, "offsets")] = rows.index.offsets
+    tensors[join(path, "values")] = rows.values
+    static[join(path, "n_rows")] = rows.n_rows
+
+
+def _open(data: bytes, max_bytes: int) -> tuple[dict[str, Tensor], Any]:
+    """Tensors and the JSON part of a message."""
+    if len(data) > max_bytes:
+        raise ProtocolError(f"message of {len(data)} bytes is over the limit of {max_bytes}")
+    try:
+        tensors = safetensors.torch.load(data)
+        size = int.from_bytes(data[:8], "little")
+        return tensors, json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_METADATA])
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"not a message of ours: {_line(error)}") from error
+
+
+def _header(plain: Any) -> Header:
+    if not isinstance(plain, dict) or set(plain) != {"step", "nonce", "client"}:
+        raise ProtocolError("header is incomplete")
+    step, nonce, client = plain["step"], plain["nonce"], plain["client"]
+    numbers = isinstance(nonce, list) and all(type(part) is int for part in nonce)
+    if not (isinstance(step, str) and numbers and (client is None or type(client) is int)):
+        raise ProtocolError("header has a field of the wrong type")
+    return Header(step, tuple(nonce), client)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+__all__ = ["MAX_BYTES", "VERSION", "Header", "ProtocolError", "decode", "encode", "peek"]

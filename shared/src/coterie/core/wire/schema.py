@@ -1,0 +1,238 @@
+"""What a message must look like: its annotations, read against what came over the wire."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import torch
+from torch import Tensor
+
+from coterie.core.tensors.dense_rows import DenseRows
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.rows import TouchedRows
+
+_MISSING = object()
+
+
+class ProtocolError(ValueError):
+    """Bytes or a message that do not follow the protocol; one line says what is wrong."""
+
+
+def escape(key: str) -> str:
+    """Write a dict key as one part of a dotted path (after RFC 6901).
+
+    Example:
+        >>> escape("linear.weight")
+        'linear~1weight'
+    """
+    return key.replace("~", "~0").replace(".", "~1")
+
+
+def join(path: str, name: str) -> str:
+    """Append a part to a dotted path."""
+    return f"{path}.{name}" if path else name
+
+
+class Schema:
+    """The fields that came over the wire, to be claimed one by one by the expected type.
+
+    Args:
+        tensors: by path.
+        static: plain values and key lists, by path.
+    """
+
+    def __init__(self, tensors: dict[str, Tensor], static: Any) -> None:
+        if not isinstance(static, dict):
+            raise ProtocolError("static fields are missing")
+        self._tensors = dict(tensors)
+        self._static = dict(static)
+
+    def read(self, expected: Any, name: Any) -> Any:
+        """Build the message called ``name``, which must be (one of) the expected type(s).
+
+        Raises:
+            ProtocolError: the class is another, or a field is missing, unknown or of another kind.
+        """
+        for choice in _choices(expected):
+            if choice.__name__ == name:
+                message = self._field(choice, "")
+                break
+        else:
+            wanted = " or ".join(choice.__name__ for choice in _choices(expected))
+            raise ProtocolError(f"message is a {str(name)[:80]!r}, expected {wanted}")
+        left = sorted([*self._tensors, *self._static])
+        if left:
+            raise ProtocolError(f"field {left[0][:80]!r} is unknown to {name}")
+        return message
+
+    def _field(self, hint: Any, path: str) -> Any:
+        choices = _choices(hint)
+        if type(None) in choices and self._static.get(path, _MISSING) is None:
+            del self._static[path]
+            return None
+        kinds = [choice for choice in choices if choice is not type(None)]
+        if len(kinds) != 1:
+            raise ProtocolError(f"field {path!r} is declared as {hint}, which cannot travel")
+        return self._value(kinds[0], path)
+
+    def _value(self, kind: Any, path: str) -> Any:
+        origin = get_origin(kind)
+        if kind is Any:
+            return self._anything(path)
+        if kind is Tensor:
+            return self._tensor(path)
+        if origin is dict or kind is dict:
+            return self._dict(kind, path)
+        if hasattr(kind, "wire"):
+            return self._rows(path)
+        if dataclasses.is_dataclass(kind):
+            return self._dataclass(kind, path)
+        value = self._plain(path)
+        if origin is Literal and value in get_args(kind):
+            return value
+        if kind is float and type(value) is int:
+            return float(value)
+        if kind in (bool, int, float, str) and type(value) is kind:
+            return value
+        raise ProtocolError(f"field {path!r} is not of type {kind}")
+
+    def _anything(self, path: str) -> Any:
+        """A tensor, a plain value or a dict of such, whichever came; never a dataclass."""
+        if path in self._tensors:
+            return self._tensor(path)
+        if isinstance(self._static.get(path), list):
+            return self._dict(dict[str, Any], path)
+        return self._plain(path)
+
+    def _dataclass(self, kind: Any, path: str) -> Any:
+        hints = _hints(kind)
+        names = [field.name for field in dataclasses.fields(kind)]
+        values = {name: self._field(hints[name], join(path, name)) for name in names}
+        try:
+            built = kind(**values)
+        except (TypeError, ValueError) as error:
+            raise ProtocolError(f"field {path!r} is no valid {kind.__name__}: {error}") from error
+        if isinstance(built, Ragged):
+            _check_offsets(built, path)
+        return built
+
+    def _dict(self, kind: Any, path: str) -> dict[str, Any]:
+        keys = self._plain(path)
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            raise ProtocolError(f"field {path!r} has no list of keys")
+        hint = (get_args(kind) or (str, Tensor))[1]
+        return {key: self._field(hint, join(path, escape(key))) for key in keys}
+
+    def _rows(self, path: str) -> TouchedRows | DenseRows:
+        if join(path, "table") in self._tensors:
+            table = self._tensor(join(path, "table"))
+            if table.dim() != 3:
+                raise ProtocolError(f"field {path!r} has a table of {table.dim()} axes, not 3")
+            return DenseRows(table)
+        numbers, offsets = self._tensor(join(path, "index")), self._tensor(join(path, "offsets"))
+        values, n_rows = self._tensor(join(path, "values")), self._plain(join(path, "n_rows"))
+        if numbers.dtype != torch.int32 or type(n_rows) is not int or n_rows < 0:
+            raise ProtocolError(f"field {path!r} has row numbers that are not int32")
+        if values.dim() != 2 or numbers.shape != values.shape[:1]:
+            raise ProtocolError(f"field {path!r} has not one value a row number")
+        index = Ragged(numbers.long(), offsets)
+        _check_offsets(index, path)
+        if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < n_rows:
+            raise ProtocolError(f"field {path!r} has a row number outside 0..{n_rows - 1}")
+        falls = numbers[1:] <= numbers[:-1]
+        # Row numbers ascend within a client; from one client to the next they may fall.
+        if bool((falls & (index.rows[1:] == index.rows[:-1])).any()):
+            raise ProtocolError(f"field {path!r} has row numbers that do not ascend")
+        return TouchedRows(index, values, n_rows)
+
+    def _tensor(self, path: str) -> Tensor:
+        tensor = self._tensors.pop(path, None)
+        if tensor is None:
+            raise ProtocolError(f"tensor {path!r} is missing")
+        return tensor
+
+    def _plain(self, path: str) -> Any:
+        value = self._static.pop(path, _MISSING)
+        if value is _MISSING:
+            raise ProtocolError(f"field {path!r} is missing")
+        return value
+
+
+def check_form(message: Any, like: Any, clients: int | None, path: str = "") -> None:
+    """Compare dtypes, shapes behind the first axis and the client count of a decoded message.
+
+    Args:
+        message: decoded.
+        like: a message of the same type, or None for no comparison.
+        clients: length that the first axis must have, or None.
+        path: where in the message, for the error.
+
+    Raises:
+        ProtocolError: they differ.
+    """
+    if isinstance(message, (Tensor, TouchedRows, DenseRows, Ragged)):
+        count = len(message) if isinstance(message, Ragged) else _clients(message)
+        if clients is not None and count != clients:
+            raise ProtocolError(f"field {path!r} is for {count} clients, not for {clients}")
+        if like is not None and _form(message) != _form(like):
+            raise ProtocolError(f"field {path!r} is {_form(message)}, expected {_form(like)}")
+        return
+    mine, other = _children(message), _children(like)
+    if like is not None and list(mine) != list(other):
+        raise ProtocolError(f"field {path!r} has the keys {list(mine)[:5]}, not {list(other)[:5]}")
+    for name, child in mine.items():
+        if like is not None and (child is None) != (other[name] is None):
+            raise ProtocolError(
+                f"field '{path}.{name}' is present where it should not be, or lacks"
+            )
+        check_form(child, other.get(name), clients, join(path, name))
+
+
+def _children(node: Any) -> dict[str, Any]:
+    if isinstance(node, dict):
+        return node
+    if dataclasses.is_dataclass(node):
+        return {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
+    return {}
+
+
+def _clients(message: Tensor | TouchedRows | DenseRows) -> int:
+    if isinstance(message, Tensor):
+        return message.shape[0] if message.dim() else 0
+    return message.n_clients
+
+
+def _form(value: Any) -> str:
+    """Dtype and shape of one client's part, in words."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {tuple(value.shape[1:])} of {value.dim()} axes"
+    if isinstance(value, Ragged):
+        return f"rows of {value.values.dtype}"
+    rows = value.wire()
+    kind = "all" if isinstance(rows, DenseRows) else "some"
+    return f"{kind} rows of a table {rows.values.dtype} ({rows.n_rows}, {rows.width})"
+
+
+def _check_offsets(rows: Ragged, path: str) -> None:
+    offsets, total = rows.offsets, rows.values.shape[0] if rows.values.dim() else -1
+    if offsets.dtype != torch.int64 or offsets.dim() != 1 or not offsets.numel():
+        raise ProtocolError(f"field {path!r} has offsets that are not int64")
+    falls = bool((offsets[1:] < offsets[:-1]).any())
+    if falls or int(offsets[0]) != 0 or int(offsets[-1]) != total:
+        raise ProtocolError(f"field {path!r} has offsets that do not run from 0 to {total}")
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    if hint is None:
+        return (type(None),)
+    if get_origin(hint) in (Union, types.UnionType):
+        return get_args(hint)
+    return (hint,)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
