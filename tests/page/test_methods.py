@@ -9,7 +9,7 @@ import pytest
 from coterie.core.errors import UserError
 from coterie.core.methods.settings import FedAvgSettings
 from coterie.core.registry.papers import find_paper
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.train import fit
 from coterie.core.settings.configuration import configure, parse
 from coterie.core.settings.schema import leaves
@@ -37,10 +37,10 @@ REMARKS = {
 }
 
 
-def ran(settings: Settings) -> tuple[Experiment, FederatedModule]:
+def ran(settings: Settings) -> tuple[Experiment, FederatedRun]:
     experiment = Experiment(settings)
-    module = FederatedModule(experiment.federation())
-    fit(module, [])
+    module = FederatedRun(experiment.federation())
+    fit(module)
     return experiment, module
 
 

@@ -26,7 +26,7 @@ from coterie.core.federation.federation import Federation
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
 from coterie.core.registry.data_sets import default_core
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.keys import Key
 
 
@@ -96,7 +96,7 @@ class Experiment:
             monitor=f"eval/ndcg@{settings.top_k}",
         )
 
-    def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
+    def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
         """Attack one upload of every client of the newest block, behind several Laplace scales.
 
         The server guesses which items are positives, among all items it knows (section 5.6).
@@ -113,26 +113,26 @@ class Experiment:
         settings = self.settings
         return reference(settings.data.name, settings.model.name, settings.method, settings.top_k)
 
-    def finish(self, module: FederatedModule, folder: Path) -> None:
+    def finish(self, module: FederatedRun, folder: Path) -> None:
         """Nothing is to be added."""
 
-    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+    def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the tests of all blocks and their averages."""
         return self.with_averages(module.results)
 
-    def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
+    def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Give none: the clients are users, hundreds of them."""
         return []
 
-    def notes(self, module: FederatedModule) -> list[str]:
+    def notes(self, module: FederatedRun) -> list[str]:
         """Nothing beside the numbers."""
         return []
 
-    def scores(self, module: FederatedModule, user: int) -> Tensor:
+    def scores(self, module: FederatedRun, user: int) -> Tensor:
         """Score all items as the user's device does, ``(1, n_items)``."""
         return module.scores(user)
 
-    def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
+    def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
         """Score all items with private parameters fitted to ``items``, ``(1, n_items)``."""
         return module.scores_for_newcomer(items)
 

@@ -20,7 +20,7 @@ from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
 from coterie.core.registry.data_sets import default_core
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -136,7 +136,7 @@ class Experiment:
             client_columns=CLIENT_COLUMNS,
         )
 
-    def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
+    def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
         """Attack one upload of item rows of every user, behind several Laplace scales.
 
         Raises:
@@ -153,10 +153,10 @@ class Experiment:
         """The paper's Table 1 has no value for the data sets that are here."""
         return {}
 
-    def finish(self, module: FederatedModule, folder: Path) -> None:
+    def finish(self, module: FederatedRun, folder: Path) -> None:
         """Nothing is to be added."""
 
-    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+    def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the test of the best round, and popularity's on the same users."""
         found = measure_popularity(self.data, "test")
         inequality = imbalance(self.of_clients(module)["recall@10"])
@@ -168,7 +168,7 @@ class Experiment:
             },
         }
 
-    def of_clients(self, module: FederatedModule) -> dict[str, Tensor]:
+    def of_clients(self, module: FederatedRun) -> dict[str, Tensor]:
         """Give the test of every organisation by name, ``(K,)`` each; NaN without a user in it.
 
         Where users are clients, this is the mean over the users of each organisation.
@@ -189,7 +189,7 @@ class Experiment:
         """Whether every user is a client, as in the methods without a language model."""
         return self.settings.method in USER_METHODS
 
-    def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
+    def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Give the test of every client."""
         users = [len(queries) for queries in self.data.clients.test]
         rows = [{"client": client, "test_users": count} for client, count in enumerate(users)]
@@ -198,7 +198,7 @@ class Experiment:
                 row[name] = value
         return rows
 
-    def notes(self, module: FederatedModule) -> list[str]:
+    def notes(self, module: FederatedRun) -> list[str]:
         """Tell of clients that had nothing to train on, and of histories that were cut."""
         found = []
         idle = self.data.idle_clients()
@@ -213,7 +213,7 @@ class Experiment:
             )
         return found
 
-    def scores(self, module: FederatedModule, user: int) -> Tensor:
+    def scores(self, module: FederatedRun, user: int) -> Tensor:
         """Score all items for a user, ``(1, n_items)``, by the adapter of its organisation.
 
         Raises:
@@ -228,14 +228,14 @@ class Experiment:
         history = self.data.split.before_test().take(torch.tensor([user]))
         return self._score(module, client, newest(history, self.settings.data.max_history))
 
-    def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
+    def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
         """Score all items for someone new, ``(1, n_items)``, by the largest client's adapter."""
         if self.of_users:
             return module.scores_for_newcomer(items)
         history = Ragged.from_lists([items.tolist()])
         return self._score(module, 0, newest(history, self.settings.data.max_history))
 
-    def _score(self, module: FederatedModule, client: int, history: Ragged) -> Tensor:
+    def _score(self, module: FederatedRun, client: int, history: Ragged) -> Tensor:
         organisation, server = module.federation.client, module.federation.server
         assert isinstance(organisation, Organisation)
         assert isinstance(server, PPLR)
@@ -250,7 +250,7 @@ class Experiment:
         return split_backbone(self.backbone, self.settings)
 
 
-def frozen_items(module: FederatedModule, client: int) -> Tensor | None:
+def frozen_items(module: FederatedRun, client: int) -> Tensor | None:
     """Give the item embeddings that a client keeps, ``(1, n_items, h)``; None in stage 1."""
     if module.server_state.best_stage == 1:
         return None

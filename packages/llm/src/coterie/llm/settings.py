@@ -12,6 +12,7 @@ from coterie.core.settings.sections import (
     LoggerSettings,
     PrivacySettings,
     RunSettings,
+    TrainerSettings,
     at_least,
     between,
 )
@@ -246,6 +247,7 @@ class Settings:
     engine: EngineSettings = field(default_factory=EngineSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     logger: LoggerSettings = field(default_factory=LoggerSettings)
+    trainer: TrainerSettings = field(default_factory=TrainerSettings)
     run: RunSettings = field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:

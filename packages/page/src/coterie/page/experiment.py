@@ -13,7 +13,7 @@ from torch import nn
 from coterie.core.federation.federation import Federation
 from coterie.core.methods.model_server import ServerSamples
 from coterie.core.privacy.build import middleware
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.keys import Key
 from coterie.page.data.make import make_task
 from coterie.page.data.task import Task
@@ -98,7 +98,7 @@ class Experiment:
             client_columns=_CLIENT_COLUMNS,
         )
 
-    def finish(self, module: FederatedModule, folder: Path) -> None:
+    def finish(self, module: FederatedRun, folder: Path) -> None:
         """Test how near the play is to an equilibrium, and was before learning, where asked to."""
         from coterie.page.certificate.of_run import certify_both, forget
 
@@ -107,7 +107,7 @@ class Experiment:
             chosen, shown = self.settings.certificate, self.settings.run.progress
             self._certified = certify_both(module, chosen, folder, shown)
 
-    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+    def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the test of the round that was best on validation data, and of the last one."""
         measured = [(n, row) for n, row in enumerate(module.history, 1) if "eval/accuracy" in row]
         if not measured:
@@ -119,7 +119,7 @@ class Experiment:
         found |= {f"last/{n}": last[f"test/{n}"] for n in ACCURACIES if f"test/{n}" in last}
         return found
 
-    def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
+    def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Give what every client had in the last round that was evaluated."""
         rows = [{"client": client} for client in self.task.clients.ids.tolist()]
         for name in ACCURACIES[1:]:
@@ -129,7 +129,7 @@ class Experiment:
                     rows[client][name] = value
         return rows
 
-    def notes(self, module: FederatedModule) -> list[str]:
+    def notes(self, module: FederatedRun) -> list[str]:
         """Say how a game ended, or which of a method's settings take the place of general ones."""
         if self.settings.method != "page":
             return remarks(self.settings)

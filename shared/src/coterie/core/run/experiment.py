@@ -15,11 +15,12 @@ from coterie.core.settings.sections import (
     LoggerSettings,
     PrivacySettings,
     RunSettings,
+    TrainerSettings,
 )
 
 if TYPE_CHECKING:
     from coterie.core.privacy.attack import AttackReport
-    from coterie.core.run.rounds import FederatedModule
+    from coterie.core.run.driver import FederatedRun
 
 
 class Named(Protocol):
@@ -70,6 +71,11 @@ class PaperSettings(Protocol):
         ...
 
     @property
+    def trainer(self) -> TrainerSettings:
+        """Lightning's Trainer, where one is asked for."""
+        ...
+
+    @property
     def run(self) -> RunSettings:
         """Run folder and progress."""
         ...
@@ -93,19 +99,19 @@ class Experiment(Protocol):
         """Tabulate the data, one row a block."""
         ...
 
-    def finish(self, module: FederatedModule, folder: Path) -> None:
+    def finish(self, module: FederatedRun, folder: Path) -> None:
         """Write what a finished run has beside metrics, curves and checkpoints into its folder."""
         ...
 
-    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+    def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the final measurements of a run: its results, with averages and baselines added."""
         ...
 
-    def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
+    def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Tabulate the final measurements of every client; empty where they are too many."""
         ...
 
-    def notes(self, module: FederatedModule) -> list[str]:
+    def notes(self, module: FederatedRun) -> list[str]:
         """Say, in a line each, what the user should know of a finished run beside its numbers."""
         ...
 
@@ -123,7 +129,7 @@ class Recommender(Experiment, Protocol):
         """The data as the clients' ids and item numbers refer to it."""
         ...
 
-    def scores(self, module: FederatedModule, user: int) -> Tensor:
+    def scores(self, module: FederatedRun, user: int) -> Tensor:
         """Score all items for a user of the data, ``(1, n_items)``.
 
         Raises:
@@ -131,10 +137,10 @@ class Recommender(Experiment, Protocol):
         """
         ...
 
-    def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
+    def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
         """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``."""
         ...
 
-    def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
+    def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
         """Attack one upload of every client, behind Laplace noise of several scales."""
         ...

@@ -17,14 +17,14 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.metrics.ranking import top_k
 from coterie.core.privacy.attack import plot_curve
 from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment, Recommender
-from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.runfolder import RunFolder
 
 
 def open_run(
     run: Path, change: Callable[[Any], Any] | None = None
-) -> tuple[Experiment, FederatedModule]:
+) -> tuple[Experiment, FederatedRun]:
     """Load a run's data and the state of its last checkpoint.
 
     Args:
@@ -37,12 +37,13 @@ def open_run(
     """
     folder = RunFolder.open(run)
     settings = _here(folder) if change is None else change(_here(folder))
+    torch.set_num_threads(settings.engine.threads)
     experiment: Experiment = load(find_paper(folder.paper).experiment)(settings)
-    module = FederatedModule(experiment.federation())
+    module = FederatedRun(experiment.federation())
     path = folder.checkpoints / LAST
     if not path.is_file():
         raise UserError(f"{run} has no checkpoint {path}: train it first, or go on with --resume")
-    module.on_load_checkpoint(read_checkpoint(path))
+    module.load_plain(read_checkpoint(path)["federation"])
     return experiment, module
 
 
@@ -143,7 +144,7 @@ def read_history(path: Path, data: Interactions) -> Tensor:
     )
 
 
-def _open_recommender(run: Path) -> tuple[Recommender, FederatedModule]:
+def _open_recommender(run: Path) -> tuple[Recommender, FederatedRun]:
     experiment, module = open_run(run)
     if not isinstance(experiment, Recommender):
         paper = RunFolder.open(run).paper

@@ -12,7 +12,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.baselines.fedmf import ItemTable
@@ -61,7 +61,7 @@ def user_federation(settings: Settings, data: FederatedData) -> Federation:
 
 
 def attack_users(
-    module: FederatedModule, settings: Settings, scales: Sequence[float]
+    module: FederatedRun, settings: Settings, scales: Sequence[float]
 ) -> dict[float, AttackReport]:
     """Attack one upload of every user of a trained FedMF: which of all items are positives?
 
