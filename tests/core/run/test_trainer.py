@@ -1,4 +1,4 @@
-"""A federation under a `lightning.Trainer` of the user's own, and by ``coterie train --trainer.…``."""
+"""A federation under a `lightning.Trainer` of the user's own, and under `coterie train`'s."""
 
 import csv
 import json
@@ -78,7 +78,7 @@ def test_the_example_of_the_docs(tmp_path, monkeypatch, expected):
     run, rounds = expected
     assert same(names["run"], run)
     curves = events(tmp_path)
-    assert curves["eval/ndcg@20"] == {
+    assert curves["eval/ndcg_20"] == {  # tensorboardX has no @ in names
         step: pytest.approx(scalars["eval/ndcg@20"])
         for step, scalars in enumerate(rounds, start=1)
         if "eval/ndcg@20" in scalars
@@ -196,14 +196,13 @@ def test_the_trainer_of_the_command_line_gives_the_same_run(tmp_path, monkeypatc
     assert not (stopped / "summary.json").exists()
     [state] = [v for k, v in checkpoint(stopped)["trainer"].items() if "EarlyStopping" in k]
     assert state["best_score"] > -1
-    assert train(tmp_path, "stopped", *flags, "--resume") == 0
+    assert train(tmp_path, "stopped", *flags, "--trainer.max_epochs=-1", "--resume") == 0
     plain = tmp_path / "f3crec" / "plain"
     numbers = [json.loads((f / "summary.json").read_text())["metrics"] for f in (plain, stopped)]
     assert numbers[0] == numbers[1]
     rounds = [list(csv.DictReader((f / "metrics.csv").open())) for f in (plain, stopped)]
-    assert [[row["eval/ndcg@20"] for row in rows] for rows in rounds][0] == [
-        row["eval/ndcg@20"] for row in rounds[1]
-    ]
+    first, second = ([row["eval/ndcg@20"] for row in rows] for rows in rounds)
+    assert first == second
     logged = [row for file in stopped.glob("lightning/*/metrics.csv") for row in file.open()]
     assert len(logged) == 2 + len(rounds[0])
 

@@ -25,6 +25,9 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 
 
+_TICK: Any = [torch.zeros(1)]  # a batch of one, so that callbacks need not say so when they log
+
+
 class FederatedModule(lightning.LightningModule):
     """Drive a federated run by a Trainer; ``max_epochs=-1`` leaves the end to the run itself.
 
@@ -51,16 +54,19 @@ class FederatedModule(lightning.LightningModule):
         self.beside = [Refusals(), Costs()] if callbacks is None else list(callbacks)
         self.server = _ServerTensors(run.server_state)
 
-    def train_dataloader(self) -> DataLoader[int]:
+    def train_dataloader(self) -> DataLoader[Tensor]:
         """One tick, of the round to come."""
-        return DataLoader([0], batch_size=None)
+        return DataLoader(_TICK, batch_size=None)
 
-    def test_dataloader(self) -> DataLoader[int]:
+    def test_dataloader(self) -> DataLoader[Tensor]:
         """One tick."""
-        return DataLoader([0], batch_size=None)
+        return DataLoader(_TICK, batch_size=None)
 
     def configure_callbacks(self) -> list[theirs.Callback]:
         """Write what the rounds noted after all else that happens in a round."""
+        present = self.trainer.callbacks  # type: ignore[attr-defined]
+        if any(isinstance(one, _Beside) and one.module is self for one in present):
+            return []  # this Trainer has fitted the module before
         return [_Beside(self)]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -36,14 +36,15 @@ def open_run(
         UserError: there is no such run, or its checkpoint is missing, damaged or of another run.
     """
     folder = RunFolder.open(run)
+    path = folder.checkpoints / LAST
+    if not path.is_file():
+        raise UserError(f"{run} has no checkpoint {path}: train it first, or go on with --resume")
+    saved = read_checkpoint(path)
     settings = _here(folder) if change is None else change(_here(folder))
     torch.set_num_threads(settings.engine.threads)
     experiment: Experiment = load(find_paper(folder.paper).experiment)(settings)
     module = FederatedRun(experiment.federation())
-    path = folder.checkpoints / LAST
-    if not path.is_file():
-        raise UserError(f"{run} has no checkpoint {path}: train it first, or go on with --resume")
-    module.load_plain(read_checkpoint(path)["federation"])
+    module.load_plain(saved["federation"])
     return experiment, module
 
 

@@ -93,7 +93,7 @@ class _Sealed:
         end = bytes(data[-2:])
         if len(data) < 2:
             end = self._held + end
-            whole = [end[:-2]]
+            whole: list[bytes | memoryview] = [end[:-2]]
         else:
             whole = [self._held, data[:-2]]
         try:
