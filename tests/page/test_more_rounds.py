@@ -18,7 +18,7 @@ from coterie.core.run.resuming import reopened
 from coterie.core.tensors import tree
 from coterie.core.tensors.saved import save
 from coterie.page.experiment import Experiment
-from coterie.page.settings import Settings, TaskSettings, TrainSettings
+from coterie.page.settings.run import Settings, TaskSettings, TrainSettings
 
 FLAGS = ["--data.clients=5", "--train.epochs=1", "--logger.wandb=off", "--run.progress=false"]
 

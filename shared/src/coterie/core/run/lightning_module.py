@@ -24,7 +24,6 @@ from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 
-
 _TICK: Any = [torch.zeros(1)]  # a batch of one, so that callbacks need not say so when they log
 
 
