@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from coterie.core.federation.journal import Journal
@@ -72,13 +73,13 @@ class RoundCallback:
         """Restore what `state_dict` gave."""
 
 
-def states(callbacks: list[RoundCallback]) -> dict[str, dict[str, Any]]:
+def states(callbacks: Sequence[RoundCallback]) -> dict[str, dict[str, Any]]:
     """States by the names of the callbacks' classes, for a checkpoint; the empty ones left out."""
     found = {type(callback).__name__: callback.state_dict() for callback in callbacks}
     return {name: state for name, state in found.items() if state}
 
 
-def restore(callbacks: list[RoundCallback], saved: dict[str, dict[str, Any]]) -> None:
+def restore(callbacks: Sequence[RoundCallback], saved: dict[str, dict[str, Any]]) -> None:
     """Give every callback its part of what `states` made; one that had none starts afresh."""
     for callback in callbacks:
         state = saved.get(type(callback).__name__)
