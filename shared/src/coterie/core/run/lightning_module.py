@@ -126,7 +126,7 @@ class _Beside(theirs.Checkpoint):
     def on_fit_start(self, trainer: lightning.Trainer, *_: Any) -> None:
         """Show rounds in place of epochs; go on with a run that was complete."""
         bar = trainer.progress_bar_callback
-        if bar is not None and bar.is_enabled:
+        if bar is not None and getattr(bar, "is_enabled", True):
             bar.disable()
             federation = self.run.federation
             shown = RoundProgress(federation.rounds, federation.monitor or "")
@@ -163,7 +163,8 @@ class _Beside(theirs.Checkpoint):
 
 
 def _states(trainer: lightning.Trainer) -> dict[str, Any]:
-    found = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}
+    callbacks: list[theirs.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    found = {callback.state_key: callback.state_dict() for callback in callbacks}
     return {key: state for key, state in found.items() if state}
 
 
