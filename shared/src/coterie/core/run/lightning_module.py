@@ -122,6 +122,8 @@ class _Beside(theirs.Checkpoint):
 
     def __init__(self, module: FederatedModule) -> None:
         self.module, self.run = module, module.run
+        self.bar: theirs.ProgressBar | None = None  # the Trainer's, which ours stands for
+        self.shown: RoundProgress | None = None
 
     def on_fit_start(self, trainer: lightning.Trainer, *_: Any) -> None:
         """Show rounds in place of epochs; go on with a run that was complete."""
@@ -129,8 +131,8 @@ class _Beside(theirs.Checkpoint):
         if bar is not None and getattr(bar, "is_enabled", True):
             bar.disable()
             federation = self.run.federation
-            shown = RoundProgress(federation.rounds, federation.monitor or "")
-            self.module.beside.append(shown)
+            self.bar, self.shown = bar, RoundProgress(federation.rounds, federation.monitor or "")
+            self.module.beside.append(self.shown)
         self.run.reopen()
 
     def on_train_start(self, trainer: lightning.Trainer, *_: Any) -> None:
@@ -156,10 +158,12 @@ class _Beside(theirs.Checkpoint):
         for callback in self.module.beside:
             callback.failed(self.run)
 
-    def teardown(self, trainer: lightning.Trainer, *_: Any, **__: Any) -> None:
+    def teardown(self, *_: Any, **__: Any) -> None:
         """Give the Trainer its own bar back."""
-        if trainer.progress_bar_callback is not None:
-            trainer.progress_bar_callback.enable()
+        if self.bar is not None and self.shown is not None:
+            self.bar.enable()
+            self.module.beside.remove(self.shown)
+            self.bar = self.shown = None
 
 
 def _states(trainer: lightning.Trainer) -> dict[str, Any]:
