@@ -110,7 +110,7 @@ def make_fedavg(batch_size: int | None = 2) -> Client:
     from torch import nn
 
     from coterie.core.methods.fedavg_client import FedAvgClient
-    from coterie.core.methods.settings import FedAvgSettings
+    from coterie.core.methods.settings.fedavg import FedAvgSettings
 
     class Net(nn.Module):
         def __init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from coterie.core.errors import UserError
-from coterie.core.methods.settings import FedAvgSettings
+from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.train import fit

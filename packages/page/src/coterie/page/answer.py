@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from coterie.core.agents.action_maps import Simplex
 from coterie.core.agents.ddpg import DDPG, Agents
-from coterie.core.agents.released_maps import ReleasedWeights
 from coterie.core.local_training.fit import Batch, Params
 from coterie.core.models.classifier import SoftmaxRegression
 from coterie.core.tensors.keys import Key
 from coterie.page.messages import Experience
 from coterie.page.mixture import Mixture, ModelMixture, SoftmaxMixture, minimise
+from coterie.page.released_maps import ReleasedWeights
 from coterie.page.settings import GameSettings, Settings
 
 _BATCH = 500  # samples of D_CS at a time

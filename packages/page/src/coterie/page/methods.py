@@ -11,10 +11,8 @@ from torch import nn
 
 from coterie.core.errors import UserError
 from coterie.core.methods import (
-    central,
     dap_fl,
     ditto,
-    drift_settings,
     fedala,
     fedamp,
     fedavg,
@@ -22,14 +20,15 @@ from coterie.core.methods import (
     fedprox,
     fedrecon,
     fedrod,
-    local,
-    personal_settings,
     pfedme,
-    proximal_settings,
     scaffold,
 )
-from coterie.core.methods.model_server import ServerSamples
-from coterie.core.methods.settings import CentralSettings, FedAvgSettings, FedProxSettings
+from coterie.core.methods.kit.model_server import ServerSamples
+from coterie.core.methods.reference import central, local
+from coterie.core.methods.settings import drift as drift_settings
+from coterie.core.methods.settings import personal as personal_settings
+from coterie.core.methods.settings import proximal as proximal_settings
+from coterie.core.methods.settings.fedavg import CentralSettings, FedAvgSettings, FedProxSettings
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.server import Server
 from coterie.core.settings.schema import within

@@ -10,8 +10,8 @@ from torch import Tensor
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.shares import divide, share_counts
 from coterie.core.local_training.fit import Batch, Params, RowSGD, RowState, fit
-from coterie.core.methods.local_sgd import LocalSGD
-from coterie.core.methods.personal_settings import FedALASettings
+from coterie.core.methods.kit.local_sgd import LocalSGD
+from coterie.core.methods.settings.personal import FedALASettings
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

@@ -14,11 +14,11 @@ from coterie.core.agents.ddpg import DDPG, Agents
 from coterie.core.agents.experience import Experience
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.dap_fl_settings import DapFLSettings
-from coterie.core.methods.divergence import has_diverged, restored
-from coterie.core.methods.evaluation import Quality
-from coterie.core.methods.local_sgd import changes, same_for_all
-from coterie.core.methods.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.kit.divergence import has_diverged, restored
+from coterie.core.methods.kit.evaluation import Quality
+from coterie.core.methods.kit.local_sgd import changes, same_for_all
+from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.settings.dap_fl import DapFLSettings
 from coterie.core.protocol.client import step
 from coterie.core.protocol.messages import Reveals, leaves
 from coterie.core.tensors.keys import Key
@@ -74,7 +74,7 @@ class DapFLClient(ModelClient[Tuner]):
     cause together, its state has the F1 score too, and it measures on training samples.
 
     Args:
-        module: see `coterie.core.methods.local_sgd.LocalSGD`; without ``correct`` accuracies
+        module: see `coterie.core.methods.kit.local_sgd.LocalSGD`; without ``correct`` accuracies
             count as 0.
         settings: of the method.
         as_batch: see `LocalSGD`.

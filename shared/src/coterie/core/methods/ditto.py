@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from coterie.core.methods.ditto_client import DittoClient
 from coterie.core.methods.fedavg import FedAvgServer
-from coterie.core.methods.model_server import ServerModel
-from coterie.core.methods.proximal_settings import DittoSettings
+from coterie.core.methods.kit.model_server import ServerModel
+from coterie.core.methods.settings.proximal import DittoSettings
 
 
 class DittoServer(FedAvgServer[ServerModel]):

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.methods.fedavg_client import FedAvgClient
-from coterie.core.methods.local_sgd import same_for_all, towards
-from coterie.core.methods.model_client import GlobalModel, ModelUpdate, OwnModel
-from coterie.core.methods.proximal_settings import DittoSettings
+from coterie.core.methods.kit.local_sgd import same_for_all, towards
+from coterie.core.methods.kit.model_client import GlobalModel, ModelUpdate, OwnModel
+from coterie.core.methods.settings.proximal import DittoSettings
 from coterie.core.protocol.client import step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coterie.core.methods.fedala_client import FedALAClient
 from coterie.core.methods.fedavg import FedAvgServer
-from coterie.core.methods.personal_settings import FedALASettings
+from coterie.core.methods.settings.personal import FedALASettings
 
 
 class FedALAServer(FedAvgServer):

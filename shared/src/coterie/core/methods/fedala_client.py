@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.adaptive_aggregation import AdaptiveAggregation
-from coterie.core.methods.local_sgd import changes, same_for_all
-from coterie.core.methods.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
-from coterie.core.methods.personal_settings import FedALASettings
+from coterie.core.methods.kit.local_sgd import changes, same_for_all
+from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.settings.personal import FedALASettings
 from coterie.core.protocol.client import step
 from coterie.core.protocol.messages import Reveals, leaves
 from coterie.core.tensors import tree

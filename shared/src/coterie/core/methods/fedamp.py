@@ -13,8 +13,8 @@ from coterie.core.federation.cohort import Cohort, PerClient, Replies
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.attention import flat, message_weights, squared_distances
 from coterie.core.methods.fedamp_client import CloudModel, FedAMPClient
-from coterie.core.methods.model_server import ModelServer, ServerModel
-from coterie.core.methods.proximal_settings import FedAMPSettings
+from coterie.core.methods.kit.model_server import ModelServer, ServerModel
+from coterie.core.methods.settings.proximal import FedAMPSettings
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.local_sgd import changes
-from coterie.core.methods.model_client import ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.kit.local_sgd import changes
+from coterie.core.methods.kit.model_client import ModelClient, ModelUpdate, OwnModel
 from coterie.core.protocol.client import step
 from coterie.core.protocol.messages import Down
 from coterie.core.tensors import tree

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Pull
-from coterie.core.methods.local_sgd import changes, same_for_all
-from coterie.core.methods.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.kit.local_sgd import changes, same_for_all
+from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.protocol.client import step
 from coterie.core.tensors.keys import Key
 

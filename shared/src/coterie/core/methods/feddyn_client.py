@@ -10,10 +10,10 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.drift_settings import FedDynSettings
-from coterie.core.methods.local_sgd import changes, same_for_all
-from coterie.core.methods.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
-from coterie.core.methods.sizes_client import TellsSize, anew
+from coterie.core.methods.kit.local_sgd import changes, same_for_all
+from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.kit.sizes_client import TellsSize, anew
+from coterie.core.methods.settings.drift import FedDynSettings
 from coterie.core.protocol.client import step
 from coterie.core.protocol.messages import Reveals, leaves
 from coterie.core.tensors import tree

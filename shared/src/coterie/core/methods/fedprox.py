@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coterie.core.methods.fedavg import FedAvgServer
 from coterie.core.methods.fedprox_client import FedProxClient
-from coterie.core.methods.settings import FedProxSettings
+from coterie.core.methods.settings.fedavg import FedProxSettings
 
 
 class FedProxServer(FedAvgServer):

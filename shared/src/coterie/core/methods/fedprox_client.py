@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from coterie.core.methods.fedavg_client import FedAvgClient
-from coterie.core.methods.local_sgd import towards
-from coterie.core.methods.settings import FedProxSettings
+from coterie.core.methods.kit.local_sgd import towards
+from coterie.core.methods.settings.fedavg import FedProxSettings
 
 
 class FedProxClient(FedAvgClient):

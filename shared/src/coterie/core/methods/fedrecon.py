@@ -13,10 +13,10 @@ from coterie.core.federation.cohort import Cohort
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.fedavg import FedAvgServer
 from coterie.core.methods.fedrecon_client import FedReconClient, MeasuredBase
-from coterie.core.methods.local_sgd import same_for_all
-from coterie.core.methods.model_server import ServerModel
-from coterie.core.methods.personal_settings import FedReconSettings
+from coterie.core.methods.kit.local_sgd import same_for_all
+from coterie.core.methods.kit.model_server import ServerModel
 from coterie.core.methods.reconstruction import Reconstruction, check_base, parted
+from coterie.core.methods.settings.personal import FedReconSettings
 from coterie.core.tensors.keys import Key
 
 

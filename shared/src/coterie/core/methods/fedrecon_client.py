@@ -13,16 +13,16 @@ from coterie.core.data.samples.samples import SampleData, batch_counts
 from coterie.core.data.samples.shares import divide, share_counts
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.local_sgd import changes, same_for_all
-from coterie.core.methods.model_client import (
+from coterie.core.methods.kit.local_sgd import changes, same_for_all
+from coterie.core.methods.kit.model_client import (
     GlobalModel,
     ModelClient,
     ModelUpdate,
     OwnModel,
     QualityReport,
 )
-from coterie.core.methods.personal_settings import FedReconSettings
 from coterie.core.methods.reconstruction import Reconstruction, parted
+from coterie.core.methods.settings.personal import FedReconSettings
 from coterie.core.protocol.client import step
 from coterie.core.protocol.messages import Down, Reveals, leaves
 from coterie.core.tensors import tree

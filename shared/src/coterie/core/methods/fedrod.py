@@ -5,8 +5,8 @@ from __future__ import annotations
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.fedavg import FedAvgServer
 from coterie.core.methods.fedrod_client import FedRODClient
-from coterie.core.methods.head import with_head
-from coterie.core.methods.personal_settings import FedRODSettings
+from coterie.core.methods.kit.head import with_head
+from coterie.core.methods.settings.personal import FedRODSettings
 from coterie.core.tensors.keys import Key
 
 

@@ -16,10 +16,10 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training.fit import Batch, Params, RowSGD, RowState, Slope, fit, masked
 from coterie.core.local_training.row_optimizer import clipped
-from coterie.core.methods.head import HEAD, with_head
-from coterie.core.methods.local_sgd import changes, same_for_all
-from coterie.core.methods.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
-from coterie.core.methods.personal_settings import FedRODSettings
+from coterie.core.methods.kit.head import HEAD, with_head
+from coterie.core.methods.kit.local_sgd import changes, same_for_all
+from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.settings.personal import FedRODSettings
 from coterie.core.protocol.client import step
 from coterie.core.protocol.messages import Reveals, leaves
 from coterie.core.tensors.keys import Key

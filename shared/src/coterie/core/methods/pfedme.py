@@ -9,9 +9,9 @@ import torch
 
 from coterie.core.federation.cohort import Cohort
 from coterie.core.methods.fedavg import FedAvgServer
-from coterie.core.methods.model_server import ServerModel
+from coterie.core.methods.kit.model_server import ServerModel
 from coterie.core.methods.pfedme_client import PFedMeClient
-from coterie.core.methods.proximal_settings import PFedMeSettings
+from coterie.core.methods.settings.proximal import PFedMeSettings
 from coterie.core.tensors.keys import Key
 
 

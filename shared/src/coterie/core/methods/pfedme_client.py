@@ -11,9 +11,9 @@ from coterie.core.data.samples.samples import MiniBatches, batch_counts
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Batch, Params, fit
 from coterie.core.local_training.row_optimizer import RowOptimizer, RowState
-from coterie.core.methods.local_sgd import changes, same_for_all
-from coterie.core.methods.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
-from coterie.core.methods.proximal_settings import PFedMeSettings
+from coterie.core.methods.kit.local_sgd import changes, same_for_all
+from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.settings.proximal import PFedMeSettings
 from coterie.core.protocol.client import step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

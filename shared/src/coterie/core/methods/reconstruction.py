@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.head import HEAD, with_head
-from coterie.core.methods.local_sgd import LocalSGD
-from coterie.core.methods.personal_settings import FedReconSettings
+from coterie.core.methods.kit.head import HEAD, with_head
+from coterie.core.methods.kit.local_sgd import LocalSGD
+from coterie.core.methods.settings.personal import FedReconSettings
 from coterie.core.tensors.keys import Key
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.drift_settings import ScaffoldSettings
+from coterie.core.methods.kit.sizes import SizedModel, SizedServer, Sizes
 from coterie.core.methods.scaffold_client import ControlledModel, ScaffoldClient
-from coterie.core.methods.sizes import SizedModel, SizedServer, Sizes
+from coterie.core.methods.settings.drift import ScaffoldSettings
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
