@@ -27,9 +27,9 @@ from tests.core.methods.labelled_clients import (
 from torch import nn
 
 from coterie.core.errors import UserError
-from coterie.core.methods.adaptive_aggregation import last_layers
-from coterie.core.methods.fedala import FedALAClient, FedALAServer, FedALASettings
-from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings, GlobalModel
+from coterie.core.methods.fedala import FedALAClient, FedALASettings, last_layers
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
+from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.tensors.keys import shuffle_rows
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2}
@@ -39,7 +39,7 @@ SETTINGS = FedALASettings(
 
 
 def halves(build=Net, settings=SETTINGS):
-    return FedALAServer(lambda: build(), settings), FedALAClient(built(build), settings)
+    return FedAvgServer(lambda: build(), settings), FedALAClient(built(build), settings)
 
 
 def share_of(samples, c, key, settings):

@@ -22,7 +22,7 @@ from tests.core.test_fedavg import cohort_of
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
-from coterie.core.methods.attention import flat, message_weights, squared_distances
+from coterie.core.methods.fedamp import flat, message_weights, squared_distances
 from coterie.core.methods.settings.proximal import FedAMPSettings
 
 LAM, SIGMA, LR = 1.0, 20.0, 0.05

@@ -28,9 +28,14 @@ from tests.core.methods.labelled_clients import (
 )
 
 from coterie.core.errors import UserError
-from coterie.core.methods.fedavg import GlobalModel, ServerSamples
-from coterie.core.methods.fedrecon import FedReconClient, FedReconServer, FedReconSettings
-from coterie.core.methods.fedrecon_client import MeasuredBase
+from coterie.core.methods.fedrecon import (
+    FedReconClient,
+    FedReconServer,
+    FedReconSettings,
+    MeasuredBase,
+)
+from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.tensors.keys import shuffle_rows
 
 SETTINGS = FedReconSettings(

@@ -12,7 +12,7 @@ from coterie.core.federation.cohort import Cohort
 from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.methods.fedamp_client import CloudModel
+from coterie.core.methods.fedamp import CloudModel
 from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.tensors import tree
 

@@ -17,17 +17,18 @@ from coterie.core.federation.cohort import Cohort
 from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.methods.fedala_client import FedALAClient, FedALASettings
-from coterie.core.methods.fedrecon_client import (
+from coterie.core.methods.fedala import FedALAClient, FedALASettings
+from coterie.core.methods.fedrecon import (
     FedReconClient,
     FedReconSettings,
     MeasuredBase,
 )
-from coterie.core.methods.fedrod_client import FedRODClient, FedRODSettings
+from coterie.core.methods.fedrod import FedRODClient, FedRODSettings
 from coterie.core.methods.kit.model_client import GlobalModel
-from coterie.core.methods.reference.central_client import CentralClient
-from coterie.core.methods.reference.local_client import LocalClient, LocalSettings
+from coterie.core.methods.reference.central import CentralClient
+from coterie.core.methods.reference.local import LocalClient
 from coterie.core.methods.settings.fedavg import FedAvgSettings
+from coterie.core.methods.settings.personal import LocalSettings
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2}
 WEIGHTS = weights_of(built(Net))

@@ -7,14 +7,15 @@ import torch
 from tests.core.methods.labelled_clients import CLASSES, KEY, WIDTH, built, close, run, split
 from torch import nn
 
-from coterie.core.methods.fedala import FedALAClient, FedALAServer, FedALASettings
+from coterie.core.methods.fedala import FedALAClient, FedALASettings
+from coterie.core.methods.fedavg import FedAvgServer
 from coterie.core.methods.fedrecon import FedReconClient, FedReconServer, FedReconSettings
 from coterie.core.methods.fedrod import FedRODClient, FedRODServer, FedRODSettings
 from coterie.core.models.classifier import Classifier
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2, "clip": 1.0, "fraction": 0.75}
 METHODS = {
-    "fedala": (FedALAServer, FedALAClient, FedALASettings(p=2, max_passes=3, **GENERAL)),
+    "fedala": (FedAvgServer, FedALAClient, FedALASettings(p=2, max_passes=3, **GENERAL)),
     "fedrod": (FedRODServer, FedRODClient, FedRODSettings(**GENERAL)),
     "fedrecon": (FedReconServer, FedReconClient, FedReconSettings(**GENERAL)),
 }

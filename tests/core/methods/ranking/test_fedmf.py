@@ -21,8 +21,7 @@ from tests.core.methods.ranking.few_users import (
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
 from coterie.core.methods.ranking.client import draw_samples, known_items
-from coterie.core.methods.ranking.fedmf import ClientKeys, ItemGradients, ItemTable
-from coterie.core.methods.ranking.fedmf_server import fedmf
+from coterie.core.methods.ranking.fedmf import ClientKeys, ItemGradients, ItemTable, fedmf
 from coterie.core.methods.ranking.secure_sum import from_fixed, pairwise_masks, to_fixed
 from coterie.core.methods.settings.ranking import FedMFSettings
 from coterie.core.metrics.ranking import ranking_metrics

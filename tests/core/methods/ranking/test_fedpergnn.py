@@ -19,8 +19,7 @@ from tests.core.methods.ranking.few_users import (
 
 from coterie.core.errors import UserError
 from coterie.core.methods.ranking.client import draw_samples
-from coterie.core.methods.ranking.fedpergnn import NoisyGradients
-from coterie.core.methods.ranking.fedpergnn_server import fedpergnn
+from coterie.core.methods.ranking.fedpergnn import NoisyGradients, fedpergnn
 from coterie.core.methods.ranking.graph_expansion import (
     Announcement,
     Neighbours,

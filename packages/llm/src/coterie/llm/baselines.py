@@ -11,10 +11,9 @@ from torch import Tensor
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
-from coterie.core.methods.ranking.fedmf import ItemTable
-from coterie.core.methods.ranking.fedmf_server import fedmf
-from coterie.core.methods.ranking.fedpergnn_server import fedpergnn
-from coterie.core.methods.ranking.lightfr_server import lightfr
+from coterie.core.methods.ranking.fedmf import ItemTable, fedmf
+from coterie.core.methods.ranking.fedpergnn import fedpergnn
+from coterie.core.methods.ranking.lightfr import lightfr
 from coterie.core.methods.reference.popularity import popularity
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware

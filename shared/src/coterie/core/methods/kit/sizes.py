@@ -1,14 +1,52 @@
-"""The server half of methods whose server must know how much data all clients hold together."""
+"""Methods whose server must know how much data all clients hold together."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
+from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.cohort import Cohort
-from coterie.core.methods.fedavg import FedAvgServer
+from coterie.core.local_training.fit import Params
+from coterie.core.methods.kit.model_client import OwnModel
 from coterie.core.methods.kit.model_server import ServerModel
+from coterie.core.protocol.client import step
+from coterie.core.protocol.messages import Report, Reveals, leaves
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
+
+
+@dataclass(frozen=True)
+class Size(Report):
+    """How much data a client holds; stacked over C clients."""
+
+    samples: Tensor = leaves("number of samples n_i", reveals=Reveals.STEPS)  # (C,) int64
+
+
+def anew(summed: Params, own: Tensor, block: int) -> Params:
+    """Set to 0 what clients summed up in another block.
+
+    Args:
+        summed: each ``(C, ...)``.
+        own: ``(C,)`` int64, the block that each client has it from.
+        block: number of the block.
+
+    Example:
+        >>> anew({"c": torch.ones(2)}, torch.tensor([0, 1]), 1)["c"].tolist()
+        [0.0, 1.0]
+    """
+    return tree.where_rows(own == block, summed, tree.map_tensors(torch.zeros_like, summed))
+
+
+class TellsSize:
+    """Adds to a client the step that tells its number of samples."""
+
+    @step
+    def size(self, down: None, mine: OwnModel, data: SplitSamples, key: Key) -> tuple[Size, None]:
+        """Tell the number of training samples."""
+        return Size(data.lengths), None
 
 
 @dataclass(frozen=True)
@@ -43,39 +81,13 @@ class SizedModel(ServerModel):
     block: int = 0
 
 
-S = TypeVar("S", bound=SizedModel)
-
-
-class SizedServer(FedAvgServer[S]):
-    """A server that asks all clients for their number of samples before the first round.
-
-    What it sums up over rounds is of the data of a block: in the next one a client may hold more,
-    and would count otherwise. So the sums begin anew with each block, here and, as the block is
-    sent along, on the clients (`anew`).
-    """
-
-    def start_block(self, state: S, block: int, cohort: Cohort, key: Key) -> S:
-        """Enrol newcomers and begin the sums anew."""
-        state = super().start_block(state, block, cohort, key)
-        return self.cleared(replace(state, sizes=Sizes(), block=block))
-
-    def cleared(self, state: S) -> S:
-        """Set to 0 what is summed up over rounds."""
-        raise NotImplementedError(f"{type(self).__name__} must say what it sums up")
-
-    def round(self, state: S, cohort: Cohort, key: Key) -> S:
-        """One round, as FedAvg's."""
-        if state.sizes.asked != len(cohort):
-            state = self.resized(state, ask_sizes(cohort))
-        return super().round(state, cohort, key)
-
-    def resized(self, state: S, sizes: Sizes) -> S:
-        """Take over the sizes; sums over all clients must be brought to them."""
-        return replace(state, sizes=sizes)
-
-
 def ask_sizes(cohort: Cohort) -> Sizes:
-    """Ask every client for its number of samples."""
+    """Ask every client for its number of samples.
+
+    What a server and its clients sum up over rounds is of the data of a block: in the next one a
+    client may hold more, and would count otherwise. So these sums begin anew with each block, on
+    the server in `start_block` and, as the block is sent along, on the clients (`anew`).
+    """
     up = cohort.ask("size", None).up
     if up is None:
         return Sizes(len(cohort))

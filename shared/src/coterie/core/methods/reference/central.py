@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import SampleData
@@ -14,10 +15,18 @@ from coterie.core.data.samples.shares import pooled
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import Cohort
 from coterie.core.methods.kit.local_sgd import LocalSGD, same_for_all
+from coterie.core.methods.kit.model_client import ModelClient, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel, ServerSamples
-from coterie.core.methods.reference.central_client import CentralClient
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key
+
+
+class CentralClient(ModelClient[OwnModel]):
+    """Client that trains nothing, keeps nothing, and evaluates."""
+
+    def newcomers(self, n_clients: int) -> OwnModel:
+        """Private state: nothing."""
+        return OwnModel({}, torch.zeros(n_clients, dtype=torch.int64))
 
 
 class CentralServer(ModelServer[ServerModel]):
@@ -69,4 +78,4 @@ class CentralServer(ModelServer[ServerModel]):
         return state
 
 
-__all__ = ["CentralClient", "CentralServer", "FedAvgSettings"]
+__all__ = ["CentralClient", "CentralServer"]
