@@ -25,7 +25,12 @@ from coterie.core.methods.ranking.binary_codes import (
     unpack,
 )
 from coterie.core.methods.ranking.client import draw_samples
-from coterie.core.methods.ranking.lightfr import BitVotes, ItemCodes, VoteSum, lightfr, random_codes
+from coterie.core.methods.ranking.lightfr import (
+    BitVotes,
+    ItemCodes,
+    VoteSum,
+    random_codes,
+)
 from coterie.core.methods.settings.ranking import LightFRSettings
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.tensors.ragged import Ragged

@@ -1,4 +1,4 @@
-"""FedMF, the client half: a private vector, and gradients of the public item table (Chai et al.).
+"""FedMF: private user vectors, and a public item table that sums of gradients move (Chai et al.).
 
 Objective: Σ_(u,i) (y_ui - <p_u, q_i>)² + λ‖P‖² + μ‖Q‖², on 1 for the items a user has and 0 for
 sampled others. A round is a step of gradient descent on it; p_u never leaves the device.
@@ -35,6 +35,8 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import FactoredRows, Rows
+
+_KEYS = ("public_key", "wrapped_key")
 
 
 @dataclass(frozen=True)
@@ -263,9 +265,6 @@ class FedMFClient(RankingClient):
         return ItemGradients(None, None, cipher, parts, loss, loss.new_tensor(seconds))
 
 
-_KEYS = ("public_key", "wrapped_key")
-
-
 class FedMFServer(RankingServer):
     """Rounds of gradient descent on the item table Q.
 
@@ -381,23 +380,3 @@ class FedMFServer(RankingServer):
         if self.settings.transport == "ckks" and not self._introduced:
             cohort.ask("join", WrappedKey(public["wrapped_key"]))
             self._introduced = True
-
-
-def fedmf(
-    settings: FedMFSettings,
-    n_items: int,
-    lengths: Sequence[int],
-    secret: Key,
-    dtype: torch.dtype = torch.float32,
-) -> tuple[FedMFServer, FedMFClient]:
-    """Build both halves.
-
-    Args:
-        settings: of FedMF.
-        n_items: number of items.
-        lengths: the k of Recall@k and NDCG@k; the first decides on the best round.
-        secret: of the clients, unknown to the server; used where uploads are protected.
-        dtype: of all parameters.
-    """
-    client = FedMFClient(settings, n_items, lengths, secret, dtype)
-    return FedMFServer(settings, n_items, lengths, dtype), client

@@ -1,4 +1,4 @@
-"""FedPerGNN, the client half: a graph network on the user's own star graph (Wu et al., 2022)."""
+"""FedPerGNN: a graph network on each user's own star graph (Wu et al., Nat. Commun. 2022)."""
 
 from __future__ import annotations
 
@@ -261,11 +261,12 @@ class GradientSum(Sum):
 class FedPerGNNServer(RankingServer):
     """Rounds of gradient descent by the mean of the clients' noisy gradients.
 
+    After the first ones a third party connects the users.
+
     Args:
         settings: of FedPerGNN.
         n_items: number of items.
         lengths: the k of Recall@k and NDCG@k.
-        third_party: connects the users after the first rounds.
         dtype: of all parameters.
     """
 
@@ -274,12 +275,11 @@ class FedPerGNNServer(RankingServer):
         settings: FedPerGNNSettings,
         n_items: int,
         lengths: Sequence[int],
-        third_party: ThirdParty,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(settings, lengths)
         self.settings, self.n_items, self.dtype = settings, n_items, dtype
-        self.third_party = third_party
+        self.third_party = ThirdParty(settings.neighbours)
 
     def start(self, key: Key) -> dict[str, Tensor]:
         """Draw the item table and the network; W keeps lengths on average."""
@@ -340,24 +340,3 @@ class FedPerGNNServer(RankingServer):
         each = 2 * clip / noise if clip is not None and noise else torch.inf
         cohort.journal.scalar("privacy/epsilon_per_coordinate", each)
         cohort.journal.scalar("privacy/epsilon_per_upload", released * each)
-
-
-def fedpergnn(
-    settings: FedPerGNNSettings,
-    n_items: int,
-    lengths: Sequence[int],
-    secret: Key,
-    dtype: torch.dtype = torch.float32,
-) -> tuple[FedPerGNNServer, FedPerGNNClient]:
-    """Build both halves.
-
-    Args:
-        settings: of FedPerGNN.
-        n_items: number of items.
-        lengths: the k of Recall@k and NDCG@k; the first decides on the best round.
-        secret: of the clients, unknown to the servers; makes tokens of items.
-        dtype: of all parameters.
-    """
-    client = FedPerGNNClient(settings, n_items, lengths, secret, dtype)
-    third_party = ThirdParty(settings.neighbours)
-    return FedPerGNNServer(settings, n_items, lengths, third_party, dtype), client

@@ -1,4 +1,4 @@
-"""LightFR, the client half: binary codes by exact coordinate descent (Zhang et al., TOIS 2023).
+"""LightFR: binary codes by exact coordinate descent (Zhang et al., TOIS 2023).
 
 Objective: Σ_(u,i) (r_ui - sim(b_u, d_i))² + λ Σ_k (Σ_i d_ik)² with sim = 1/2 + <b, d> / 2f, on
 r = 1 for the items a user has and 0 for sampled others. Times 4f² it is Σ (x_ui - <b_u, d_i>)² +
@@ -216,16 +216,3 @@ class LightFRServer(RankingServer):
     def table(self, public: dict[str, Tensor], split: str = "valid") -> ItemCodes:
         """Send the item codes."""
         return ItemCodes(public["codes"], split=split)
-
-
-def lightfr(
-    settings: LightFRSettings, n_items: int, lengths: Sequence[int]
-) -> tuple[LightFRServer, LightFRClient]:
-    """Build both halves.
-
-    Args:
-        settings: of LightFR.
-        n_items: number of items.
-        lengths: the k of Recall@k and NDCG@k; the first decides on the best round.
-    """
-    return LightFRServer(settings, n_items, lengths), LightFRClient(settings, n_items, lengths)
