@@ -41,7 +41,8 @@ SETTINGS = LightFRSettings(bits=16, bits_per_round=1, rounds=6, patience=6)
 
 
 def build(n_items=N_ITEMS, lengths=LENGTHS, **options):
-    return lightfr(replace(SETTINGS, **options), n_items, lengths)
+    both = replace(SETTINGS, **options), n_items, lengths
+    return LightFRServer(*both), LightFRClient(*both)
 
 
 def problem(n_users=5, n_items=7, bits=8):
