@@ -28,6 +28,13 @@ from coterie.core.methods.ranking.client import draw_samples
 from coterie.core.methods.ranking.lightfr import (
     BitVotes,
     ItemCodes,
+    LightFRClient,
+    LightFRServer,
+    VoteSum,
+    random_codes,
+)
+    BitVotes,
+    ItemCodes,
     VoteSum,
     random_codes,
 )
