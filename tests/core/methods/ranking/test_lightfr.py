@@ -33,11 +33,6 @@ from coterie.core.methods.ranking.lightfr import (
     VoteSum,
     random_codes,
 )
-    BitVotes,
-    ItemCodes,
-    VoteSum,
-    random_codes,
-)
 from coterie.core.methods.settings.ranking import LightFRSettings
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.tensors.ragged import Ragged
