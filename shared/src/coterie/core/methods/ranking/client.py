@@ -19,7 +19,7 @@ from coterie.core.tensors.ragged import Ragged
 
 
 @dataclass(frozen=True)
-class Profile(Private):
+class UserState(Private):
     """A user's private state; stacked over C users.
 
     Attributes:
@@ -43,7 +43,7 @@ class RankingReport(Report):
     )
 
 
-class RankingClient(Client[Profile]):
+class RankingClient(Client[UserState]):
     """A user who learns a ranking from the items it has.
 
     Args:
@@ -60,8 +60,8 @@ class RankingClient(Client[Profile]):
 
     @step
     def keep_best(
-        self, down: None, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: None, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
         """Keep the state of the round that was the best on validation so far."""
         return None, replace(mine, best=tree.clone(mine.params))
 

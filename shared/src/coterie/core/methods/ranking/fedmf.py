@@ -19,10 +19,10 @@ from coterie.core.federation.cohort import Cohort, Replies
 from coterie.core.federation.folds import Sum
 from coterie.core.methods.ranking.ckks import KeyHolder, PublicKey, pack
 from coterie.core.methods.ranking.client import (
-    Profile,
     RankingClient,
     RankingReport,
     Samples,
+    UserState,
     draw_samples,
     known_items,
 )
@@ -134,10 +134,10 @@ class FedMFClient(RankingClient):
         self.settings, self.secret, self.dtype = settings, secret, dtype
         self.keys = KeyHolder(secret.fold("ckks"))
 
-    def enrol(self, data: UserRows, key: Key) -> Profile:
+    def enrol(self, data: UserRows, key: Key) -> UserState:
         """Draw p_u."""
         params = {"vector": self._start(key)}
-        return Profile(params, tree.clone(params))
+        return UserState(params, tree.clone(params))
 
     def footprint(self, data: UserRows, down: Any) -> Tensor:
         """Bytes of a user's tables of samples and, if protected, of its whole item table."""
@@ -147,22 +147,24 @@ class FedMFClient(RankingClient):
 
     @step
     def make_keys(
-        self, down: None, mine: Profile, data: UserRows, key: Key
+        self, down: None, mine: UserState, data: UserRows, key: Key
     ) -> tuple[ClientKeys, None]:
         """Make the keys for all clients."""
         public, wrapped = self.keys.generate()
         return ClientKeys(public[None], wrapped[None]), None
 
     @step
-    def join(self, down: WrappedKey, mine: Profile, data: UserRows, key: Key) -> tuple[None, None]:
+    def join(
+        self, down: WrappedKey, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, None]:
         """Receive the clients' private key."""
         self.keys.unwrap(down.wrapped)
         return None, None
 
     @step
     def update(
-        self, down: ItemTable, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[ItemGradients, Profile]:
+        self, down: ItemTable, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[ItemGradients, UserState]:
         """Step on p_u, and give the step on Q that belongs to the same point."""
         items, seconds = self._read(down)
         samples = draw_samples(
@@ -192,7 +194,7 @@ class FedMFClient(RankingClient):
 
     @step
     def evaluate(
-        self, down: ItemTable, mine: Profile, data: UserRows, key: Key
+        self, down: ItemTable, mine: UserState, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
         """Rank all items the user does not have."""
         params = mine.best if down.split == "test" else mine.params
@@ -201,22 +203,22 @@ class FedMFClient(RankingClient):
 
     @step
     def fold_in(
-        self, down: ItemTable, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: ItemTable, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
         """Fit p_u of the best round to train and validation items, with Q fixed."""
         items = self._read(down)[0]
         vector = self._fit(mine.best["vector"], items, known_items(data), key)
         return None, replace(mine, best={"vector": vector})
 
-    def predict(self, down: ItemTable, mine: Profile) -> Tensor:
+    def predict(self, down: ItemTable, mine: UserState) -> Tensor:
         """Score all items with the vector of the best round, ``(C, n_items)``."""
         return mine.best["vector"] @ self._read(down)[0].T
 
-    def adapt(self, down: ItemTable, history: Ragged, key: Key) -> Profile:
+    def adapt(self, down: ItemTable, history: Ragged, key: Key) -> UserState:
         """Fit p_u of newcomers to their items, with Q fixed."""
         vector = self._fit(self._start(key), self._read(down)[0], history, key)
         params = {"vector": vector}
-        return Profile(params, tree.clone(params))
+        return UserState(params, tree.clone(params))
 
     def _start(self, key: Key) -> Tensor:
         return self.settings.init_std * key.normal(self.settings.dim, dtype=self.dtype)

@@ -13,9 +13,9 @@ from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.federation.cohort import Cohort, PerClient
 from coterie.core.federation.folds import Sum
 from coterie.core.methods.ranking.client import (
-    Profile,
     RankingClient,
     RankingReport,
+    UserState,
     draw_samples,
     known_items,
 )
@@ -108,10 +108,10 @@ class FedPerGNNClient(RankingClient):
         super().__init__(n_items, lengths)
         self.settings, self.secret, self.dtype = settings, secret.fold("tokens"), dtype
 
-    def enrol(self, data: UserRows, key: Key) -> Profile:
+    def enrol(self, data: UserRows, key: Key) -> UserState:
         """Draw e_u; there are no neighbours yet."""
         params = self._start(key)
-        return Profile(params, tree.clone(params))
+        return UserState(params, tree.clone(params))
 
     def footprint(self, data: UserRows, down: Any) -> Tensor:
         """Bytes of a user's tables of scores and factors, and of the rows it uploads."""
@@ -122,8 +122,8 @@ class FedPerGNNClient(RankingClient):
 
     @step
     def update(
-        self, down: PublicNetwork, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[NoisyGradients, Profile]:
+        self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[NoisyGradients, UserState]:
         """Step on e_u, and give the gradients of everything public."""
         settings = self.settings
         samples = draw_samples(
@@ -143,7 +143,7 @@ class FedPerGNNClient(RankingClient):
 
     @step
     def announce(
-        self, down: None, mine: Profile, data: UserRows, key: Key
+        self, down: None, mine: UserState, data: UserRows, key: Key
     ) -> tuple[Announcement, None]:
         """Tell the third party tokens of one's items, and one's vector."""
         tokens = item_tokens(self.secret, data.train, self.n_items)
@@ -151,15 +151,15 @@ class FedPerGNNClient(RankingClient):
 
     @step
     def meet(
-        self, down: Neighbours, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: Neighbours, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
         """Receive neighbours; their vectors stay as they are."""
         new = {"neighbours": down.vectors, "known": down.known}
         return None, replace(mine, params=mine.params | new)
 
     @step
     def evaluate(
-        self, down: PublicNetwork, mine: Profile, data: UserRows, key: Key
+        self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
         """Rank all items the user does not have."""
         testing = down.split == "test"
@@ -174,26 +174,26 @@ class FedPerGNNClient(RankingClient):
 
     @step
     def remember(
-        self, down: PublicNetwork, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
         """Keep the state of the best round, and what the graph of train items makes of it."""
         return None, replace(mine, best=self._with_graph(down, mine.params, data.train))
 
     @step
     def fold_in(
-        self, down: PublicNetwork, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
         """Let the validation items join the graph of the best round."""
         return None, replace(mine, best=self._with_graph(down, mine.best, known_items(data)))
 
-    def predict(self, down: PublicNetwork, mine: Profile) -> Tensor:
+    def predict(self, down: PublicNetwork, mine: UserState) -> Tensor:
         """Score all items from the graph of the best round, ``(C, n_items)``."""
         return mine.best["graph"] @ item_vectors(_network(down)).T
 
-    def adapt(self, down: PublicNetwork, history: Ragged, key: Key) -> Profile:
+    def adapt(self, down: PublicNetwork, history: Ragged, key: Key) -> UserState:
         """Make a graph of the items of newcomers, with a fresh e_u and no neighbours."""
         params = self._with_graph(down, self._start(key), history)
-        return Profile(params, tree.clone(params))
+        return UserState(params, tree.clone(params))
 
     def _start(self, key: Key) -> dict[str, Tensor]:
         n_clients, dim = key.state.numel(), self.settings.dim

@@ -30,9 +30,9 @@ from coterie.core.methods.ranking.binary_codes import (
     unpack,
 )
 from coterie.core.methods.ranking.client import (
-    Profile,
     RankingClient,
     RankingReport,
+    UserState,
     draw_samples,
     known_items,
 )
@@ -88,10 +88,10 @@ class LightFRClient(RankingClient):
         super().__init__(n_items, lengths)
         self.settings = settings
 
-    def enrol(self, data: UserRows, key: Key) -> Profile:
+    def enrol(self, data: UserRows, key: Key) -> UserState:
         """Draw b_u."""
         params = {"code": random_codes(key, self.settings.bits)}
-        return Profile(params, tree.clone(params))
+        return UserState(params, tree.clone(params))
 
     def footprint(self, data: UserRows, down: Any) -> Tensor:
         """Bytes of a user's tables of samples, and of the bits of its sampled items."""
@@ -100,8 +100,8 @@ class LightFRClient(RankingClient):
 
     @step
     def update(
-        self, down: ItemCodes, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[BitVotes, Profile]:
+        self, down: ItemCodes, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[BitVotes, UserState]:
         """Sweep over the bits of b_u, then vote on the round's bits of the items."""
         items = unpack(down.codes)
         code, residual, samples = self._descend(
@@ -116,7 +116,7 @@ class LightFRClient(RankingClient):
 
     @step
     def evaluate(
-        self, down: ItemCodes, mine: Profile, data: UserRows, key: Key
+        self, down: ItemCodes, mine: UserState, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
         """Rank all items the user does not have by Hamming distance."""
         code = (mine.best if down.split == "test" else mine.params)["code"]
@@ -126,23 +126,23 @@ class LightFRClient(RankingClient):
 
     @step
     def fold_in(
-        self, down: ItemCodes, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: ItemCodes, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
         """Fit b_u of the best round to train and validation items, the item codes fixed."""
         items, sweeps = unpack(down.codes), self.settings.fold_in
         code = self._descend(mine.best["code"], items, known_items(data), key, sweeps)[0]
         return None, replace(mine, best={"code": pack(code)})
 
-    def predict(self, down: ItemCodes, mine: Profile) -> Tensor:
+    def predict(self, down: ItemCodes, mine: UserState) -> Tensor:
         """Score all items with the code of the best round, ``(C, n_items)``."""
         return hamming_similarity(mine.best["code"], down.codes)
 
-    def adapt(self, down: ItemCodes, history: Ragged, key: Key) -> Profile:
+    def adapt(self, down: ItemCodes, history: Ragged, key: Key) -> UserState:
         """Fit b_u of newcomers to their items, the item codes fixed."""
         start = random_codes(key, self.settings.bits)
         sweeps = max(self.settings.fold_in, 1)
         params = {"code": pack(self._descend(start, unpack(down.codes), history, key, sweeps)[0])}
-        return Profile(params, tree.clone(params))
+        return UserState(params, tree.clone(params))
 
     def _descend(
         self, packed: Tensor, items: Tensor, positives: Ragged, key: Key, sweeps: int
