@@ -1,4 +1,4 @@
-"""Settings of the general methods. Torch-free; the docstring of a field is its ``--help`` text."""
+"""Settings that all methods share, and checks. Torch-free; a field's docstring is its ``--help``."""
 
 from __future__ import annotations
 
@@ -61,46 +61,6 @@ class FedAvgSettings(Checked):
         at_least("evaluate_every", self.evaluate_every, 0)
         for name in ("lr", "weight_decay", "clip"):
             finite(name, getattr(self, name))
-
-
-@dataclass(frozen=True)
-class FedProxOptions(Checked):
-    """FedProx (Li et al., MLSys 2020, Algorithm 2); symbols as there."""
-
-    mu: float = 0.01
-    """μ: strength of the proximal term μ/2 ‖w - wᵗ‖²; 0 is FedAvg."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("mu", self.mu, 0)
-        finite("mu", self.mu)
-
-
-@dataclass(frozen=True)
-class FedProxSettings(FedProxOptions, FedAvgSettings):
-    """FedProx with the settings that it shares with FedAvg."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        steady("mu", self.mu, "lr", self.lr)
-
-
-@dataclass(frozen=True)
-class CentralOptions(Checked):
-    """Central training, the upper bound: all training samples in one place."""
-
-    epochs: int = 1
-    """Passes over all samples in a round, one batch after the other, in place of those of a client:
-    N clients that make a pass at once take N times the steps of one."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("epochs", self.epochs, 1)
-
-
-@dataclass(frozen=True)
-class CentralSettings(CentralOptions, FedAvgSettings):
-    """Central training with the settings that it shares with FedAvg."""
 
 
 def finite(key: str, value: float | None) -> None:
