@@ -1,4 +1,4 @@
-"""Settings that all methods share, and checks. Torch-free; a field's docstring is its ``--help``."""
+"""Settings that all methods share, and their checks. Torch-free; docstrings are ``--help``."""
 
 from __future__ import annotations
 
@@ -90,3 +90,13 @@ def steady(strength_key: str, strength: float, lr_key: str, lr: float) -> None:
             f"'{lr_key}' times '{strength_key}' is {lr * strength:g}, training diverges from 2 on: "
             "lower one"
         )
+
+
+def must_keep_models(method: str, keep_models: bool) -> None:
+    """Check that clients keep the model that a method starts from.
+
+    Raises:
+        UserError: they do not.
+    """
+    if not keep_models:
+        raise UserError(f"{method} starts from the client's own model: set 'keep_models' to true")

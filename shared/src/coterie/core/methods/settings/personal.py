@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from coterie.core.errors import UserError
-from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings, finite
+from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings, finite, must_keep_models
 from coterie.core.settings.sections import at_least, between
 
 
@@ -46,7 +46,7 @@ class FedALASettings(FedALAOptions, FedAvgSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _must_keep_models("FedALA", self.keep_models)
+        must_keep_models("FedALA", self.keep_models)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coterie.core.errors import UserError
-from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings
+from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings, must_keep_models
 from coterie.core.settings.sections import at_least
 
 
@@ -15,12 +14,7 @@ class LocalSettings(FedAvgSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _must_keep_models("local training", self.keep_models)
-
-
-def _must_keep_models(method: str, keep_models: bool) -> None:
-    if not keep_models:
-        raise UserError(f"{method} starts from the client's own model: set 'keep_models' to true")
+        must_keep_models("local training", self.keep_models)
 
 
 @dataclass(frozen=True)
