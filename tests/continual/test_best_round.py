@@ -10,7 +10,7 @@ from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import EvaluationTable, ItemTable, LookBack, RankingReport
 from coterie.core.federation.cohort import Replies
-from coterie.core.federation.journal import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

@@ -17,14 +17,15 @@ from tests.continual.test_chunks import cohort_of
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import (
+    UPDATE,
     EvaluationTable,
     ItemTable,
     ItemUpdate,
     LookBack,
     RankingReport,
 )
-from coterie.core.federation.folds import Sum
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
+from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.messages import Down, Private, Report, Up, declared
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -194,14 +195,14 @@ def test_nobody_is_left():
 
 def test_the_upload_of_a_client_holds_its_touched_rows_only():
     _, state, cohort = started("ft", model={"negatives": 0})
-    rows = cohort.ask("update", ItemTable(state.items)).up.items.wire()
+    rows = cohort.ask(UPDATE, ItemTable(state.items)).up.items.wire()
     assert rows.index.tolists() == [sorted(train) for train, _, _ in USERS.values()]
 
 
 def test_folding_is_the_sum_of_the_uploads():
     _, state, cohort = started("f3crec")
     down = ItemTable(state.items)
-    kept = cohort.ask("update", down).up.items.dense().mean(0)
+    kept = cohort.ask(UPDATE, down).up.items.dense().mean(0)
     _, _, again = started("f3crec")
-    folded = again.ask("update", down, reduce=Sum()).mean("items")
+    folded = again.ask(UPDATE, down, reduce=Sum()).mean("items")
     torch.testing.assert_close(folded, kept, rtol=0, atol=1e-15)

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from coterie.core.federation.cohort import Cohort, PerClient
-from coterie.core.federation.folds import Sum
-from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client, step
+from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import Down, Private, Reveals, Up, leaves
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

@@ -11,8 +11,9 @@ from coterie.core.privacy.check import (
     assert_non_interference,
     perturbed,
 )
-from coterie.core.protocol.client import Client, step
-from coterie.core.protocol.messages import Down, Private, Reveals, Up, leaves
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import FactoredRows, Rows
@@ -22,7 +23,7 @@ C, N, D = 3, 5, 2
 
 @dataclasses.dataclass(frozen=True)
 class Table(Down):
-    items: Tensor
+    items: Tensor = carries("items")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +41,11 @@ class Update(Up):
     loss: Tensor = leaves("loss", reveals=Reveals.MEASUREMENT, depends_on={"vector"})
 
 
-class Honest(Client[Taste]):
-    @step
+UPDATE = Step("update", Table, Update)
+
+
+class Honest(Client[Taste, None]):
+    @UPDATE
     def update(self, down: Table, mine: Taste, data, key: Key) -> tuple[Update, Taste]:
         noise = key.uniform(D)
         score = mine.vector @ down.items.T
@@ -54,7 +58,7 @@ class Leaking(Honest):
     def __init__(self, where: str) -> None:
         self.where = where
 
-    @step
+    @UPDATE
     def update(self, down: Table, mine: Taste, data, key: Key) -> tuple[Update, Taste]:
         up, _ = super().update(down, mine, data, key)
         loss = torch.zeros(C)
@@ -89,7 +93,7 @@ def arguments() -> tuple[Table, Taste, None, Key]:
 def test_an_honest_client_passes_and_its_state_is_not_touched() -> None:
     given = arguments()
     before = given[1].vector.clone()
-    assert_non_interference(Honest(), "update", *given)
+    assert_non_interference(Honest(), UPDATE, *given)
     assert torch.equal(given[1].vector, before)
 
 
@@ -105,7 +109,7 @@ def test_an_honest_client_passes_and_its_state_is_not_touched() -> None:
 )
 def test_a_leak_is_named(where: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        assert_non_interference(Leaking(where), "update", *arguments())
+        assert_non_interference(Leaking(where), UPDATE, *arguments())
 
 
 def test_a_misspelt_dependence_is_named() -> None:
@@ -113,21 +117,21 @@ def test_a_misspelt_dependence_is_named() -> None:
     class Wrong(Up):
         loss: Tensor = leaves("loss", reveals=Reveals.MEASUREMENT, depends_on={"vectr"})
 
-    class Misspelt(Client[Taste]):
+    class Misspelt(Client[Taste, None]):
         def update(self, down, mine, data, key):
             return Wrong(torch.zeros(C)), None
 
     with pytest.raises(AssertionError, match="vectr"):
-        assert_non_interference(Misspelt(), "update", *arguments())
+        assert_non_interference(Misspelt(), UPDATE, *arguments())
 
 
 def test_a_step_that_uploads_nothing_is_no_test() -> None:
-    class Silent(Client[Taste]):
+    class Silent(Client[Taste, None]):
         def update(self, down, mine, data, key):
             return None, mine
 
     with pytest.raises(AssertionError, match="uploads nothing"):
-        assert_non_interference(Silent(), "update", *arguments())
+        assert_non_interference(Silent(), UPDATE, *arguments())
 
 
 def test_own_perturbation() -> None:
@@ -138,10 +142,10 @@ def test_own_perturbation() -> None:
             return dataclasses.replace(up, loss=torch.arange(4.0)[mine.age]), None
 
     with pytest.raises(IndexError):
-        assert_non_interference(Indexing(), "update", *arguments())
+        assert_non_interference(Indexing(), UPDATE, *arguments())
     with pytest.raises(AssertionError, match="'age'"):
         assert_non_interference(
-            Indexing(), "update", *arguments(), perturb={"age": lambda age: age.flip(0)}
+            Indexing(), UPDATE, *arguments(), perturb={"age": lambda age: age.flip(0)}
         )
 
 

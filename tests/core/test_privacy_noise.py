@@ -14,10 +14,9 @@ from coterie.core.privacy import draws
 from coterie.core.privacy.noise import Clip, GaussianNoise, LaplaceNoise
 from coterie.core.privacy.padding import pad_rows
 from coterie.core.protocol.messages import Report, Reveals, Up, leaves
-from coterie.core.tensors.dense_rows import DenseRows
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-from coterie.core.tensors.rows import FactoredRows, Rows, TouchedRows
+from coterie.core.tensors.rows import DenseRows, FactoredRows, Rows, TouchedRows
 
 N, D = 40, 6
 

@@ -17,20 +17,20 @@ from tests.core.linear_client import (
     make_client,
     make_fedavg,
 )
+from tests.in_process import in_process_bytes, request_bytes
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.engines import folder as folder_module
 from coterie.core.engines.folder import ClientFolder
-from coterie.core.engines.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import answer, main, read_reply, serve
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.fedavg_client import GlobalModel
 from coterie.core.privacy.noise import Clip, GaussianNoise
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode, peek
 
@@ -55,10 +55,10 @@ def sample_data() -> SampleData:
     )
 
 
-def cohort_of(client, when=(0, 1), store=None, middleware=(), data=None) -> Cohort:
+def cohort_of(client, when=(0, 1), store=None, middleware=(), data=None) -> InProcessCohort:
     data = sample_data() if data is None else data
     store = PrivateStore() if store is None else store
-    cohort = Cohort(
+    cohort = InProcessCohort(
         client, data.ids, data, store, SECRET, when, Ledger(), Journal(), middleware=middleware
     )
     cohort.enrol()

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, leaves
-from coterie.core.tensors.dense_rows import DenseRows
 from coterie.core.tensors.ragged import Ragged
-from coterie.core.tensors.rows import FactoredRows, Rows, TouchedRows
+from coterie.core.tensors.rows import DenseRows, FactoredRows, Rows, TouchedRows
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode, peek
 
 HEADER = Header("update", (3, 0, 1), 7)

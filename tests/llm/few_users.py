@@ -9,10 +9,10 @@ import torch
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.federation.cohort import Cohort
 from coterie.core.federation.federation import Federation
-from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.server import Server
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors.keys import Key

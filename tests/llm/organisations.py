@@ -3,9 +3,9 @@
 import torch
 
 from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR

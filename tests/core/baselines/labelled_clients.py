@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.models.classifier import Classifier, SoftmaxRegression
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(17)

@@ -10,11 +10,10 @@ from tests.core.baselines.labelled_clients import (
     split,
     weights_of,
 )
+from tests.in_process import in_process_bytes, request_bytes
 
-from coterie.core.engines.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import answer
 from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.central_client import CentralClient
@@ -28,6 +27,7 @@ from coterie.core.methods.fedrod_client import FedRODClient, FedRODSettings
 from coterie.core.methods.local_client import LocalClient, LocalSettings
 from coterie.core.methods.model_client import GlobalModel
 from coterie.core.methods.settings import FedAvgSettings
+from coterie.core.protocol.journal import Journal
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2}
 WEIGHTS = weights_of(built(Net))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.core.federation.journal import Journal
 from coterie.core.methods.dap_fl_client import DapFLClient
 from coterie.core.methods.dap_fl_settings import DapFLSettings
 from coterie.core.methods.divergence import told_divergence
 from coterie.core.methods.fedavg import FedAvgServer
 from coterie.core.methods.model_server import ServerModel
+from coterie.core.protocol.journal import Journal
 
 
 class DapFLServer(FedAvgServer[ServerModel]):

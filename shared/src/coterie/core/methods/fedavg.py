@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.folds import Fold, Sum
-from coterie.core.federation.journal import Journal
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.fedavg_client import FedAvgClient
 from coterie.core.methods.model_client import GlobalModel, ModelUpdate
 from coterie.core.methods.model_server import ModelServer, ServerModel, ServerSamples
 from coterie.core.methods.settings import FedAvgSettings
+from coterie.core.protocol.folds import Fold, Sum
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import Down
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.federation.folds import Fold
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.drift_settings import FedDynSettings
 from coterie.core.methods.fedavg import Weighted, mean_added
 from coterie.core.methods.feddyn_client import DynamicModel, FedDynClient
 from coterie.core.methods.sizes import SizedModel, SizedServer, Sizes
+from coterie.core.protocol.folds import Fold
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

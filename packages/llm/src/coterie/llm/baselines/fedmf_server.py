@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.federation.cohort import Cohort, Replies
-from coterie.core.federation.folds import Sum
+from coterie.core.protocol.folds import Sum
 from coterie.core.tensors.keys import Key
 from coterie.llm.baselines.ckks import PublicKey
 from coterie.llm.baselines.fedmf import FedMFClient, ItemTable, WrappedKey

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.federation.cohort import Cohort, PerClient
-from coterie.core.federation.folds import Sum
+from coterie.core.protocol.folds import Sum
 from coterie.core.tensors.keys import Key
 from coterie.llm.baselines.fedpergnn import FedPerGNNClient, NoisyGradients, PublicNetwork
 from coterie.llm.baselines.graph_expansion import ThirdParty
