@@ -10,27 +10,24 @@ import torch
 
 from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.protocol.messages import Down
-from coterie.core.protocol.step import AnyStep
 from coterie.core.tensors import tree
 from coterie.core.wire.codec import Header, encode
 
 
-def request_bytes(
-    cohort: InProcessCohort, step: AnyStep[Any, Any], down: Down | None, asked: int = 0
-) -> bytes:
+def request_bytes(cohort: InProcessCohort, step: str, down: Down | None, asked: int = 0) -> bytes:
     """Encode what a cohort's ask sends to each client.
 
     Args:
         cohort: gives the coordinates of the round.
-        step: which one.
+        step: its name.
         down: the message.
         asked: how many asks of the cohort for this step came before.
     """
-    return encode(down, Header(step.name, (*cohort.when, asked)))
+    return encode(down, Header(step, (*cohort.when, asked)))
 
 
 def in_process_bytes(
-    cohort: InProcessCohort, step: AnyStep[Any, Any], down: Down | None, asked: int = 0
+    cohort: InProcessCohort, step: str, down: Down | None, asked: int = 0
 ) -> dict[int, bytes]:
     """Ask every client alone, in this process, and encode the replies that are accepted.
 
@@ -38,7 +35,7 @@ def in_process_bytes(
 
     Args:
         cohort: the clients.
-        step: which one.
+        step: its name.
         down: the message.
         asked: how many asks of the cohort for this step came before.
 
@@ -47,11 +44,11 @@ def in_process_bytes(
     """
     replies = {}
     for place in torch.arange(len(cohort)).split(1):
-        alone = dataclasses.replace(cohort.part(place), _asked={step.name: itertools.count(asked)})
-        given = alone.ask(step, down, reduce=_Only())
+        alone = dataclasses.replace(cohort.part(place), _asked={step: itertools.count(asked)})
+        given = alone.ask(cohort.client.steps()[step], down, reduce=_Only())
         client = int(alone.ids)
         if client not in given.failed:
-            header = Header(step.name, (*cohort.when, asked), client)
+            header = Header(step, (*cohort.when, asked), client)
             up = tree.as_one(given.total) if cohort.is_list else given.total
             replies[client] = encode(up, header)
     return replies

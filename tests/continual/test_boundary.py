@@ -17,6 +17,7 @@ from tests.continual.test_chunks import cohort_of
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import (
+    EVALUATE,
     UPDATE,
     EvaluationTable,
     ItemTable,
@@ -53,7 +54,7 @@ def started(method, backbone="fedmf", data=DATA, **changes):
 
 
 def test_every_upload_is_declared():
-    ups = {up for _, _, up in ContinualClient.steps() if up is not None}
+    ups = {step.up for step in ContinualClient.steps().values() if step.up is not None}
     assert ups == {ItemUpdate, RankingReport}
     for up in ups:
         assert issubclass(up, Up)
@@ -62,7 +63,7 @@ def test_every_upload_is_declared():
 
 
 def test_the_protocol():
-    steps = {name: (down, up) for name, down, up in ContinualClient.steps()}
+    steps = {name: (step.down, step.up) for name, step in ContinualClient.steps().items()}
     assert set(steps) == {"start_block", "update", "evaluate", "keep_best", "end_block"}
     assert all(down is None or issubclass(down, Down) for down, _ in steps.values())
     assert not any(up is not None and issubclass(up, Private) for _, up in steps.values())
@@ -83,9 +84,9 @@ def test_uploads_depend_on_what_they_declare(method, backbone):
 
     perturb = {"memory": change}
     for step, down in (
-        ("update", ItemTable(state.items, old)),
-        ("evaluate", EvaluationTable(state.items)),
-        ("evaluate", EvaluationTable(state.items, "test")),
+        (UPDATE, ItemTable(state.items, old)),
+        (EVALUATE, EvaluationTable(state.items)),
+        (EVALUATE, EvaluationTable(state.items, "test")),
     ):
         assert_non_interference(client, step, down, mine, DATA, key, perturb)
         up, after = getattr(client, step)(down, tree.clone(mine), DATA, key)
@@ -101,8 +102,8 @@ def test_steps_do_not_write_into_what_they_are_given(method):
     kept = tree.clone(mine), tree.clone(down), tree.clone(DATA)
     for step, message in (
         ("start_block", LookBack(state.old, state.old, state.old)),
-        ("update", down),
-        ("evaluate", EvaluationTable(state.items, "test")),
+        (UPDATE, down),
+        (EVALUATE, EvaluationTable(state.items, "test")),
         ("keep_best", None),
         ("end_block", down),
     ):
@@ -204,5 +205,5 @@ def test_folding_is_the_sum_of_the_uploads():
     down = ItemTable(state.items)
     kept = cohort.ask(UPDATE, down).up.items.dense().mean(0)
     _, _, again = started("f3crec")
-    folded = again.ask(UPDATE, down, reduce=Sum()).mean("items")
+    folded = again.ask(UPDATE, down, reduce=Sum()).total.items.sum() / len(USERS)
     torch.testing.assert_close(folded, kept, rtol=0, atol=1e-15)

@@ -45,7 +45,7 @@ def test_first_round_of_the_base_block(base_block, dtype, tolerance):
     mine = replace(mine, params={"user": 20 * mine.params["user"]})
     cohort.store.commit(data.ids, mine)
     replies = cohort.ask(UPDATE, ItemTable(items), reduce=Sum())
-    found = items + replies.mean("items")
+    found = items + replies.total.items.sum() / len(replies)
     users = cohort.store.take(data.ids).params["user"]
 
     key = cohort.secret.fold(data.ids).fold("update", 0, 1, 0).fold("batches")
@@ -62,5 +62,7 @@ def test_first_round_of_the_base_block(base_block, dtype, tolerance):
         torch.testing.assert_close(users[user].double(), params["user"], rtol=0, atol=tolerance)
     expected = table + total / len(data.ids)
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance)
-    assert float(replies.mean("loss")) == pytest.approx(losses / len(data.ids), abs=tolerance)
+    assert float(replies.total.loss / len(replies)) == pytest.approx(
+        losses / len(data.ids), abs=tolerance
+    )
     assert moved > 1

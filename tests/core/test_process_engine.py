@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.core.linear_client import (
+    UPDATE,
     Error,
     LinearClient,
     Slope,
@@ -157,14 +158,14 @@ def test_replies_match_the_stacked_engine():
         answer(LinearClient(), request, b"", own(place), SECRET.fold(client))[0]
         for place, client in enumerate(LENGTHS)
     ]
-    read = [read_reply(reply, LinearClient.update, peek(request)) for reply in replies]
+    read = [read_reply(reply, UPDATE, peek(request)) for reply in replies]
     assert [client for _, client in read] == list(LENGTHS)
 
     class Keep:
         def add(self, total, up):
             return up
 
-    stacked = cohort.ask("update", slope(), reduce=Keep()).total
+    stacked = cohort.ask(UPDATE, slope(), reduce=Keep()).total
     for place, (up, _) in enumerate(read):
         change = stacked.change["linear.w"][place]
         torch.testing.assert_close(up.change["linear.w"][0], change, atol=1e-6, rtol=1e-6)
@@ -371,14 +372,14 @@ def test_the_server_reads_only_replies_to_its_request():
     cohort = cohort_of(LinearClient())
     request = request_bytes(cohort, "update", slope())
     reply, _ = answer(make_client(), request, b"", own(0), SECRET)
-    up, client = read_reply(reply, LinearClient.update, peek(request))
+    up, client = read_reply(reply, UPDATE, peek(request))
     assert isinstance(up, SlopeUpdate)
     assert client == 3
     with pytest.raises(ProtocolError, match="not to this request"):
         read_reply(reply, LinearClient.update, Header("update", (0, 2, 0)))
     wide = dataclasses.replace(up, loss=up.loss.double())
     with pytest.raises(ProtocolError, match="field 'loss' is"):
-        read_reply(reply, LinearClient.update, peek(request), like=wide)
+        read_reply(reply, UPDATE, peek(request), like=wide)
     with pytest.raises(ProtocolError, match="expected Error"):
         read_reply(reply, LinearClient.measure, peek(request))
 
