@@ -6,6 +6,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coterie.core.errors import UserError
+from coterie.core.methods.settings.ranking import (
+    FedMFSettings,
+    FedPerGNNSettings,
+    LightFRSettings,
+    LightGCNSettings,
+    MFSettings,
+)
 from coterie.core.settings.sections import (
     DataSettings,
     EngineSettings,
@@ -17,13 +24,6 @@ from coterie.core.settings.sections import (
 )
 from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
-from coterie.llm.baselines.settings import (
-    FedMFSettings,
-    FedPerGNNSettings,
-    LightFRSettings,
-    LightGCNSettings,
-    MFSettings,
-)
 
 Method = Literal[
     "pplr",

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from coterie.core.federation.federation import Federation
-from coterie.core.methods.model_server import ServerSamples
+from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.privacy.build import middleware
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors.keys import Key
