@@ -16,16 +16,16 @@ from tests.core.methods.labelled_clients import (
     run,
     split,
 )
+from tests.in_process import in_process_bytes, request_bytes
 from tests.page.small_games import LENGTHS, game, pairs, play, settings
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from tests.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import answer
 from coterie.core.federation.cohort import Cohort
-from coterie.core.protocol.journal import Journal
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.protocol.journal import Journal
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.settings.sections import EngineSettings
 from coterie.core.tensors import tree

@@ -3,17 +3,17 @@
 import pytest
 import torch
 from tests.core.methods.method_cases import METHODS, SECRET, method, play, sample_data
+from tests.in_process import in_process_bytes, request_bytes
 from torch import nn
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from tests.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import answer
 from coterie.core.federation.cohort import Cohort
-from coterie.core.protocol.journal import Journal
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.fedamp import CloudModel
 from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
 
 

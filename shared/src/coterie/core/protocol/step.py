@@ -46,7 +46,7 @@ class AnyStep(Generic[D, U]):
 
     def __call__(
         self, method: Callable[[Me, D, P, X, K], tuple[U, M]]
-    ) -> Callable[[Me, D, P, X, K], tuple[U, M]]:
+    ) -> Callable[..., tuple[U, M]]:
         """Bind a method ``(self, down, mine, data, key) -> (up, mine)`` of a `Client` to the step.
 
         Raises:
