@@ -17,7 +17,6 @@ from tests.continual.test_chunks import cohort_of
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import (
-    EVALUATE,
     UPDATE,
     EvaluationTable,
     ItemTable,
@@ -84,9 +83,9 @@ def test_uploads_depend_on_what_they_declare(method, backbone):
 
     perturb = {"memory": change}
     for step, down in (
-        (UPDATE, ItemTable(state.items, old)),
-        (EVALUATE, EvaluationTable(state.items)),
-        (EVALUATE, EvaluationTable(state.items, "test")),
+        ("update", ItemTable(state.items, old)),
+        ("evaluate", EvaluationTable(state.items)),
+        ("evaluate", EvaluationTable(state.items, "test")),
     ):
         assert_non_interference(client, step, down, mine, DATA, key, perturb)
         up, after = getattr(client, step)(down, tree.clone(mine), DATA, key)
@@ -102,8 +101,8 @@ def test_steps_do_not_write_into_what_they_are_given(method):
     kept = tree.clone(mine), tree.clone(down), tree.clone(DATA)
     for step, message in (
         ("start_block", LookBack(state.old, state.old, state.old)),
-        (UPDATE, down),
-        (EVALUATE, EvaluationTable(state.items, "test")),
+        ("update", down),
+        ("evaluate", EvaluationTable(state.items, "test")),
         ("keep_best", None),
         ("end_block", down),
     ):
@@ -203,7 +202,7 @@ def test_the_upload_of_a_client_holds_its_touched_rows_only():
 def test_folding_is_the_sum_of_the_uploads():
     _, state, cohort = started("f3crec")
     down = ItemTable(state.items)
-    kept = cohort.ask(UPDATE, down).up.items.dense().mean(0)
+    kept = cohort.ask("update", down).up.items.dense().mean(0)
     _, _, again = started("f3crec")
     folded = again.ask(UPDATE, down, reduce=Sum()).total.items.sum() / len(USERS)
     torch.testing.assert_close(folded, kept, rtol=0, atol=1e-15)

@@ -93,7 +93,7 @@ def arguments() -> tuple[Table, Taste, None, Key]:
 def test_an_honest_client_passes_and_its_state_is_not_touched() -> None:
     given = arguments()
     before = given[1].vector.clone()
-    assert_non_interference(Honest(), UPDATE, *given)
+    assert_non_interference(Honest(), "update", *given)
     assert torch.equal(given[1].vector, before)
 
 
@@ -109,7 +109,7 @@ def test_an_honest_client_passes_and_its_state_is_not_touched() -> None:
 )
 def test_a_leak_is_named(where: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        assert_non_interference(Leaking(where), UPDATE, *arguments())
+        assert_non_interference(Leaking(where), "update", *arguments())
 
 
 def test_a_misspelt_dependence_is_named() -> None:
@@ -122,7 +122,7 @@ def test_a_misspelt_dependence_is_named() -> None:
             return Wrong(torch.zeros(C)), None
 
     with pytest.raises(AssertionError, match="vectr"):
-        assert_non_interference(Misspelt(), UPDATE, *arguments())
+        assert_non_interference(Misspelt(), "update", *arguments())
 
 
 def test_a_step_that_uploads_nothing_is_no_test() -> None:
@@ -131,7 +131,7 @@ def test_a_step_that_uploads_nothing_is_no_test() -> None:
             return None, mine
 
     with pytest.raises(AssertionError, match="uploads nothing"):
-        assert_non_interference(Silent(), UPDATE, *arguments())
+        assert_non_interference(Silent(), "update", *arguments())
 
 
 def test_own_perturbation() -> None:
@@ -142,10 +142,10 @@ def test_own_perturbation() -> None:
             return dataclasses.replace(up, loss=torch.arange(4.0)[mine.age]), None
 
     with pytest.raises(IndexError):
-        assert_non_interference(Indexing(), UPDATE, *arguments())
+        assert_non_interference(Indexing(), "update", *arguments())
     with pytest.raises(AssertionError, match="'age'"):
         assert_non_interference(
-            Indexing(), UPDATE, *arguments(), perturb={"age": lambda age: age.flip(0)}
+            Indexing(), "update", *arguments(), perturb={"age": lambda age: age.flip(0)}
         )
 
 

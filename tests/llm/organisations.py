@@ -2,7 +2,7 @@
 
 import torch
 
-from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.journal import Journal
@@ -70,7 +70,7 @@ def federation(chosen, model=None, data=None):
 
 
 def cohort_of(client, data, when=(0, 1), store=None):
-    asked = Cohort(
+    asked = InProcessCohort(
         client,
         data.ids,
         data,

@@ -21,7 +21,7 @@ from tests.in_process import in_process_bytes, request_bytes
 from coterie.core.agents.settings import DDPGSettings
 from coterie.core.engines.process import answer
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.dap_fl import DapFLSettings
@@ -146,7 +146,9 @@ def test_a_process_answers_the_same_bytes():
     down = GlobalModel(server.begin(KEY).weights)
     kept = dict.fromkeys(data.ids.tolist(), b"")
     for number in range(4):
-        cohort = Cohort(client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal())
+        cohort = InProcessCohort(
+            client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal()
+        )
         cohort.enrol()
         request = request_bytes(cohort, "update", down)
         expected = in_process_bytes(cohort, "update", down)

@@ -8,7 +8,7 @@ from torch import nn
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.engines.process import answer
-from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.fedamp import CloudModel
@@ -53,7 +53,9 @@ def test_a_process_answers_the_same_bytes(name):
     data = SplitSamples.of(train, valid=train)
     kept = dict.fromkeys(data.ids.tolist(), b"")
     for number, (step, down) in enumerate(asks(name, server, train)):
-        cohort = Cohort(client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal())
+        cohort = InProcessCohort(
+            client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal()
+        )
         cohort.enrol()
         request = request_bytes(cohort, step, down)
         expected = in_process_bytes(cohort, step, down)

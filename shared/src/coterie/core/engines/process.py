@@ -73,7 +73,7 @@ def answer(
     ids, is_list = _own_id(client, data), client.form == "list"
     header = peek(request)
     step = bound_step(client, header.step)
-    down, _ = decode(request, step.down)
+    down: Any = decode(request, step.down)[0]
     mine, kept = _private(client, private, data, ids, secret)
     key = Key(secret.state.reshape(1)).fold(header.step, *header.nonce)
     own = Key(key.state[0]) if is_list else key
@@ -107,6 +107,7 @@ def read_reply(
     Raises:
         ProtocolError: the reply is malformed, of another form, late or refused by the client.
     """
+    up: Any
     up, header = decode(reply, (step.up or types.NoneType) | Refused)
     if (header.step, header.nonce) != (request.step, request.nonce) or header.client is None:
         raise ProtocolError(f"reply to {header.step} {header.nonce} is not to this request")

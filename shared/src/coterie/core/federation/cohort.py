@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.federation.guard import guard, versions
+from coterie.core.federation.guard import guard, versions, written
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
@@ -139,7 +139,7 @@ class InProcessCohort(Cohort):
         data = self._local(index)
         own = Key(key.state[0]) if self.is_list else key
         up, new = getattr(self.client, name)(sent, mine, data, own)
-        if self.is_list and versions(mine) != before:
+        if self.is_list and written(before):
             raise TypeError(f"step '{name}' wrote into private state: it must make a new one")
         ok, reasons = guard(up, new, ids, before)
         self.ledger.down(name, sent, 1 if one_each else ids.numel())

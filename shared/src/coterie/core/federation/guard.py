@@ -10,15 +10,17 @@ from torch import Tensor
 from coterie.core.protocol.messages import Report
 from coterie.core.tensors import tree
 
-Versions = dict[int, int]
+Versions = dict[int, tuple[Tensor, int]]
 
 
 def versions(mine: Any) -> Versions:
-    """Remember the tensors of a private state as they are handed out: identity -> version.
+    """Remember the tensors of a private state as they are handed out: identity -> version."""
+    return {id(leaf): (leaf, leaf._version) for _, leaf in tree.tensors(mine)}
 
-    The private state must be kept until it is compared.
-    """
-    return {id(leaf): leaf._version for _, leaf in tree.tensors(mine)}
+
+def written(before: Versions) -> bool:
+    """Whether a tensor was written into since."""
+    return any(leaf._version != version for leaf, version in before.values())
 
 
 def guard(
@@ -52,4 +54,5 @@ def guard(
 
 
 def _known(leaf: Any, before: Versions) -> bool:
-    return all(before.get(id(part)) == part._version for _, part in tree.tensors(leaf))
+    parts = [part for _, part in tree.tensors(leaf)]
+    return all(id(part) in before and before[id(part)][1] == part._version for part in parts)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from coterie.core.protocol.messages import Down, Private, Up, declared
-from coterie.core.protocol.step import AnyStep
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -35,7 +34,7 @@ def assert_no_shared_storage(up: Any, private: Any) -> None:
 
 def assert_non_interference(
     client: Any,
-    step: AnyStep[Any, Any],
+    step: str,
     down: Down | None,
     mine: Private,
     data: Any,
@@ -49,7 +48,7 @@ def assert_non_interference(
 
     Args:
         client: the client half.
-        step: which one.
+        step: its name.
         down: message that the step receives.
         mine: stacked private state.
         data: the clients' data.
@@ -98,10 +97,10 @@ def _perturbed(value: Any) -> Any:
     return ~value if value.dtype == torch.bool else value + 1
 
 
-def _upload(client: Any, step: AnyStep[Any, Any], down: Any, mine: Any, data: Any, key: Key) -> Up:
+def _upload(client: Any, step: str, down: Any, mine: Any, data: Any, key: Key) -> Up:
     # Copies, since a step that writes into its input must not change the comparison.
-    up, _ = getattr(client, step.name)(down, tree.clone(mine), data, key)
-    assert up is not None, f"step '{step.name}' uploads nothing"
+    up, _ = getattr(client, step)(down, tree.clone(mine), data, key)
+    assert up is not None, f"step '{step}' uploads nothing"
     return up
 
 

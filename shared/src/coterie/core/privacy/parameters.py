@@ -29,7 +29,7 @@ def change_parameters(up: U, change: Change) -> U:
         up: the stacked upload.
         change: gets the dotted path and a `Rows` or a tensor ``(C, ...)``.
     """
-    fields = {}
+    fields: dict[str, Any] = {}
     for name in parameter_fields(up):
         inside = {name: getattr(up, name)}
         paths = iter([path for path, _ in tree.values(inside)])

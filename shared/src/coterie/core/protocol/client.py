@@ -45,7 +45,7 @@ class Client(Generic[P, X]):
 
     form: ClassVar[Form] = "stacked"
     _steps: ClassVar[dict[str, AnyStep[Any, Any]]] = {}
-    _types: ClassVar[tuple[Any, Any]] = (P, X)
+    _types: ClassVar[tuple[Any, Any]]
 
     def __init_subclass__(cls) -> None:
         """Collect the steps, and read the types of private state and data off ``Client[P, X]``."""
@@ -100,3 +100,6 @@ class Client(Generic[P, X]):
     def data_type(cls) -> Any:
         """Class of the local data."""
         return cls._types[1]
+
+
+Client._types = Client.__parameters__  # type: ignore[attr-defined]

@@ -12,7 +12,6 @@ thousands of times, and optree sorts the keys of dicts, which changes the order 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -27,7 +26,7 @@ _PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype)
 
 def children(tree: Any) -> Iterator[tuple[str, Any]]:
     """Yield the named children of a dataclass, dict, list or tuple; nothing for a leaf."""
-    kind = _kind(type(tree))
+    kind = _kind(tree)
     if kind == "dict":
         yield from tree.items()
     elif kind == "sequence":
@@ -46,7 +45,7 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         >>> [(path, leaf.tolist()) for path, leaf in leaves({"a": [torch.ones(2)]})]
         [('a.0', [1.0, 1.0])]
     """
-    kind = _kind(type(tree))
+    kind = _kind(tree)
     if kind == "tensor" or kind == "stacked" or (kind == "plain" and tree is not None):
         yield path, tree
         return
@@ -78,7 +77,7 @@ def map_values(function: Callable[..., Any], tree: T, *others: Any) -> T:
         TypeError: something in the tree is none of the known kinds.
         KeyError: a dict lacks a key that the first one has.
     """
-    kind = _kind(type(tree))
+    kind = _kind(tree)
     if kind == "tensor" or kind == "stacked":
         return function(tree, *others)
     if kind == "plain":
@@ -240,7 +239,7 @@ def where_rows(rows: Tensor, these: T, others: T) -> T:
 
 def to_plain(tree: Any) -> Any:
     """Turn dataclasses into dicts, for a checkpoint that holds tensors and plain values only."""
-    kind = _kind(type(tree))
+    kind = _kind(tree)
     if kind == "sequence":
         return [to_plain(child) for child in tree]
     if kind in ("dict", "dataclass"):
@@ -256,7 +255,7 @@ def from_plain(like: T, plain: Any) -> T:
     Raises:
         KeyError: a field is missing, or there is one too many.
     """
-    kind = _kind(type(like))
+    kind = _kind(like)
     if plain is None or kind in ("tensor", "plain"):
         return plain
     if kind == "sequence":
@@ -281,17 +280,25 @@ def _sequence(like: Any, parts: list[Any]) -> Any:
     return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
 
 
-@functools.cache
 def _fields(cls: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))
+    names = _NAMES.get(cls)
+    if names is None:
+        names = _NAMES[cls] = tuple(field.name for field in dataclasses.fields(cls))
+    return names
 
 
-@functools.cache
-def _kind(cls: type) -> str:
+def _kind(tree: Any) -> str:
+    cls = type(tree)
+    return _KINDS.get(cls) or _classified(cls)
+
+
+def _classified(cls: type) -> str:
     for kind, classes in _CLASSES:
         if issubclass(cls, classes):
+            _KINDS[cls] = kind
             return kind
     if dataclasses.is_dataclass(cls):
+        _KINDS[cls] = "dataclass"
         return "dataclass"
     raise TypeError(
         f"a {cls.__name__} cannot stand in a tree of tensors: use tensors, Stacked values, numbers "
@@ -299,6 +306,8 @@ def _kind(cls: type) -> str:
     )
 
 
+_KINDS: dict[type, str] = {}
+_NAMES: dict[type, tuple[str, ...]] = {}
 _CLASSES: tuple[tuple[str, Any], ...] = (
     ("tensor", Tensor),
     ("stacked", Stacked),

@@ -103,7 +103,7 @@ class Schema:
         if path in self._tensors:
             return self._tensor(path)
         if isinstance(self._static.get(path), list):
-            return self._dict(dict[str, Nest], path)  # type: ignore[valid-type]
+            return self._dict(dict[str, Nest], path)
         return self._plain(path)
 
     def _dataclass(self, kind: Any, path: str) -> Any:
