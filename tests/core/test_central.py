@@ -9,6 +9,7 @@ from pathlib import Path
 import lightning
 import pytest
 import torch
+from tests.core.headed_models import FedNCFHead, HeadedModel
 from torch import Tensor
 
 from coterie.core.data.interactions.blocks import temporal_blocks
@@ -22,7 +23,6 @@ from coterie.core.methods.ranking.central import Central
 from coterie.core.methods.reference.popularity import popularity
 from coterie.core.metrics.full_ranking import FullRanking
 from coterie.core.models.batches import Pairs
-from coterie.core.models.heads import FedNCFHead, HeadedModel
 from coterie.core.models.mf import MF
 from coterie.core.models.neumf import NeuMF
 from coterie.core.tensors.keys import Key

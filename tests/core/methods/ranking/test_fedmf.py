@@ -21,7 +21,14 @@ from tests.core.methods.ranking.few_users import (
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
 from coterie.core.methods.ranking.client import draw_samples, known_items
-from coterie.core.methods.ranking.fedmf import UPDATE, ClientKeys, ItemGradients, ItemTable, fedmf
+from coterie.core.methods.ranking.fedmf import (
+    UPDATE,
+    ClientKeys,
+    FedMFClient,
+    FedMFServer,
+    ItemGradients,
+    ItemTable,
+)
 from coterie.core.methods.ranking.secure_sum import from_fixed, pairwise_masks, to_fixed
 from coterie.core.methods.settings.ranking import FedMFSettings
 from coterie.core.metrics.ranking import ranking_metrics
@@ -39,7 +46,8 @@ TRANSPORTS = ["plain", "masked_sum", "ckks"]
 
 
 def build(dtype=torch.float64, n_items=N_ITEMS, lengths=LENGTHS, **options):
-    return fedmf(replace(SETTINGS, **options), n_items, lengths, SECRET, dtype)
+    both = replace(SETTINGS, **options), n_items, lengths
+    return FedMFServer(*both, dtype), FedMFClient(*both, SECRET, dtype)
 
 
 def needs(transport):
@@ -321,7 +329,7 @@ def test_server_of_ckks_holds_no_key_and_counts_bytes_and_seconds():
     }
     assert rows["update", "cipher"] > 2 * len(data.ids) * 100_000
     assert rows["make_keys", "wrapped"] > 0
-    other = fedmf(replace(SETTINGS, transport="ckks"), N_ITEMS, LENGTHS, Key.from_seed(0))[1]
+    other = FedMFClient(replace(SETTINGS, transport="ckks"), N_ITEMS, LENGTHS, Key.from_seed(0))
     with pytest.raises(UserError, match="another seed"):
         other.keys.unwrap(public["wrapped_key"])
 
@@ -350,7 +358,7 @@ def test_a_checkpoint_continues_in_a_new_process(transport):
 
 def test_tenseal_missing_is_one_clear_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "tenseal", None)
-    with pytest.raises(UserError, match=r"pip install 'coterie-llm\[ckks\]'"):
+    with pytest.raises(UserError, match=r"pip install 'coterie-core\[ckks\]'"):
         run(*build(transport="ckks"), few_users(), 1)
 
 

@@ -19,7 +19,12 @@ from tests.core.methods.ranking.few_users import (
 
 from coterie.core.errors import UserError
 from coterie.core.methods.ranking.client import draw_samples
-from coterie.core.methods.ranking.fedpergnn import UPDATE, NoisyGradients, fedpergnn
+from coterie.core.methods.ranking.fedpergnn import (
+    UPDATE,
+    FedPerGNNClient,
+    FedPerGNNServer,
+    NoisyGradients,
+)
 from coterie.core.methods.ranking.graph_expansion import (
     Announcement,
     Neighbours,
@@ -59,7 +64,8 @@ BARE = FedPerGNNSettings(
 
 
 def build(n_items=N_ITEMS, lengths=LENGTHS, dtype=torch.float64, **options):
-    return fedpergnn(replace(BARE, **options), n_items, lengths, SECRET, dtype)
+    both = replace(BARE, **options), n_items, lengths
+    return FedPerGNNServer(*both, dtype), FedPerGNNClient(*both, SECRET, dtype)
 
 
 def normal(name, *shape):

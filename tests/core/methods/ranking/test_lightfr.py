@@ -29,8 +29,9 @@ from coterie.core.methods.ranking.lightfr import (
     UPDATE,
     BitVotes,
     ItemCodes,
+    LightFRClient,
+    LightFRServer,
     VoteSum,
-    lightfr,
     random_codes,
 )
 from coterie.core.methods.settings.ranking import LightFRSettings
@@ -43,7 +44,8 @@ SETTINGS = LightFRSettings(bits=16, bits_per_round=1, rounds=6, patience=6)
 
 
 def build(n_items=N_ITEMS, lengths=LENGTHS, **options):
-    return lightfr(replace(SETTINGS, **options), n_items, lengths)
+    both = replace(SETTINGS, **options), n_items, lengths
+    return LightFRServer(*both), LightFRClient(*both)
 
 
 def problem(n_users=5, n_items=7, bits=8):

@@ -11,9 +11,11 @@ from torch import Tensor
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
-from coterie.core.methods.ranking.fedmf import UPDATE, ItemTable, fedmf
-from coterie.core.methods.ranking.fedpergnn import fedpergnn
-from coterie.core.methods.ranking.lightfr import lightfr
+from coterie.core.methods.ranking.client import RankingClient
+from coterie.core.methods.ranking.fedmf import UPDATE, FedMFClient, FedMFServer, ItemTable
+from coterie.core.methods.ranking.fedpergnn import FedPerGNNClient, FedPerGNNServer
+from coterie.core.methods.ranking.lightfr import LightFRClient, LightFRServer
+from coterie.core.methods.ranking.server import RankingServer
 from coterie.core.methods.reference.popularity import popularity
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
@@ -50,24 +52,23 @@ def user_federation(settings: Settings, data: FederatedData) -> Federation:
     """
     secret = Key.from_seed(settings.seed).fold("secret of the users")
     dtype = getattr(torch, settings.engine.dtype)
-    halves: tuple[Any, Any]
+    given: Any = getattr(settings, settings.method)
+    both = given, data.n_items, LENGTHS
+    server: RankingServer
+    client: RankingClient
     match settings.method:
         case "fedmf":
-            limits: Any = settings.fedmf
-            halves = fedmf(limits, data.n_items, LENGTHS, secret, dtype)
+            server, client = FedMFServer(*both, dtype), FedMFClient(*both, secret, dtype)
         case "lightfr":
-            limits = settings.lightfr
-            halves = lightfr(limits, data.n_items, LENGTHS)
+            server, client = LightFRServer(*both), LightFRClient(*both)
         case _:
-            limits = settings.fedpergnn
-            halves = fedpergnn(limits, data.n_items, LENGTHS, secret, dtype)
-    server, client = halves
+            server, client = FedPerGNNServer(*both, dtype), FedPerGNNClient(*both, secret, dtype)
     return Federation(
         server=server,
         client=client,
         blocks=[all_users(data)],
         seed=settings.seed,
-        rounds=limits.rounds,
+        rounds=given.rounds,
         chunk=settings.engine.chunk,
         middleware=middleware(settings.privacy),
         monitor=server.monitor,

@@ -216,6 +216,6 @@ def _tenseal() -> Any:
         import tenseal
     except ImportError as error:
         raise UserError(
-            "transport 'ckks' needs TenSEAL: pip install 'coterie-llm[ckks]'"
+            "transport 'ckks' needs TenSEAL: pip install 'coterie-core[ckks]'"
         ) from error
     return tenseal

@@ -21,7 +21,7 @@ from coterie.core.tensors.ragged import Ragged
 
 
 @dataclass(frozen=True)
-class Profile(Private):
+class UserState(Private):
     """A user's private state; stacked over C users.
 
     Attributes:
@@ -49,7 +49,7 @@ KEEP_BEST = Step("keep_best", None, None)
 Split = Literal["valid", "test"]
 
 
-class RankingClient(Client[Profile, UserRows]):
+class RankingClient(Client[UserState, UserRows]):
     """A user who learns a ranking from the items it has.
 
     Args:
@@ -66,8 +66,8 @@ class RankingClient(Client[Profile, UserRows]):
 
     @KEEP_BEST
     def keep_best(
-        self, down: None, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: None, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
         """Keep the state of the round that was the best on validation so far."""
         return None, replace(mine, best=tree.clone(mine.params))
 

@@ -1,4 +1,4 @@
-"""FedMF, the client half: a private vector, and gradients of the public item table (Chai et al.).
+"""FedMF: private user vectors, and a public item table that sums of gradients move (Chai et al.).
 
 Objective: Σ_(u,i) (y_ui - <p_u, q_i>)² + λ‖P‖² + μ‖Q‖², on 1 for the items a user has and 0 for
 sampled others. A round is a step of gradient descent on it; p_u never leaves the device.
@@ -18,11 +18,11 @@ from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
 from coterie.core.methods.ranking.ckks import KeyHolder, PublicKey, pack
 from coterie.core.methods.ranking.client import (
-    Profile,
     RankingClient,
     RankingReport,
     Samples,
     Split,
+    UserState,
     draw_samples,
     known_items,
 )
@@ -37,6 +37,8 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import FactoredRows, Rows
+
+_KEYS = ("public_key", "wrapped_key")
 
 
 @dataclass(frozen=True)
@@ -134,10 +136,10 @@ class FedMFClient(RankingClient):
         self.settings, self.secret, self.dtype = settings, secret, dtype
         self.keys = KeyHolder(secret.fold("ckks"))
 
-    def enrol(self, data: UserRows, key: Key) -> Profile:
+    def enrol(self, data: UserRows, key: Key) -> UserState:
         """Draw p_u."""
         params = {"vector": self._start(key)}
-        return Profile(params, tree.clone(params))
+        return UserState(params, tree.clone(params))
 
     def footprint(self, data: UserRows, down: Any) -> Tensor:
         """Bytes of a user's tables of samples and, if protected, of its whole item table."""
@@ -147,22 +149,24 @@ class FedMFClient(RankingClient):
 
     @MAKE_KEYS
     def make_keys(
-        self, down: None, mine: Profile, data: UserRows, key: Key
+        self, down: None, mine: UserState, data: UserRows, key: Key
     ) -> tuple[ClientKeys, None]:
         """Make the keys for all clients."""
         public, wrapped = self.keys.generate()
         return ClientKeys(public[None], wrapped[None]), None
 
     @JOIN
-    def join(self, down: WrappedKey, mine: Profile, data: UserRows, key: Key) -> tuple[None, None]:
+    def join(
+        self, down: WrappedKey, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, None]:
         """Receive the clients' private key."""
         self.keys.unwrap(down.wrapped)
         return None, None
 
     @UPDATE
     def update(
-        self, down: ItemTable, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[ItemGradients, Profile]:
+        self, down: ItemTable, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[ItemGradients, UserState]:
         """Step on p_u, and give the step on Q that belongs to the same point."""
         items, seconds = self._read(down)
         samples = draw_samples(
@@ -192,7 +196,7 @@ class FedMFClient(RankingClient):
 
     @EVALUATE
     def evaluate(
-        self, down: ItemTable, mine: Profile, data: UserRows, key: Key
+        self, down: ItemTable, mine: UserState, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
         """Rank all items the user does not have."""
         params = mine.best if down.split == "test" else mine.params
@@ -201,22 +205,22 @@ class FedMFClient(RankingClient):
 
     @FOLD_IN
     def fold_in(
-        self, down: ItemTable, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: ItemTable, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
         """Fit p_u of the best round to train and validation items, with Q fixed."""
         items = self._read(down)[0]
         vector = self._fit(mine.best["vector"], items, known_items(data), key)
         return None, replace(mine, best={"vector": vector})
 
-    def predict(self, down: ItemTable, mine: Profile) -> Tensor:
+    def predict(self, down: ItemTable, mine: UserState) -> Tensor:
         """Score all items with the vector of the best round, ``(C, n_items)``."""
         return mine.best["vector"] @ self._read(down)[0].T
 
-    def adapt(self, down: ItemTable, history: Ragged, key: Key) -> Profile:
+    def adapt(self, down: ItemTable, history: Ragged, key: Key) -> UserState:
         """Fit p_u of newcomers to their items, with Q fixed."""
         vector = self._fit(self._start(key), self._read(down)[0], history, key)
         params = {"vector": vector}
-        return Profile(params, tree.clone(params))
+        return UserState(params, tree.clone(params))
 
     def _start(self, key: Key) -> Tensor:
         return self.settings.init_std * key.normal(self.settings.dim, dtype=self.dtype)
@@ -263,9 +267,6 @@ class FedMFClient(RankingClient):
             seconds.append(decryption + time.perf_counter() - began)
         cipher, parts = pack(encrypted)
         return ItemGradients(None, None, cipher, parts, loss, loss.new_tensor(seconds))
-
-
-_KEYS = ("public_key", "wrapped_key")
 
 
 class FedMFServer(RankingServer[ItemTable]):
@@ -394,23 +395,3 @@ class FedMFServer(RankingServer[ItemTable]):
         if self.settings.transport == "ckks" and not self._introduced:
             cohort.ask(JOIN, WrappedKey(public["wrapped_key"]))
             self._introduced = True
-
-
-def fedmf(
-    settings: FedMFSettings,
-    n_items: int,
-    lengths: Sequence[int],
-    secret: Key,
-    dtype: torch.dtype = torch.float32,
-) -> tuple[FedMFServer, FedMFClient]:
-    """Build both halves.
-
-    Args:
-        settings: of FedMF.
-        n_items: number of items.
-        lengths: the k of Recall@k and NDCG@k; the first decides on the best round.
-        secret: of the clients, unknown to the server; used where uploads are protected.
-        dtype: of all parameters.
-    """
-    client = FedMFClient(settings, n_items, lengths, secret, dtype)
-    return FedMFServer(settings, n_items, lengths, dtype), client

@@ -1,4 +1,4 @@
-"""FedPerGNN, the client half: a graph network on the user's own star graph (Wu et al., 2022)."""
+"""FedPerGNN: a graph network on each user's own star graph (Wu et al., Nat. Commun. 2022)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.methods.ranking.client import (
-    Profile,
     RankingClient,
     RankingReport,
     Split,
+    UserState,
     draw_samples,
     known_items,
 )
@@ -110,10 +110,10 @@ class FedPerGNNClient(RankingClient):
         super().__init__(n_items, lengths)
         self.settings, self.secret, self.dtype = settings, secret.fold("tokens"), dtype
 
-    def enrol(self, data: UserRows, key: Key) -> Profile:
+    def enrol(self, data: UserRows, key: Key) -> UserState:
         """Draw e_u; there are no neighbours yet."""
         params = self._start(key)
-        return Profile(params, tree.clone(params))
+        return UserState(params, tree.clone(params))
 
     def footprint(self, data: UserRows, down: Any) -> Tensor:
         """Bytes of a user's tables of scores and factors, and of the rows it uploads."""
@@ -124,8 +124,8 @@ class FedPerGNNClient(RankingClient):
 
     @UPDATE
     def update(
-        self, down: PublicNetwork, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[NoisyGradients, Profile]:
+        self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[NoisyGradients, UserState]:
         """Step on e_u, and give the gradients of everything public."""
         settings = self.settings
         samples = draw_samples(
@@ -145,7 +145,7 @@ class FedPerGNNClient(RankingClient):
 
     @ANNOUNCE
     def announce(
-        self, down: None, mine: Profile, data: UserRows, key: Key
+        self, down: None, mine: UserState, data: UserRows, key: Key
     ) -> tuple[Announcement, None]:
         """Tell the third party tokens of one's items, and one's vector."""
         tokens = item_tokens(self.secret, data.train, self.n_items)
@@ -153,15 +153,15 @@ class FedPerGNNClient(RankingClient):
 
     @MEET
     def meet(
-        self, down: Neighbours, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: Neighbours, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
         """Receive neighbours; their vectors stay as they are."""
         new = {"neighbours": down.vectors, "known": down.known}
         return None, replace(mine, params=mine.params | new)
 
     @EVALUATE
     def evaluate(
-        self, down: PublicNetwork, mine: Profile, data: UserRows, key: Key
+        self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
         """Rank all items the user does not have."""
         testing = down.split == "test"
@@ -176,26 +176,26 @@ class FedPerGNNClient(RankingClient):
 
     @REMEMBER
     def remember(
-        self, down: PublicNetwork, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
         """Keep the state of the best round, and what the graph of train items makes of it."""
         return None, replace(mine, best=self._with_graph(down, mine.params, data.train))
 
     @FOLD_IN
     def fold_in(
-        self, down: PublicNetwork, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
         """Let the validation items join the graph of the best round."""
         return None, replace(mine, best=self._with_graph(down, mine.best, known_items(data)))
 
-    def predict(self, down: PublicNetwork, mine: Profile) -> Tensor:
+    def predict(self, down: PublicNetwork, mine: UserState) -> Tensor:
         """Score all items from the graph of the best round, ``(C, n_items)``."""
         return mine.best["graph"] @ item_vectors(_network(down)).T
 
-    def adapt(self, down: PublicNetwork, history: Ragged, key: Key) -> Profile:
+    def adapt(self, down: PublicNetwork, history: Ragged, key: Key) -> UserState:
         """Make a graph of the items of newcomers, with a fresh e_u and no neighbours."""
         params = self._with_graph(down, self._start(key), history)
-        return Profile(params, tree.clone(params))
+        return UserState(params, tree.clone(params))
 
     def _start(self, key: Key) -> dict[str, Tensor]:
         n_clients, dim = key.state.numel(), self.settings.dim
@@ -276,11 +276,12 @@ class GradientSum:
 class FedPerGNNServer(RankingServer[PublicNetwork]):
     """Rounds of gradient descent by the mean of the clients' noisy gradients.
 
+    After the first ones a third party connects the users.
+
     Args:
         settings: of FedPerGNN.
         n_items: number of items.
         lengths: the k of Recall@k and NDCG@k.
-        third_party: connects the users after the first rounds.
         dtype: of all parameters.
     """
 
@@ -291,12 +292,11 @@ class FedPerGNNServer(RankingServer[PublicNetwork]):
         settings: FedPerGNNSettings,
         n_items: int,
         lengths: Sequence[int],
-        third_party: ThirdParty,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(settings, lengths)
         self.settings, self.n_items, self.dtype = settings, n_items, dtype
-        self.third_party = third_party
+        self.third_party = ThirdParty(settings.neighbours)
 
     def start(self, key: Key) -> dict[str, Tensor]:
         """Draw the item table and the network; W keeps lengths on average."""
@@ -365,24 +365,3 @@ class FedPerGNNServer(RankingServer[PublicNetwork]):
         each = 2 * clip / noise if clip is not None and noise else torch.inf
         cohort.journal.scalar("privacy/epsilon_per_coordinate", each)
         cohort.journal.scalar("privacy/epsilon_per_upload", released * each)
-
-
-def fedpergnn(
-    settings: FedPerGNNSettings,
-    n_items: int,
-    lengths: Sequence[int],
-    secret: Key,
-    dtype: torch.dtype = torch.float32,
-) -> tuple[FedPerGNNServer, FedPerGNNClient]:
-    """Build both halves.
-
-    Args:
-        settings: of FedPerGNN.
-        n_items: number of items.
-        lengths: the k of Recall@k and NDCG@k; the first decides on the best round.
-        secret: of the clients, unknown to the servers; makes tokens of items.
-        dtype: of all parameters.
-    """
-    client = FedPerGNNClient(settings, n_items, lengths, secret, dtype)
-    third_party = ThirdParty(settings.neighbours)
-    return FedPerGNNServer(settings, n_items, lengths, third_party, dtype), client

@@ -1,4 +1,4 @@
-"""LightFR, the client half: binary codes by exact coordinate descent (Zhang et al., TOIS 2023).
+"""LightFR: binary codes by exact coordinate descent (Zhang et al., TOIS 2023).
 
 Objective: Σ_(u,i) (r_ui - sim(b_u, d_i))² + λ Σ_k (Σ_i d_ik)² with sim = 1/2 + <b, d> / 2f, on
 r = 1 for the items a user has and 0 for sampled others. Times 4f² it is Σ (x_ui - <b_u, d_i>)² +
@@ -29,10 +29,10 @@ from coterie.core.methods.ranking.binary_codes import (
     unpack,
 )
 from coterie.core.methods.ranking.client import (
-    Profile,
     RankingClient,
     RankingReport,
     Split,
+    UserState,
     draw_samples,
     known_items,
 )
@@ -88,10 +88,10 @@ class LightFRClient(RankingClient):
         super().__init__(n_items, lengths)
         self.settings = settings
 
-    def enrol(self, data: UserRows, key: Key) -> Profile:
+    def enrol(self, data: UserRows, key: Key) -> UserState:
         """Draw b_u."""
         params = {"code": random_codes(key, self.settings.bits)}
-        return Profile(params, tree.clone(params))
+        return UserState(params, tree.clone(params))
 
     def footprint(self, data: UserRows, down: Any) -> Tensor:
         """Bytes of a user's tables of samples, and of the bits of its sampled items."""
@@ -100,8 +100,8 @@ class LightFRClient(RankingClient):
 
     @UPDATE
     def update(
-        self, down: ItemCodes, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[BitVotes, Profile]:
+        self, down: ItemCodes, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[BitVotes, UserState]:
         """Sweep over the bits of b_u, then vote on the round's bits of the items."""
         items = unpack(down.codes)
         code, residual, samples = self._descend(
@@ -116,7 +116,7 @@ class LightFRClient(RankingClient):
 
     @EVALUATE
     def evaluate(
-        self, down: ItemCodes, mine: Profile, data: UserRows, key: Key
+        self, down: ItemCodes, mine: UserState, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
         """Rank all items the user does not have by Hamming distance."""
         code = (mine.best if down.split == "test" else mine.params)["code"]
@@ -126,23 +126,23 @@ class LightFRClient(RankingClient):
 
     @FOLD_IN
     def fold_in(
-        self, down: ItemCodes, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: ItemCodes, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
         """Fit b_u of the best round to train and validation items, the item codes fixed."""
         items, sweeps = unpack(down.codes), self.settings.fold_in
         code = self._descend(mine.best["code"], items, known_items(data), key, sweeps)[0]
         return None, replace(mine, best={"code": pack(code)})
 
-    def predict(self, down: ItemCodes, mine: Profile) -> Tensor:
+    def predict(self, down: ItemCodes, mine: UserState) -> Tensor:
         """Score all items with the code of the best round, ``(C, n_items)``."""
         return hamming_similarity(mine.best["code"], down.codes)
 
-    def adapt(self, down: ItemCodes, history: Ragged, key: Key) -> Profile:
+    def adapt(self, down: ItemCodes, history: Ragged, key: Key) -> UserState:
         """Fit b_u of newcomers to their items, the item codes fixed."""
         start = random_codes(key, self.settings.bits)
         sweeps = max(self.settings.fold_in, 1)
         params = {"code": pack(self._descend(start, unpack(down.codes), history, key, sweeps)[0])}
-        return Profile(params, tree.clone(params))
+        return UserState(params, tree.clone(params))
 
     def _descend(
         self, packed: Tensor, items: Tensor, positives: Ragged, key: Key, sweeps: int
@@ -233,16 +233,3 @@ class LightFRServer(RankingServer[ItemCodes]):
     def table(self, public: dict[str, Tensor], split: Split = "valid") -> ItemCodes:
         """Send the item codes."""
         return ItemCodes(public["codes"], split=split)
-
-
-def lightfr(
-    settings: LightFRSettings, n_items: int, lengths: Sequence[int]
-) -> tuple[LightFRServer, LightFRClient]:
-    """Build both halves.
-
-    Args:
-        settings: of LightFR.
-        n_items: number of items.
-        lengths: the k of Recall@k and NDCG@k; the first decides on the best round.
-    """
-    return LightFRServer(settings, n_items, lengths), LightFRClient(settings, n_items, lengths)

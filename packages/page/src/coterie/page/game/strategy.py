@@ -9,8 +9,8 @@ from torch import Tensor
 
 from coterie.core.agents.action_maps import Integers, Logarithmic
 from coterie.core.tensors.keys import Key
-from coterie.page.released_maps import ReleasedTraining
-from coterie.page.settings import Settings
+from coterie.page.game.released_maps import ReleasedTraining
+from coterie.page.settings.run import Settings
 
 
 class Strategies(Protocol):
@@ -67,7 +67,7 @@ class WholeRanges:
 
 
 class ClippedRanges:
-    """What the public code does (`coterie.page.released_maps`).
+    """What the public code does (`coterie.page.game.released_maps`).
 
     Args:
         settings: of the paper.

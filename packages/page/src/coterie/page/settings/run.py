@@ -9,9 +9,14 @@ from typing import Literal
 from coterie.core.errors import UserError
 from coterie.core.methods.settings.dap_fl import DapFLOptions
 from coterie.core.methods.settings.drift import FedDynOptions, ScaffoldOptions
-from coterie.core.methods.settings.fedavg import CentralOptions, FedProxOptions
 from coterie.core.methods.settings.personal import FedALAOptions, FedReconOptions, FedRODOptions
-from coterie.core.methods.settings.proximal import DittoOptions, FedAMPOptions, PFedMeOptions
+from coterie.core.methods.settings.proximal import (
+    DittoOptions,
+    FedAMPOptions,
+    FedProxOptions,
+    PFedMeOptions,
+)
+from coterie.core.methods.settings.reference import CentralOptions
 from coterie.core.settings.sections import (
     EngineSettings,
     LoggerSettings,
@@ -20,10 +25,10 @@ from coterie.core.settings.sections import (
     at_least,
     between,
 )
-from coterie.page.agent_options import AgentOptions
-from coterie.page.certificate.settings import CertificateSettings
-from coterie.page.data.names import OPTIONS
-from coterie.page.models.names import Network
+from coterie.page.settings.agents import AgentOptions
+from coterie.page.settings.certificate import CertificateSettings
+from coterie.page.settings.networks import Network
+from coterie.page.settings.tasks import OPTIONS
 
 Method = Literal[
     "page",

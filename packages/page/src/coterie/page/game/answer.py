@@ -14,10 +14,10 @@ from coterie.core.local_training.fit import Batch, Params
 from coterie.core.models.classifier import SoftmaxRegression
 from coterie.core.solvers.simplex import Objective
 from coterie.core.tensors.keys import Key
+from coterie.page.game.mixture import ModelMixture, SoftmaxMixture, best_weights
+from coterie.page.game.released_maps import ReleasedWeights
 from coterie.page.messages import Experience
-from coterie.page.mixture import ModelMixture, SoftmaxMixture, best_weights
-from coterie.page.released_maps import ReleasedWeights
-from coterie.page.settings import GameSettings, Settings
+from coterie.page.settings.run import GameSettings, Settings
 
 _BATCH = 500  # samples of D_CS at a time
 _GAP = 1e-3  # of the loss, at which a best response is good enough
