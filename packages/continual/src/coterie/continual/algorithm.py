@@ -8,13 +8,24 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.continual.messages import EvaluationTable, ItemTable, LookBack
+from coterie.continual.messages import (
+    END_BLOCK,
+    EVALUATE,
+    KEEP_BEST,
+    START_BLOCK,
+    UPDATE,
+    EvaluationTable,
+    ItemTable,
+    ItemUpdate,
+    LookBack,
+)
 from coterie.continual.retention.proxies import moving_average
 from coterie.continual.settings import Settings
 from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
-from coterie.core.federation.cohort import Cohort, Replies
-from coterie.core.federation.folds import Sum
 from coterie.core.metrics.clients import summarise
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.replies import FoldedReplies
 from coterie.core.protocol.server import Decision, Server
 from coterie.core.tensors.keys import Key
 
@@ -70,7 +81,7 @@ class F3CRec(Server[State]):
             return state
         past = self._past(state)
         if past is not None:
-            cohort.ask("start_block", past)
+            cohort.ask(START_BLOCK, past)
         kept = state.best if self.settings.carry == "best" else state.items
         fresh = self._fresh_items(key, kept.shape[0], self.n_items[block])
         items = torch.cat([kept, fresh])  # lines 5 and 6
@@ -80,7 +91,7 @@ class F3CRec(Server[State]):
         """One communication round (lines 10 to 19), then validation on all clients."""
         selected = cohort.sample(self.settings.participation, key.fold("sample"))  # line 10
         down = ItemTable(state.items, self._pulled_to(state), state.round)
-        replies = selected.ask("update", down, reduce=Sum())  # lines 11 to 13
+        replies = selected.ask(UPDATE, down, reduce=Sum())  # lines 11 to 13
         items = self._remember(state, self._pre_aggregate(state, replies))
         state = replace(state, items=items, round=state.round + 1)
         self._report_training(cohort, replies)
@@ -88,14 +99,16 @@ class F3CRec(Server[State]):
 
     def end_block(self, state: State, cohort: Cohort, key: Key) -> State:
         """Finish a block: clients carry their parameters on, the best round is tested."""
-        cohort.ask("end_block", ItemTable(state.best))
+        cohort.ask(END_BLOCK, ItemTable(state.best))
         self.test(state, cohort)
         cohort.journal.scalar(f"test/block{state.block}/best_round", state.best_round)
         return self._move_proxies(state)
 
     def test(self, state: State, cohort: Cohort) -> None:
         """Test the block's best round on all clients."""
-        reports = cohort.ask("evaluate", EvaluationTable(state.best, split="test"))
+        reports = cohort.ask(EVALUATE, EvaluationTable(state.best, split="test"))
+        if reports.up is None:  # nobody answered
+            return
         for name, values in (("ndcg", reports.up.ndcg), ("recall", reports.up.recall)):
             key_name = f"{name}@{self.settings.top_k}"
             cohort.journal.scalar(f"test/block{state.block}/{key_name}", _mean(values))
@@ -111,14 +124,14 @@ class F3CRec(Server[State]):
         done = state.round >= self.settings.rounds or waited >= self.settings.patience
         return "block" if done else "go"
 
-    def _pre_aggregate(self, state: State, replies: Replies) -> Tensor:
+    def _pre_aggregate(self, state: State, replies: FoldedReplies[ItemUpdate]) -> Tensor:
         """Q_g' = mean of the clients' tables (line 14, Eq. 7)."""
-        if replies.total is None:  # nobody answered
+        if (total := replies.total) is None:  # nobody answered
             return state.items
-        items = state.items + replies.mean("items")
-        if state.old is not None and "pull" in replies.total:
+        items = state.items + total.items.sum() / len(replies)
+        if state.old is not None and total.pull is not None:
             n_old = state.old.shape[0]
-            items[:n_old] -= replies.mean("pull") * (state.items[:n_old] - state.old)
+            items[:n_old] -= total.pull / len(replies) * (state.items[:n_old] - state.old)
         return items
 
     def _remember(self, state: State, items: Tensor) -> Tensor:
@@ -137,7 +150,9 @@ class F3CRec(Server[State]):
 
     def _validate(self, state: State, cohort: Cohort) -> State:
         """Track the best round of the block by validation NDCG (early stopping's measure)."""
-        reports = cohort.ask("evaluate", EvaluationTable(state.items))
+        reports = cohort.ask(EVALUATE, EvaluationTable(state.items))
+        if reports.up is None:  # nobody answered
+            return state
         ndcg_key = f"eval/ndcg@{self.settings.top_k}"
         score = round(_mean(reports.up.ndcg), 5)  # ties within 5 digits keep the earlier round
         summary = summarise(reports.up.ndcg)
@@ -146,16 +161,17 @@ class F3CRec(Server[State]):
         cohort.journal.scalar(f"eval/recall@{self.settings.top_k}", _mean(reports.up.recall))
         cohort.journal.per_client(ndcg_key, reports.ids, reports.up.ndcg)
         if score > state.best_score:
-            cohort.ask("keep_best", None)
+            cohort.ask(KEEP_BEST, None)
             return replace(state, best=state.items, best_score=score, best_round=state.round)
         return state
 
-    def _report_training(self, cohort: Cohort, replies: Replies) -> None:
-        if replies.total is None:
+    def _report_training(self, cohort: Cohort, replies: FoldedReplies[ItemUpdate]) -> None:
+        if (total := replies.total) is None:
             return
-        cohort.journal.scalar("fed/clients", replies.ids.numel())
-        cohort.journal.scalar("fed/loss", replies.mean("loss"))
-        cohort.journal.scalar("f3crec/replay_size", replies.mean("replayed"))
+        cohort.journal.scalar("fed/clients", len(replies))
+        for name, value in (("fed/loss", total.loss), ("f3crec/replay_size", total.replayed)):
+            if value is not None:
+                cohort.journal.scalar(name, value / len(replies))
 
     def _past(self, state: State) -> LookBack | None:
         """What clients need before they train on a new block; None where they are not asked."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,8 +12,9 @@ from torch import Tensor
 from coterie.core.data.interactions.negatives import NO_NEGATIVE, sample_negatives
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.metrics.rows import measure_rows
-from coterie.core.protocol.client import Client, step
+from coterie.core.protocol.client import Client
 from coterie.core.protocol.messages import Private, Report, Reveals, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -43,7 +45,11 @@ class RankingReport(Report):
     )
 
 
-class RankingClient(Client[UserState]):
+KEEP_BEST = Step("keep_best", None, None)
+Split = Literal["valid", "test"]
+
+
+class RankingClient(Client[UserState, UserRows]):
     """A user who learns a ranking from the items it has.
 
     Args:
@@ -58,7 +64,7 @@ class RankingClient(Client[UserState]):
         """Training items of each user, ``(C,)``."""
         return data.train.lengths
 
-    @step
+    @KEEP_BEST
     def keep_best(
         self, down: None, mine: UserState, data: UserRows, key: Key
     ) -> tuple[None, UserState]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort, Replies
-from coterie.core.methods.ranking.client import RankingReport
+from coterie.core.methods.ranking.client import KEEP_BEST, RankingReport, Split
 from coterie.core.metrics.clients import summarise
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.messages import Down
+from coterie.core.protocol.replies import Replies
 from coterie.core.protocol.server import Decision, Server
+from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
+
+D = TypeVar("D", bound=Down)
 
 
 class RoundSettings(Protocol):
@@ -53,7 +57,7 @@ class RankingState:
     best_round: int = 0
 
 
-class RankingServer(Server[RankingState]):
+class RankingServer(Server[RankingState], Generic[D]):
     """Rounds of training, each followed by a full ranking of validation on all clients.
 
     The best round is that of the highest Recall@k on validation, for the first k.
@@ -61,7 +65,14 @@ class RankingServer(Server[RankingState]):
     Args:
         settings: of the rounds.
         lengths: the k of Recall@k and NDCG@k.
+
+    Attributes:
+        evaluate: the step that ranks all items.
+        fold_in: the step that reads the validation items.
     """
+
+    evaluate: Step[D, RankingReport]
+    fold_in: Step[D, None]
 
     def __init__(self, settings: RoundSettings, lengths: Sequence[int]) -> None:
         self.limits, self.lengths = settings, tuple(lengths)
@@ -83,13 +94,13 @@ class RankingServer(Server[RankingState]):
         """Let the round's clients train; give the new public part."""
         raise NotImplementedError
 
-    def table(self, public: dict[str, Tensor], split: str = "valid") -> Down:
+    def table(self, public: dict[str, Tensor], split: Split = "valid") -> D:
         """Make the message by which clients score all items."""
         raise NotImplementedError
 
     def keep_best(self, public: dict[str, Tensor], cohort: Cohort) -> None:
         """Let clients keep this round's state, the best so far."""
-        cohort.ask("keep_best", None)
+        cohort.ask(KEEP_BEST, None)
 
     def begin(self, key: Key) -> RankingState:
         """Draw the public part."""
@@ -121,7 +132,7 @@ class RankingServer(Server[RankingState]):
 
     def end_block(self, state: RankingState, cohort: Cohort, key: Key) -> RankingState:
         """Let clients read their validation items, then test the best round."""
-        cohort.ask("fold_in", self.table(state.best, "test"))
+        cohort.ask(self.fold_in, self.table(state.best, "test"))
         self.test(state, cohort)
         cohort.journal.scalar("test/best_round", state.best_round)
         return state
@@ -130,7 +141,7 @@ class RankingServer(Server[RankingState]):
         """Test the best round on all clients."""
         self._measure(cohort, state.best, "test", "test")
 
-    def serve(self, state: RankingState) -> Down:
+    def serve(self, state: RankingState) -> D:
         """Give the public part of the best round."""
         return self.table(state.best, "test")
 
@@ -140,22 +151,27 @@ class RankingServer(Server[RankingState]):
         done = state.round >= self.limits.rounds or waited >= self.limits.patience
         return "block" if done else "go"
 
-    def report_training(self, cohort: Cohort, replies: Replies) -> None:
+    def report_training(self, cohort: Cohort, replies: Replies, loss: Tensor | None) -> None:
         """Note the clients of a round and their mean training loss.
+
+        Args:
+            cohort: of the round.
+            replies: to the ask.
+            loss: sum of their losses; None where nobody answered.
 
         Raises:
             UserError: every answer was refused.
         """
         if replies.failed and not replies.ids.numel():
             raise _diverged(cohort.when[-1])
-        cohort.journal.scalar("fed/clients", replies.ids.numel())
-        if replies.total is not None:
-            cohort.journal.scalar("fed/loss", replies.mean("loss"))
+        cohort.journal.scalar("fed/clients", len(replies))
+        if loss is not None:
+            cohort.journal.scalar("fed/loss", loss / len(replies))
 
     def _measure(
-        self, cohort: Cohort, public: dict[str, Tensor], split: str, prefix: str
+        self, cohort: Cohort, public: dict[str, Tensor], split: Split, prefix: str
     ) -> RankingReport | None:
-        replies = cohort.ask("evaluate", self.table(public, split))
+        replies = cohort.ask(self.evaluate, self.table(public, split))
         for name in ("recall", "ndcg"):
             for column, k in enumerate(self.lengths):
                 metric = f"{prefix}/{name}@{k}"
