@@ -1,0 +1,72 @@
+"""How good the recommendations of clients are: what they report, and how it is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.core.metrics.ranking import ndcg, recall, target_ranks, top_k
+from coterie.core.protocol.messages import EVERYTHING, Report, Reveals, leaves
+from coterie.core.tensors.ragged import Ragged
+
+
+@dataclass(frozen=True)
+class RankingReport(Report):
+    """Quality of recommendations, a column for each length k; NaN without an item to find."""
+
+    recall: Tensor = leaves(  # (C, K) float64
+        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on=EVERYTHING
+    )
+    ndcg: Tensor = leaves(  # (C, K) float64
+        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on=EVERYTHING
+    )
+
+    def by_name(self, lengths: Sequence[int]) -> dict[str, Tensor]:
+        """Give the columns, ``(C,)`` each, by name.
+
+        Args:
+            lengths: the k of the columns.
+
+        Example:
+            >>> list(RankingReport(torch.ones(3, 1), torch.ones(3, 1)).by_name((20,)))
+            ['recall@20', 'ndcg@20']
+        """
+        return {
+            f"{name}@{k}": values[:, column]
+            for name, values in (("recall", self.recall), ("ndcg", self.ndcg))
+            for column, k in enumerate(lengths)
+        }
+
+
+def rank_all(
+    scores: Tensor, targets: Ragged, lengths: Sequence[int], seen: Ragged | Tensor | None = None
+) -> RankingReport:
+    """Rank all items that clients have not seen, and look for their targets.
+
+    Args:
+        scores: ``(C, n_items)``. A client with one that is not finite reports infinity, which is
+            refused: it drops out alone and by name.
+        targets: C rows of items to be found.
+        lengths: the k of the lists.
+        seen: items left out: C rows of item numbers, or ``(C, n_items)`` bool.
+
+    Example:
+        >>> scores = torch.tensor([[0.9, 0.8, 0.7], [0.1, float("nan"), 0.3]])
+        >>> found = rank_all(scores, Ragged.from_lists([[1], [0]]), (1, 2))
+        >>> found.recall.tolist()
+        [[0.0, 1.0], [inf, inf]]
+    """
+    broken = ~scores.sum(1).isfinite()
+    if bool(broken.any()):  # only doubtful rows are tested score by score, which takes longer
+        broken = ~scores.isfinite().all(1)
+        scores = scores.masked_fill(broken[:, None], 0.0)
+    best = top_k(scores, max(lengths), seen)
+    rank = target_ranks(best, targets, scores.shape[1])
+    found = [
+        torch.stack([metric(rank.clamp(max=k), targets, k) for k in lengths], dim=1)
+        for metric in (recall, ndcg)
+    ]
+    return RankingReport(*(columns.masked_fill(broken[:, None], torch.inf) for columns in found))
