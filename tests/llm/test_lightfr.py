@@ -18,6 +18,7 @@ from tests.llm.few_users import (
 
 from coterie.core.errors import UserError
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
+from coterie.core.run.experiment import scores_of_newcomer
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import TouchedRows
 from coterie.core.wire.codec import Header, decode, encode
@@ -231,7 +232,7 @@ def test_learns_groups_and_places_a_newcomer():
     module = run(*build(n_items, (4,), **options), data)
     assert module.finished
     assert module.results["test/recall@4"] > 0.7  # by chance 4 of 32 items
-    scores = module.scores_for_newcomer(torch.tensor([1, 5, 9, 13]))[0]
+    scores = scores_of_newcomer(module, torch.tensor([1, 5, 9, 13]))[0]
     assert scores.min() >= 0
     assert scores.max() <= 1
     group = torch.arange(1, n_items, 4)

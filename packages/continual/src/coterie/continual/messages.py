@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, leaves
+from coterie.core.protocol.messages import Down, Private, Reveals, Up, leaves
 from coterie.core.tensors.rows import Rows
 
 
@@ -79,18 +79,6 @@ class ItemUpdate(Up):
         "number of replayed items, mean over batches",
         reveals=Reveals.MEASUREMENT,
         depends_on={"params", "memory", "blocks"},
-    )
-
-
-@dataclass(frozen=True)
-class RankingReport(Report):
-    """Quality of a client's recommendations; NaN without an item to find."""
-
-    ndcg: Tensor = leaves(  # (C,)
-        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on={"params", "best", "memory", "blocks"}
-    )
-    recall: Tensor = leaves(  # (C,)
-        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on={"params", "best", "memory", "blocks"}
     )
 
 

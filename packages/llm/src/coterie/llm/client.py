@@ -18,7 +18,7 @@ from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.client_data import OrganisationData
 from coterie.llm.data.examples import Examples
 from coterie.llm.data.sequences import thinned
-from coterie.llm.messages import Adapters, Candidate, RankingReport, TrainedAdapter, Workshop
+from coterie.llm.messages import Adapters, Candidate, OrganisationReport, TrainedAdapter, Workshop
 from coterie.llm.quality import MEASURES, measure_users
 from coterie.llm.settings import Settings
 from coterie.llm.split.diverged import Diverged
@@ -81,7 +81,7 @@ class Organisation(Client[Workshop]):
     @step
     def evaluate(
         self, down: Candidate, mine: Workshop, data: OrganisationData, key: Key
-    ) -> tuple[RankingReport, None]:
+    ) -> tuple[OrganisationReport, None]:
         """Rank all items for the client's users, history left out (section 4.1.2)."""
         testing = down.split == "test"
         queries = data.test[0] if testing else data.valid[0]
@@ -91,8 +91,8 @@ class Organisation(Client[Workshop]):
                 values = measure_users(lambda part: self.backbone.scores(part.history), queries)
         except Diverged:
             values = {name: torch.full((len(queries),), torch.inf).double() for name in MEASURES}
-        means = {name.replace("@", ""): value.mean()[None] for name, value in values.items()}
-        return RankingReport(**means, users=torch.tensor([len(queries)])), None
+        recall, ndcg = torch.stack([value.mean() for value in values.values()]).reshape(2, 1, -1)
+        return OrganisationReport(recall, ndcg, torch.tensor([len(queries)])), None
 
     def score(
         self, client: int, row: Tensor, history: Ragged, catalogue: Tensor | None = None

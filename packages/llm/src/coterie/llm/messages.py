@@ -8,9 +8,8 @@ from typing import Literal
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import RowState
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, leaves
-
-Split = Literal["valid", "test"]
+from coterie.core.metrics.ranking_report import RankingReport
+from coterie.core.protocol.messages import Down, Private, Reveals, Up, leaves
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Candidate(Down):
     """
 
     row: Tensor
-    split: Split = "valid"
+    split: Literal["valid", "test"] = "valid"
     stage: int = 1
 
 
@@ -61,20 +60,14 @@ class TrainedAdapter(Up):
 
 
 @dataclass(frozen=True)
-class RankingReport(Report):
+class OrganisationReport(RankingReport):
     """Quality of a client's recommendations, mean over its users; NaN without one to measure."""
 
-    recall10: Tensor = leaves(  # (1,) float64
-        "Recall@10", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
+    recall: Tensor = leaves(  # (1, K) float64
+        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
     )
-    recall20: Tensor = leaves(  # (1,) float64
-        "Recall@20", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
-    )
-    ndcg10: Tensor = leaves(  # (1,) float64
-        "NDCG@10", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
-    )
-    ndcg20: Tensor = leaves(  # (1,) float64
-        "NDCG@20", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
+    ndcg: Tensor = leaves(  # (1, K) float64
+        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
     )
     users: Tensor = leaves("number of users measured", reveals=Reveals.STEPS)  # (1,) int64
 

@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from coterie.core.metrics.ranking import ndcg, recall, target_ranks, top_k
+from coterie.core.metrics.ranking_report import rank_all
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.examples import Queries
 
 LENGTHS = (10, 20)  # k
 _AT_ONCE = 256
-_METRICS = {"recall": recall, "ndcg": ndcg}
-MEASURES = tuple(f"{name}@{k}" for name in _METRICS for k in LENGTHS)
+MEASURES = tuple(f"{name}@{k}" for name in ("recall", "ndcg") for k in LENGTHS)
 
 
 def measure_rows(
@@ -41,13 +40,8 @@ def measure_rows(
     rows = ((seen.lengths > 0) & (targets.lengths > 0)).nonzero().flatten()
     if not rows.numel():
         return measured
-    scores, targets = score(rows), targets.take(rows)
-    broken = ~scores.isfinite().all(1)[:, None]
-    best = top_k(scores.masked_fill(broken, 0.0), max(lengths), seen.take(rows))
-    rank = target_ranks(best, targets, scores.shape[1])
-    for place, metric in enumerate(_METRICS.values()):
-        columns = torch.stack([metric(rank.clamp(max=k), targets, k) for k in lengths], dim=1)
-        measured[place, rows] = columns.masked_fill(broken, torch.inf)
+    found = rank_all(score(rows), targets.take(rows), lengths, seen.take(rows))
+    measured[:, rows] = torch.stack([found.recall, found.ndcg])
     return measured
 
 

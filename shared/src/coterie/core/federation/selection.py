@@ -51,6 +51,10 @@ class BestRound:
         return done - since >= rounds or done - max(self.round, since) >= patience
 
 
+NO_ROUND = BestRound()
+"""Before a round was measured."""
+
+
 def best_of(history: Iterable[Mapping[str, float]], monitor: Monitor) -> BestRound:
     """Find the best round of a block by what its rounds measured, the oldest first.
 
@@ -58,7 +62,7 @@ def best_of(history: Iterable[Mapping[str, float]], monitor: Monitor) -> BestRou
         >>> best_of([{"fed/loss": 1.0}, {"eval/auc": 0.7}], Monitor("eval/auc"))
         BestRound(round=2, score=0.7)
     """
-    best = BestRound()
+    best = NO_ROUND
     for number, measured in enumerate(history, start=1):
         best = best.seen(measured.get(monitor.key, math.nan), number, monitor)
     return best

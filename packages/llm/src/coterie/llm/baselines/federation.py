@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from coterie.llm.keys import USER_COLUMNS
 
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
@@ -56,7 +57,7 @@ def user_federation(settings: Settings, data: FederatedData) -> Federation:
         chunk=settings.engine.chunk,
         middleware=middleware(settings.privacy),
         monitor=server.monitor,
-        client_columns=("eval/recall@10", "test/recall@10"),
+        client_columns=USER_COLUMNS,
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.metrics.ranking_report import RankingReport
 from coterie.core.protocol.client import step
 from coterie.core.protocol.messages import Down, Reveals, Up, leaves
 from coterie.core.tensors import tree
@@ -25,7 +26,6 @@ from coterie.llm.baselines.ckks import KeyHolder, pack
 from coterie.llm.baselines.ranking import (
     Profile,
     RankingClient,
-    RankingReport,
     Samples,
     draw_samples,
     known_items,

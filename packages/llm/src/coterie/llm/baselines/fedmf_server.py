@@ -103,7 +103,7 @@ class FedMFServer(RankingServer):
             return ItemTable(public["items"], split=split)
         return ItemTable(None, public["cipher"], public["parts"], split=split)
 
-    def serve(self, state: RankingState) -> ItemTable:
+    def serve(self, state: RankingState, user: int | None, cohort: Cohort) -> ItemTable:
         """Give the table of the best round, and to whom can open it, the key."""
         down = self.table(state.best, "test")
         if self.settings.transport != "ckks":

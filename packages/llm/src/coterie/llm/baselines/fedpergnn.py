@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.metrics.ranking_report import RankingReport
 from coterie.core.protocol.client import step
 from coterie.core.protocol.messages import Down, Reveals, Up, leaves
 from coterie.core.tensors import tree
@@ -26,7 +27,6 @@ from coterie.llm.baselines.pseudo_items import (
 from coterie.llm.baselines.ranking import (
     Profile,
     RankingClient,
-    RankingReport,
     draw_samples,
     known_items,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -88,9 +89,10 @@ class FedPerGNNServer(RankingServer):
         """Send the item table and the network."""
         return PublicNetwork(public["items"], public["weight"], public["attention"], split)
 
-    def keep_best(self, public: dict[str, Tensor], cohort: Cohort) -> None:
-        """Let clients keep this round's state, with what their graphs make of it."""
-        cohort.ask("remember", self.table(public))
+    def keep(self, state: RankingState, cohort: Cohort) -> RankingState:
+        """Keep the public part; clients keep their state, with what their graphs make of it."""
+        cohort.ask("remember", self.table(state.public))
+        return replace(state, best=state.public)
 
     def _expand(self, cohort: Cohort) -> None:
         """Carry sealed messages between the clients and the third party."""

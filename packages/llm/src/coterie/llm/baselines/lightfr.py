@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.metrics.ranking_report import RankingReport
 from coterie.core.protocol.client import step
 from coterie.core.protocol.messages import Down, Reveals, Up, leaves
 from coterie.core.tensors import tree
@@ -31,7 +32,6 @@ from coterie.llm.baselines.binary_codes import descend_users, hamming_similarity
 from coterie.llm.baselines.ranking import (
     Profile,
     RankingClient,
-    RankingReport,
     draw_samples,
     known_items,
 )

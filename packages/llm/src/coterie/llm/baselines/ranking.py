@@ -10,8 +10,10 @@ from torch import Tensor
 
 from coterie.core.data.interactions.negatives import NO_NEGATIVE, sample_negatives
 from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.metrics.ranking_report import RankingReport
 from coterie.core.protocol.client import Client, step
-from coterie.core.protocol.messages import Private, Report, Reveals, leaves
+from coterie.core.protocol.messages import Private
+from coterie.core.protocol.recommending import RecommendsItems
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -31,19 +33,7 @@ class Profile(Private):
     best: dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class RankingReport(Report):
-    """Quality of a client's recommendations, a column for each k; NaN without an item to find."""
-
-    recall: Tensor = leaves(  # (C, K)
-        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on={"params", "best"}
-    )
-    ndcg: Tensor = leaves(  # (C, K)
-        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on={"params", "best"}
-    )
-
-
-class RankingClient(Client[Profile]):
+class RankingClient(Client[Profile], RecommendsItems[Profile]):
     """A user who learns a ranking from the items it has.
 
     Args:
