@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from coterie.continual.keys import CLIENT_COLUMNS
-
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
+from coterie.continual.keys import CLIENT_COLUMNS
 from coterie.continual.messages import ItemTable
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
@@ -67,13 +66,17 @@ class Experiment(RecommendsToUsers[Settings]):
         """Tabulate the blocks as the paper's Table 1 does."""
         return self.stream.statistics()
 
+    def client(self) -> ContinualClient:
+        """Build the client half."""
+        return ContinualClient(self.settings)
+
     def federation(self) -> Federation:
         """Build both halves over the stream."""
         settings = self.settings
         server = F3CRec(settings, [block.n_items for block in self.stream.blocks])
         return Federation(
             server=server,
-            client=ContinualClient(settings),
+            client=self.client(),
             blocks=self.blocks,
             seed=settings.seed,
             rounds=settings.rounds,

@@ -97,8 +97,8 @@ class PPLR(Selecting[State]):
     def __init__(
         self, settings: Settings, n_clients: int, start: Tensor, halves: Halves | None = None
     ) -> None:
-        self.settings = self.limits = settings
-        self.n_clients, self.halves = settings, n_clients, halves
+        self.settings, self.limits = settings, settings
+        self.n_clients, self.halves = n_clients, halves
         self.held = start.numel()  # numbers of a row that the client holds
         self.start = start if halves is None else torch.cat([start, halves.start.to(start)])
 
