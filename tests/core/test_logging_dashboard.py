@@ -151,7 +151,7 @@ def test_rounds_are_whole_bytes_have_a_unit_and_the_figure_says_what_it_is_of(
 
 def test_what_never_changes_has_no_panel(run_folder, monkeypatch):
     table = pd.read_csv(run_folder / "metrics.csv")
-    flat = {"fed/loss": 0.5, "fed/clients": 5, "fed/refused": 0}
+    flat = {"fed/loss": np.linspace(0.5, 0.5 + 1e-9, 20), "fed/clients": 5, "fed/refused": 0}
     table.assign(**flat).to_csv(run_folder / "metrics.csv", index=False)
     drawn, _ = axes_of(monkeypatch, run_folder, F3CREC, NDCG)
     assert "Items replayed by a client" in drawn

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from coterie.core.errors import UserError
@@ -176,9 +177,9 @@ def _measured(table: pd.DataFrame, panel: Panel) -> list[str]:
 
 
 def _changes(table: pd.DataFrame, panel: Panel) -> bool:
-    """Whether there is something to see: a curve that is not flat, or an only point."""
+    """Whether there is something to see: a curve that is not flat but for rounding, or a point."""
     values = [table[key].dropna() for key in _measured(table, panel)]
-    return any(len(some) == 1 or some.nunique() > 1 for some in values)
+    return any(len(some) == 1 or np.ptp(some) > 1e-6 * some.abs().max() for some in values)
 
 
 def _draw(ax: Axes, panel: Panel, table: pd.DataFrame) -> None:
