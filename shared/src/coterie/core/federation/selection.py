@@ -69,18 +69,17 @@ def best_of(history: Iterable[Mapping[str, float]], monitor: Monitor) -> BestRou
 
 
 class SelectingState(Protocol):
-    """What `Selecting` reads of a server's state, a dataclass.
-
-    Attributes:
-        round: rounds done in the block.
-        chosen: the best one of them.
-    """
+    """What `Selecting` reads of a server's state, a dataclass."""
 
     @property
-    def round(self) -> int: ...  # noqa: D102
+    def round(self) -> int:
+        """Rounds done in the block."""
+        ...
 
     @property
-    def chosen(self) -> BestRound: ...  # noqa: D102
+    def chosen(self) -> BestRound:
+        """The best one of them."""
+        ...
 
 
 class Limits(Protocol):
