@@ -109,8 +109,8 @@ def make_fedavg(batch_size: int | None = 2) -> Client:
     """FedAvg over a network, the way a deployment would make its client half."""
     from torch import nn
 
-    from coterie.core.methods.fedavg_client import FedAvgClient
-    from coterie.core.methods.settings import FedAvgSettings
+    from coterie.core.methods.fedavg import FedAvgClient
+    from coterie.core.methods.settings.fedavg import FedAvgSettings
 
     class Net(nn.Module):
         def __init__(self) -> None:

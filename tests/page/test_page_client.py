@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.core.baselines.labelled_clients import (
+from tests.core.methods.labelled_clients import (
     KEY,
     SECRET,
     Net,
@@ -25,7 +25,7 @@ from coterie.core.federation.cohort import Cohort
 from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.methods.model_client import GlobalModel
+from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.settings.sections import EngineSettings
 from coterie.core.tensors import tree

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from coterie.llm.keys import CLIENT_COLUMNS
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
@@ -26,12 +25,12 @@ from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.make import make_backbone
-from coterie.llm.baselines.federation import USER_METHODS, attack_users, user_federation
-from coterie.llm.baselines.popularity import measure_popularity
+from coterie.llm.baselines import USER_METHODS, attack_users, measure_popularity, user_federation
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, OrganisationData, build
 from coterie.llm.data.examples import Examples
 from coterie.llm.data.sequences import newest
+from coterie.llm.keys import CLIENT_COLUMNS
 from coterie.llm.messages import Workshop
 from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve

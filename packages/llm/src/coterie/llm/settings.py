@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coterie.core.errors import UserError
-from coterie.core.settings.base import BaseSettings
-from coterie.core.settings.sections import DataSettings, at_least, between
-from coterie.llm.backbones.pretrain_settings import PretrainSettings
-from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
-from coterie.llm.baselines.settings import (
+from coterie.core.methods.settings.ranking import (
     FedMFSettings,
     FedPerGNNSettings,
     LightFRSettings,
     LightGCNSettings,
     MFSettings,
 )
+from coterie.core.settings.base import BaseSettings
+from coterie.core.settings.sections import DataSettings, at_least, between
+from coterie.llm.backbones.pretrain_settings import PretrainSettings
+from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
 
 Method = Literal[
     "pplr",

@@ -13,10 +13,10 @@ from coterie.core.errors import UserError
 from coterie.core.federation.cohort import Cohort, Replies
 from coterie.core.federation.journal import Journal
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.divergence import told_divergence
-from coterie.core.methods.fedavg import Weighted, mean_added
-from coterie.core.methods.model_server import ModelServer, ServerModel, ServerSamples
-from coterie.core.methods.settings import FedAvgSettings
+from coterie.core.methods.kit.averaging import Weighted, mean_added
+from coterie.core.methods.kit.divergence import told_divergence
+from coterie.core.methods.kit.model_server import ModelServer, ServerModel, ServerSamples
+from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.server import Decision
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

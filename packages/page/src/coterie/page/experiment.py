@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from coterie.page.keys import CLIENT_COLUMNS
 from torch import nn
 
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.selection import best_of
-from coterie.core.methods.model_server import ServerSamples
+from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.privacy.build import middleware
 from coterie.core.run.experiment import Experiment as BaseExperiment
@@ -22,6 +21,7 @@ from coterie.core.tensors.keys import Key
 from coterie.page.data.make import make_task
 from coterie.page.data.task import Task
 from coterie.page.game.equilibrium import settled
+from coterie.page.keys import CLIENT_COLUMNS
 from coterie.page.methods import halves, remarks
 from coterie.page.models.make import make_model
 from coterie.page.published import departures, reference

@@ -9,7 +9,7 @@ from torch import Tensor
 from coterie.core.agents.ddpg import Agents
 from coterie.core.agents.experience import Experience
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.model_client import OwnModel
+from coterie.core.methods.kit.model_client import OwnModel
 from coterie.core.protocol.messages import Down, Reveals, Up, leaves
 
 _BEHIND = {"agents", "last", "accuracy", "stage"}  # private fields that a strategy depends on

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -70,3 +70,32 @@ def rank_all(
         for metric in (recall, ndcg)
     ]
     return RankingReport(*(columns.masked_fill(broken[:, None], torch.inf) for columns in found))
+
+
+def measure_rows(
+    score: Callable[[Tensor], Tensor],
+    seen: Ragged,
+    targets: Ragged,
+    lengths: Sequence[int],
+) -> Tensor:
+    """Rank all items for every user, those it had left out, and look for its targets.
+
+    Args:
+        score: scores all items for the users at some positions, ``(m,)`` int64 ->
+            ``(m, n_items)``; called once, for those who are measured.
+        seen: n rows of items, what each user had.
+        targets: n rows of items to be found.
+        lengths: the K values of k.
+
+    Returns:
+        Recall and NDCG, ``(2, n, K)`` float64, a column for each k; NaN for a user who had
+        nothing or has nothing to find, infinity for one whose scores are not finite, which the
+        guard refuses, so that it drops out alone and by name.
+    """
+    measured = torch.full((2, len(seen), len(lengths)), torch.nan, dtype=torch.float64)
+    rows = ((seen.lengths > 0) & (targets.lengths > 0)).nonzero().flatten()
+    if not rows.numel():
+        return measured
+    found = rank_all(score(rows), targets.take(rows), lengths, seen.take(rows))
+    measured[:, rows] = torch.stack([found.recall, found.ndcg])
+    return measured

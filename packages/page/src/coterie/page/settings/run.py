@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from coterie.core.errors import UserError
-from coterie.core.methods.dap_fl_settings import DapFLOptions
-from coterie.core.methods.drift_settings import FedDynOptions, ScaffoldOptions
-from coterie.core.methods.personal_settings import FedALAOptions, FedReconOptions, FedRODOptions
-from coterie.core.methods.proximal_settings import DittoOptions, FedAMPOptions, PFedMeOptions
-from coterie.core.methods.settings import CentralOptions, FedProxOptions
+from coterie.core.methods.settings.dap_fl import DapFLOptions
+from coterie.core.methods.settings.drift import FedDynOptions, ScaffoldOptions
+from coterie.core.methods.settings.fedavg import CentralOptions, FedProxOptions
+from coterie.core.methods.settings.personal import FedALAOptions, FedReconOptions, FedRODOptions
+from coterie.core.methods.settings.proximal import DittoOptions, FedAMPOptions, PFedMeOptions
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.sections import NamedData, at_least, between
 from coterie.page.settings.agents import AgentOptions

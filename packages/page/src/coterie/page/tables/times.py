@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core.methods import fedavg
+from coterie.core.methods.kit import averaging
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.tables.report import Report
 from coterie.page import algorithm
@@ -126,7 +126,7 @@ def _places(module: FederatedModule) -> list[Place]:
     common: list[Place] = [
         (client.local, "batches", TRAINING),
         (client.local, "train", TRAINING),
-        (fedavg.Weighted, "add", AGGREGATION),
+        (averaging.Weighted, "add", AGGREGATION),
         (server, "evaluate_if_due", EVALUATION),
     ]
     if not isinstance(server, algorithm.PageServer):
