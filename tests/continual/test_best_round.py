@@ -9,13 +9,21 @@ from tests.continual.stream import block_data, settings
 
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import EvaluationTable, ItemTable, LookBack
-from coterie.core.federation.cohort import Replies
-from coterie.core.federation.journal import Journal
+from coterie.continual.messages import (
+    EVALUATE,
+    UPDATE,
+    EvaluationTable,
+    ItemTable,
+    ItemUpdate,
+    LookBack,
+)
 from coterie.core.federation.selection import BestRound
 from coterie.core.metrics.ranking_report import RankingReport
+from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.replies import FoldedReplies, StackedReplies
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
+from coterie.core.tensors.rows import DenseRows
 
 TABLE = torch.tensor([[1.0], [2.0], [3.0], [4.0], [5.0]], dtype=torch.float64)
 DATA = block_data({3: ([0], [3], [1]), 8: ([4], [3], [2])})
@@ -111,15 +119,14 @@ class Scripted:
         return self.ids
 
     def ask(self, step, down, reduce=None):
-        self.asked.append((step, down))
-        if step == "update":
-            one = torch.ones(1)
-            total = {"items": torch.ones_like(down.items), "loss": one, "replayed": one}
-            return Replies(self.ids, {}, total=total)
-        if step == "evaluate":
+        self.asked.append((step.name, down))
+        if step is UPDATE:
+            rows, one = DenseRows(torch.ones_like(down.items)[None]), torch.tensor(1.0)
+            return FoldedReplies(self.ids, {}, ItemUpdate(rows, None, one, one))
+        if step is EVALUATE:
             value = torch.tensor([[next(self.scores)]], dtype=torch.float64)
-            return Replies(self.ids, {}, up=RankingReport(value, value))
-        return Replies(self.ids, {})
+            return StackedReplies(self.ids, {}, RankingReport(value, value))
+        return StackedReplies(self.ids, {})
 
 
 def play(scores, method="ft", **changes):

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.fedprox import FedProxClient, FedProxSettings
 from coterie.core.methods.kit.model_server import ServerModel
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(3)
@@ -55,8 +55,8 @@ def sample_data(lengths=LENGTHS, ids=None) -> SampleData:
     return SampleData.from_clients(clients, ids)
 
 
-def cohort_of(client, data, chunk=None, round_number=1, middleware=()) -> Cohort:
-    cohort = Cohort(
+def cohort_of(client, data, chunk=None, round_number=1, middleware=()) -> InProcessCohort:
+    cohort = InProcessCohort(
         client,
         data.ids,
         SplitSamples.of(data, valid=data),

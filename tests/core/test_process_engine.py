@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.core.linear_client import (
+    UPDATE,
     Error,
     LinearClient,
     Slope,
@@ -17,20 +18,20 @@ from tests.core.linear_client import (
     make_client,
     make_fedavg,
 )
+from tests.in_process import in_process_bytes, request_bytes
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.engines import folder as folder_module
 from coterie.core.engines.folder import ClientFolder
-from coterie.core.engines.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import answer, main, read_reply, serve
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.privacy.noise import Clip, GaussianNoise
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode, peek
 
@@ -55,10 +56,10 @@ def sample_data() -> SampleData:
     )
 
 
-def cohort_of(client, when=(0, 1), store=None, middleware=(), data=None) -> Cohort:
+def cohort_of(client, when=(0, 1), store=None, middleware=(), data=None) -> InProcessCohort:
     data = sample_data() if data is None else data
     store = PrivateStore() if store is None else store
-    cohort = Cohort(
+    cohort = InProcessCohort(
         client, data.ids, data, store, SECRET, when, Ledger(), Journal(), middleware=middleware
     )
     cohort.enrol()
@@ -155,14 +156,14 @@ def test_replies_match_the_stacked_engine():
         answer(LinearClient(), request, b"", own(place), SECRET.fold(client))[0]
         for place, client in enumerate(LENGTHS)
     ]
-    read = [read_reply(reply, LinearClient.update, peek(request)) for reply in replies]
+    read = [read_reply(reply, UPDATE, peek(request)) for reply in replies]
     assert [client for _, client in read] == list(LENGTHS)
 
     class Keep:
         def add(self, total, up):
             return up
 
-    stacked = cohort.ask("update", slope(), reduce=Keep()).total
+    stacked = cohort.ask(UPDATE, slope(), reduce=Keep()).total
     for place, (up, _) in enumerate(read):
         change = stacked.change["linear.w"][place]
         torch.testing.assert_close(up.change["linear.w"][0], change, atol=1e-6, rtol=1e-6)
@@ -369,14 +370,14 @@ def test_the_server_reads_only_replies_to_its_request():
     cohort = cohort_of(LinearClient())
     request = request_bytes(cohort, "update", slope())
     reply, _ = answer(make_client(), request, b"", own(0), SECRET)
-    up, client = read_reply(reply, LinearClient.update, peek(request))
+    up, client = read_reply(reply, UPDATE, peek(request))
     assert isinstance(up, SlopeUpdate)
     assert client == 3
     with pytest.raises(ProtocolError, match="not to this request"):
         read_reply(reply, LinearClient.update, Header("update", (0, 2, 0)))
     wide = dataclasses.replace(up, loss=up.loss.double())
     with pytest.raises(ProtocolError, match="field 'loss' is"):
-        read_reply(reply, LinearClient.update, peek(request), like=wide)
+        read_reply(reply, UPDATE, peek(request), like=wide)
     with pytest.raises(ProtocolError, match="expected Error"):
         read_reply(reply, LinearClient.measure, peek(request))
 

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
-from coterie.core.protocol.client import Client, step
-from coterie.core.protocol.messages import Down, Private, Reveals, Up, leaves
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
 from coterie.core.protocol.recommending import RecommendsItems, ServesItems
 from coterie.core.protocol.server import Server
+from coterie.core.protocol.step import Step
 from coterie.core.run.experiment import scores_of_newcomer, scores_of_user
 from coterie.core.run.rounds import FederatedModule
 
@@ -20,7 +21,7 @@ from coterie.core.run.rounds import FederatedModule
 class Query(Down):
     """Which user is asked about."""
 
-    user: int
+    user: int = carries("number of the user")
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Opinion(Up):
 class Peers(Down):
     """What all clients say together."""
 
-    scores: Tensor
+    scores: Tensor = carries("scores")
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,16 @@ class Data:
         return Data(self.ids[index])
 
 
-class Assisting(Client[Taste], RecommendsItems[Taste]):
+OPINION = Step("opinion", Query, Opinion)
+
+
+class Assisting(Client[Taste, Data], RecommendsItems[Taste]):
     """A client whose taste is for the item of its own number."""
 
     def enrol(self, data, key):
         return Taste(torch.nn.functional.one_hot(data.ids, 4).double())
 
-    @step
+    @OPINION
     def opinion(self, down: Query, mine: Taste, data: Data, key) -> tuple[Opinion, None]:
         return Opinion(mine.taste * down.user), None
 
@@ -88,7 +92,7 @@ class Coordinator(Server[Query], ServesItems[Query]):
         return "end"
 
     def serve(self, state, user, cohort):
-        found = cohort.ask("opinion", Query(1 if user is None else user))
+        found = cohort.ask(OPINION, Query(1 if user is None else user))
         return Peers(found.up.scores.sum(0))
 
 

@@ -9,11 +9,11 @@ import torch
 from coterie.core.callbacks.checkpoints import Checkpoints
 from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
-from coterie.core.federation.journal import Journal
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting, best_of
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.metrics.ranking_report import rank_all
+from coterie.core.protocol.journal import Journal
 from coterie.core.settings.sections import LoggerSettings
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged

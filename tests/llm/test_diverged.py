@@ -43,7 +43,7 @@ def diverge(module: FederatedModule, turns: Turns, where: str) -> None:
     update, loss = client.update, client.backbone.loss
 
     def broken_update(down, mine, data, key):
-        seen.update(turn=(int(data.ids[0]), down.round), batch=0)
+        seen.update(turn=(data.id, down.round), batch=0)
         return update(down, mine, data, key)
 
     def broken_loss(batch):

@@ -91,7 +91,7 @@ def catalogues(one):
 def expected_catalogue(row):
     model = make("recformer", rank=None).double()
     client = Organisation(settings(), model)
-    client.load(row[None])
+    client.load(row)
     return model.catalogue()
 
 
@@ -260,7 +260,7 @@ def test_a_saved_run_scores_and_exports_as_it_was_tested(saved, tmp_path):
     user = int((experiment.data.client_of == 1).nonzero()[0])
     scores = experiment.scores(one, user)
     history = newest(experiment.data.split.before_test().take(torch.tensor([user])), 3)
-    client, row = one.federation.client, one.server_state.best[1:2]
+    client, row = one.federation.client, one.server_state.best[1]
     assert torch.equal(client.score(1, row, history, catalogues(one)[1]), scores)
     assert not torch.equal(client.score(1, row, history), scores)
     trained = TrainedRun(saved)
@@ -277,9 +277,9 @@ def test_item_embeddings_never_leave(ended):
     rows = [row for row in one.ledger.rows() if row["step"] == "freeze"]
     assert {row["direction"] for row in rows} == {"down"}
     mine, client = one.store.take(torch.tensor([1])), one.federation.client
-    alone = data().take(torch.tensor([1]))
-    down = Adapters(states[-1].rows[1:2])
-    assert_non_interference(client, "update", down, mine, alone, Key.from_seed(1).fold(alone.ids))
+    alone, key = data()[1], Key.from_seed(1).fold(1)
+    down = Adapters(states[-1].rows[1])
+    assert_non_interference(client, "update", down, mine, alone, key)
 
 
 def test_stages_that_a_backbone_has_not_are_refused():

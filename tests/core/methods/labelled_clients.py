@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.models.classifier import Classifier, SoftmaxRegression
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(17)
@@ -90,7 +90,7 @@ def run(server, client, data, rounds, chunk=None) -> Run:
     made = Run(server.begin(KEY))
     for number in range(rounds + 1):
         journal = Journal()
-        cohort = Cohort(
+        cohort = InProcessCohort(
             client, data.ids, data, made.store, SECRET, (0, number), made.ledger, journal, chunk
         )
         if number == 0:
@@ -175,11 +175,11 @@ def reversed_ids(server, client, data, rounds) -> Any:
     made = Run(server.begin(KEY))
     for number in range(rounds + 1):
         whole = (made.store, SECRET, (0, number), made.ledger, Journal(), 3)
-        cohort = Cohort(client, data.ids, data, *whole)
+        cohort = InProcessCohort(client, data.ids, data, *whole)
         if number == 0:
             made.state = server.start_block(made.state, 0, cohort, KEY)
             continue
-        turned = Cohort(client, data.ids[turn], data.take(turn), *whole)
+        turned = InProcessCohort(client, data.ids[turn], data.take(turn), *whole)
         made.state = server.round(made.state, turned, KEY.fold("round", number))
     return made
 

@@ -8,11 +8,11 @@ from tests.core.test_fedavg import KEY, SECRET, Linear, Net, cohort_of, sample_d
 from torch import Tensor
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
-from coterie.core.federation.journal import Journal
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods import ditto, fedamp, fedavg, feddyn, pfedme, scaffold
 from coterie.core.methods.settings import drift as drift_settings
 from coterie.core.methods.settings import proximal
+from coterie.core.protocol.journal import Journal
 
 METHODS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
     "scaffold": (

@@ -16,17 +16,17 @@ from tests.core.methods.labelled_clients import (
     split,
 )
 from tests.core.methods.test_dap_fl import AGENT, halves
+from tests.in_process import in_process_bytes, request_bytes
 
 from coterie.core.agents.settings import DDPGSettings
-from coterie.core.engines.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import answer
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.dap_fl import DapFLSettings
 from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
 
 
@@ -146,7 +146,9 @@ def test_a_process_answers_the_same_bytes():
     down = GlobalModel(server.begin(KEY).weights)
     kept = dict.fromkeys(data.ids.tolist(), b"")
     for number in range(4):
-        cohort = Cohort(client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal())
+        cohort = InProcessCohort(
+            client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal()
+        )
         cohort.enrol()
         request = request_bytes(cohort, "update", down)
         expected = in_process_bytes(cohort, "update", down)

@@ -85,7 +85,7 @@ def test_local_measures_no_global_model_and_uploads_reports_only():
     assert silent.ledger.bytes("up") == 0
     model = sum(value.numel() for value in made.state.weights.values()) * 8
     assert silent.ledger.bytes("down") == len(LENGTHS) * model  # once, at the start
-    steps = {name: up for name, _, up in client.steps()}
+    steps = {name: step.up for name, step in client.steps().items()}
     assert steps["train"] is None
     assert steps["receive"] is None
 

@@ -3,17 +3,17 @@
 import pytest
 import torch
 from tests.core.methods.method_cases import METHODS, SECRET, method, play, sample_data
+from tests.in_process import in_process_bytes, request_bytes
 from torch import nn
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.engines.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import answer
-from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.fedamp import CloudModel
 from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
 
 
@@ -53,7 +53,9 @@ def test_a_process_answers_the_same_bytes(name):
     data = SplitSamples.of(train, valid=train)
     kept = dict.fromkeys(data.ids.tolist(), b"")
     for number, (step, down) in enumerate(asks(name, server, train)):
-        cohort = Cohort(client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal())
+        cohort = InProcessCohort(
+            client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal()
+        )
         cohort.enrol()
         request = request_bytes(cohort, step, down)
         expected = in_process_bytes(cohort, step, down)

@@ -10,11 +10,10 @@ from tests.core.methods.labelled_clients import (
     split,
     weights_of,
 )
+from tests.in_process import in_process_bytes, request_bytes
 
-from coterie.core.engines.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import answer
-from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.fedala import FedALAClient, FedALASettings
@@ -29,6 +28,7 @@ from coterie.core.methods.reference.central import CentralClient
 from coterie.core.methods.reference.local import LocalClient
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.methods.settings.personal import LocalSettings
+from coterie.core.protocol.journal import Journal
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2}
 WEIGHTS = weights_of(built(Net))
@@ -57,7 +57,9 @@ def test_a_process_answers_the_same_bytes(name):
     data, store = split([5, 0, 4], [3, 8, 11]), PrivateStore()
     kept = dict.fromkeys(data.ids.tolist(), b"")
     for number, (step, down) in enumerate(asks):
-        cohort = Cohort(client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal())
+        cohort = InProcessCohort(
+            client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal()
+        )
         cohort.enrol()
         expected = in_process_bytes(cohort, step, down)
         request = request_bytes(cohort, step, down)

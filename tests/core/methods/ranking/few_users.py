@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.federation import Federation
-from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.server import Server
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors.keys import Key
@@ -45,9 +45,9 @@ def group_users(n_users: int = 60) -> tuple[UserRows, int]:
 
 def cohort_of(
     client: Client[Any], data: UserRows, number: int = 1, chunk: int | None = None
-) -> Cohort:
+) -> InProcessCohort:
     """All users in one cohort, enrolled."""
-    cohort = Cohort(
+    cohort = InProcessCohort(
         client,
         data.ids,
         data,

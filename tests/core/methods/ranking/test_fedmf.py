@@ -22,6 +22,7 @@ from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
 from coterie.core.methods.ranking.client import draw_samples, known_items
 from coterie.core.methods.ranking.fedmf import (
+    UPDATE,
     ClientKeys,
     FedMFClient,
     FedMFServer,
@@ -117,7 +118,7 @@ def test_masked_sum_is_exact_in_integers():
     cohort = cohort_of(client, data)
     state = server.begin(KEY)
     down = server._training(state, cohort)
-    masked = cohort.ask("update", down).up.masked
+    masked = cohort.ask(UPDATE, down).up.masked
     tables = plain_tables(state, data)
     decay = 2 * SETTINGS.item_lr * SETTINGS.mu / len(data.ids) * state.public["items"]
     assert torch.equal(masked.sum(0), to_fixed(tables - decay).sum(0))
@@ -129,7 +130,7 @@ def test_masked_sum_is_exact_in_integers():
 def plain_tables(state, data, **options):
     server, client = build(**options)
     cohort = cohort_of(client, data)
-    return cohort.ask("update", server._training(state, cohort)).up.rows.dense()
+    return cohort.ask(UPDATE, server._training(state, cohort)).up.rows.dense()
 
 
 @pytest.mark.parametrize("partners", [2, 4, 50])
@@ -148,7 +149,7 @@ def test_one_masked_upload_looks_uniform():
     data, n_items = group_users(8)
     server, client = build(n_items=n_items, dim=32, transport="masked_sum")
     cohort = cohort_of(client, data)
-    up = cohort.ask("update", server._training(server.begin(KEY), cohort)).up
+    up = cohort.ask(UPDATE, server._training(server.begin(KEY), cohort)).up
     for upload in up.masked:
         # Chi-squared of the 256 values of a byte: mean 255, standard deviation sqrt(510).
         counts = torch.bincount(upload.view(torch.uint8).flatten().long(), minlength=256).double()
@@ -179,14 +180,14 @@ def test_plain_upload_names_the_sampled_rows_and_protected_ones_all():
     data = few_users()
     server, client = build()
     cohort = cohort_of(client, data)
-    up = cohort.ask("update", server._training(server.begin(KEY), cohort)).up
+    up = cohort.ask(UPDATE, server._training(server.begin(KEY), cohort)).up
     keys = CLIENTS.fold(data.ids).fold("update", 0, 1, 0).fold("negatives")
     samples = draw_samples(keys, data.train, N_ITEMS, SETTINGS.negatives)
     rows = [row.nonzero().flatten().tolist() for row in samples.weight]
     assert up.rows.wire().index.tolists() == rows
     server, client = build(transport="masked_sum")
     cohort = cohort_of(client, data)
-    up = cohort.ask("update", server._training(server.begin(KEY), cohort)).up
+    up = cohort.ask(UPDATE, server._training(server.begin(KEY), cohort)).up
     assert up.masked.shape == (7, N_ITEMS, 3)
     assert up.rows is None
 
@@ -221,7 +222,7 @@ def test_two_plain_uploads_reveal_the_labels_and_masked_ones_do_not():
         cohort, state = cohort_of(client, data), server.begin(KEY)
         uploads = []
         for _ in range(2):
-            up = cohort.ask("update", server._training(state, cohort)).up
+            up = cohort.ask(UPDATE, server._training(state, cohort)).up
             table = up.rows.dense() if transport == "plain" else from_fixed(up.masked).double()
             uploads.append(table[0])
         settings = replace(SETTINGS, item_lr=0.01, lam=0.1)
@@ -304,7 +305,7 @@ def test_messages_travel(transport):
     down = server._training(replace(state, public=public), cohort)
     header = Header("update", (0, 1))
     assert type(decode(encode(down, header), ItemTable)[0]) is ItemTable
-    up = cohort.ask("update", down).up
+    up = cohort.ask(UPDATE, down).up
     again = decode(encode(up, header), ItemGradients, clients=len(data.ids))[0]
     assert encode(again, header) == encode(up, header)
 

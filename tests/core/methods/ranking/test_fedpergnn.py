@@ -20,6 +20,7 @@ from tests.core.methods.ranking.few_users import (
 from coterie.core.errors import UserError
 from coterie.core.methods.ranking.client import draw_samples
 from coterie.core.methods.ranking.fedpergnn import (
+    UPDATE,
     FedPerGNNClient,
     FedPerGNNServer,
     NoisyGradients,
@@ -182,7 +183,7 @@ def test_uploads_hold_the_trained_rows_and_the_pseudo_rows(count):
     data = few_users()
     server, client = build(pseudo_items=count, negatives=1)
     cohort = cohort_of(client, data)
-    up = cohort.ask("update", server.table(server.begin(KEY).public)).up
+    up = cohort.ask(UPDATE, server.table(server.begin(KEY).public)).up
     keys = CLIENTS.fold(data.ids).fold("update", 0, 1, 0).fold("negatives")
     trained = draw_samples(keys, data.train, N_ITEMS, 1).weight > 0
     rows = up.items.index.mask(N_ITEMS)

@@ -26,6 +26,7 @@ from coterie.core.methods.ranking.binary_codes import (
 )
 from coterie.core.methods.ranking.client import draw_samples
 from coterie.core.methods.ranking.lightfr import (
+    UPDATE,
     BitVotes,
     ItemCodes,
     LightFRClient,
@@ -187,7 +188,7 @@ def test_what_travels_is_packed_and_small():
     server, client = build(bits=64, bits_per_round=8)
     cohort = cohort_of(client, data)
     down = ItemCodes(server.begin(KEY).public["codes"])
-    up = cohort.ask("update", down).up
+    up = cohort.ask(UPDATE, down).up
     assert down.codes.dtype == torch.uint8
     assert down.codes.shape == (N_ITEMS, 8)
     assert up.votes.values.dtype == torch.int16
@@ -207,7 +208,7 @@ def test_votes_of_many_clients_do_not_overflow():
     up = BitVotes(TouchedRows(index, votes, 4), torch.zeros(n_clients))
     fold = VoteSum()
     total = fold.add(fold.add(None, up), up)
-    assert total["votes"].flatten().tolist() == [0, 0, 2 * n_clients * vote, 0]
+    assert total.votes.flatten().tolist() == [0, 0, 2 * n_clients * vote, 0]
 
 
 def test_uploads_depend_on_what_they_declare_and_share_no_memory():

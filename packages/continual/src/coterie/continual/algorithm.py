@@ -8,16 +8,28 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.continual.messages import EvaluationTable, ItemTable, LookBack
+from coterie.continual.messages import (
+    END_BLOCK,
+    EVALUATE,
+    KEEP_BEST,
+    START_BLOCK,
+    UPDATE,
+    EvaluationTable,
+    ItemTable,
+    ItemUpdate,
+    LookBack,
+)
 from coterie.continual.retention.proxies import moving_average
 from coterie.continual.settings import Settings
 from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
-from coterie.core.federation.cohort import Cohort, Replies
-from coterie.core.federation.folds import Sum
-from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting, Split
+from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.metrics.clients import mean_of_known, summarise
 from coterie.core.metrics.monitor import Monitor
+from coterie.core.metrics.ranking_report import Split
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.recommending import ServesItems
+from coterie.core.protocol.replies import FoldedReplies
 from coterie.core.tensors.keys import Key
 
 
@@ -72,7 +84,7 @@ class F3CRec(Selecting[State], ServesItems[State]):
             return state
         past = self._past(state)
         if past is not None:
-            cohort.ask("start_block", past)
+            cohort.ask(START_BLOCK, past)
         kept = state.best if self.settings.carry == "best" else state.items
         fresh = self._fresh_items(key, kept.shape[0], self.n_items[block])
         items = torch.cat([kept, fresh])  # lines 5 and 6
@@ -82,7 +94,7 @@ class F3CRec(Selecting[State], ServesItems[State]):
         """One communication round (lines 10 to 19), then validation on all clients."""
         selected = cohort.sample(self.settings.participation, key.fold("sample"))  # line 10
         down = ItemTable(state.items, self._pulled_to(state), state.round)
-        replies = selected.ask("update", down, reduce=Sum())  # lines 11 to 13
+        replies = selected.ask(UPDATE, down, reduce=Sum())  # lines 11 to 13
         items = self._remember(state, self._pre_aggregate(state, replies))
         state = replace(state, items=items, round=state.round + 1)
         self._report_training(cohort, replies)
@@ -90,7 +102,7 @@ class F3CRec(Selecting[State], ServesItems[State]):
 
     def end_block(self, state: State, cohort: Cohort, key: Key) -> State:
         """Finish a block: clients carry their parameters on, the best round is tested."""
-        cohort.ask("end_block", ItemTable(state.best))
+        cohort.ask(END_BLOCK, ItemTable(state.best))
         self.test(state, cohort)
         cohort.journal.scalar(f"test/block{state.block}/best_round", state.chosen.round)
         return self._move_proxies(state)
@@ -99,7 +111,7 @@ class F3CRec(Selecting[State], ServesItems[State]):
         """Let all clients rank all items by this round's table, or to test by the best one."""
         testing, journal = split == "test", cohort.journal
         table = state.best if testing else state.items
-        reports = cohort.ask("evaluate", EvaluationTable(table, split))
+        reports = cohort.ask(EVALUATE, EvaluationTable(table, split))
         if reports.up is None:  # nobody answered
             return
         for name, values in reports.up.by_name((self.settings.top_k,)).items():
@@ -111,21 +123,21 @@ class F3CRec(Selecting[State], ServesItems[State]):
 
     def keep(self, state: State, cohort: Cohort) -> State:
         """Keep the round's table; the clients keep their parameters of it."""
-        cohort.ask("keep_best", None)
+        cohort.ask(KEEP_BEST, None)
         return replace(state, best=state.items)
 
     def serve(self, state: State, user: int | None, cohort: Cohort) -> ItemTable:
         """Give the best round's item table."""
         return ItemTable(state.best)
 
-    def _pre_aggregate(self, state: State, replies: Replies) -> Tensor:
+    def _pre_aggregate(self, state: State, replies: FoldedReplies[ItemUpdate]) -> Tensor:
         """Q_g' = mean of the clients' tables (line 14, Eq. 7)."""
-        if replies.total is None:  # nobody answered
+        if (total := replies.total) is None:  # nobody answered
             return state.items
-        items = state.items + replies.mean("items")
-        if state.old is not None and "pull" in replies.total:
+        items = state.items + total.items.sum() / len(replies)
+        if state.old is not None and total.pull is not None:
             n_old = state.old.shape[0]
-            items[:n_old] -= replies.mean("pull") * (state.items[:n_old] - state.old)
+            items[:n_old] -= total.pull / len(replies) * (state.items[:n_old] - state.old)
         return items
 
     def _remember(self, state: State, items: Tensor) -> Tensor:
@@ -142,12 +154,13 @@ class F3CRec(Selecting[State], ServesItems[State]):
             case _:
                 return items
 
-    def _report_training(self, cohort: Cohort, replies: Replies) -> None:
-        if replies.total is None:
+    def _report_training(self, cohort: Cohort, replies: FoldedReplies[ItemUpdate]) -> None:
+        if (total := replies.total) is None:
             return
-        cohort.journal.scalar("fed/clients", replies.ids.numel())
-        cohort.journal.scalar("fed/loss", replies.mean("loss"))
-        cohort.journal.scalar("f3crec/replay_size", replies.mean("replayed"))
+        cohort.journal.scalar("fed/clients", len(replies))
+        for name, value in (("fed/loss", total.loss), ("f3crec/replay_size", total.replayed)):
+            if value is not None:
+                cohort.journal.scalar(name, value / len(replies))
 
     def _past(self, state: State) -> LookBack | None:
         """What clients need before they train on a new block; None where they are not asked."""

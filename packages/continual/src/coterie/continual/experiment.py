@@ -8,7 +8,7 @@ from functools import cached_property
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
 from coterie.continual.keys import CLIENT_COLUMNS
-from coterie.continual.messages import ItemTable
+from coterie.continual.messages import UPDATE, ItemTable
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
 from coterie.continual.tables.published import reference
@@ -95,7 +95,8 @@ class Experiment(RecommendsToUsers[Settings]):
         """
         cohort = module.newest_cohort()
         down = ItemTable(module.server_state.best)
-        up = cohort.ask("update", down).up
+        up = cohort.ask(UPDATE, down).up
+        assert up is not None  # the clients are there, and what diverges raises
         data = cohort.data
         keys = Key.from_seed(self.settings.seed).fold("attack").fold(cohort.ids)
         return attack_curve(up.items.wire(), down.items, data.train, scales, keys)

@@ -10,13 +10,22 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort, PerClient, Replies
-from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting, Split
+from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.metrics.clients import imbalance
 from coterie.core.metrics.monitor import Monitor
+from coterie.core.metrics.ranking_report import Split
+from coterie.core.protocol.cohort import Cohort, PerClient
+from coterie.core.protocol.replies import ListReplies
 from coterie.core.protocol.server import Decision
 from coterie.core.tensors.keys import Key
-from coterie.llm.messages import Adapters, Candidate
+from coterie.llm.messages import (
+    EVALUATE,
+    FREEZE,
+    UPDATE,
+    Adapters,
+    Candidate,
+    TrainedAdapter,
+)
 from coterie.llm.mixing import (
     attention,
     dynamic_weights,
@@ -130,9 +139,9 @@ class PPLR(Selecting[State]):
         super().test(state, cohort)
 
     def served(self, state: State, client: int) -> Tensor:
-        """Give what a client downloads to recommend, ``(1, d)``; its middle is made ready."""
+        """Give what a client downloads to recommend, ``(d,)``; its middle is made ready."""
         self._restore(state)
-        return state.best[client : client + 1, : self.held]
+        return state.best[client, : self.held]
 
     def stop(self, state: State, history: Sequence[dict[str, float]]) -> Decision:
         """End after T rounds or ``patience`` rounds without a better validation, in each stage."""
@@ -168,8 +177,8 @@ class PPLR(Selecting[State]):
             self.halves.rounds.begin(last)
             ids = range(self.n_clients)
             self.halves.rounds.commit(last, state.best[:, self.held :], list(ids))
-        rows = [Adapters(held[c : c + 1], state.round) for c in cohort.ids.tolist()]
-        cohort.ask("freeze", PerClient(rows))
+        rows = {c: Adapters(held[c], state.round) for c in cohort.ids.tolist()}
+        cohort.ask(FREEZE, PerClient(rows))
         self._count_crossed(cohort, "freeze")
         return replace(state, rows=state.best, stage=state.stage + 1, began=state.round)
 
@@ -179,19 +188,21 @@ class PPLR(Selecting[State]):
             return cohort  # all data are the first one's
         return cohort.sample(self.settings.participation, key.fold("sample"))
 
-    def _train(self, state: State, cohort: Cohort) -> Replies:
+    def _train(self, state: State, cohort: Cohort) -> ListReplies[TrainedAdapter]:
         """Let clients train their adapters; those that fail keep the ones they have."""
         if self.halves is not None:
             self.halves.rounds.begin(state.round)
             if not state.round:
                 self.halves.rounds.keep_best()  # the start, until a round can be measured
         held = state.rows[:, : self.held]
-        rows = [Adapters(held[c : c + 1], state.round) for c in cohort.ids.tolist()]
-        replies = cohort.ask("update", PerClient(rows))
+        rows = {c: Adapters(held[c], state.round) for c in cohort.ids.tolist()}
+        replies = cohort.ask(UPDATE, PerClient(rows))
         self._count_crossed(cohort, "update")
         return replies
 
-    def _aggregate(self, state: State, replies: Replies, cohort: Cohort) -> State:
+    def _aggregate(
+        self, state: State, replies: ListReplies[TrainedAdapter], cohort: Cohort
+    ) -> State:
         """Mix the trained adapters, each client in its own way (lines 11 to 16)."""
         rows, receivers = state.rows, replies.ids
         if replies.ids.numel():  # somebody answered
@@ -208,20 +219,21 @@ class PPLR(Selecting[State]):
             self.halves.rounds.commit(state.round, middle, receivers.tolist())
         return replace(state, rows=rows)
 
-    def _everybody(self, replies: Replies, mixed: Tensor) -> tuple[Tensor, Tensor]:
+    def _everybody(
+        self, replies: ListReplies[TrainedAdapter], mixed: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Give the one mean to those who were not drawn too; who failed is behind by a round."""
         ids = [c for c in range(self.n_clients) if c not in replies.failed]
         if len(ids) > len(mixed):
             mixed = mixed[:1].expand(len(ids), -1)
         return torch.tensor(ids), mixed
 
-    def _trained(self, state: State, replies: Replies) -> Trained:
+    def _trained(self, state: State, replies: ListReplies[TrainedAdapter]) -> Trained:
         """Put together what the clients sent and, of a split model, what the middle trained."""
-        ids = replies.ids
-        rows, losses, sizes = (
-            torch.cat([getattr(up, name) for up in replies.up])
-            for name in ("row", "loss", "examples")
-        )
+        ids, ups = replies.ids, replies.ups.values()
+        rows = torch.stack([up.row for up in ups])
+        losses = torch.stack([up.loss for up in ups])
+        sizes = torch.stack([up.examples for up in ups])
         if self.halves is not None:
             middle = self.halves.rounds.trained(ids.tolist())
             rows = torch.cat([rows, middle.to(rows)], dim=1)
@@ -260,15 +272,16 @@ class PPLR(Selecting[State]):
         testing, journal = split == "test", cohort.journal
         rows, stage = (state.best, state.best_stage) if testing else (state.rows, state.stage)
         held = rows[:, : self.held]
-        asked = [Candidate(held[c : c + 1], split, stage) for c in cohort.ids.tolist()]
-        replies = cohort.ask("evaluate", PerClient(asked))
+        asked = {c: Candidate(held[c], split, stage) for c in cohort.ids.tolist()}
+        replies = cohort.ask(EVALUATE, PerClient(asked))
         self._count_crossed(cohort, "evaluate")
         if not replies.ids.numel():
             return
-        users = torch.cat([up.users for up in replies.up])
-        reports = [up.by_name(LENGTHS) for up in replies.up]
+        where = "test" if testing else "eval"
+        users = torch.stack([up.users for up in replies.ups.values()])
+        reports = [up.by_name(LENGTHS) for up in replies.ups.values()]
         for name in MEASURES:
-            values, where = torch.cat([one[name] for one in reports]), "test" if testing else "eval"
+            values = torch.stack([one[name] for one in reports])
             journal.scalar(f"{where}/{name}", _weighted_mean(values, users))
             journal.per_client(f"{where}/{name}", replies.ids, values)
             if f"eval/{name}" == self.monitor.key:
@@ -292,7 +305,7 @@ class PPLR(Selecting[State]):
         for way, field, messages, size in (
             self.halves.channel.traffic.drain() if self.halves else ()
         ):
-            cohort.ledger.crossed(step, way, field, messages, size)
+            cohort.crossed(step, way, field, messages, size)
 
     def _report_training(self, cohort: Cohort, trained: Trained) -> None:
         journal, losses = cohort.journal, trained.losses

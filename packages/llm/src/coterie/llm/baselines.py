@@ -12,7 +12,7 @@ from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.methods.ranking.client import RankingClient
-from coterie.core.methods.ranking.fedmf import FedMFClient, FedMFServer, ItemTable
+from coterie.core.methods.ranking.fedmf import UPDATE, FedMFClient, FedMFServer, ItemTable
 from coterie.core.methods.ranking.fedpergnn import FedPerGNNClient, FedPerGNNServer
 from coterie.core.methods.ranking.lightfr import LightFRClient, LightFRServer
 from coterie.core.methods.ranking.server import RankingServer
@@ -94,7 +94,10 @@ def attack_users(
         )
     cohort = module.newest_cohort()
     table = module.server_state.best["items"]
-    uploads = cohort.ask("update", ItemTable(table)).up.rows.wire()
+    up = cohort.ask(UPDATE, ItemTable(table)).up
+    assert up is not None
+    assert up.rows is not None
+    uploads = up.rows.wire()
     keys = Key.from_seed(settings.seed).fold("attack").fold(cohort.ids)
     return attack_curve(uploads, table, cohort.data.train, scales, keys)
 

@@ -227,7 +227,7 @@ class Experiment(RecommendsToUsers[Settings]):
 
 
 def frozen_items(module: FederatedModule, client: int) -> Tensor | None:
-    """Give the item embeddings that a client keeps, ``(1, n_items, h)``; None in stage 1."""
+    """Give the item embeddings that a client keeps, ``(n_items, h)``; None in stage 1."""
     if module.server_state.best_stage == 1:
         return None
     mine: Workshop = module.store.take(torch.tensor([client]))

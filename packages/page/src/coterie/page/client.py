@@ -17,11 +17,10 @@ from coterie.core.methods.kit.evaluation import Quality
 from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.settings.fedavg import FedAvgSettings
-from coterie.core.protocol.client import step
 from coterie.core.tensors.keys import Key
 from coterie.page.game.strategy import strategies_of
 from coterie.page.game.utility import leaders_reward, utility_of
-from coterie.page.messages import Experience, Move, Player, Stage
+from coterie.page.messages import UPDATE, Experience, Move, Player, Stage
 from coterie.page.settings.run import Settings
 
 _LEAST = 1e-30  # likelihood, so that its logarithm is finite
@@ -65,7 +64,7 @@ class PageClient(ModelClient[Player]):
             torch.zeros(n_clients, dtype=torch.int64),
         )
 
-    @step
+    @UPDATE
     def update(
         self, down: Stage, mine: Player, data: SplitSamples, key: Key
     ) -> tuple[Move, Player]:

@@ -30,7 +30,7 @@ class Federation:
     """
 
     server: Server[Any]
-    client: Client[Any]
+    client: Client[Any, Any]
     blocks: Sequence[Any]
     seed: int = 0
     rounds: int = 100

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from coterie.core.federation.cohort import Cohort
 from coterie.core.metrics.monitor import Monitor
+from coterie.core.metrics.ranking_report import Split
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.server import Decision, Server
 from coterie.core.tensors.keys import Key
-
-Split = Literal["valid", "test"]
 
 
 @dataclass(frozen=True)

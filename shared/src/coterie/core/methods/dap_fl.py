@@ -13,7 +13,6 @@ from coterie.core.agents.action_maps import Integers, Logarithmic
 from coterie.core.agents.ddpg import DDPG, Agents
 from coterie.core.agents.experience import Experience
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.federation.cohort import Cohort
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.averaging import Weighted, mean_added, noted
 from coterie.core.methods.kit.divergence import has_diverged, restored, told_divergence
@@ -22,8 +21,9 @@ from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.settings.dap_fl import DapFLSettings
-from coterie.core.protocol.client import step
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.messages import Reveals, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
 
 _AGENT = {"agents", "last"}  # the private fields that an agent's choice depends on
@@ -66,6 +66,9 @@ class Tuner(OwnModel):
     last: Experience
 
 
+UPDATE = Step("update", GlobalModel, TunedUpdate)
+
+
 class DapFLClient(ModelClient[Tuner]):
     """Client of Dap-FL (Chen et al., TPDS 2023) for any module.
 
@@ -105,7 +108,7 @@ class DapFLClient(ModelClient[Tuner]):
         nothing = Experience.none(self.ddpg, len(data), self._dtype)
         return Tuner(own.personal, own.rounds, agents, nothing)
 
-    @step
+    @UPDATE
     def update(
         self, down: GlobalModel, mine: Tuner, data: SplitSamples, key: Key
     ) -> tuple[TunedUpdate, Tuner]:
@@ -183,11 +186,11 @@ class DapFLServer(ModelServer[ServerModel]):
         """One round of FedAvg, in which training that diverged does not count."""
         chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
         down, fold = GlobalModel(state.weights), Weighted(self.settings.weighting)
-        replies = chosen.ask("update", down, reduce=fold, who_diverged=told_divergence)
+        replies = chosen.ask(UPDATE, down, reduce=fold, who_diverged=told_divergence)
         if (total := noted(replies, cohort.journal)) is not None:
             state = replace(state, weights=mean_added(state.weights, total))
-            for name in ("lr", "epochs"):
-                cohort.journal.scalar(f"fed/{name}", total[name].double() / total["weight"])
+            for name, value in (("lr", total.sums.lr), ("epochs", total.sums.epochs)):
+                cohort.journal.scalar(f"fed/{name}", value.double() / total.weight)
         self.evaluate_if_due(state, cohort)
         return state
 

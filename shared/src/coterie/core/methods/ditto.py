@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.methods.fedavg import FedAvgClient
 from coterie.core.methods.kit.local_sgd import same_for_all, towards
-from coterie.core.methods.kit.model_client import GlobalModel, ModelUpdate, OwnModel
+from coterie.core.methods.kit.model_client import UPDATE, GlobalModel, ModelUpdate, OwnModel
 from coterie.core.methods.settings.proximal import DittoSettings
-from coterie.core.protocol.client import step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
@@ -31,7 +30,7 @@ class DittoClient(FedAvgClient):
         super().__init__(module, settings, as_batch)
         self._near = towards(settings.lam)
 
-    @step
+    @UPDATE
     def update(
         self, down: GlobalModel, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[ModelUpdate, OwnModel]:

@@ -16,8 +16,8 @@ from coterie.core.local_training.fit import Batch, Params, RowSGD, RowState, fit
 from coterie.core.methods.kit.local_sgd import LocalSGD, changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.settings.personal import FedALASettings
-from coterie.core.protocol.client import step
 from coterie.core.protocol.messages import Reveals, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
@@ -177,6 +177,9 @@ class FedALAUpdate(ModelUpdate):
     )
 
 
+UPDATE = Step("update", GlobalModel, FedALAUpdate)
+
+
 class FedALAClient(ModelClient[FedALAModel]):
     """Client of FedALA (Zhang et al., AAAI 2023, Algorithm 1) for any module.
 
@@ -200,7 +203,7 @@ class FedALAClient(ModelClient[FedALAModel]):
         ones = {name: torch.ones_like(models[name]) for name in self.aggregation.names}
         return FedALAModel(models, torch.zeros(n_clients, dtype=torch.int64), ones)
 
-    @step
+    @UPDATE
     def update(
         self, down: GlobalModel, mine: FedALAModel, data: SplitSamples, key: Key
     ) -> tuple[FedALAUpdate, FedALAModel]:

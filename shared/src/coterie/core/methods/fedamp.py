@@ -10,35 +10,33 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort, PerClient, Replies
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.local_sgd import changes
 from coterie.core.methods.kit.model_client import ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.settings.proximal import FedAMPSettings
-from coterie.core.protocol.client import step
-from coterie.core.protocol.messages import Down
+from coterie.core.protocol.cohort import Aligned, Cohort
+from coterie.core.protocol.messages import Down, carries
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 
 @dataclass(frozen=True)
 class CloudModel(Down):
-    """A client's own model at the server; stacked over C clients.
+    """A client's own model at the server; stacked over C clients."""
 
-    Attributes:
-        weights: u_i, each ``(C, ...)``.
-        pull: λ/α_k, ``(C,)``.
-    """
+    weights: Params = carries("the client's mixture of all models, u_i")  # each (C, ...)
+    pull: Tensor = carries("λ/α_k")  # (C,)
 
-    weights: Params
-    pull: Tensor
+
+UPDATE = Step("update", CloudModel, ModelUpdate)
 
 
 class FedAMPClient(ModelClient[OwnModel]):
     """Client of FedAMP (Huang et al., AAAI 2021, Algorithm 1) for any module."""
 
-    @step
+    @UPDATE
     def update(
         self, down: CloudModel, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[ModelUpdate, OwnModel]:
@@ -140,13 +138,13 @@ class FedAMPServer(ModelServer[ClientModels]):
         state = _joined(state, cohort.ids)
         chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
         down = self.clouds(state, chosen.ids, cohort)
-        replies = chosen.ask("update", PerClient(down))
+        replies = chosen.ask(UPDATE, Aligned(chosen.ids, down))
         cohort.journal.scalar("fed/clients", replies.ids.numel())
-        if replies.up is not None and replies.ids.numel():
-            state = _kept(state, down, chosen.ids, replies)
-            heard = replies.up.samples > 0
+        if (up := replies.up) is not None:
+            state = _kept(state, down, chosen.ids, replies.ids, up)
+            heard = up.samples > 0
             if bool(heard.any()):
-                cohort.journal.scalar("fed/loss", replies.up.loss[heard].mean())
+                cohort.journal.scalar("fed/loss", up.loss[heard].mean())
         self.evaluate_if_due(state, cohort)
         return state
 
@@ -211,15 +209,17 @@ def _joined(state: ClientModels, ids: Tensor) -> ClientModels:
     return replace(state, **tree.take(rows, rows["ids"].argsort()))
 
 
-def _kept(state: ClientModels, down: CloudModel, ids: Tensor, replies: Replies) -> ClientModels:
+def _kept(
+    state: ClientModels, down: CloudModel, ids: Tensor, answered: Tensor, up: ModelUpdate
+) -> ClientModels:
     """Replace the models of the clients that answered by u_i and their change; others stay."""
-    places = torch.searchsorted(state.ids, replies.ids)
-    sent = torch.searchsorted(ids, replies.ids)
+    places = torch.searchsorted(state.ids, answered)
+    sent = torch.searchsorted(ids, answered)
     models = {
-        name: old.index_copy(0, places, down.weights[name][sent] + replies.up.change[name])
+        name: old.index_copy(0, places, down.weights[name][sent] + up.change[name])
         for name, old in state.models.items()
     }
-    silent = state.silent.index_copy(0, places, replies.up.samples == 0)
+    silent = state.silent.index_copy(0, places, up.samples == 0)
     heard = models if bool(silent.all()) else tree.take(models, (~silent).nonzero().flatten())
     mean = {name: rows.mean(0) for name, rows in heard.items()}
     return ClientModels(mean, state.ids, models, silent)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.federation.cohort import Cohort
 from coterie.core.local_training.fit import Pull
 from coterie.core.methods.kit.averaging import Weighted, mean_added, noted
 from coterie.core.methods.kit.local_sgd import changes, same_for_all
-from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.kit.model_client import (
+    UPDATE,
+    GlobalModel,
+    ModelClient,
+    ModelUpdate,
+    OwnModel,
+)
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.settings.fedavg import FedAvgSettings
-from coterie.core.protocol.client import step
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.tensors.keys import Key
 
 
@@ -22,7 +27,7 @@ class FedAvgClient(ModelClient[OwnModel]):
     pull: Pull | None = None
     """Gradient of what the method adds to F_k, a client's own loss; its context is w."""
 
-    @step
+    @UPDATE
     def update(
         self, down: GlobalModel, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[ModelUpdate, OwnModel]:
@@ -41,7 +46,7 @@ class FedAvgServer(ModelServer[ServerModel]):
         """One round: w <- w + sum_k n_k (w_k - w) / sum_k n_k over the clients chosen."""
         chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
         fold = Weighted(self.settings.weighting)
-        replies = chosen.ask("update", GlobalModel(state.weights), reduce=fold)
+        replies = chosen.ask(UPDATE, GlobalModel(state.weights), reduce=fold)
         if (total := noted(replies, cohort.journal)) is not None:
             state = replace(state, weights=mean_added(state.weights, total))
         self.evaluate_if_due(state, cohort)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.averaging import Weighted, mean_added, noted
 from coterie.core.methods.kit.local_sgd import changes, same_for_all
@@ -18,23 +17,19 @@ from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, Mode
 from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.methods.kit.sizes import SizedModel, Sizes, TellsSize, anew, ask_sizes
 from coterie.core.methods.settings.drift import FedDynSettings
-from coterie.core.protocol.client import step
-from coterie.core.protocol.messages import Reveals, leaves
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.messages import Reveals, carries, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 
 @dataclass(frozen=True)
 class DynamicModel(GlobalModel):
-    """The server's model W.
+    """The server's model W."""
 
-    Attributes:
-        mean_samples: mean number of samples of the clients that have any.
-        block: number of the block, with which the gradients begin.
-    """
-
-    mean_samples: float
-    block: int
+    mean_samples: float = carries("mean number of samples of the clients that have any")
+    block: int = carries("number of the block, with which the gradients begin")
 
 
 @dataclass(frozen=True)
@@ -65,6 +60,9 @@ class OwnGradient(OwnModel):
     block: Tensor
 
 
+UPDATE = Step("update", DynamicModel, DynamicUpdate)
+
+
 class FedDynClient(TellsSize, ModelClient[OwnGradient]):
     """Client of FedDyn (Acar et al., ICLR 2021, Algorithm 1) for any module."""
 
@@ -77,7 +75,7 @@ class FedDynClient(TellsSize, ModelClient[OwnGradient]):
             own.personal, own.rounds, self.zeros(n_clients), torch.zeros_like(own.rounds)
         )
 
-    @step
+    @UPDATE
     def update(
         self, down: DynamicModel, mine: OwnGradient, data: SplitSamples, key: Key
     ) -> tuple[DynamicUpdate, OwnGradient]:
@@ -164,10 +162,10 @@ class FedDynServer(ModelServer[FedDynModel]):
         chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
         mean_samples = state.sizes.samples / max(state.sizes.clients, 1)
         down = DynamicModel(state.weights, mean_samples, state.block)
-        replies = chosen.ask("update", down, reduce=Weighted("equal"))
+        replies = chosen.ask(UPDATE, down, reduce=Weighted("equal"))
         if (total := noted(replies, cohort.journal)) is not None:
             alpha, m = self.settings.alpha, state.sizes.clients
-            h = {name: h - alpha / m * total["change"][name] for name, h in state.h.items()}
+            h = {name: h - alpha / m * total.sums.change[name] for name, h in state.h.items()}
             mean = mean_added(state.weights, total)
             weights = {name: w - h[name] / alpha for name, w in mean.items()}
             state = replace(state, weights=weights, h=h, mean=mean)

@@ -14,7 +14,6 @@ from coterie.core.data.samples.samples import SampleData, batch_counts
 from coterie.core.data.samples.shares import divide, share_counts
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.averaging import Weighted, noted
 from coterie.core.methods.kit.head import HEAD, with_head
@@ -28,8 +27,9 @@ from coterie.core.methods.kit.model_client import (
 )
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.settings.personal import FedReconSettings
-from coterie.core.protocol.client import step
-from coterie.core.protocol.messages import Down, Reveals, leaves
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.messages import Down, Reveals, carries, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
@@ -97,15 +97,10 @@ def parted(params: Params) -> tuple[Params, Params]:
 
 @dataclass(frozen=True)
 class MeasuredBase(Down):
-    """The server's base, to be measured.
+    """The server's base, to be measured."""
 
-    Attributes:
-        weights: base and initial head by name.
-        head: that the server reconstructed on its own samples; empty where it has none.
-    """
-
-    weights: Params
-    head: Params
+    weights: Params = carries("base and initial head by name")
+    head: Params = carries("head reconstructed on the server's own samples, empty without any")
 
 
 @dataclass(frozen=True)
@@ -117,6 +112,10 @@ class BaseUpdate(ModelUpdate):
     )
     samples: Tensor = leaves("number of query samples", reveals=Reveals.STEPS)  # (C,) int64
     loss: Tensor = leaves("mean loss on the query set", reveals=Reveals.MEASUREMENT)  # (C,)
+
+
+UPDATE = Step("update", GlobalModel, BaseUpdate)
+EVALUATE = Step("evaluate", MeasuredBase, QualityReport)
 
 
 class FedReconClient(ModelClient[OwnModel]):
@@ -152,7 +151,7 @@ class FedReconClient(ModelClient[OwnModel]):
         rebuilt = self.settings.recon_epochs * batch_counts(support, size)
         return rebuilt + self.settings.epochs * batch_counts(data.lengths - support, size)
 
-    @step
+    @UPDATE
     def update(
         self, down: GlobalModel, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[BaseUpdate, None]:
@@ -163,7 +162,7 @@ class FedReconClient(ModelClient[OwnModel]):
         fitted = self.local.train(base, self.local.batches(query, key), fixed=head)
         return BaseUpdate(changes(fitted.params, down.weights), query.lengths, fitted.loss), None
 
-    @step
+    @EVALUATE
     def evaluate(
         self, down: MeasuredBase, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[QualityReport, None]:
@@ -217,9 +216,9 @@ class FedReconServer(ModelServer[ServerModel]):
         """One round: g <- g + η_s sum_k n_k (g_k - g) / sum_k n_k; n_k counts query samples."""
         chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
         fold = Weighted(self.settings.weighting)
-        replies = chosen.ask("update", GlobalModel(state.weights), reduce=fold)
+        replies = chosen.ask(UPDATE, GlobalModel(state.weights), reduce=fold)
         if (total := noted(replies, cohort.journal)) is not None:
-            change, weight, lr = total["change"], total["weight"], self.settings.server_lr
+            change, weight, lr = total.sums.change, total.weight, self.settings.server_lr
             moved = {name: state.weights[name] + lr * change[name] / weight for name in change}
             state = replace(state, weights={**state.weights, **moved})
         self.evaluate_if_due(state, cohort)
@@ -230,7 +229,7 @@ class FedReconServer(ModelServer[ServerModel]):
         head = self.head(state.weights)
         if head:
             self.test_server({**state.weights, **head}, cohort)
-        self.test_clients(MeasuredBase(state.weights, head), cohort)
+        self.note_clients(cohort.ask(EVALUATE, MeasuredBase(state.weights, head)), cohort)
 
     def head(self, weights: Params) -> Params:
         """Reconstruct a head on the server's validation samples; empty without any."""

@@ -21,8 +21,8 @@ from coterie.core.methods.kit.head import HEAD, with_head
 from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.settings.personal import FedRODSettings
-from coterie.core.protocol.client import step
 from coterie.core.protocol.messages import Reveals, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
 
 _OWN, _PRIOR = "personal.", "prior"  # before the names of the personal head; γ log N_{m,c}
@@ -53,6 +53,9 @@ class FedRODUpdate(ModelUpdate):
         reveals=Reveals.MEASUREMENT,
         depends_on={"head"},
     )
+
+
+UPDATE = Step("update", GlobalModel, FedRODUpdate)
 
 
 class FedRODClient(ModelClient[FedRODModel]):
@@ -88,7 +91,7 @@ class FedRODClient(ModelClient[FedRODModel]):
         kept = models if self.settings.keep_models else {}
         return FedRODModel(kept, torch.zeros(n_clients, dtype=torch.int64), heads)
 
-    @step
+    @UPDATE
     def update(
         self, down: GlobalModel, mine: FedRODModel, data: SplitSamples, key: Key
     ) -> tuple[FedRODUpdate, FedRODModel]:

@@ -9,15 +9,21 @@ from torch import Tensor
 
 from coterie.core.data.samples.samples import MiniBatches, batch_counts
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.federation.cohort import Cohort
 from coterie.core.local_training.fit import Batch, Params, fit
 from coterie.core.local_training.row_optimizer import RowOptimizer, RowState
 from coterie.core.methods.kit.averaging import Weighted, noted
 from coterie.core.methods.kit.local_sgd import changes, same_for_all
-from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.kit.model_client import (
+    UPDATE,
+    GlobalModel,
+    ModelClient,
+    ModelUpdate,
+    OwnModel,
+)
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.settings.proximal import PFedMeSettings
-from coterie.core.protocol.client import step
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
@@ -78,6 +84,9 @@ class RowMoreau(RowOptimizer):
         return theta, RowState(after.steps, {"w": tree.where_rows(due, moved, local)})
 
 
+PERSONALISE = Step("personalise", GlobalModel, None)
+
+
 class PFedMeClient(ModelClient[OwnModel]):
     """Client of pFedMe (Dinh et al., NeurIPS 2020, Algorithm 1) for any module.
 
@@ -86,7 +95,7 @@ class PFedMeClient(ModelClient[OwnModel]):
 
     settings: PFedMeSettings
 
-    @step
+    @UPDATE
     def update(
         self, down: GlobalModel, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[ModelUpdate, OwnModel]:
@@ -110,7 +119,7 @@ class PFedMeClient(ModelClient[OwnModel]):
         kept = OwnModel(self.kept(fitted.params), mine.rounds + 1)
         return ModelUpdate(change, data.lengths, fitted.loss), kept
 
-    @step
+    @PERSONALISE
     def personalise(
         self, down: GlobalModel, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[None, OwnModel]:
@@ -164,11 +173,13 @@ class PFedMeServer(ModelServer[ServerModel]):
         others = torch.isin(cohort.ids, chosen.ids, invert=True).nonzero().flatten()
         down = GlobalModel(state.weights)
         if others.numel() and self.settings.keep_models:
-            cohort.part(others).ask("personalise", down)
-        replies = chosen.ask("update", down, reduce=Weighted(self.settings.weighting))
+            cohort.part(others).ask(PERSONALISE, down)
+        replies = chosen.ask(UPDATE, down, reduce=Weighted(self.settings.weighting))
         if (total := noted(replies, cohort.journal)) is not None:
-            share = self.settings.beta / int(total["weight"])
-            weights = {name: w + share * total["change"][name] for name, w in state.weights.items()}
+            share = self.settings.beta / int(total.weight)
+            weights = {
+                name: w + share * total.sums.change[name] for name, w in state.weights.items()
+            }
             state = replace(state, weights=weights)
         self.evaluate_if_due(state, cohort)
         return state

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.federation.cohort import Cohort
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.averaging import Weighted, noted
 from coterie.core.methods.kit.local_sgd import changes, same_for_all
@@ -17,23 +16,19 @@ from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, Mode
 from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.methods.kit.sizes import SizedModel, Sizes, TellsSize, anew, ask_sizes
 from coterie.core.methods.settings.drift import ScaffoldSettings
-from coterie.core.protocol.client import step
-from coterie.core.protocol.messages import Reveals, leaves
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.messages import Reveals, carries, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 
 @dataclass(frozen=True)
 class ControlledModel(GlobalModel):
-    """The server's model x and control variate c.
+    """The server's model x and control variate c."""
 
-    Attributes:
-        control: c, in the form of the parameters.
-        block: number of the block, with which control variates begin.
-    """
-
-    control: Params
-    block: int
+    control: Params = carries("control variate c, in the form of the parameters")
+    block: int = carries("number of the block, with which control variates begin")
 
 
 @dataclass(frozen=True)
@@ -68,6 +63,9 @@ class OwnControl(OwnModel):
     block: Tensor
 
 
+UPDATE = Step("update", ControlledModel, ControlledUpdate)
+
+
 class ScaffoldClient(TellsSize, ModelClient[OwnControl]):
     """Client of SCAFFOLD (Karimireddy et al., ICML 2020, Algorithm 1) for any module."""
 
@@ -78,7 +76,7 @@ class ScaffoldClient(TellsSize, ModelClient[OwnControl]):
             own.personal, own.rounds, self.zeros(n_clients), torch.zeros_like(own.rounds)
         )
 
-    @step
+    @UPDATE
     def update(
         self, down: ControlledModel, mine: OwnControl, data: SplitSamples, key: Key
     ) -> tuple[ControlledUpdate, OwnControl]:
@@ -158,11 +156,11 @@ class ScaffoldServer(ModelServer[ScaffoldModel]):
             state = self._resized(state, ask_sizes(cohort))
         chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
         down = ControlledModel(state.weights, state.control, state.block)
-        replies = chosen.ask("update", down, reduce=Weighted(weighting))
+        replies = chosen.ask(UPDATE, down, reduce=Weighted(weighting))
         if (total := noted(replies, cohort.journal)) is not None:
-            change, moved = total["change"], total["control"]
+            change, moved = total.sums.change, total.sums.control
             step, everybody = (
-                self.settings.lr_g / int(total["weight"]),
+                self.settings.lr_g / int(total.weight),
                 state.sizes.total(weighting),
             )
             weights = {name: x + step * change[name] for name, x in state.weights.items()}

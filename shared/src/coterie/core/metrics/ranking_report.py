@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,10 +13,16 @@ from coterie.core.metrics.ranking import ndcg, recall, target_ranks, top_k
 from coterie.core.protocol.messages import EVERYTHING, Report, Reveals, leaves
 from coterie.core.tensors.ragged import Ragged
 
+Split = Literal["valid", "test"]
+"""Which items are to be found."""
+
 
 @dataclass(frozen=True)
 class RankingReport(Report):
-    """Quality of recommendations, a column for each length k; NaN without an item to find."""
+    """Quality of recommendations, a column for each length k; NaN without an item to find.
+
+    In the list form the axis of clients is missing.
+    """
 
     recall: Tensor = leaves(  # (C, K) float64
         "Recall@k", reveals=Reveals.MEASUREMENT, depends_on=EVERYTHING
@@ -35,7 +42,7 @@ class RankingReport(Report):
             ['recall@20', 'ndcg@20']
         """
         return {
-            f"{name}@{k}": values[:, column]
+            f"{name}@{k}": values[..., column]
             for name, values in (("recall", self.recall), ("ndcg", self.ndcg))
             for column, k in enumerate(lengths)
         }

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.messages import Down, Private
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-
-if TYPE_CHECKING:
-    from coterie.core.federation.cohort import Cohort
 
 P = TypeVar("P", bound=Private)
 S = TypeVar("S")
@@ -50,7 +48,7 @@ class ServesItems(Generic[S]):
 
         Example:
             def serve(self, state, user, cohort):
-                fitted = cohort.ask("fitted", Query(user))  # the peers' part of the prediction
+                fitted = cohort.ask(FITTED, Query(user))  # the peers' part of the prediction
                 return Answer(state.weights, fitted.up)
         """
         raise NotImplementedError(f"{type(self).__name__} must say what it serves")

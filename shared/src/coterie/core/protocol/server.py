@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from coterie.core.errors import UserError
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.tensors.keys import Key
-
-if TYPE_CHECKING:
-    from coterie.core.federation.cohort import Cohort
 
 S = TypeVar("S")
 Decision = Literal["go", "block", "end"]

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.federation import Federation
-from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.local_training.step_count import counting_steps
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
@@ -52,7 +52,7 @@ class FederatedModule(lightning.LightningModule):
         self.automatic_optimization = False
         self.federation = federation
         self.journal, self.ledger = Journal(), Ledger()
-        self.store: PrivateStore[Any] = PrivateStore(stacked=federation.client.max_chunk != 1)
+        self.store: PrivateStore[Any] = PrivateStore(stacked=federation.client.form == "stacked")
         self.block = -1
         self.round = self.block_round = 0
         self.history: list[dict[str, float]] = []
@@ -171,7 +171,7 @@ class FederatedModule(lightning.LightningModule):
         self.federation.server.test(self.server_state, self.newest_cohort())
         return dict(self.journal.scalars)
 
-    def newest_cohort(self) -> Cohort:
+    def newest_cohort(self) -> InProcessCohort:
         """All clients of the newest block, or before it of the first, to look into a run.
 
         They have no middleware; before the first round they are not enrolled yet.
@@ -188,10 +188,10 @@ class FederatedModule(lightning.LightningModule):
         )
         self.block_open = True
 
-    def _cohort(self, round_in_block: int) -> Cohort:
+    def _cohort(self, round_in_block: int) -> InProcessCohort:
         federation = self.federation
         data = federation.blocks[max(self.block, 0)]
-        return Cohort(
+        return InProcessCohort(
             federation.client,
             data.ids,
             data,
@@ -209,8 +209,11 @@ class FederatedModule(lightning.LightningModule):
 
     def _private_structure(self) -> Any:
         """Private state of one client, for its structure only."""
-        first = self.federation.blocks[0].take(torch.tensor([0]))
-        return self.federation.client.enrol(first, self._secret.fold(first.ids))
+        blocks, client = self.federation.blocks, self.federation.client
+        key = self._secret.fold(blocks[0].ids[:1])
+        if client.form == "list":
+            return client.enrol(blocks[0][0], Key(key.state[0]))
+        return client.enrol(blocks[0].take(torch.tensor([0])), key)
 
     def _advance_global_step(self) -> None:
         # In manual optimisation the Trainer counts optimizer steps; callbacks and loggers rely on

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Protocol
 
 from torch import Tensor
 
 from coterie.core.local_training.fit import Fitted, Params
 from coterie.core.methods.kit.evaluation import Quality
+
+
+class Diverging(Protocol):
+    """An upload that says whether its training diverged."""
+
+    @property
+    def diverged(self) -> Tensor:
+        """Whose training diverged, ``(C,)`` bool."""
 
 
 def has_diverged(fitted: Fitted, quality: Quality) -> Tensor:
@@ -35,7 +43,7 @@ def restored(diverged: Tensor, fitted: Fitted, start: Params) -> Fitted:
     return replace(fitted, params=params, loss=fitted.loss.masked_fill(diverged, 0.0))
 
 
-def told_divergence(up: Any) -> Tensor:
+def told_divergence(up: Diverging) -> Tensor:
     """Whose upload says that its training ``diverged``, ``(C,)`` bool; for `Cohort.ask`."""
     return up.diverged
 

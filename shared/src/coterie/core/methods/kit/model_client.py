@@ -14,21 +14,18 @@ from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.evaluation import Evaluator, Quality
 from coterie.core.methods.kit.local_sgd import LocalSGD, same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
-from coterie.core.protocol.client import Client, step
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, leaves
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 
 @dataclass(frozen=True)
 class GlobalModel(Down):
-    """The server's model w.
+    """The server's model w."""
 
-    Attributes:
-        weights: parameters by name.
-    """
-
-    weights: Params
+    weights: Params = carries("the server's model w, parameters by name")
 
 
 @dataclass(frozen=True)
@@ -78,10 +75,13 @@ class OwnModel(Private):
     rounds: Tensor
 
 
+UPDATE = Step("update", GlobalModel, ModelUpdate)
+EVALUATE = Step("evaluate", GlobalModel, QualityReport)
+
 P = TypeVar("P", bound=OwnModel)
 
 
-class ModelClient(Client[P]):
+class ModelClient(Client[P, SplitSamples]):
     """Base of the clients: a newcomer's state, and the evaluation.
 
     Args:
@@ -136,7 +136,7 @@ class ModelClient(Client[P]):
         orders = 8 * self.settings.epochs * data.lengths  # of all epochs, int64
         return orders + (4 * model + 4 * batch * sample)
 
-    @step
+    @EVALUATE
     def evaluate(
         self, down: GlobalModel, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[QualityReport, None]:

@@ -10,13 +10,13 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort
 from coterie.core.local_training.fit import Batch, Params
 from coterie.core.local_training.step_count import not_counting_steps
 from coterie.core.methods.kit.evaluation import Evaluator
-from coterie.core.methods.kit.model_client import GlobalModel, QualityReport
+from coterie.core.methods.kit.model_client import EVALUATE, GlobalModel, QualityReport
 from coterie.core.methods.settings.fedavg import FedAvgSettings
-from coterie.core.protocol.messages import Down
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.replies import StackedReplies
 from coterie.core.protocol.server import Decision, Server
 from coterie.core.tensors.keys import Key
 
@@ -137,7 +137,7 @@ class ModelServer(Server[S], Generic[S]):
         model on each client's; the last two are means over clients.
         """
         self.test_server(self.model(state), cohort)
-        self.test_clients(GlobalModel(self.model(state)), cohort)
+        self.note_clients(cohort.ask(EVALUATE, GlobalModel(self.model(state))), cohort)
 
     def test_server(self, weights: Params, cohort: Cohort) -> None:
         """Measure a model on the server's samples."""
@@ -146,12 +146,11 @@ class ModelServer(Server[S], Generic[S]):
             quality = self.evaluator.of_models(one, getattr(self.samples, part))
             self._note(cohort, f"{prefix}/server", quality.loss, quality.accuracy)
 
-    def test_clients(self, down: Down | None, cohort: Cohort) -> None:
-        """Let the clients measure; note the means, and each client's accuracy."""
-        replies = cohort.ask("evaluate", down)
-        report: QualityReport | None = replies.up
-        for name in report.loss if report is not None else ():
-            assert report is not None
+    def note_clients(self, replies: StackedReplies[QualityReport], cohort: Cohort) -> None:
+        """Note the means of what the clients measured, and each client's accuracy."""
+        if (report := replies.up) is None:
+            return
+        for name in report.loss:
             model, part = name.split("/")
             key = f"{_SHOWN[part]}/{model}"
             self._note(cohort, key, report.loss[name], report.accuracy[name])

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.federation.cohort import Cohort
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.model_client import OwnModel
 from coterie.core.methods.kit.model_server import ServerModel
-from coterie.core.protocol.client import step
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.messages import Report, Reveals, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
@@ -23,6 +23,9 @@ class Size(Report):
     """How much data a client holds; stacked over C clients."""
 
     samples: Tensor = leaves("number of samples n_i", reveals=Reveals.STEPS)  # (C,) int64
+
+
+SIZE = Step("size", None, Size)
 
 
 def anew(summed: Params, own: Tensor, block: int) -> Params:
@@ -43,7 +46,7 @@ def anew(summed: Params, own: Tensor, block: int) -> Params:
 class TellsSize:
     """Adds to a client the step that tells its number of samples."""
 
-    @step
+    @SIZE
     def size(self, down: None, mine: OwnModel, data: SplitSamples, key: Key) -> tuple[Size, None]:
         """Tell the number of training samples."""
         return Size(data.lengths), None
@@ -88,7 +91,7 @@ def ask_sizes(cohort: Cohort) -> Sizes:
     client may hold more, and would count otherwise. So these sums begin anew with each block, on
     the server in `start_block` and, as the block is sent along, on the clients (`anew`).
     """
-    up = cohort.ask("size", None).up
+    up = cohort.ask(SIZE, None).up
     if up is None:
         return Sizes(len(cohort))
     return Sizes(len(cohort), int((up.samples > 0).sum()), int(up.samples.sum()))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -101,28 +102,66 @@ class PublicKey:
         return _join([(one + other).serialize() for one, other in zip(vectors, total, strict=True)])
 
 
+class Encrypted(Protocol):
+    """An upload with a cipher text."""
+
+    @property
+    def cipher(self) -> Ragged | None:
+        """C rows of bytes."""
+
+    @property
+    def parts(self) -> Tensor | None:
+        """Bytes of the parts of the cipher text, ``(C, k)`` int64."""
+
+    @property
+    def loss(self) -> Tensor:
+        """Training losses, ``(C,)``."""
+
+    @property
+    def seconds(self) -> Tensor | None:
+        """Seconds of encryption, ``(C,)``."""
+
+
+@dataclass(frozen=True)
+class EncryptedSum:
+    """Sums over the clients.
+
+    Attributes:
+        cipher: encrypted vectors.
+        loss: ``()``.
+        seconds: ``()``.
+    """
+
+    cipher: list[Any]
+    loss: Tensor
+    seconds: Tensor
+
+
 class CipherSum:
     """Sum the fields of uploads with a ``cipher`` over the clients; implements `Fold`."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
 
-    def add(self, total: dict[str, Any] | None, up: Any) -> dict[str, Any]:
+    def add(self, total: EncryptedSum | None, up: Encrypted) -> EncryptedSum:
         """Add a chunk's uploads."""
-        total = total or {"cipher": None, "loss": 0.0, "seconds": 0.0}
-        place = 0
+        assert up.cipher is not None
+        assert up.parts is not None
+        assert up.seconds is not None
+        summed, place = None if total is None else total.cipher, 0
         for sizes in up.parts.tolist():
             end = place + sum(sizes)
             vectors = _load(self._context, _split(up.cipher.values[place:end], sizes))
             place = end
-            if total["cipher"] is None:
-                total["cipher"] = vectors
+            if summed is None:
+                summed = vectors
                 continue
-            for one, other in zip(total["cipher"], vectors, strict=True):
+            for one, other in zip(summed, vectors, strict=True):
                 one += other
-        total["loss"] += up.loss.sum()
-        total["seconds"] += up.seconds.sum()
-        return total
+        loss, seconds = up.loss.sum(), up.seconds.sum()
+        if total is not None:
+            loss, seconds = total.loss + loss, total.seconds + seconds
+        return EncryptedSum(summed or [], loss, seconds)
 
 
 def pack(encrypted: Sequence[Sequence[bytes]]) -> tuple[Ragged, Tensor]:

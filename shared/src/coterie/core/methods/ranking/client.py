@@ -11,9 +11,10 @@ from torch import Tensor
 from coterie.core.data.interactions.negatives import NO_NEGATIVE, sample_negatives
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.metrics.ranking_report import RankingReport, measure_rows
-from coterie.core.protocol.client import Client, step
+from coterie.core.protocol.client import Client
 from coterie.core.protocol.messages import Private
 from coterie.core.protocol.recommending import RecommendsItems
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -32,7 +33,10 @@ class UserState(Private):
     best: dict[str, Tensor]
 
 
-class RankingClient(Client[UserState], RecommendsItems[UserState]):
+KEEP_BEST = Step("keep_best", None, None)
+
+
+class RankingClient(Client[UserState, UserRows], RecommendsItems[UserState]):
     """A user who learns a ranking from the items it has.
 
     Args:
@@ -47,7 +51,7 @@ class RankingClient(Client[UserState], RecommendsItems[UserState]):
         """Training items of each user, ``(C,)``."""
         return data.train.lengths
 
-    @step
+    @KEEP_BEST
     def keep_best(
         self, down: None, mine: UserState, data: UserRows, key: Key
     ) -> tuple[None, UserState]:

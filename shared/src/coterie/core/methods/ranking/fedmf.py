@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.federation.cohort import Cohort, Replies
-from coterie.core.federation.folds import Sum
+from coterie.core.errors import UserError
 from coterie.core.methods.ranking.ckks import KeyHolder, PublicKey, pack
 from coterie.core.methods.ranking.client import (
     RankingClient,
@@ -28,9 +27,11 @@ from coterie.core.methods.ranking.client import (
 from coterie.core.methods.ranking.secure_sum import from_fixed, pairwise_masks, to_fixed
 from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import FedMFSettings
-from coterie.core.metrics.ranking_report import RankingReport
-from coterie.core.protocol.client import step
-from coterie.core.protocol.messages import Down, Reveals, Up, leaves
+from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -41,38 +42,31 @@ _KEYS = ("public_key", "wrapped_key")
 
 @dataclass(frozen=True)
 class ItemTable(Down):
-    """The public item table Q, in the clear or encrypted.
+    """The public item table Q, in the clear or encrypted."""
 
-    Attributes:
-        items: ``(n_items, d)``.
-        cipher: ``(b,)`` uint8, the encrypted table in place of ``items``.
-        parts: ``(k,)`` int64, bytes of the parts of ``cipher``.
-        wrapped: ``(b,)`` uint8, the clients' key behind their shared secret, when serving.
-        roster: ``(R,)`` int64, the clients of the round, who share masks.
-        n_clients: R, where uploads are protected.
-        round: rounds done.
-        split: what is evaluated, "valid" or "test".
-    """
-
-    items: Tensor | None = None
-    cipher: Tensor | None = None
-    parts: Tensor | None = None
-    wrapped: Tensor | None = None
-    roster: Tensor | None = None
-    n_clients: int = 0
-    round: int = 0
-    split: str = "valid"
+    items: Tensor | None = carries("item table Q", default=None)  # (n_items, d)
+    cipher: Tensor | None = carries(  # (b,) uint8
+        "the item table, encrypted, in place of items", default=None
+    )
+    parts: Tensor | None = carries(  # (k,) int64
+        "bytes of the parts of the cipher text", default=None
+    )
+    wrapped: Tensor | None = carries(  # (b,) uint8
+        "the clients' key behind their shared secret, when serving", default=None
+    )
+    roster: Tensor | None = carries(  # (R,) int64
+        "the clients of the round, who share masks", default=None
+    )
+    n_clients: int = carries("clients of the round, where uploads are protected", default=0)
+    round: int = carries("rounds done", default=0)
+    split: Split = carries("what is evaluated, valid or test", default="valid")
 
 
 @dataclass(frozen=True)
 class WrappedKey(Down):
-    """The clients' private key, which one of them made, behind the secret that they share.
+    """The clients' private key, which one of them made, behind the secret that they share."""
 
-    Attributes:
-        wrapped: ``(b,)`` uint8.
-    """
-
-    wrapped: Tensor
+    wrapped: Tensor = carries("private key behind the clients' secret")  # (b,) uint8
 
 
 @dataclass(frozen=True)
@@ -111,6 +105,13 @@ class ItemGradients(Up):
     )
 
 
+MAKE_KEYS = Step("make_keys", None, ClientKeys)
+JOIN = Step("join", WrappedKey, None)
+UPDATE = Step("update", ItemTable, ItemGradients)
+EVALUATE = Step("evaluate", ItemTable, RankingReport)
+FOLD_IN = Step("fold_in", ItemTable, None)
+
+
 class FedMFClient(RankingClient):
     """A user: squared loss, private vector p_u.
 
@@ -145,7 +146,7 @@ class FedMFClient(RankingClient):
         width = 5 * self.dtype.itemsize + (24 * self.settings.dim if protected else 0)
         return torch.full((data.ids.numel(),), self.n_items * width)
 
-    @step
+    @MAKE_KEYS
     def make_keys(
         self, down: None, mine: UserState, data: UserRows, key: Key
     ) -> tuple[ClientKeys, None]:
@@ -153,7 +154,7 @@ class FedMFClient(RankingClient):
         public, wrapped = self.keys.generate()
         return ClientKeys(public[None], wrapped[None]), None
 
-    @step
+    @JOIN
     def join(
         self, down: WrappedKey, mine: UserState, data: UserRows, key: Key
     ) -> tuple[None, None]:
@@ -161,7 +162,7 @@ class FedMFClient(RankingClient):
         self.keys.unwrap(down.wrapped)
         return None, None
 
-    @step
+    @UPDATE
     def update(
         self, down: ItemTable, mine: UserState, data: UserRows, key: Key
     ) -> tuple[ItemGradients, UserState]:
@@ -192,7 +193,7 @@ class FedMFClient(RankingClient):
         masks = pairwise_masks(secret, down.roster, data.ids, shape, self.settings.masks)
         return ItemGradients(None, to_fixed(tables) + masks, None, None, loss, None), new
 
-    @step
+    @EVALUATE
     def evaluate(
         self, down: ItemTable, mine: UserState, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
@@ -201,7 +202,7 @@ class FedMFClient(RankingClient):
         vector, items = params["vector"], self._read(down)[0]
         return self.rank(lambda rows: vector[rows] @ items.T, data, down.split), None
 
-    @step
+    @FOLD_IN
     def fold_in(
         self, down: ItemTable, mine: UserState, data: UserRows, key: Key
     ) -> tuple[None, UserState]:
@@ -267,7 +268,10 @@ class FedMFClient(RankingClient):
         return ItemGradients(None, None, cipher, parts, loss, loss.new_tensor(seconds))
 
 
-class FedMFServer(RankingServer):
+_KEYS = ("public_key", "wrapped_key")
+
+
+class FedMFServer(RankingServer[ItemTable]):
     """Rounds of gradient descent on the item table Q.
 
     With ``transport: ckks`` the server holds Enc(Q) and adds cipher texts; it never decrypts.
@@ -278,6 +282,8 @@ class FedMFServer(RankingServer):
         lengths: the k of Recall@k and NDCG@k.
         dtype: of all parameters.
     """
+
+    evaluate, fold_in = EVALUATE, FOLD_IN
 
     def __init__(
         self,
@@ -305,7 +311,9 @@ class FedMFServer(RankingServer):
         """Let one client make the keys for all, and encrypt Q."""
         if self.settings.transport != "ckks" or not len(cohort):
             return public
-        made = cohort.part(torch.tensor([0])).ask("make_keys", None).up
+        made = cohort.part(torch.tensor([0])).ask(MAKE_KEYS, None).up
+        if made is None:
+            raise UserError("the client that makes the keys for all did not answer")
         cipher, parts = PublicKey(made.public[0]).encrypt(public["items"])
         public = {
             "items": public["items"][:0],
@@ -329,23 +337,23 @@ class FedMFServer(RankingServer):
 
     def train(self, state: RankingState, cohort: Cohort, key: Key) -> dict[str, Tensor]:
         """Q <- (1 - 2γμ) Q + Σ_u γ·2·w·e·p_u."""
-        transport = self.settings.transport
-        fold = PublicKey(state.public["public_key"]).sum() if transport == "ckks" else Sum()
-        replies = cohort.ask("update", self._training(state, cohort), reduce=fold)
-        self.report_training(cohort, replies)
-        if replies.total is None:
+        if self.settings.transport == "ckks":
+            return self._train_encrypted(state, cohort)
+        replies = cohort.ask(UPDATE, self._training(state, cohort), reduce=Sum())
+        total = replies.total
+        loss = None if total is None else total.loss
+        self.report_training(cohort, replies, loss)
+        if total is None:
             return state.public
-        if transport == "ckks":
-            return self._add_encrypted(state.public, cohort, replies)
         items = state.public["items"]
-        if transport == "plain":
+        if total.rows is not None:
             decay = 2 * self.settings.item_lr * self.settings.mu
-            return {"items": items - decay * items + replies.total["rows"]}
-        if replies.failed:  # the masks of those who failed are still in the sum
+            return {"items": items - decay * items + total.rows.sum()}
+        if replies.failed or total.masked is None:  # masks of those who failed are still in the sum
             return state.public
-        return {"items": items + from_fixed(replies.total["masked"], self.dtype)}
+        return {"items": items + from_fixed(total.masked, self.dtype)}
 
-    def table(self, public: dict[str, Tensor], split: str = "valid") -> ItemTable:
+    def table(self, public: dict[str, Tensor], split: Split = "valid") -> ItemTable:
         """Send Q, or Enc(Q)."""
         if self.settings.transport != "ckks":
             return ItemTable(public["items"], split=split)
@@ -369,16 +377,23 @@ class FedMFServer(RankingServer):
             case _:
                 return ItemTable(None, down.cipher, down.parts, n_clients=len(cohort), round=number)
 
-    def _add_encrypted(
-        self, public: dict[str, Tensor], cohort: Cohort, replies: Replies
-    ) -> dict[str, Tensor]:
-        cohort.journal.scalar("cost/encryption_seconds", float(replies.total["seconds"]))
+    def _train_encrypted(self, state: RankingState, cohort: Cohort) -> dict[str, Tensor]:
+        """Add cipher texts to Enc(Q)."""
+        public = state.public
         server_key = PublicKey(public["public_key"])
-        cipher, parts = server_key.add(public["cipher"], public["parts"], replies.total["cipher"])
+        down = self._training(state, cohort)
+        replies = cohort.ask(UPDATE, down, reduce=server_key.sum())
+        total = replies.total
+        loss = None if total is None else total.loss
+        self.report_training(cohort, replies, loss)
+        if total is None:
+            return public
+        cohort.journal.scalar("cost/encryption_seconds", total.seconds)
+        cipher, parts = server_key.add(public["cipher"], public["parts"], total.cipher)
         return public | {"cipher": cipher, "parts": parts}
 
     def _introduce(self, public: dict[str, Tensor], cohort: Cohort) -> None:
         """Hand the clients' key to all of them, once in a process: it is in no checkpoint."""
         if self.settings.transport == "ckks" and not self._introduced:
-            cohort.ask("join", WrappedKey(public["wrapped_key"]))
+            cohort.ask(JOIN, WrappedKey(public["wrapped_key"]))
             self._introduced = True

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.federation.cohort import Cohort, PerClient
-from coterie.core.federation.folds import Sum
 from coterie.core.methods.ranking.client import (
     RankingClient,
     UserState,
@@ -40,37 +38,32 @@ from coterie.core.methods.ranking.star_graph import (
     represent,
 )
 from coterie.core.methods.settings.ranking import FedPerGNNSettings
-from coterie.core.metrics.ranking_report import RankingReport
-from coterie.core.protocol.client import step
-from coterie.core.protocol.messages import Down, Reveals, Up, leaves
+from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.cohort import Aligned, Cohort
+from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-from coterie.core.tensors.rows import TouchedRows
+from coterie.core.tensors.rows import Rows, TouchedRows
 
 
 @dataclass(frozen=True)
 class PublicNetwork(Down):
-    """The item table and the network.
+    """The item table and the network."""
 
-    Attributes:
-        items: ``(n_items, d)``.
-        weight: ``(d, d)``.
-        attention: ``(2, d)``.
-        split: what is evaluated, "valid" or "test".
-    """
-
-    items: Tensor
-    weight: Tensor
-    attention: Tensor
-    split: str = "valid"
+    items: Tensor = carries("item table")  # (n_items, d)
+    weight: Tensor = carries("weights W of the graph network")  # (d, d)
+    attention: Tensor = carries("attention of the graph network")  # (2, d)
+    split: Split = carries("what is evaluated, valid or test", default="valid")
 
 
 @dataclass(frozen=True)
 class NoisyGradients(Up):
     """A client's gradients, clipped and noisy, real rows among made-up ones."""
 
-    items: TouchedRows = leaves(
+    items: Rows = leaves(
         "noisy gradients of the trained item rows and of made-up ones",
         reveals=Reveals.ITEMS_TOUCHED,
         depends_on={"params"},
@@ -84,6 +77,14 @@ class NoisyGradients(Up):
     loss: Tensor = leaves(  # (C,)
         "mean training loss", reveals=Reveals.MEASUREMENT, depends_on={"params"}
     )
+
+
+UPDATE = Step("update", PublicNetwork, NoisyGradients)
+ANNOUNCE = Step("announce", None, Announcement)
+MEET = Step("meet", Neighbours, None)
+EVALUATE = Step("evaluate", PublicNetwork, RankingReport)
+REMEMBER = Step("remember", PublicNetwork, None)
+FOLD_IN = Step("fold_in", PublicNetwork, None)
 
 
 class FedPerGNNClient(RankingClient):
@@ -120,7 +121,7 @@ class FedPerGNNClient(RankingClient):
         rows = trained.clamp(max=self.n_items) * settings.dim * 4
         return (20 * self.n_items + rows) * self.dtype.itemsize
 
-    @step
+    @UPDATE
     def update(
         self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
     ) -> tuple[NoisyGradients, UserState]:
@@ -141,7 +142,7 @@ class FedPerGNNClient(RankingClient):
         up = self._hide(found, samples.weight > 0, loss, key)
         return up, replace(mine, params=params)
 
-    @step
+    @ANNOUNCE
     def announce(
         self, down: None, mine: UserState, data: UserRows, key: Key
     ) -> tuple[Announcement, None]:
@@ -149,7 +150,7 @@ class FedPerGNNClient(RankingClient):
         tokens = item_tokens(self.secret, data.train, self.n_items)
         return Announcement(tokens, mine.params["user"].clone()), None
 
-    @step
+    @MEET
     def meet(
         self, down: Neighbours, mine: UserState, data: UserRows, key: Key
     ) -> tuple[None, UserState]:
@@ -157,7 +158,7 @@ class FedPerGNNClient(RankingClient):
         new = {"neighbours": down.vectors, "known": down.known}
         return None, replace(mine, params=mine.params | new)
 
-    @step
+    @EVALUATE
     def evaluate(
         self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
@@ -172,14 +173,14 @@ class FedPerGNNClient(RankingClient):
 
         return self.rank(score, data, down.split), None
 
-    @step
+    @REMEMBER
     def remember(
         self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
     ) -> tuple[None, UserState]:
         """Keep the state of the best round, and what the graph of train items makes of it."""
         return None, replace(mine, best=self._with_graph(down, mine.params, data.train))
 
-    @step
+    @FOLD_IN
     def fold_in(
         self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
     ) -> tuple[None, UserState]:
@@ -246,19 +247,32 @@ def _network(down: PublicNetwork) -> Network:
     return Network(down.items, down.weight, down.attention)
 
 
-class GradientSum(Sum):
+@dataclass(frozen=True)
+class Released:
+    """Gradients summed over the clients.
+
+    Attributes:
+        sums: the sums.
+        most: coordinates that one client released, at most.
+    """
+
+    sums: NoisyGradients
+    most: int
+
+
+class GradientSum:
     """Sum gradients over the clients, and note the most coordinates that one of them released."""
 
-    def add(self, total: Any, up: NoisyGradients) -> Any:
+    def add(self, total: Released | None, up: NoisyGradients) -> Released:
         """Add a chunk's uploads."""
-        model = up.weight[0].numel() + up.attention[0].numel() if up.weight.shape[0] else 0
-        released = up.items.touched() * up.items.width + model
-        before = 0 if total is None else total.pop("released")
-        total = super().add(total, up)
-        return total | {"released": max(before, int(released.max()))}
+        model = up.weight[0].numel() + up.attention[0].numel()
+        released = int((up.items.touched() * up.items.width + model).max())
+        if total is None:
+            return Released(Sum().add(None, up), released)
+        return Released(Sum().add(total.sums, up), max(total.most, released))
 
 
-class FedPerGNNServer(RankingServer):
+class FedPerGNNServer(RankingServer[PublicNetwork]):
     """Rounds of gradient descent by the mean of the clients' noisy gradients.
 
     After the first ones a third party connects the users.
@@ -269,6 +283,8 @@ class FedPerGNNServer(RankingServer):
         lengths: the k of Recall@k and NDCG@k.
         dtype: of all parameters.
     """
+
+    evaluate, fold_in = EVALUATE, FOLD_IN
 
     def __init__(
         self,
@@ -299,37 +315,45 @@ class FedPerGNNServer(RankingServer):
 
     def train(self, state: RankingState, cohort: Cohort, key: Key) -> dict[str, Tensor]:
         """θ <- θ - η · mean of the gradients."""
-        replies = cohort.ask("update", self.table(state.public), reduce=GradientSum())
-        self.report_training(cohort, replies)
-        if replies.total is None:
+        replies = cohort.ask(UPDATE, self.table(state.public), reduce=GradientSum())
+        total = replies.total
+        loss = None if total is None else total.sums.loss
+        self.report_training(cohort, replies, loss)
+        if total is None:
             return state.public
-        self._report_privacy(cohort, replies.total["released"])
+        self._report_privacy(cohort, total.most)
+        sums = {
+            "items": total.sums.items.sum(),
+            "weight": total.sums.weight,
+            "attention": total.sums.attention,
+        }
         rates = {
             "items": self.settings.item_lr,
             "weight": self.settings.model_lr,
             "attention": self.settings.model_lr,
         }
         return {
-            name: value - rates[name] * replies.mean(name) for name, value in state.public.items()
+            name: value - rates[name] * (sums[name] / len(replies))
+            for name, value in state.public.items()
         }
 
-    def table(self, public: dict[str, Tensor], split: str = "valid") -> PublicNetwork:
+    def table(self, public: dict[str, Tensor], split: Split = "valid") -> PublicNetwork:
         """Send the item table and the network."""
         return PublicNetwork(public["items"], public["weight"], public["attention"], split)
 
     def keep(self, state: RankingState, cohort: Cohort) -> RankingState:
         """Keep the public part; clients keep their state, with what their graphs make of it."""
-        cohort.ask("remember", self.table(state.public))
+        cohort.ask(REMEMBER, self.table(state.public))
         return replace(state, best=state.public)
 
     def _expand(self, cohort: Cohort) -> None:
         """Carry sealed messages between the clients and the third party."""
-        announced = cohort.ask("announce", None)
+        announced = cohort.ask(ANNOUNCE, None)
         if announced.up is None:
             return
         asked = cohort.part(torch.searchsorted(cohort.ids, announced.ids))
         found = self.third_party.match(announced.up)
-        asked.ask("meet", PerClient(found))
+        asked.ask(MEET, Aligned(announced.ids, found))
         cohort.journal.scalar("fedpergnn/neighbours", found.known.sum(1).double().mean())
 
     def _report_privacy(self, cohort: Cohort, released: int) -> None:

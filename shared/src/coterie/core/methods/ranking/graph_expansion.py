@@ -11,7 +11,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from coterie.core.protocol.messages import Down, Reveals, Up, leaves
+from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -36,15 +36,10 @@ class Announcement(Up):
 
 @dataclass(frozen=True)
 class Neighbours(Down):
-    """Vectors of other users with items in common, anonymous.
+    """Other users with items in common, anonymous; stacked over C clients."""
 
-    Attributes:
-        vectors: ``(C, N, d)``, 0 where there is none.
-        known: ``(C, N)`` bool.
-    """
-
-    vectors: Tensor
-    known: Tensor
+    vectors: Tensor = carries("their vectors, 0 where there is none")  # (C, N, d)
+    known: Tensor = carries("where there is one")  # (C, N) bool
 
 
 def item_tokens(secret: Key, items: Ragged, n_items: int) -> Ragged:

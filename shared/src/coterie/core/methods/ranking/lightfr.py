@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.federation.cohort import Cohort
 from coterie.core.methods.ranking.binary_codes import (
     best_column,
     descend_users,
@@ -37,9 +36,10 @@ from coterie.core.methods.ranking.client import (
 )
 from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import LightFRSettings
-from coterie.core.metrics.ranking_report import RankingReport
-from coterie.core.protocol.client import step
-from coterie.core.protocol.messages import Down, Reveals, Up, leaves
+from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -48,17 +48,11 @@ from coterie.core.tensors.rows import TouchedRows
 
 @dataclass(frozen=True)
 class ItemCodes(Down):
-    """The public item codes.
+    """The public item codes."""
 
-    Attributes:
-        codes: ``(n_items, f / 8)`` uint8, packed.
-        first_bit: the first of the bits to vote on.
-        split: what is evaluated, "valid" or "test".
-    """
-
-    codes: Tensor
-    first_bit: int = 0
-    split: str = "valid"
+    codes: Tensor = carries("item codes, packed")  # (n_items, f / 8) uint8
+    first_bit: int = carries("the first of the bits to vote on", default=0)
+    split: Split = carries("what is evaluated, valid or test", default="valid")
 
 
 @dataclass(frozen=True)
@@ -73,6 +67,11 @@ class BitVotes(Up):
     loss: Tensor = leaves(  # (C,)
         "mean squared error of training", reveals=Reveals.MEASUREMENT, depends_on={"params"}
     )
+
+
+UPDATE = Step("update", ItemCodes, BitVotes)
+EVALUATE = Step("evaluate", ItemCodes, RankingReport)
+FOLD_IN = Step("fold_in", ItemCodes, None)
 
 
 class LightFRClient(RankingClient):
@@ -98,7 +97,7 @@ class LightFRClient(RankingClient):
         samples = data.train.lengths * (1 + self.settings.negatives)
         return 16 * self.n_items + 8 * self.settings.bits * samples.clamp(max=self.n_items)
 
-    @step
+    @UPDATE
     def update(
         self, down: ItemCodes, mine: UserState, data: UserRows, key: Key
     ) -> tuple[BitVotes, UserState]:
@@ -114,7 +113,7 @@ class LightFRClient(RankingClient):
         loss = total / (2.0 * self.settings.bits) ** 2 / samples.lengths.clamp_min(1)
         return BitVotes(rows, loss), replace(mine, params={"code": pack(code)})
 
-    @step
+    @EVALUATE
     def evaluate(
         self, down: ItemCodes, mine: UserState, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
@@ -124,7 +123,7 @@ class LightFRClient(RankingClient):
             lambda rows: hamming_similarity(code[rows], down.codes), data, down.split
         ), None
 
-    @step
+    @FOLD_IN
     def fold_in(
         self, down: ItemCodes, mine: UserState, data: UserRows, key: Key
     ) -> tuple[None, UserState]:
@@ -168,19 +167,32 @@ def random_codes(key: Key, bits: int) -> Tensor:
     return pack(key.uniform(bits) - 0.5)
 
 
+@dataclass(frozen=True)
+class Votes:
+    """Votes summed over the clients.
+
+    Attributes:
+        votes: ``(n_items, bits)`` int64.
+        loss: ``()``.
+    """
+
+    votes: Tensor
+    loss: Tensor
+
+
 class VoteSum:
     """Sum votes over the clients in int64: those of int16 would overflow; implements `Fold`."""
 
-    def add(self, total: dict[str, Any] | None, up: BitVotes) -> dict[str, Any]:
+    def add(self, total: Votes | None, up: BitVotes) -> Votes:
         """Add a chunk's votes."""
         votes = TouchedRows(up.votes.index, up.votes.values.long(), up.votes.n_rows).sum()
         loss = up.loss.sum()
         if total is None:
-            return {"votes": votes, "loss": loss}
-        return {"votes": total["votes"] + votes, "loss": total["loss"] + loss}
+            return Votes(votes, loss)
+        return Votes(total.votes + votes, total.loss + loss)
 
 
-class LightFRServer(RankingServer):
+class LightFRServer(RankingServer[ItemCodes]):
     """Rounds of coordinate descent on the bits of the item codes, some bits a round in turn.
 
     Args:
@@ -188,6 +200,8 @@ class LightFRServer(RankingServer):
         n_items: number of items.
         lengths: the k of Recall@k and NDCG@k.
     """
+
+    evaluate, fold_in = EVALUATE, FOLD_IN
 
     def __init__(self, settings: LightFRSettings, n_items: int, lengths: Sequence[int]) -> None:
         super().__init__(settings, lengths)
@@ -202,17 +216,19 @@ class LightFRServer(RankingServer):
         """Ask for votes on this round's bits, and set them to what lowers the objective."""
         settings, packed = self.settings, state.public["codes"]
         first = state.round * settings.bits_per_round % settings.bits
-        replies = cohort.ask("update", ItemCodes(packed, first), reduce=VoteSum())
-        self.report_training(cohort, replies)
-        if replies.total is None:
+        replies = cohort.ask(UPDATE, ItemCodes(packed, first), reduce=VoteSum())
+        total = replies.total
+        loss = None if total is None else total.loss
+        self.report_training(cohort, replies, loss)
+        if total is None:
             return state.public
         codes = unpack(packed)
         balance = 4.0 * settings.bits**2 * settings.lam
-        for place, vote in enumerate(replies.total["votes"].T):
+        for place, vote in enumerate(total.votes.T):
             column = codes[:, first + place]
             codes[:, first + place] = best_column(vote, column, balance)
         return {"codes": pack(codes)}
 
-    def table(self, public: dict[str, Tensor], split: str = "valid") -> ItemCodes:
+    def table(self, public: dict[str, Tensor], split: Split = "valid") -> ItemCodes:
         """Send the item codes."""
         return ItemCodes(public["codes"], split=split)

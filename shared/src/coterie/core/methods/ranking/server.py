@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort, Replies
-from coterie.core.federation.selection import NO_ROUND, BestRound, Limits, Selecting, Split
+from coterie.core.federation.selection import NO_ROUND, BestRound, Limits, Selecting
+from coterie.core.methods.ranking.client import KEEP_BEST
 from coterie.core.metrics.clients import mean_of_known, summarise
 from coterie.core.metrics.monitor import Monitor
+from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.messages import Down
 from coterie.core.protocol.recommending import ServesItems
+from coterie.core.protocol.replies import Replies
+from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
+
+D = TypeVar("D", bound=Down)
 
 
 class RoundSettings(Limits, Protocol):
@@ -43,7 +49,7 @@ class RankingState:
     chosen: BestRound = NO_ROUND
 
 
-class RankingServer(Selecting[RankingState], ServesItems[RankingState]):
+class RankingServer(Selecting[RankingState], ServesItems[RankingState], Generic[D]):
     """Rounds of training, each followed by a full ranking of validation on all clients.
 
     The best round is that of the highest Recall@k on validation, for the first k.
@@ -51,7 +57,14 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState]):
     Args:
         settings: of the rounds.
         lengths: the k of Recall@k and NDCG@k.
+
+    Attributes:
+        evaluate: the step that ranks all items.
+        fold_in: the step that reads the validation items.
     """
+
+    evaluate: Step[D, RankingReport]
+    fold_in: Step[D, None]
 
     def __init__(self, settings: RoundSettings, lengths: Sequence[int]) -> None:
         self.limits: RoundSettings = settings
@@ -70,7 +83,7 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState]):
         """Let the round's clients train; give the new public part."""
         raise NotImplementedError
 
-    def table(self, public: dict[str, Tensor], split: str = "valid") -> Down:
+    def table(self, public: dict[str, Tensor], split: Split = "valid") -> D:
         """Make the message by which clients score all items."""
         raise NotImplementedError
 
@@ -97,15 +110,15 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState]):
 
     def keep(self, state: RankingState, cohort: Cohort) -> RankingState:
         """Keep the public part; clients keep their state of this round."""
-        cohort.ask("keep_best", None)
+        cohort.ask(KEEP_BEST, None)
         return replace(state, best=state.public)
 
     def end_block(self, state: RankingState, cohort: Cohort, key: Key) -> RankingState:
         """Let clients read their validation items, then test the best round."""
-        cohort.ask("fold_in", self.table(state.best, "test"))
+        cohort.ask(self.fold_in, self.table(state.best, "test"))
         return super().end_block(state, cohort, key)
 
-    def serve(self, state: RankingState, user: int | None, cohort: Cohort) -> Down:
+    def serve(self, state: RankingState, user: int | None, cohort: Cohort) -> D:
         """Give the public part of the best round."""
         return self.table(state.best, "test")
 
@@ -113,7 +126,7 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState]):
         """Let all clients rank all items, by this round's public part or to test by the best."""
         testing, journal = split == "test", cohort.journal
         table = self.table(state.best if testing else state.public, split)
-        replies, where = cohort.ask("evaluate", table), "test" if testing else "eval"
+        replies, where = cohort.ask(self.evaluate, table), "test" if testing else "eval"
         if replies.up is None:
             return
         for name, values in replies.up.by_name(self.lengths).items():
@@ -123,17 +136,22 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState]):
             worst = summarise(replies.up.ndcg[:, -1]).worst10
             journal.scalar(f"eval/ndcg@{self.lengths[-1]}_worst10", worst)
 
-    def report_training(self, cohort: Cohort, replies: Replies) -> None:
+    def report_training(self, cohort: Cohort, replies: Replies, loss: Tensor | None) -> None:
         """Note the clients of a round and their mean training loss.
+
+        Args:
+            cohort: of the round.
+            replies: to the ask.
+            loss: sum of their losses; None where nobody answered.
 
         Raises:
             UserError: every answer was refused.
         """
         if replies.failed and not replies.ids.numel():
             raise _diverged(cohort.when[-1])
-        cohort.journal.scalar("fed/clients", replies.ids.numel())
-        if replies.total is not None:
-            cohort.journal.scalar("fed/loss", replies.mean("loss"))
+        cohort.journal.scalar("fed/clients", len(replies))
+        if loss is not None:
+            cohort.journal.scalar("fed/loss", loss / len(replies))
 
 
 def _finite(values: Tensor) -> bool:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.shares import pooled
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort
 from coterie.core.methods.kit.local_sgd import LocalSGD, same_for_all
 from coterie.core.methods.kit.model_client import ModelClient, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel, ServerSamples
 from coterie.core.methods.settings.fedavg import FedAvgSettings
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.tensors.keys import Key
 
 

@@ -1,4 +1,4 @@
-"""The in-process engine at C = 1, as bytes: what a client's process must answer."""
+"""The engine of one process at C = 1, as bytes: what a client's process must answer."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 
 import torch
 
-from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.protocol.messages import Down
+from coterie.core.tensors import tree
 from coterie.core.wire.codec import Header, encode
 
 
-def request_bytes(cohort: Cohort, step: str, down: Down | None, asked: int = 0) -> bytes:
+def request_bytes(cohort: InProcessCohort, step: str, down: Down | None, asked: int = 0) -> bytes:
     """Encode what a cohort's ask sends to each client.
 
     Args:
         cohort: gives the coordinates of the round.
-        step: name of the step.
+        step: its name.
         down: the message.
         asked: how many asks of the cohort for this step came before.
     """
@@ -26,7 +27,7 @@ def request_bytes(cohort: Cohort, step: str, down: Down | None, asked: int = 0) 
 
 
 def in_process_bytes(
-    cohort: Cohort, step: str, down: Down | None, asked: int = 0
+    cohort: InProcessCohort, step: str, down: Down | None, asked: int = 0
 ) -> dict[int, bytes]:
     """Ask every client alone, in this process, and encode the replies that are accepted.
 
@@ -34,7 +35,7 @@ def in_process_bytes(
 
     Args:
         cohort: the clients.
-        step: name of the step.
+        step: its name.
         down: the message.
         asked: how many asks of the cohort for this step came before.
 
@@ -44,11 +45,12 @@ def in_process_bytes(
     replies = {}
     for place in torch.arange(len(cohort)).split(1):
         alone = dataclasses.replace(cohort.part(place), _asked={step: itertools.count(asked)})
-        given = alone.ask(step, down, reduce=_Only())
+        given = alone.ask(cohort.client.steps()[step], down, reduce=_Only())
         client = int(alone.ids)
         if client not in given.failed:
             header = Header(step, (*cohort.when, asked), client)
-            replies[client] = encode(given.total, header)
+            up = tree.as_one(given.total) if cohort.is_list else given.total
+            replies[client] = encode(up, header)
     return replies
 
 
