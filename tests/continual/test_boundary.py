@@ -202,7 +202,7 @@ def test_the_upload_of_a_client_holds_its_touched_rows_only():
 def test_folding_is_the_sum_of_the_uploads():
     _, state, cohort = started("f3crec")
     down = ItemTable(state.items)
-    kept = cohort.ask("update", down).up.items.dense().mean(0)
+    kept = cohort.ask(UPDATE, down).up.items.dense().mean(0)
     _, _, again = started("f3crec")
     folded = again.ask(UPDATE, down, reduce=Sum()).total.items.sum() / len(USERS)
     torch.testing.assert_close(folded, kept, rtol=0, atol=1e-15)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from tests.core.linear_client import (
+    EXPLODE,
+    MEASURE,
     UPDATE,
     Error,
     LinearClient,
@@ -261,7 +263,7 @@ def test_a_result_that_is_not_finite_is_rolled_back_on_both_sides(tmp_path):
     assert in_process_bytes(cohort, "explode", None, 1) == {}
     why = dict((client, why) for _, client, why in cohort.journal.refused)[3]
     with pytest.raises(ProtocolError, match="client 3 refused: NaN or infinity in private") as got:
-        read_reply(reply, LinearClient.explode, peek(request))
+        read_reply(reply, EXPLODE, peek(request))
     assert why in str(got.value)
 
 
@@ -374,12 +376,12 @@ def test_the_server_reads_only_replies_to_its_request():
     assert isinstance(up, SlopeUpdate)
     assert client == 3
     with pytest.raises(ProtocolError, match="not to this request"):
-        read_reply(reply, LinearClient.update, Header("update", (0, 2, 0)))
+        read_reply(reply, UPDATE, Header("update", (0, 2, 0)))
     wide = dataclasses.replace(up, loss=up.loss.double())
     with pytest.raises(ProtocolError, match="field 'loss' is"):
         read_reply(reply, UPDATE, peek(request), like=wide)
     with pytest.raises(ProtocolError, match="expected Error"):
-        read_reply(reply, LinearClient.measure, peek(request))
+        read_reply(reply, MEASURE, peek(request))
 
 
 def test_the_client_option_chooses_another_half(tmp_path):

@@ -349,7 +349,7 @@ def test_one_wrong_byte_never_raises_anything_else(place, byte):
     assert isinstance(message, Table)
 
 
-@pytest.mark.parametrize("value", [object(), {1: torch.zeros(1)}, [1.0], b"bytes"])
+@pytest.mark.parametrize("value", [object(), {1: torch.zeros(1)}, {1.0}, b"bytes"])
 def test_what_cannot_travel_is_refused_by_the_sender(value):
     with pytest.raises(ProtocolError, match=r"cannot travel|not strings"):
         encode(Measured(value), HEADER)

@@ -37,7 +37,7 @@ from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.ranking.central import Central
 from coterie.core.methods.reference.central import CentralClient, CentralServer
 from coterie.core.methods.reference.local import LocalClient, LocalServer
-from coterie.core.methods.settings.personal import LocalSettings
+from coterie.core.methods.settings.reference import LocalSettings
 from coterie.core.run.rounds import FederatedModule
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2, "weight_decay": 0.01, "clip": 0.5}

@@ -27,7 +27,7 @@ from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.methods.reference.central import CentralClient
 from coterie.core.methods.reference.local import LocalClient
 from coterie.core.methods.settings.fedavg import FedAvgSettings
-from coterie.core.methods.settings.personal import LocalSettings
+from coterie.core.methods.settings.reference import LocalSettings
 from coterie.core.protocol.journal import Journal
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from coterie.core.methods.fedavg import FedAvgClient
 from coterie.core.methods.kit.local_sgd import towards
-from coterie.core.methods.settings.fedavg import FedProxSettings
+from coterie.core.methods.settings.proximal import FedProxSettings
 
 
 class FedProxClient(FedAvgClient):

@@ -28,8 +28,7 @@ from coterie.core.methods.pfedme import PFedMeClient, PFedMeServer, PFedMeSettin
 from coterie.core.methods.reference.central import CentralClient, CentralServer
 from coterie.core.methods.reference.local import LocalClient, LocalServer
 from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldServer, ScaffoldSettings
-from coterie.core.methods.settings.fedavg import CentralSettings
-from coterie.core.methods.settings.personal import LocalSettings
+from coterie.core.methods.settings.reference import CentralSettings, LocalSettings
 from coterie.core.settings.schema import within
 
 Halves = tuple[ModelServer[Any], ModelClient[Any]]
@@ -101,7 +100,7 @@ def settings_of(
 
     Example:
         >>> from types import SimpleNamespace
-        >>> from coterie.core.methods.settings.fedavg import FedProxOptions
+        >>> from coterie.core.methods.settings.proximal import FedProxOptions
         >>> settings_of("fedprox", {"lr": 0.5}, SimpleNamespace(fedprox=FedProxOptions(mu=2.0))).mu
         2.0
     """

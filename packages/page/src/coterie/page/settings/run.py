@@ -9,9 +9,14 @@ from typing import Literal
 from coterie.core.errors import UserError
 from coterie.core.methods.settings.dap_fl import DapFLOptions
 from coterie.core.methods.settings.drift import FedDynOptions, ScaffoldOptions
-from coterie.core.methods.settings.fedavg import CentralOptions, FedProxOptions
 from coterie.core.methods.settings.personal import FedALAOptions, FedReconOptions, FedRODOptions
-from coterie.core.methods.settings.proximal import DittoOptions, FedAMPOptions, PFedMeOptions
+from coterie.core.methods.settings.proximal import (
+    DittoOptions,
+    FedAMPOptions,
+    FedProxOptions,
+    PFedMeOptions,
+)
+from coterie.core.methods.settings.reference import CentralOptions
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.sections import NamedData, at_least, between
 from coterie.page.settings.agents import AgentOptions

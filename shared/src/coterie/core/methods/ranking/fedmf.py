@@ -268,9 +268,6 @@ class FedMFClient(RankingClient):
         return ItemGradients(None, None, cipher, parts, loss, loss.new_tensor(seconds))
 
 
-_KEYS = ("public_key", "wrapped_key")
-
-
 class FedMFServer(RankingServer[ItemTable]):
     """Rounds of gradient descent on the item table Q.
 

@@ -1,4 +1,4 @@
-"""Settings of the general methods. Torch-free; the docstring of a field is its ``--help`` text."""
+"""Settings that all methods share, and their checks. Torch-free; docstrings are ``--help``."""
 
 from __future__ import annotations
 
@@ -63,46 +63,6 @@ class FedAvgSettings(Checked):
             finite(name, getattr(self, name))
 
 
-@dataclass(frozen=True)
-class FedProxOptions(Checked):
-    """FedProx (Li et al., MLSys 2020, Algorithm 2); symbols as there."""
-
-    mu: float = 0.01
-    """μ: strength of the proximal term μ/2 ‖w - wᵗ‖²; 0 is FedAvg."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("mu", self.mu, 0)
-        finite("mu", self.mu)
-
-
-@dataclass(frozen=True)
-class FedProxSettings(FedProxOptions, FedAvgSettings):
-    """FedProx with the settings that it shares with FedAvg."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        steady("mu", self.mu, "lr", self.lr)
-
-
-@dataclass(frozen=True)
-class CentralOptions(Checked):
-    """Central training, the upper bound: all training samples in one place."""
-
-    epochs: int = 1
-    """Passes over all samples in a round, one batch after the other, in place of those of a client:
-    N clients that make a pass at once take N times the steps of one."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("epochs", self.epochs, 1)
-
-
-@dataclass(frozen=True)
-class CentralSettings(CentralOptions, FedAvgSettings):
-    """Central training with the settings that it shares with FedAvg."""
-
-
 def finite(key: str, value: float | None) -> None:
     """Check that a setting is no infinity and not NaN; None passes.
 
@@ -130,3 +90,13 @@ def steady(strength_key: str, strength: float, lr_key: str, lr: float) -> None:
             f"'{lr_key}' times '{strength_key}' is {lr * strength:g}, training diverges from 2 on: "
             "lower one"
         )
+
+
+def must_keep_models(method: str, keep_models: bool) -> None:
+    """Check that clients keep the model that a method starts from.
+
+    Raises:
+        UserError: they do not.
+    """
+    if not keep_models:
+        raise UserError(f"{method} starts from the client's own model: set 'keep_models' to true")

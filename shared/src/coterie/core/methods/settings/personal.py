@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from coterie.core.errors import UserError
-from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings, finite
+from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings, finite, must_keep_models
 from coterie.core.settings.sections import at_least, between
 
 
@@ -46,7 +46,7 @@ class FedALASettings(FedALAOptions, FedAvgSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _must_keep_models("FedALA", self.keep_models)
+        must_keep_models("FedALA", self.keep_models)
 
 
 @dataclass(frozen=True)
@@ -98,17 +98,3 @@ class FedReconOptions(Checked):
 @dataclass(frozen=True)
 class FedReconSettings(FedReconOptions, FedAvgSettings):
     """FedRECON with the settings that it shares with FedAvg."""
-
-
-@dataclass(frozen=True)
-class LocalSettings(FedAvgSettings):
-    """Every client alone; the general settings are those of FedAvg."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _must_keep_models("local training", self.keep_models)
-
-
-def _must_keep_models(method: str, keep_models: bool) -> None:
-    if not keep_models:
-        raise UserError(f"{method} starts from the client's own model: set 'keep_models' to true")

@@ -1,4 +1,4 @@
-"""Settings of methods that hold personal models near others. Torch-free; docstrings are help."""
+"""Settings of methods that hold clients' models near others. Torch-free; docstrings are help."""
 
 from __future__ import annotations
 
@@ -8,6 +8,28 @@ from dataclasses import dataclass
 from coterie.core.errors import UserError
 from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings, finite, steady
 from coterie.core.settings.sections import at_least, between
+
+
+@dataclass(frozen=True)
+class FedProxOptions(Checked):
+    """FedProx (Li et al., MLSys 2020, Algorithm 2); symbols as there."""
+
+    mu: float = 0.01
+    """μ: strength of the proximal term μ/2 ‖w - wᵗ‖²; 0 is FedAvg."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("mu", self.mu, 0)
+        finite("mu", self.mu)
+
+
+@dataclass(frozen=True)
+class FedProxSettings(FedProxOptions, FedAvgSettings):
+    """FedProx with the settings that it shares with FedAvg."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steady("mu", self.mu, "lr", self.lr)
 
 
 @dataclass(frozen=True)
