@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from coterie.core.callbacks.contract import restore, states
-from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
+from coterie.core.protocol.journal import Journal
 from coterie.core.run.train import fit as fit_rounds
 from coterie.core.tensors.saved import load, save
 

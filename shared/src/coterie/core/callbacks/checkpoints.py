@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coterie.core.callbacks.contract import RoundCallback, Rounds, states
 from coterie.core.errors import UserError
+from coterie.core.metrics.monitor import Monitor
 from coterie.core.tensors.saved import load, save
 
 LAST, BEST = "last.ckpt", "best.ckpt"
@@ -28,12 +30,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 class Checkpoints(RoundCallback):
-    """Keep the last round, and the best round by the validation metric of the newest block.
+    """Keep the last round, and the best round of the newest block.
 
     Args:
         folder: holds ``last.ckpt`` and ``best.ckpt``.
         every: rounds between two checkpoints; the end of a block is always kept.
-        monitor: name of a journal scalar, higher is better.
+        monitor: what the best round is chosen by; None keeps no best one.
         beside: the other callbacks, whose states are kept too.
 
     Attributes:
@@ -44,11 +46,11 @@ class Checkpoints(RoundCallback):
         self,
         folder: Path,
         every: int,
-        monitor: str | None,
+        monitor: Monitor | None,
         beside: Sequence[RoundCallback] = (),
     ) -> None:
         self.folder, self.every, self.monitor, self.beside = folder, every, monitor, beside
-        self.best = (-1, float("-inf"))  # block, value
+        self.best = (-1, math.nan)  # block, score
         self.more: Callable[[], dict[str, Any]] = dict
 
     def state_dict(self) -> dict[str, Any]:
@@ -62,11 +64,7 @@ class Checkpoints(RoundCallback):
 
     def write(self, run: Rounds) -> None:
         """Save after a round."""
-        value = run.journal.scalars.get(self.monitor or "")
-        # A new block starts afresh: its validation data are others.
-        better = value is not None and (run.block, value) > self.best
-        if better and value is not None:
-            self.best = (run.block, value)
+        better = self._is_better(run.block, run.journal.scalars)
         due = run.round % self.every == 0 or not run.block_open
         if not due and not better:
             return
@@ -76,3 +74,15 @@ class Checkpoints(RoundCallback):
             partial = self.folder / f"{BEST}.partial"
             shutil.copyfile(self.folder / LAST, partial)
             os.replace(partial, self.folder / BEST)
+
+    def _is_better(self, block: int, measured: Mapping[str, float]) -> bool:
+        """Compare a round with the best one of its block."""
+        if self.monitor is None:
+            return False
+        # A new block starts afresh: its validation data are others.
+        best = self.best[1] if self.best[0] == block else math.nan
+        score = measured.get(self.monitor.key, math.nan)
+        better = self.monitor.better(score, than=best)
+        if better:
+            self.best = (block, score)
+        return better

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
+from coterie.core.protocol.journal import Journal
 
 
 class Rounds(Protocol):

@@ -21,7 +21,7 @@ class RoundProgress(RoundCallback):
 
     Args:
         limits: most rounds of a block; one number for all blocks, or one a block.
-        metric: key of the validation metric.
+        metric: key of the measure that is shown beside the loss; None shows none.
         every: rounds between plain lines.
         live: draw a bar; None asks whether the output is a terminal.
     """
@@ -31,7 +31,7 @@ class RoundProgress(RoundCallback):
     def __init__(
         self,
         limits: int | Sequence[int],
-        metric: str = "eval/ndcg@20",
+        metric: str | None = None,
         every: int = 25,
         live: bool | None = None,
     ) -> None:
@@ -53,7 +53,7 @@ class RoundProgress(RoundCallback):
             self._block, self._before = run.block, run.round - 1
         self._done = run.round - self._before
         for key in ("fed/loss", self.metric):
-            if key in run.journal.scalars:
+            if key is not None and key in run.journal.scalars:
                 self._shown[key.rsplit("/", 1)[-1]] = f"{run.journal.scalars[key]:.4f}"
         if self.live:
             self._draw()

@@ -130,8 +130,9 @@ class _Beside(theirs.Checkpoint):
         bar = trainer.progress_bar_callback
         if bar is not None and getattr(bar, "is_enabled", True):
             bar.disable()
-            federation = self.run.federation
-            self.bar, self.shown = bar, RoundProgress(federation.rounds, federation.monitor or "")
+            federation, monitor = self.run.federation, self.run.federation.monitor
+            metric = None if monitor is None else monitor.key
+            self.bar, self.shown = bar, RoundProgress(federation.rounds, metric)
             self.module.beside.append(self.shown)
         self.run.reopen()
 

@@ -18,13 +18,13 @@ from coterie.core.metrics.ranking import top_k
 from coterie.core.privacy.attack import plot_curve
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.experiment import Experiment, Recommender
+from coterie.core.run.experiment import Experiment, RecommendsToUsers
 from coterie.core.run.runfolder import RunFolder
 
 
 def open_run(
     run: Path, change: Callable[[Any], Any] | None = None
-) -> tuple[Experiment, FederatedRun]:
+) -> tuple[Experiment[Any], FederatedRun]:
     """Load a run's data and the state of its last checkpoint.
 
     Args:
@@ -42,7 +42,7 @@ def open_run(
     saved = read_checkpoint(path)
     settings = _here(folder) if change is None else change(_here(folder))
     torch.set_num_threads(settings.engine.threads)
-    experiment: Experiment = load(find_paper(folder.paper).experiment)(settings)
+    experiment: Experiment[Any] = load(find_paper(folder.paper).experiment)(settings)
     module = FederatedRun(experiment.federation())
     module.load_plain(saved["federation"])
     return experiment, module
@@ -145,9 +145,9 @@ def read_history(path: Path, data: Interactions) -> Tensor:
     )
 
 
-def _open_recommender(run: Path) -> tuple[Recommender, FederatedRun]:
+def _open_recommender(run: Path) -> tuple[RecommendsToUsers[Any], FederatedRun]:
     experiment, module = open_run(run)
-    if not isinstance(experiment, Recommender):
+    if not isinstance(experiment, RecommendsToUsers):
         paper = RunFolder.open(run).paper
         raise UserError(f"{paper} classifies samples: there are no items to recommend or to attack")
     return experiment, module

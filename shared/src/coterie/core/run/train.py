@@ -43,7 +43,7 @@ def train(paper: Paper, settings: Any) -> Path:
         UserError: data, settings or the run folder are unusable; says what to do.
     """
     torch.set_num_threads(settings.engine.threads)
-    experiment: Experiment = load(paper.experiment)(settings)
+    experiment: Experiment[Any] = load(paper.experiment)(settings)
     federation = experiment.federation()
     asked = settings.trainer
     trainer = import_module("coterie.core.run.trainer") if asked.is_asked_for else None
@@ -60,7 +60,7 @@ def train(paper: Paper, settings: Any) -> Path:
         else:
             trainer.fit(run, using, asked, theirs, folder.path, saved)
         check_accepted(run.history)
-        render(folder.path)
+        render(folder.path, paper, federation.monitor, f"seed {settings.seed}")
         if not run.finished:
             show_stopped(folder.path, run.round)
             return folder.path
@@ -142,16 +142,22 @@ def check_accepted(history: Sequence[dict[str, float]]) -> None:
 
 
 def callbacks(
-    paper: Paper, experiment: Experiment, federation: Federation, folder: RunFolder, costs: Costs
+    paper: Paper,
+    experiment: Experiment[Any],
+    federation: Federation,
+    folder: RunFolder,
+    costs: Costs,
 ) -> list[RoundCallback]:
     """List what happens beside the rounds; the checkpoint, which is last, holds all others."""
     settings = experiment.settings
-    monitor = federation.monitor or ""
-    found: list[RoundCallback] = [costs, Refusals(), StreamScore(monitor)]
+    monitor = federation.monitor
+    found: list[RoundCallback] = [costs, Refusals()]
+    if monitor is not None:
+        found.append(StreamScore(monitor))
     if settings.privacy.noise != "none":
         found.append(PrivacyBudget(settings.privacy))
     if settings.run.progress:
-        found.append(RoundProgress(federation.rounds, monitor))
+        found.append(RoundProgress(federation.rounds, monitor.key if monitor else None))
     found.append(CsvLog(folder.path))
     if settings.logger.wandb != "off":
         config = values_of(settings)
@@ -159,8 +165,8 @@ def callbacks(
         method = "-".join([settings.method, *kinds])
         tags = (settings.reading, *kinds)
         card = RunCard(paper.name, method, settings.data.name, settings.seed, tags=tags)
-        columns = federation.client_columns
-        found.append(WandbLog(settings.logger, folder.path, card, config, monitor, columns))
+        shown = (monitor, federation.client_columns, paper.keys)
+        found.append(WandbLog(settings.logger, folder.path, card, config, *shown))
     every = settings.run.checkpoint_every
     found.append(Checkpoints(folder.checkpoints, every, monitor, tuple(found)))
     return found
