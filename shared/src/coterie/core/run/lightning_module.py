@@ -95,7 +95,10 @@ class FederatedModule(lightning.LightningModule):
         """
         if not self.run.round:
             raise UserError("there is nothing to test: no round was run; call trainer.fit first")
-        self._log_all(self.run.retest())
+        # Lightning tests in inference mode, whose tensors could never be trained on again.
+        with torch.inference_mode(False), torch.enable_grad():
+            measured = self.run.retest()
+        self._log_all(measured)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the run, and what happens beside it."""
