@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from coterie.llm.split.grpc_channel import GrpcChannel, GrpcRounds
-from coterie.llm.split.grpc_link import Link
-from coterie.llm.split.tokens import admin_token, client_token, read_secret
+from coterie.llm.split.remote.channel import GrpcChannel, GrpcRounds
+from coterie.llm.split.remote.link import Link
+from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -19,16 +19,16 @@ from coterie.core.run.serving import open_run
 from coterie.core.run.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm import adapter_files
 from coterie.llm.adapter import Adapter
-from coterie.llm.adapter_files import load_adapter
 from coterie.llm.backbones.network import network_of
-from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.backbones.recformer.model import RecformerModel
-from coterie.llm.export import answers, export_adapter, export_merged
-from coterie.llm.item_embeddings import EMBEDDINGS, read_items
-from coterie.llm.settings import ModelSettings, Settings, SplitSettings
-from coterie.llm.trained import TrainedRun
+from coterie.llm.export.adapter_files import load_adapter
+from coterie.llm.export.folders import adapter_files, answers, export_adapter, export_merged
+from coterie.llm.export.item_embeddings import EMBEDDINGS, read_items
+from coterie.llm.export.trained import TrainedRun
+from coterie.llm.settings.backbone import ModelSettings, PretrainSettings
+from coterie.llm.settings.run import Settings
+from coterie.llm.settings.split import SplitSettings
 
 HISTORY = Ragged.from_lists([[0, 3, 5], [], [7], [1, 2, 3, 4]])
 ORIGIN = {"run": "a", "client": 1, "round": 2}

@@ -22,13 +22,13 @@ from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut
 from coterie.llm.split.diverged import Diverged
-from coterie.llm.split.grpc_channel import GrpcChannel, GrpcRounds
-from coterie.llm.split.grpc_link import Link, Tls, grpc, is_loopback
-from coterie.llm.split.grpc_messages import SERVICE, SESSION, TOKEN, Done, Opened, Step
-from coterie.llm.split.grpc_server import MiddleServer
 from coterie.llm.split.middle import Middle
+from coterie.llm.split.remote.channel import GrpcChannel, GrpcRounds
+from coterie.llm.split.remote.link import Link, Tls, grpc, is_loopback
+from coterie.llm.split.remote.messages import SERVICE, SESSION, TOKEN, Done, Opened, Step
+from coterie.llm.split.remote.server import MiddleServer
+from coterie.llm.split.remote.tokens import admin_token, client_token, make_secret, read_secret
 from coterie.llm.split.state_folder import StateFolder
-from coterie.llm.split.tokens import admin_token, client_token, make_secret, read_secret
 from coterie.llm.split.training import Training
 
 HIDDEN = torch.linspace(-1, 1, 2 * 5 * 32).reshape(2, 5, 32)

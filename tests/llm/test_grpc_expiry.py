@@ -10,11 +10,11 @@ from tests.llm.tiny_split import TinyLlama
 
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut
-from coterie.llm.split.grpc_channel import GrpcChannel
-from coterie.llm.split.grpc_link import Link
-from coterie.llm.split.grpc_server import MiddleServer
 from coterie.llm.split.middle import Middle
-from coterie.llm.split.tokens import client_token
+from coterie.llm.split.remote.channel import GrpcChannel
+from coterie.llm.split.remote.link import Link
+from coterie.llm.split.remote.server import MiddleServer
+from coterie.llm.split.remote.tokens import client_token
 from coterie.llm.split.training import Limits, Training
 
 SECRET = "s" * 64

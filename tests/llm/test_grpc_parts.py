@@ -17,13 +17,13 @@ from coterie.core.errors import UserError
 from coterie.core.wire.codec import ProtocolError
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut
-from coterie.llm.split.grpc_channel import GrpcRounds
-from coterie.llm.split.grpc_link import Link
-from coterie.llm.split.grpc_messages import Commit, Done, Mixed
-from coterie.llm.split.grpc_server import MiddleServer
 from coterie.llm.split.middle import Middle
-from coterie.llm.split.partial_rows import PartialRows, parts
-from coterie.llm.split.tokens import admin_token
+from coterie.llm.split.remote.channel import GrpcRounds
+from coterie.llm.split.remote.link import Link
+from coterie.llm.split.remote.messages import Commit, Done, Mixed
+from coterie.llm.split.remote.partial_rows import PartialRows, parts
+from coterie.llm.split.remote.server import MiddleServer
+from coterie.llm.split.remote.tokens import admin_token
 
 SECRET = "s" * 64
 TOKEN = admin_token(SECRET)

@@ -17,11 +17,13 @@ from coterie.core.settings.sections import RunSettings
 from coterie.llm.algorithm import PPLR
 from coterie.llm.client import Organisation
 from coterie.llm.commands import serve
-from coterie.llm.settings import ModelSettings, Settings, SplitSettings
-from coterie.llm.split.grpc_server import MiddleServer
-from coterie.llm.split.halves import split_backbone
-from coterie.llm.split.serving import cut_backbone, make_middle, rounds_to_keep
-from coterie.llm.split.tokens import make_secret
+from coterie.llm.halves import split_backbone
+from coterie.llm.settings.backbone import ModelSettings
+from coterie.llm.settings.run import Settings
+from coterie.llm.settings.split import SplitSettings
+from coterie.llm.split.remote.server import MiddleServer
+from coterie.llm.split.remote.serving import cut_backbone, make_middle, rounds_to_keep
+from coterie.llm.split.remote.tokens import make_secret
 from coterie.llm.split.training import Limits
 
 EVERY = 3
@@ -126,7 +128,7 @@ def test_no_fewer_rounds_would_do(
 ) -> None:
     chosen = run_settings(stages)
     keep = rounds_to_keep(chosen) - 1
-    monkeypatch.setattr("coterie.llm.split.halves.rounds_to_keep", lambda _: 0)
+    monkeypatch.setattr("coterie.llm.halves.rounds_to_keep", lambda _: 0)
     flags = {"server": start(chosen, keep), "secret": str(tmp_path / "secret")}
     module = coordinator(run_settings(stages, **flags))
     for _ in range(EVERY):

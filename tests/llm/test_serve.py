@@ -14,11 +14,17 @@ from coterie.core.registry.papers import find_paper
 from coterie.core.settings.configuration import configure
 from coterie.llm.commands.serve import run
 from coterie.llm.experiment import Experiment
-from coterie.llm.settings import Settings, TrainSettings
-from coterie.llm.split.grpc_channel import GrpcChannel, GrpcRounds
-from coterie.llm.split.grpc_link import Link
-from coterie.llm.split.serving import agreement, alone, cut_backbone, parse_layers, training_of
-from coterie.llm.split.tokens import admin_token, client_token, read_secret
+from coterie.llm.settings.run import Settings, TrainSettings
+from coterie.llm.split.remote.channel import GrpcChannel, GrpcRounds
+from coterie.llm.split.remote.link import Link
+from coterie.llm.split.remote.serving import (
+    agreement,
+    alone,
+    cut_backbone,
+    parse_layers,
+    training_of,
+)
+from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
 
 SMALL = ["--model.layers", "4", "--model.width", "16", "--pretrain.steps", "5"]
 COMMAND = "import sys; from coterie.llm.commands.serve import run; run(sys.argv[1:])"

@@ -12,10 +12,10 @@ from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.recformer.build import SmallRecFormerSettings, small_recformer
-from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
 from coterie.llm.data.examples import Examples
+from coterie.llm.settings.backbone import GenerationSettings, LoraSettings
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.cut import cut, uncut
 from coterie.llm.split.middle import Middle

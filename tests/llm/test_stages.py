@@ -20,24 +20,19 @@ from coterie.core.run.serving import open_run
 from coterie.core.run.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors.keys import Key
-from coterie.llm.adapter_files import load_adapter
 from coterie.llm.algorithm import PPLR
-from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.client import Organisation
 from coterie.llm.data.sequences import newest
 from coterie.llm.experiment import frozen_items
+from coterie.llm.export.adapter_files import load_adapter
+from coterie.llm.export.trained import TrainedRun
+from coterie.llm.halves import split_backbone
 from coterie.llm.messages import Adapters
 from coterie.llm.quality import measure_users
 from coterie.llm.readings import resolve
-from coterie.llm.settings import (
-    FederatedDataSettings,
-    ModelSettings,
-    Settings,
-    SplitSettings,
-    TrainSettings,
-)
-from coterie.llm.split.halves import split_backbone
-from coterie.llm.trained import TrainedRun
+from coterie.llm.settings.backbone import ModelSettings, PretrainSettings
+from coterie.llm.settings.run import FederatedDataSettings, Settings, TrainSettings
+from coterie.llm.settings.split import SplitSettings
 
 # All twelve items but the history are within the first ten, so Recall@10 is 1 in every round: the
 # first round is the best, and patience decides when a stage ends.

@@ -24,10 +24,10 @@ from coterie.llm.mixing import (
     warm_up,
 )
 from coterie.llm.quality import MEASURES
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 
 if TYPE_CHECKING:
-    from coterie.llm.split.halves import Halves
+    from coterie.llm.halves import Halves
 
 ONE_MODEL = ("fedavg", "fedprox", "central")  # methods by which all clients have the same adapter
 

@@ -20,7 +20,7 @@ from coterie.llm.data.examples import Examples
 from coterie.llm.data.sequences import thinned
 from coterie.llm.messages import Adapters, Candidate, RankingReport, TrainedAdapter, Workshop
 from coterie.llm.quality import MEASURES, measure_users
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 from coterie.llm.split.diverged import Diverged
 
 if TYPE_CHECKING:

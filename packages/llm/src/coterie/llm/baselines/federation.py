@@ -21,7 +21,7 @@ from coterie.llm.baselines.fedpergnn_server import fedpergnn
 from coterie.llm.baselines.lightfr_server import lightfr
 from coterie.llm.data.client_data import PUBLIC, FederatedData
 from coterie.llm.quality import LENGTHS
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 
 USER_METHODS = ("fedmf", "lightfr", "fedpergnn")
 _ITEM_ROWS = {"lightfr": "votes on their bits", "fedpergnn": "noisy and among made-up ones"}

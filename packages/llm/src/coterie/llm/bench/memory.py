@@ -24,11 +24,11 @@ from coterie.core.federation.cohort import Cohort, Replies
 from coterie.core.federation.federation import Federation
 from coterie.core.run.rounds import FederatedModule
 from coterie.llm.algorithm import PPLR, State
-from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.bench.federation import Shape
 from coterie.llm.client import Organisation
 from coterie.llm.readings import resolve
-from coterie.llm.settings import FederatedDataSettings, Settings, TrainSettings
+from coterie.llm.settings.backbone import LoraSettings
+from coterie.llm.settings.run import FederatedDataSettings, Settings, TrainSettings
 
 Row = dict[str, Any]
 

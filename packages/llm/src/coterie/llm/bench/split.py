@@ -18,18 +18,18 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.bench.federation import Shape
 from coterie.llm.data.examples import Examples
+from coterie.llm.settings.backbone import LoraSettings
 from coterie.llm.split.channel import Channel, LocalChannel
 from coterie.llm.split.cut import cut
-from coterie.llm.split.grpc_channel import GrpcChannel
-from coterie.llm.split.grpc_link import Link
-from coterie.llm.split.grpc_server import MiddleServer
 from coterie.llm.split.middle import Middle
+from coterie.llm.split.remote.channel import GrpcChannel
+from coterie.llm.split.remote.link import Link
+from coterie.llm.split.remote.server import MiddleServer
+from coterie.llm.split.remote.tokens import client_token, make_secret
 from coterie.llm.split.state_folder import StateFolder
-from coterie.llm.split.tokens import client_token, make_secret
 from coterie.llm.split.training import Training
 
 Row = dict[str, Any]

@@ -14,7 +14,7 @@ from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.configuration import configure
 
 if TYPE_CHECKING:
-    from coterie.llm.attack_states import Victims
+    from coterie.llm.attack.states import Victims
 
 ABOUT = (
     "Rebuild the tokens of users from the hidden states of each layer, to choose k: a network "
@@ -72,8 +72,8 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
     """Attack under every seed and draw; rows for programs, and what is to be said."""
     # Torch only where it is needed: --help does not wait for it.
     from coterie.core.tensors.keys import Key
-    from coterie.llm.attack import Attacker, attack, rows
-    from coterie.llm.attack_figure import draw
+    from coterie.llm.attack.figure import draw
+    from coterie.llm.attack.inversion import Attacker, attack, rows
 
     found, path = _of_run(given) if given.run else _of_settings(given, flags)
     attacker = Attacker(steps=given.steps, loss=given.loss)
@@ -101,9 +101,9 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
 
 def _of_run(given: Any) -> tuple[Victims, Path]:
     from coterie.core.tensors.keys import Key
-    from coterie.llm.attack_states import known_embeddings, victims
-    from coterie.llm.split.serving import use_threads
-    from coterie.llm.trained import TrainedRun
+    from coterie.llm.attack.states import known_embeddings, victims
+    from coterie.llm.export.trained import TrainedRun
+    from coterie.llm.split.remote.serving import use_threads
 
     run = TrainedRun(given.run)
     use_threads(run.experiment.settings)
@@ -119,8 +119,8 @@ def _of_run(given: Any) -> tuple[Victims, Path]:
 
 def _of_settings(given: Any, flags: Sequence[str]) -> tuple[Victims, Path]:
     from coterie.core.tensors.keys import Key
-    from coterie.llm.attack_states import known_embeddings, victims
-    from coterie.llm.split.serving import use_threads
+    from coterie.llm.attack.states import known_embeddings, victims
+    from coterie.llm.split.remote.serving import use_threads
 
     paper = find_paper("llm")
     settings = configure(paper, flags).settings

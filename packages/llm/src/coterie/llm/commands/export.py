@@ -49,9 +49,9 @@ def _export(run: Path, client: int, to: Path, merged: bool) -> dict[str, object]
     # Torch only where it is needed: --help does not wait for it.
     from transformers.utils import logging
 
-    from coterie.llm.export import export_adapter, export_merged
-    from coterie.llm.item_embeddings import EMBEDDINGS
-    from coterie.llm.trained import TrainedRun
+    from coterie.llm.export.folders import export_adapter, export_merged
+    from coterie.llm.export.item_embeddings import EMBEDDINGS
+    from coterie.llm.export.trained import TrainedRun
 
     logging.disable_progress_bar()
     trained = TrainedRun(run)

@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> None:
     state = given.state or Path(settings.run.out or DEFAULT_OUT) / "pplr" / "server"
     _check_tls(given)
     # Torch and grpc only where they are needed: --help does not wait for them.
-    from coterie.llm.split.serving import alone
+    from coterie.llm.split.remote.serving import alone
 
     state = state.expanduser()
     with alone(state):
@@ -92,9 +92,9 @@ def _check_tls(given: Any) -> None:
 
 
 def _server(given: Any, experiment: Any, state: Path) -> Any:
-    from coterie.llm.split.grpc_link import Tls
-    from coterie.llm.split.grpc_server import MiddleServer
-    from coterie.llm.split.serving import (
+    from coterie.llm.split.remote.link import Tls
+    from coterie.llm.split.remote.server import MiddleServer
+    from coterie.llm.split.remote.serving import (
         check_layers,
         cut_backbone,
         make_middle,
@@ -102,7 +102,7 @@ def _server(given: Any, experiment: Any, state: Path) -> Any:
         rounds_to_keep,
         use_threads,
     )
-    from coterie.llm.split.tokens import make_secret
+    from coterie.llm.split.remote.tokens import make_secret
     from coterie.llm.split.training import Limits
 
     layers, settings = parse_layers(given.layers), experiment.settings

@@ -11,7 +11,7 @@ from coterie.core.tables.figures import figure_report
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Bars, Panel
 from coterie.core.tables.report import Report
-from coterie.llm.settings import Method
+from coterie.llm.settings.run import Method
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
 from coterie.llm.tables.published import DATA_SETS, WRONG_IMBALANCES, table3
 from coterie.llm.tables.runs import RunResult

@@ -15,7 +15,7 @@ from coterie.llm.baselines.federation import all_users
 from coterie.llm.baselines.popularity import measure_popularity
 from coterie.llm.experiment import Experiment
 from coterie.llm.quality import LENGTHS, MEASURES
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 from coterie.llm.tables.runs import RunResult, organisation_means
 
 

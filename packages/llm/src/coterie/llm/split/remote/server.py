@@ -15,8 +15,9 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
 from coterie.llm.split.diverged import Diverged
-from coterie.llm.split.grpc_link import MAX_BYTES, Tls, grpc, is_loopback, options
-from coterie.llm.split.grpc_messages import (
+from coterie.llm.split.middle import Middle
+from coterie.llm.split.remote.link import MAX_BYTES, Tls, grpc, is_loopback, options
+from coterie.llm.split.remote.messages import (
     SERVICE,
     SESSION,
     TOKEN,
@@ -38,9 +39,8 @@ from coterie.llm.split.grpc_messages import (
     Step,
     Trained,
 )
-from coterie.llm.split.middle import Middle
-from coterie.llm.split.partial_rows import PartialRows
-from coterie.llm.split.tokens import admin_token, client_token, same
+from coterie.llm.split.remote.partial_rows import PartialRows
+from coterie.llm.split.remote.tokens import admin_token, client_token, same
 
 _LOG = logging.getLogger(__name__)
 _WAITING = 64  # calls at once; more are refused, not queued

@@ -13,8 +13,8 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.llm.split.channel import Channel, Which
 from coterie.llm.split.context import Context
-from coterie.llm.split.grpc_link import Link
-from coterie.llm.split.grpc_messages import (
+from coterie.llm.split.remote.link import Link
+from coterie.llm.split.remote.messages import (
     Activation,
     AskStatus,
     Backward,
@@ -33,7 +33,7 @@ from coterie.llm.split.grpc_messages import (
     Step,
     Trained,
 )
-from coterie.llm.split.partial_rows import parts
+from coterie.llm.split.remote.partial_rows import parts
 
 
 class GrpcChannel(Channel):

@@ -16,10 +16,10 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 from coterie.llm.split.channel import Channel, LocalChannel
 from coterie.llm.split.cut import Cut
-from coterie.llm.split.serving import cut_backbone, make_middle, rounds_to_keep
+from coterie.llm.split.remote.serving import cut_backbone, make_middle, rounds_to_keep
 from coterie.llm.split.training import Limits
 
 
@@ -96,9 +96,9 @@ def split_backbone(backbone: Backbone, settings: Settings) -> Halves | None:
 
 
 def _remote(parts: Cut, settings: Settings, start: Tensor) -> Halves:
-    from coterie.llm.split.grpc_channel import GrpcChannel, GrpcRounds
-    from coterie.llm.split.grpc_link import Link, Tls
-    from coterie.llm.split.tokens import admin_token, client_token, read_secret
+    from coterie.llm.split.remote.channel import GrpcChannel, GrpcRounds
+    from coterie.llm.split.remote.link import Link, Tls
+    from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
 
     split = settings.split
     if split.server is None or split.secret is None:

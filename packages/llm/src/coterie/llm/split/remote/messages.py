@@ -114,7 +114,7 @@ class Mixed:
 
     Attributes:
         round: that has begun.
-        rows: ``(n, w)``, see `coterie.llm.split.partial_rows.PartialRows.put`.
+        rows: ``(n, w)``, see `coterie.llm.split.remote.partial_rows.PartialRows.put`.
         ids: ``(n,)`` int64.
         start: first column.
     """

@@ -18,7 +18,7 @@ from coterie.core.files import writing
 from coterie.core.registry.data_sets import data_sets, default_core
 from coterie.core.settings.schema import values_of
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.settings import FederatedDataSettings, Settings
+from coterie.llm.settings.run import FederatedDataSettings, Settings
 from coterie.llm.split.cut import Cut, cut
 from coterie.llm.split.middle import Middle
 from coterie.llm.split.state_folder import StateFolder

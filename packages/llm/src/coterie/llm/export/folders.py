@@ -18,11 +18,11 @@ from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
 from coterie.core.files import write_json, writing
 from coterie.llm.adapter import Adapter
-from coterie.llm.adapter_files import ORIGIN, has_lora, load_adapter, save_adapter
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.network import network_name, network_of
 from coterie.llm.data.examples import Examples
-from coterie.llm.item_embeddings import save_items
+from coterie.llm.export.adapter_files import ORIGIN, has_lora, load_adapter, save_adapter
+from coterie.llm.export.item_embeddings import save_items
 
 ITEMS = "items.csv"
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-5}  # of W + BA; coarser formats below

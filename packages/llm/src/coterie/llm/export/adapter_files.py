@@ -18,7 +18,7 @@ from coterie.core.errors import UserError
 from coterie.core.files import write_json, writing
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.network import network_of
-from coterie.llm.item_embeddings import read_items, save_items
+from coterie.llm.export.item_embeddings import read_items, save_items
 
 WEIGHTS, CONFIG, ORIGIN = "adapter_model.safetensors", "adapter_config.json", "coterie.json"
 _PREFIX = "base_model.model."  # what peft puts before the names of the wrapped model
