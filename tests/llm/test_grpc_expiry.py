@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 
 import torch
-from tests.llm.tiny_split import TinyLlama
+from tests.llm.tiny_split import TinyLlama, lend_start
 
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut
@@ -49,7 +49,7 @@ def test_an_idle_server_frees_what_a_client_left() -> None:
     expire = middle.expire
     middle.expire = lambda: (looks.append(clock.now), expire())  # type: ignore[method-assign]
     server.start()
-    middle.begin(0)
+    lend_start(middle, middle.adapter.row())
     channel = GrpcChannel(Link(server.address), "m", lambda client: client_token(SECRET, client))
     channel.open(0, training=True)
     _, call = channel.forward(HIDDEN, LEARN)
@@ -72,7 +72,7 @@ def test_a_call_without_its_gradient_expires_in_a_session_that_lives() -> None:
     middle = Middle(
         cut(TinyLlama(4), 1).stack, Training(lr=0.1), limits=Limits(ttl=1.0), clock=clock
     )
-    middle.begin(0)
+    lend_start(middle, middle.adapter.row())
     name = middle.open(0, training=True)
     _, old = middle.forward(name, HIDDEN, LEARN)
     clock.now = 0.7

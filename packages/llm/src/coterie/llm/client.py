@@ -24,7 +24,7 @@ from coterie.llm.settings.run import Settings
 from coterie.llm.split.diverged import Diverged
 
 if TYPE_CHECKING:
-    from coterie.llm.split.channel import Channel, Which
+    from coterie.llm.split.channel import Channel
 
 
 class Organisation(Client[Workshop]):
@@ -86,7 +86,7 @@ class Organisation(Client[Workshop]):
         testing = down.split == "test"
         queries = data.test[0] if testing else data.valid[0]
         try:
-            with self._session(data, training=False, which="best" if testing else "current"):
+            with self._session(data, training=False):
                 self.load(down.row, mine.catalogue if down.stage > 1 else None)
                 values = measure_users(lambda part: self.backbone.scores(part.history), queries)
         except Diverged:
@@ -105,7 +105,7 @@ class Organisation(Client[Workshop]):
             history: n rows of item numbers.
             catalogue: as in `load`.
         """
-        with self._open(client, training=False, which="best"):
+        with self._open(client, training=False):
             self.load(row, catalogue)
             return self.backbone.scores(history)
 
@@ -148,10 +148,10 @@ class Organisation(Client[Workshop]):
         return up, replace(mine, optimizer=state if train.keep_optimizer else None)
 
     def _session(
-        self, data: OrganisationData, *, training: bool, which: Which = "current", key: Any = None
+        self, data: OrganisationData, *, training: bool, key: Any = None
     ) -> AbstractContextManager[None]:
         """Speak with the server's layers, if there are any, until the block ends."""
-        return self._open(int(data.ids[0]), training=training, which=which, key=key)
+        return self._open(int(data.ids[0]), training=training, key=key)
 
     def _open(self, client: int, **how: Any) -> AbstractContextManager[None]:
         return nullcontext() if self.channel is None else self.channel.session(client, **how)

@@ -6,54 +6,29 @@ One process plays all clients and the coordinator. The middle is in it as well, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.registry.data_sets import data_sets, default_core
+from coterie.core.settings.schema import values_of
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.settings.run import Settings
-from coterie.llm.split.channel import Channel, LocalChannel
-from coterie.llm.split.cut import Cut
-from coterie.llm.split.remote.serving import cut_backbone, make_middle, rounds_to_keep
-from coterie.llm.split.training import Limits
+from coterie.llm.settings.run import FederatedDataSettings, Settings
+from coterie.llm.split.channel import Channel, LocalChannel, Traffic
+from coterie.llm.split.cut import Cut, cut
+from coterie.llm.split.middle import Middle, master
+from coterie.llm.split.part import Borrower
+from coterie.llm.split.training import Limits, Training
 
-
-class MiddleRounds(Protocol):
-    """What the coordinator asks of the middle, see `coterie.llm.split.middle.Middle`."""
-
-    @property
-    def round(self) -> int:
-        """The last committed round; -1 before the first."""
-        ...
-
-    def begin(self, round: int) -> None:
-        """Begin a round."""
-        ...
-
-    def trained(self, ids: Sequence[int]) -> Tensor:
-        """Give what clients trained, ``(n, d)``."""
-        ...
-
-    def commit(self, round: int, rows: Tensor, ids: Sequence[int]) -> None:
-        """End a round with the mixed rows ``(n, d)``."""
-        ...
-
-    def keep_best(self) -> None:
-        """Keep the rows of the last round as the best."""
-        ...
-
-    def to_plain(self) -> dict[str, Any]:
-        """Give what the run's checkpoint must hold."""
-        ...
-
-    def load_plain(self, plain: Mapping[str, Any]) -> None:
-        """Restore it."""
-        ...
+_SHARED = ("model.", "pretrain.", "lora.")  # sections both sides must agree on
+# Of the data: what decides which examples the backbone is pre-trained on, and how they are read.
+_PUBLIC = ("columns", "public", "max_history", "min_history", "span", "stride")
 
 
 @dataclass(frozen=True)
@@ -62,13 +37,15 @@ class Halves:
 
     Attributes:
         channel: from the clients to the middle; the backbone runs over it.
-        rounds: the middle, as the coordinator sees it.
-        start: ``(d,)`` what every client's part of the middle starts from.
+        middle: as the coordinator sees it.
+        start: ``(d,)`` what every client's part of the middle starts from, in at least float32.
+        lent: bytes between coordinator and middle; None where both are in this process.
     """
 
     channel: Channel
-    rounds: MiddleRounds
+    middle: Borrower
     start: Tensor
+    lent: Traffic | None = None
 
 
 def split_backbone(backbone: Backbone, settings: Settings) -> Halves | None:
@@ -86,17 +63,67 @@ def split_backbone(backbone: Backbone, settings: Settings) -> Halves | None:
         return None
     parts = cut_backbone(backbone, split.k, settings)
     assert parts.stack is not None
-    start = Adapter(parts.stack.named_parameters()).row()
+    start = master(Adapter(parts.stack.named_parameters()).row())
     if split.server is not None:
         return _remote(parts, settings, start)
-    middle = make_middle(parts, settings, Limits(keep=rounds_to_keep(settings)))
+    middle = make_middle(parts, settings)
     channel = LocalChannel(middle, split.wire)
     parts.connect(channel)
     return Halves(channel, middle, start)
 
 
+def cut_backbone(backbone: Backbone, k: int, settings: Settings) -> Cut:
+    """Cut a backbone in two, as `coterie.llm.split.cut.cut`, with the settings' agreement.
+
+    Raises:
+        UserError: k is out of range, or the layers are of a kind that cannot be split.
+    """
+    return cut(backbone, k, settings=agreement(settings))
+
+
+def make_middle(parts: Cut, settings: Settings, limits: Limits | None = None) -> Middle:
+    """Make the server's half of a backbone that is cut.
+
+    Args:
+        parts: with the middle.
+        settings: of the run.
+        limits: of a client's use.
+
+    Raises:
+        UserError: the middle is not here, or has nothing to train.
+    """
+    if parts.stack is None:
+        raise UserError("the middle is not here: it is the server's")
+    return Middle(parts.stack, training_of(settings), limits=limits)
+
+
+def training_of(settings: Settings) -> Training:
+    """Give the way the middle is trained: as the client trains its own part.
+
+    Args:
+        settings: with the reading's choices resolved.
+    """
+    train = settings.train
+    mu = train.mu if settings.method == "fedprox" else 0.0
+    return Training(train.lr, mu=mu)
+
+
+def agreement(settings: Settings) -> str:
+    """Write down what client and server must agree on, for `coterie.llm.split.cut.cut`.
+
+    Args:
+        settings: with the reading's choices resolved.
+    """
+    how = training_of(settings)
+    shared = {n: v for n, v in values_of(settings).items() if n.startswith(_SHARED)}
+    shared |= {"seed": settings.seed, "dtype": settings.engine.dtype}
+    shared |= {"data": _public_data(settings.data)}
+    shared |= {"lr": how.lr, "mu": how.mu}
+    return json.dumps(shared, sort_keys=True, default=str)
+
+
 def _remote(parts: Cut, settings: Settings, start: Tensor) -> Halves:
-    from coterie.llm.split.remote.channel import GrpcChannel, GrpcRounds
+    from coterie.llm.split.remote.channel import GrpcChannel, GrpcMiddle
     from coterie.llm.split.remote.link import Link, Tls
     from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
 
@@ -109,8 +136,25 @@ def _remote(parts: Cut, settings: Settings, start: Tensor) -> Halves:
     channel = GrpcChannel(link, parts.model, lambda c: client_token(secret, c), split.wire)
     parts.connect(channel)
     parts.release()
-    return Halves(channel, GrpcRounds(link, admin_token(secret), rounds_to_keep(settings)), start)
+    middle = GrpcMiddle(link, parts.model, admin_token(secret))
+    return Halves(channel, middle, start, middle.traffic)
 
 
 def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text).expanduser()
+
+
+def _public_data(data: FederatedDataSettings) -> dict[str, Any]:
+    """Describe the public slice: the same wherever the data lie, another if it is another."""
+    least = default_core(data.name) if data.min_interactions is None else data.min_interactions
+    chosen = {name: getattr(data, name) for name in _PUBLIC}
+    return {"source": _source(data.name), "min_interactions": least, **chosen}
+
+
+def _source(name: str) -> str:
+    """A known name, or for a file of the user's own the digest of what is in it."""
+    path = Path(name).expanduser()
+    if name in data_sets() or not path.is_file():
+        return name
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -20,6 +20,7 @@ from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut, uncut
 from coterie.llm.split.middle import Middle
+from coterie.llm.split.part import Part
 from coterie.llm.split.training import Training
 
 _ADAM = 3  # numbers beside each trained one: its gradient and two moments
@@ -164,7 +165,7 @@ def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[_TimedChann
     try:
         assert parts.stack is not None  # the backbone is whole
         middle = Middle(parts.stack, Training(lr=1e-3))
-        middle.begin(0)
+        middle.lend(0, Part(middle.adapter.row()[None]))
         channel = _TimedChannel(middle)
         parts.connect(channel)
         with channel.session(0, training=True, key=key):

@@ -17,7 +17,6 @@ from coterie.llm.split.context import Context
 from coterie.llm.split.diverged import finite
 from coterie.llm.split.middle import Middle
 
-Which = Literal["current", "best"]
 WIRE_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -67,15 +66,12 @@ class Channel(ABC):
         self._caches = itertools.count()
 
     @abstractmethod
-    def open(
-        self, client: int, *, training: bool, which: Which = "current", key: Key | None = None
-    ) -> None:
+    def open(self, client: int, *, training: bool, key: Key | None = None) -> None:
         """Begin a session; one that is open is dropped.
 
         Args:
             client: whose adapter is used.
-            training: whether the adapter is trained, from the state before this round.
-            which: the adapter now, or the best one kept; training needs the one now.
+            training: whether the adapter is trained, from the part that was lent.
             key: of dropout in the middle; needed if it is on.
 
         Raises:
@@ -129,7 +125,7 @@ class Channel(ABC):
         """End the session.
 
         Args:
-            keep: what was trained is pending until the round is committed; otherwise it is lost.
+            keep: what was trained waits for the coordinator; otherwise it is lost.
 
         Raises:
             Diverged: what was trained is not finite, and is lost.
@@ -140,11 +136,9 @@ class Channel(ABC):
         return next(self._caches)
 
     @contextmanager
-    def session(
-        self, client: int, *, training: bool, which: Which = "current", key: Key | None = None
-    ) -> Iterator[None]:
+    def session(self, client: int, *, training: bool, key: Key | None = None) -> Iterator[None]:
         """Open a session for a block; an exception drops what was trained in it."""
-        self.open(client, training=training, which=which, key=key)
+        self.open(client, training=training, key=key)
         try:
             yield
         except BaseException:
@@ -174,13 +168,11 @@ class LocalChannel(Channel):
         self._middle = middle
         self._session: str | None = None
 
-    def open(
-        self, client: int, *, training: bool, which: Which = "current", key: Key | None = None
-    ) -> None:
+    def open(self, client: int, *, training: bool, key: Key | None = None) -> None:
         """Begin a session; see `Channel.open`."""
         if self._session is not None:
             self.close(keep=False)
-        self._session = self._middle.open(client, training=training, which=which, key=key)
+        self._session = self._middle.open(client, training=training, key=key)
 
     def step(self) -> None:
         """Let the middle make one optimizer step."""

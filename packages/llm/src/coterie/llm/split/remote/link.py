@@ -158,7 +158,7 @@ class Link:
                     f"check --cert, --client-ca and the certificates here ({details})"
                 )
             return UserError(
-                f"{where} cannot be reached, or has gone: start it (again) with the same --state, "
+                f"{where} cannot be reached, or has gone: start it (again), "
                 f"then run again with --resume ({details})"
             )
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
