@@ -64,8 +64,8 @@ class Channel(ABC):
         self.traffic = Traffic()
         self._wire = None if wire is None else WIRE_TYPES[wire]
         self._caches = itertools.count()
+        self._session: str | None = None
 
-    @abstractmethod
     def open(self, client: int, *, training: bool, key: Key | None = None) -> None:
         """Begin a session; one that is open is dropped.
 
@@ -77,6 +77,10 @@ class Channel(ABC):
         Raises:
             UserError: refused.
         """
+        if self._session is not None:
+            with suppress(UserError):  # it may have expired
+                self.close(keep=False)
+        self._session = self._open(client, training, key)
 
     def forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
         """Run the middle.
@@ -120,7 +124,6 @@ class Channel(ABC):
     def step(self) -> None:
         """Let the middle make one optimizer step with the gradients since the last one."""
 
-    @abstractmethod
     def close(self, *, keep: bool = True) -> None:
         """End the session.
 
@@ -130,6 +133,8 @@ class Channel(ABC):
         Raises:
             Diverged: what was trained is not finite, and is lost.
         """
+        session, self._session = self._current(), None
+        self._close(session, keep)
 
     def new_cache(self) -> int:
         """Number a new cache for generation."""
@@ -147,6 +152,17 @@ class Channel(ABC):
                 self.close(keep=False)
             raise
         self.close()
+
+    def _current(self) -> str:
+        if self._session is None:
+            raise UserError("no session is open: open one for the client first")
+        return self._session
+
+    @abstractmethod
+    def _open(self, client: int, training: bool, key: Key | None) -> str: ...
+
+    @abstractmethod
+    def _close(self, session: str, keep: bool) -> None: ...
 
     @abstractmethod
     def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]: ...
@@ -166,21 +182,15 @@ class LocalChannel(Channel):
     def __init__(self, middle: Middle, wire: str | None = None) -> None:
         super().__init__(wire)
         self._middle = middle
-        self._session: str | None = None
-
-    def open(self, client: int, *, training: bool, key: Key | None = None) -> None:
-        """Begin a session; see `Channel.open`."""
-        if self._session is not None:
-            self.close(keep=False)
-        self._session = self._middle.open(client, training=training, key=key)
 
     def step(self) -> None:
         """Let the middle make one optimizer step."""
         self._middle.step(self._current())
 
-    def close(self, *, keep: bool = True) -> None:
-        """End the session."""
-        session, self._session = self._current(), None
+    def _open(self, client: int, training: bool, key: Key | None) -> str:
+        return self._middle.open(client, training=training, key=key)
+
+    def _close(self, session: str, keep: bool) -> None:
         self._middle.close(session, keep=keep)
 
     def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
@@ -188,8 +198,3 @@ class LocalChannel(Channel):
 
     def _backward(self, call: int, grad: Tensor) -> Tensor | None:
         return self._middle.backward(self._current(), call, grad)
-
-    def _current(self) -> str:
-        if self._session is None:
-            raise UserError("no session is open: open one for the client first")
-        return self._session

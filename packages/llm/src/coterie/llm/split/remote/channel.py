@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
 from torch import Tensor
 
@@ -48,24 +47,17 @@ class GrpcChannel(Channel):
     ) -> None:
         super().__init__(wire)
         self._link, self._model, self._token = link, model, token
-        self._session: str | None = None
-
-    def open(self, client: int, *, training: bool, key: Key | None = None) -> None:
-        """Begin a session; see `Channel.open`."""
-        if self._session is not None:
-            with suppress(UserError):  # it may have expired
-                self.close(keep=False)
-        seed = None if key is None else int(key.state)
-        request = Open(client, training, seed, self._model)
-        self._session = self._link.call(request, Opened, token=self._token(client)).session
 
     def step(self) -> None:
         """Let the middle make one optimizer step."""
         self._link.call(Step(), Done, session=self._current())
 
-    def close(self, *, keep: bool = True) -> None:
-        """End the session."""
-        session, self._session = self._current(), None
+    def _open(self, client: int, training: bool, key: Key | None) -> str:
+        seed = None if key is None else int(key.state)
+        request = Open(client, training, seed, self._model)
+        return self._link.call(request, Opened, token=self._token(client)).session
+
+    def _close(self, session: str, keep: bool) -> None:
         self._link.call(Close(keep), Done, session=session)
 
     def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
@@ -78,11 +70,6 @@ class GrpcChannel(Channel):
         if answer.gradient is not None:
             _same_form("gradient", answer.gradient, grad)
         return answer.gradient
-
-    def _current(self) -> str:
-        if self._session is None:
-            raise UserError("no session is open: open one for the client first")
-        return self._session
 
 
 class GrpcMiddle:
