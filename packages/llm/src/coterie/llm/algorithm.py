@@ -120,13 +120,9 @@ class PPLR(Server[State]):
         """One communication round (Algorithm 1, lines 3 to 17), then validation."""
         if state.stage < self.stages and self._stage_over(state):
             state = self._next_stage(state, cohort)
-        state, trained = self._train(state, self._drawn(cohort, key))  # lines 4 to 9
-        if trained is not None:
-            self._report_training(cohort, trained)
-            if bool((trained.sizes > 0).any()):
-                weights = self._weights(trained, cohort)  # lines 11 to 14, Eq. 2 to 5
-                mixed = mix(trained.rows, weights)  # lines 15 and 16, from one snapshot
-                state = replace(state, rows=self._received(state.rows, trained, mixed))
+        replies = self._train(state, self._drawn(cohort, key))  # lines 4 to 9
+        if replies.ids.numel():  # somebody answered
+            state = self._aggregate(state, replies, cohort)  # lines 11 to 16
         state = replace(state, round=state.round + 1)
         if self.stages > 1:
             cohort.journal.scalar("fed/stage", state.stage)
@@ -144,7 +140,7 @@ class PPLR(Server[State]):
 
     def served(self, state: State, client: int) -> Tensor:
         """Give what a client downloads to recommend, ``(1, d)``; its middle is made ready."""
-        self._lend([client], state.best[client : client + 1])
+        self._lend(torch.tensor([client]), state.best)
         return state.best[client : client + 1, : self.held]
 
     def stop(self, state: State, history: Sequence[dict[str, float]]) -> Decision:
@@ -177,7 +173,7 @@ class PPLR(Server[State]):
     def _next_stage(self, state: State, cohort: Cohort) -> State:
         """Go back to the best adapters; every client embeds the items with its own, for good."""
         held = state.best[:, : self.held]
-        self._lend(cohort.ids.tolist(), state.best[cohort.ids])
+        self._lend(cohort.ids, state.best)
         rows = [Adapters(held[c : c + 1], state.round) for c in cohort.ids.tolist()]
         cohort.ask("freeze", PerClient(rows))
         self._count_crossed(cohort, "freeze")
@@ -190,21 +186,26 @@ class PPLR(Server[State]):
             return cohort  # all data are the first one's
         return cohort.sample(self.settings.participation, key.fold("sample"))
 
-    def _train(self, state: State, cohort: Cohort) -> tuple[State, Trained | None]:
-        """Let clients train their adapters; those that fail keep the ones they have.
-
-        Returns:
-            The state with the optimizer moved, and what they brought; None if nobody answered.
-        """
-        held, drawn = state.rows[:, : self.held], cohort.ids
-        optimizer = None if state.optimizer is None else tree.take(state.optimizer, drawn)
-        self._lend(drawn.tolist(), state.rows[drawn], optimizer)
-        rows = [Adapters(held[c : c + 1], state.round) for c in drawn.tolist()]
+    def _train(self, state: State, cohort: Cohort) -> Replies:
+        """Let clients train their adapters; those that fail keep the ones they have."""
+        held = state.rows[:, : self.held]
+        self._lend(cohort.ids, state.rows, state.optimizer)
+        rows = [Adapters(held[c : c + 1], state.round) for c in cohort.ids.tolist()]
         replies = cohort.ask("update", PerClient(rows))
         self._count_crossed(cohort, "update")
-        return self._collected(state, replies) if replies.ids.numel() else (state, None)
+        return replies
 
-    def _collected(self, state: State, replies: Replies) -> tuple[State, Trained]:
+    def _aggregate(self, state: State, replies: Replies, cohort: Cohort) -> State:
+        """Mix the trained adapters, each client in its own way."""
+        state, trained = self._trained(state, replies)
+        self._report_training(cohort, trained)
+        if not bool((trained.sizes > 0).any()):
+            return state
+        weights = self._weights(trained, cohort)  # lines 11 to 14, Eq. 2 to 5
+        mixed = mix(trained.rows, weights)  # lines 15 and 16, from one snapshot
+        return replace(state, rows=self._received(state.rows, trained, mixed))
+
+    def _trained(self, state: State, replies: Replies) -> tuple[State, Trained]:
         """Put together what the clients sent and, of a split model, what the middle trained."""
         ids = replies.ids
         rows, losses, sizes = (
@@ -268,7 +269,7 @@ class PPLR(Server[State]):
     def _measure(self, rows: Tensor, cohort: Cohort, split: Split, stage: int) -> float:
         """Enter the quality on all clients into the journal; return the overall Recall@10."""
         held = rows[:, : self.held]
-        self._lend(cohort.ids.tolist(), rows[cohort.ids])
+        self._lend(cohort.ids, rows)
         asked = [Candidate(held[c : c + 1], split, stage) for c in cohort.ids.tolist()]
         replies = cohort.ask("evaluate", PerClient(asked))
         self._count_crossed(cohort, "evaluate")
@@ -293,10 +294,11 @@ class PPLR(Server[State]):
             return None
         return RowAdam().begin({"row": self.halves.start.repeat(self.n_clients, 1)})
 
-    def _lend(self, ids: Sequence[int], rows: Tensor, optimizer: RowState | None = None) -> None:
-        """Lend the server's layers the parts of their rows, ``(n, d)``, that the clients lack."""
+    def _lend(self, ids: Tensor, rows: Tensor, optimizer: RowState | None = None) -> None:
+        """Lend the server's layers the parts of ``rows``, ``(K, d)``, that these clients lack."""
         if self.halves is not None:
-            lend(self.halves.middle, ids, Part(rows[:, self.held :], optimizer))
+            part = Part(rows[:, self.held :], optimizer)
+            lend(self.halves.middle, ids.tolist(), tree.take(part, ids))
 
     def _count_crossed(self, cohort: Cohort, step: str) -> None:
         """Enter what passed between the halves into the ledger.
