@@ -10,13 +10,24 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort, PerClient, Replies
+from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.core.metrics.clients import imbalance
-from coterie.core.protocol.server import Decision, Server
+from coterie.core.metrics.monitor import Monitor
+from coterie.core.metrics.ranking_report import Split
+from coterie.core.protocol.cohort import Cohort, PerClient
+from coterie.core.protocol.replies import ListReplies
+from coterie.core.protocol.server import Decision
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.llm.messages import Adapters, Candidate, Split
+from coterie.llm.messages import (
+    EVALUATE,
+    FREEZE,
+    UPDATE,
+    Adapters,
+    Candidate,
+    TrainedAdapter,
+)
 from coterie.llm.mixing import (
     attention,
     dynamic_weights,
@@ -25,7 +36,7 @@ from coterie.llm.mixing import (
     softened_losses,
     warm_up,
 )
-from coterie.llm.quality import MEASURES
+from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.settings.run import Settings
 from coterie.llm.split.part import Part, given_back, lend
 
@@ -43,11 +54,10 @@ class State:
         rows: ``(K, d)`` adapter R_c of every client; of a split model the part that the client
             holds comes first, then that of the server's layers.
         best: the same at the best validation round.
+        round: t, rounds done.
+        chosen: which round ``best`` is of, and its validation Recall@10.
         optimizer: of the server's layers, K rows; None where there are none, or it starts anew in
             every round.
-        round: t, rounds done.
-        best_score: validation Recall@10 of ``best``.
-        best_round: its round, from 1.
         stage: of fine-tuning, from 1.
         began: rounds done when it began.
         best_stage: that of ``best``.
@@ -55,10 +65,9 @@ class State:
 
     rows: Tensor
     best: Tensor
-    optimizer: RowState | None = None
     round: int = 0
-    best_score: float = -1.0
-    best_round: int = 0
+    chosen: BestRound = NO_ROUND
+    optimizer: RowState | None = None
     stage: int = 1
     began: int = 0
     best_stage: int = 1
@@ -66,7 +75,7 @@ class State:
 
 @dataclass(frozen=True)
 class Trained:
-    """What the A clients that answered brought in a round.
+    """What the clients that answered brought in a round.
 
     Attributes:
         ids: ``(A,)`` their numbers.
@@ -87,7 +96,7 @@ class Trained:
     failed: Collection[int] = ()
 
 
-class PPLR(Server[State]):
+class PPLR(Selecting[State]):
     """Federated recommendation with one adapter a client on a shared frozen backbone.
 
     Args:
@@ -99,17 +108,20 @@ class PPLR(Server[State]):
             borrows a client's part of them for every ask, and keeps nothing.
     """
 
+    monitor = Monitor("eval/recall@10")
+
     def __init__(
         self, settings: Settings, n_clients: int, start: Tensor, halves: Halves | None = None
     ) -> None:
-        self.settings, self.n_clients, self.halves = settings, n_clients, halves
+        self.settings, self.limits = settings, settings
+        self.n_clients, self.halves = n_clients, halves
         self.held = start.numel()  # numbers of a row that the client holds
         self.start = start if halves is None else torch.cat([start, halves.start.to(start)])
 
     def begin(self, key: Key) -> State:
         """Give every client the common adapter."""
         rows = self.start.expand(self.n_clients, -1).clone()
-        return State(rows, rows, self._fresh())
+        return State(rows, rows, optimizer=self._fresh())
 
     def start_block(self, state: State, block: int, cohort: Cohort, key: Key) -> State:
         """Enrol the clients."""
@@ -126,22 +138,12 @@ class PPLR(Server[State]):
         state = replace(state, round=state.round + 1)
         if self.stages > 1:
             cohort.journal.scalar("fed/stage", state.stage)
-        return self._validate(state, cohort)
-
-    def test(self, state: State, cohort: Cohort) -> None:
-        """Test the best round on all clients."""
-        self._measure(state.best, cohort, "test", state.best_stage)
-
-    def end_block(self, state: State, cohort: Cohort, key: Key) -> State:
-        """Test the best round."""
-        self.test(state, cohort)
-        cohort.journal.scalar("test/best_round", state.best_round)
-        return state
+        return self.validated(state, cohort)
 
     def served(self, state: State, client: int) -> Tensor:
-        """Give what a client downloads to recommend, ``(1, d)``; its middle is made ready."""
+        """Give what a client downloads to recommend, ``(d,)``; its middle is made ready."""
         self._lend(torch.tensor([client]), state.best)
-        return state.best[client : client + 1, : self.held]
+        return state.best[client, : self.held]
 
     def stop(self, state: State, history: Sequence[dict[str, float]]) -> Decision:
         """End after T rounds or ``patience`` rounds without a better validation, in each stage."""
@@ -167,15 +169,14 @@ class PPLR(Server[State]):
         """Whether the stage has had its rounds, or waited in vain for a better one."""
         chosen, first = self.settings, state.stage == 1
         patience = chosen.patience if first else chosen.train.patience_frozen
-        waited = state.round - max(state.best_round, state.began)
-        return waited >= patience or state.round - state.began >= chosen.rounds
+        return state.chosen.over(state.round, chosen.rounds, patience, since=state.began)
 
     def _next_stage(self, state: State, cohort: Cohort) -> State:
         """Go back to the best adapters; every client embeds the items with its own, for good."""
         held = state.best[:, : self.held]
         self._lend(cohort.ids, state.best)
-        rows = [Adapters(held[c : c + 1], state.round) for c in cohort.ids.tolist()]
-        cohort.ask("freeze", PerClient(rows))
+        rows = {c: Adapters(held[c], state.round) for c in cohort.ids.tolist()}
+        cohort.ask(FREEZE, PerClient(rows))
         self._count_crossed(cohort, "freeze")
         state = replace(state, rows=state.best, optimizer=self._fresh())
         return replace(state, stage=state.stage + 1, began=state.round)
@@ -186,16 +187,18 @@ class PPLR(Server[State]):
             return cohort  # all data are the first one's
         return cohort.sample(self.settings.participation, key.fold("sample"))
 
-    def _train(self, state: State, cohort: Cohort) -> Replies:
+    def _train(self, state: State, cohort: Cohort) -> ListReplies[TrainedAdapter]:
         """Let clients train their adapters; those that fail keep the ones they have."""
-        held = state.rows[:, : self.held]
         self._lend(cohort.ids, state.rows, state.optimizer)
-        rows = [Adapters(held[c : c + 1], state.round) for c in cohort.ids.tolist()]
-        replies = cohort.ask("update", PerClient(rows))
+        held = state.rows[:, : self.held]
+        rows = {c: Adapters(held[c], state.round) for c in cohort.ids.tolist()}
+        replies = cohort.ask(UPDATE, PerClient(rows))
         self._count_crossed(cohort, "update")
         return replies
 
-    def _aggregate(self, state: State, replies: Replies, cohort: Cohort) -> State:
+    def _aggregate(
+        self, state: State, replies: ListReplies[TrainedAdapter], cohort: Cohort
+    ) -> State:
         """Mix the trained adapters, each client in its own way."""
         state, trained = self._trained(state, replies)
         self._report_training(cohort, trained)
@@ -205,13 +208,12 @@ class PPLR(Server[State]):
         mixed = mix(trained.rows, weights)  # lines 15 and 16, from one snapshot
         return replace(state, rows=self._received(state.rows, trained, mixed))
 
-    def _trained(self, state: State, replies: Replies) -> tuple[State, Trained]:
+    def _trained(self, state: State, replies: ListReplies[TrainedAdapter]) -> tuple[State, Trained]:
         """Put together what the clients sent and, of a split model, what the middle trained."""
-        ids = replies.ids
-        rows, losses, sizes = (
-            torch.cat([getattr(up, name) for up in replies.up])
-            for name in ("row", "loss", "examples")
-        )
+        ids, ups = replies.ids, replies.ups.values()
+        rows = torch.stack([up.row for up in ups])
+        losses = torch.stack([up.loss for up in ups])
+        sizes = torch.stack([up.examples for up in ups])
         if self.halves is not None:
             middle = given_back(self.halves.middle, ids.tolist())
             rows = torch.cat([rows, middle.rows.to(rows)], dim=1)
@@ -223,7 +225,8 @@ class PPLR(Server[State]):
                 )
                 state = replace(state, optimizer=moved)
         changes = rows - state.rows[ids]
-        return state, Trained(ids, rows, changes, losses, sizes, state.round, replies.failed)
+        failed = frozenset(replies.failed)
+        return state, Trained(ids, rows, changes, losses, sizes, state.round, failed)
 
     def _received(self, rows: Tensor, trained: Trained, mixed: Tensor) -> Tensor:
         """Give the adapters of all clients after the mixed ones, ``(A, d)``, have been sent.
@@ -259,34 +262,31 @@ class PPLR(Server[State]):
         weights = dynamic_weights(s * (sizes > 0), w)  # Eq. 5; who has no data teaches nobody
         return row_normalised(weights, sizes if how.size_weighted else None)
 
-    def _validate(self, state: State, cohort: Cohort) -> State:
-        score = self._measure(state.rows, cohort, "valid", state.stage)
-        if score > state.best_score:
-            state = replace(state, best=state.rows, best_stage=state.stage)
-            return replace(state, best_score=score, best_round=state.round)
-        return state
+    def keep(self, state: State, cohort: Cohort) -> State:
+        """Keep the round's adapters."""
+        return replace(state, best=state.rows, best_stage=state.stage)
 
-    def _measure(self, rows: Tensor, cohort: Cohort, split: Split, stage: int) -> float:
-        """Enter the quality on all clients into the journal; return the overall Recall@10."""
+    def measure(self, state: State, cohort: Cohort, split: Split) -> None:
+        """Let all clients rank all items by this round's adapters, or to test by the best ones."""
+        testing, journal = split == "test", cohort.journal
+        rows, stage = (state.best, state.best_stage) if testing else (state.rows, state.stage)
         held = rows[:, : self.held]
         self._lend(cohort.ids, rows)
-        asked = [Candidate(held[c : c + 1], split, stage) for c in cohort.ids.tolist()]
-        replies = cohort.ask("evaluate", PerClient(asked))
+        asked = {c: Candidate(held[c], split, stage) for c in cohort.ids.tolist()}
+        replies = cohort.ask(EVALUATE, PerClient(asked))
         self._count_crossed(cohort, "evaluate")
         if not replies.ids.numel():
-            return -1.0
-        prefix, journal = "test" if split == "test" else "eval", cohort.journal
-        users = torch.cat([up.users for up in replies.up])
-        found = {}
+            return
+        where = "test" if testing else "eval"
+        users = torch.stack([up.users for up in replies.ups.values()])
+        reports = [up.by_name(LENGTHS) for up in replies.ups.values()]
         for name in MEASURES:
-            values = torch.cat([getattr(up, name.replace("@", "")) for up in replies.up])
-            found[name] = _weighted_mean(values, users)
-            journal.scalar(f"{prefix}/{name}", found[name])
-            journal.per_client(f"{prefix}/{name}", replies.ids, values)
-            if name == "recall@10":
-                inequality = imbalance(values)
-        journal.scalar("pplr/imbalance" if split == "valid" else "test/imbalance", inequality)
-        return found["recall@10"]
+            values = torch.stack([one[name] for one in reports])
+            journal.scalar(f"{where}/{name}", _weighted_mean(values, users))
+            journal.per_client(f"{where}/{name}", replies.ids, values)
+            if f"eval/{name}" == self.monitor.key:
+                inequality = "test/imbalance" if testing else "pplr/imbalance"
+                journal.scalar(inequality, imbalance(values))
 
     def _fresh(self) -> RowState | None:
         """State of the optimizer of the server's layers before its first step, if it is kept."""
@@ -308,9 +308,9 @@ class PPLR(Server[State]):
         if self.halves is None:
             return
         for way, field, messages, size in self.halves.channel.traffic.drain():
-            cohort.ledger.crossed(step, way, field, messages, size)
+            cohort.crossed(step, way, field, messages, size)
         for way, field, messages, size in self.halves.lent.drain() if self.halves.lent else ():
-            cohort.ledger.crossed("lend", way, field, messages, size)
+            cohort.crossed("lend", way, field, messages, size)
 
     def _report_training(self, cohort: Cohort, trained: Trained) -> None:
         journal, losses = cohort.journal, trained.losses
