@@ -101,7 +101,7 @@ def _line(study: Study, backbone: str, method: str, results: Sequence[RunResult]
     return line
 
 
-def _printed(study: Study, backbone: str, method: str) -> tuple[tuple[float, ...], float] | None:
+def _printed(study: Study, backbone: str, method: str) -> tuple[list[float], float] | None:
     if backbone != _IN_PAPER or study.settings.data.clients != 5:
         return None
     return table3(study.data, method)
