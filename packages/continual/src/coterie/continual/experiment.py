@@ -17,15 +17,13 @@ from coterie.continual.settings import Settings
 from coterie.continual.tables.published import reference
 from coterie.core.data.interactions.blocks import Block, Stream, temporal_blocks
 from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.interactions.splits import split_block
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.data.sources.catalogue import load
+from coterie.core.data.sources.catalogue import load_filtered
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
-from coterie.core.registry.data_sets import default_core
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors.keys import Key
 
@@ -44,9 +42,7 @@ class Experiment:
     def stream(self) -> Stream:
         """The interactions after filtering, cut into blocks."""
         data = self.settings.data
-        interactions = load(data.name, data.root, data.columns)
-        core = default_core(data.name) if data.min_interactions is None else data.min_interactions
-        stream = temporal_blocks(k_core(interactions, core), data.fractions)
+        stream = temporal_blocks(load_filtered(data), data.fractions)
         smallest, settings = stream.blocks[0].n_items, self.settings
         for key, count in (
             ("replay.top_n", settings.replay.top_n),

@@ -12,14 +12,12 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.interactions.kcore import k_core
-from coterie.core.data.sources.catalogue import load
+from coterie.core.data.sources.catalogue import load_filtered
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
-from coterie.core.registry.data_sets import default_core
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.tensors.keys import Key
@@ -65,10 +63,8 @@ class Experiment:
     def data(self) -> FederatedData:
         """The interactions, split by time and shared out among clients."""
         data = self.settings.data
-        interactions = load(data.name, data.root, data.columns)
-        core = default_core(data.name) if data.min_interactions is None else data.min_interactions
         return build(
-            k_core(interactions, core),
+            load_filtered(data),
             data.clients,
             Key.from_seed(self.settings.seed).fold("data"),
             max_history=data.max_history,

@@ -46,16 +46,22 @@ class DataSettings:
     """Which interactions to train on."""
 
     name: str = "sample"
-    """Name of a data set (`coterie data` lists them), or the path of a CSV file."""
+    """Name of a data set (`coterie data` lists them), or the path of a CSV, Parquet or JSON lines
+    file."""
     root: str | None = None
     """Folder of the data sets; default $COTERIE_DATA, else ~/.cache/coterie."""
     columns: dict[str, str] | None = None
-    """Columns of a CSV file, as user=NAME,item=NAME,time=NAME."""
+    """Columns of a file, as user=NAME,item=NAME,time=NAME. Other roles: rating, title, genres, split
+    (train, valid or test: the parts that the file gives) and order (the position among the user's
+    rows, in place of time)."""
+    min_rating: float | None = None
+    """Lowest rating that counts as an interaction; default is any above 0."""
     min_interactions: int | None = None
     """k of the k-core filter; default is what the literature uses with the data set."""
 
     def __post_init__(self) -> None:
         at_least("data.min_interactions", self.min_interactions, 0)
+        between("data.min_rating", self.min_rating, 0, float("inf"))
 
 
 @dataclass(frozen=True)

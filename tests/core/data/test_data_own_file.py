@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from coterie.core.data.interactions.blocks import temporal_blocks
-from coterie.core.data.sources.own_csv import read_csv
+from coterie.core.data.sources.own_file import read_own
 from coterie.core.errors import UserError
 
 COLUMNS = {"user": "u", "item": "i", "time": "t"}
@@ -27,7 +27,7 @@ def write(tmp_path):
 def test_separator_is_sniffed_and_ids_stay_text(write, separator, name):
     lines = [["u", "extra", "i", "t"], ["007", "a", "x-1", "5"], ["NA", "b", "x-2", "3"]]
     path = write("\r\n".join(separator.join(line) for line in lines), name)
-    data = read_csv(path, COLUMNS)
+    data = read_own(path, COLUMNS)
     assert data.user_names == ["007", "NA"]
     assert data.item_names == ["x-1", "x-2"]
     assert data.time.tolist() == [5, 3]
@@ -37,12 +37,12 @@ def test_separator_is_sniffed_and_ids_stay_text(write, separator, name):
 
 def test_a_comma_in_a_quoted_header_does_not_mislead(write):
     path = write('"u";"a,b,c,d,e";"i"\nx;1;y\n')
-    assert read_csv(path, {"user": "u", "item": "i"}).user_names == ["x"]
+    assert read_own(path, {"user": "u", "item": "i"}).user_names == ["x"]
 
 
 def test_roles_under_their_own_names(write):
     path = write("user,item,time,rating,title,genres\na,x,1,0,T,A|B\nb,x,2,4.5,T2,A\nb,y,3,1,,\n")
-    data = read_csv(path)
+    data = read_own(path)
     assert data.user_names == ["b"]  # the row rated 0 is dropped
     assert data.rating.tolist() == [4.5, 1]
     assert data.titles == ["T", "y"]
@@ -51,7 +51,7 @@ def test_roles_under_their_own_names(write):
 
 def test_dates_keep_their_order_and_zone(write):
     times = ["2020-01-01", "2020-01-01T00:00:01Z", "2020-01-01 01:00:00+01:00", "1969-12-31"]
-    data = read_csv(
+    data = read_own(
         write("u,i,t\n" + "".join(f"a,{n},{t}\n" for n, t in enumerate(times))), COLUMNS
     )
     base = 1_577_836_800_000_000
@@ -59,18 +59,18 @@ def test_dates_keep_their_order_and_zone(write):
 
 
 def test_fractions_of_seconds_keep_their_order(write):
-    data = read_csv(write("u,i,t\na,x,1.25\na,y,1.5\na,z,1\n"), COLUMNS)
+    data = read_own(write("u,i,t\na,x,1.25\na,y,1.5\na,z,1\n"), COLUMNS)
     assert data.time.tolist() == [1_250_000, 1_500_000, 1_000_000]
 
 
 def test_nanoseconds_are_exact(write):
-    data = read_csv(write("u,i,t\na,x,1600000000000000001\na,y,1600000000000000000\n"), COLUMNS)
+    data = read_own(write("u,i,t\na,x,1600000000000000001\na,y,1600000000000000000\n"), COLUMNS)
     assert data.time.tolist() == [1_600_000_000_000_000_001, 1_600_000_000_000_000_000]
 
 
 def test_missing_time_is_refused_only_where_needed(write):
     path = write("u,i\n" + "a,x\nb,y\n" * 20)
-    data = read_csv(path, {"user": "u", "item": "i"})
+    data = read_own(path, {"user": "u", "item": "i"})
     assert len(data) == 40
     with pytest.raises(UserError, match=r"needs timestamps.*--data\.columns time=COLUMN"):
         temporal_blocks(data)
@@ -101,7 +101,7 @@ def test_missing_time_is_refused_only_where_needed(write):
 def test_malformed_files(write, text, columns, message):
     path = write(text)
     with pytest.raises(UserError) as caught:
-        read_csv(path, columns)
+        read_own(path, columns)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     if "role" not in message:
@@ -110,4 +110,4 @@ def test_malformed_files(write, text, columns, message):
 
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
-        read_csv(tmp_path, COLUMNS)
+        read_own(tmp_path, COLUMNS)
