@@ -288,8 +288,11 @@ def test_error_of_many_lines_becomes_one(
 def test_evaluate_and_recommend(
     toy: Paper, trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    def recommend(run: Path, *, user: str | None, new_user: Path | None, top: int) -> list[Any]:
-        return [{"rank": k + 1, "item": f"{run.name}-{user}-{new_user}"} for k in range(top)]
+    def recommend(
+        run: Path, *, user: str | None, new_user: Path | None, top: int
+    ) -> tuple[list[Any], list[str]]:
+        rows = [{"rank": k + 1, "item": f"{run.name}-{user}-{new_user}"} for k in range(top)]
+        return rows, []
 
     fake(monkeypatch, "serving", evaluate=lambda run: {"ndcg": 0.25}, recommend=recommend)
     main(["train", "toyrec", "--run.name", "mine"])

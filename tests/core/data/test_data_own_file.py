@@ -1,12 +1,21 @@
-"""A CSV file of the user's own."""
+"""A file of the user's own."""
 
+import datetime as dt
 import gzip
+import json
+import time
 
+import pyarrow as pa
 import pytest
+import torch
+from pyarrow import parquet
 
 from coterie.core.data.interactions.blocks import temporal_blocks
+from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID
+from coterie.core.data.sources.catalogue import load, load_filtered
 from coterie.core.data.sources.own_file import read_own
 from coterie.core.errors import UserError
+from coterie.core.settings.sections import DataSettings
 
 COLUMNS = {"user": "u", "item": "i", "time": "t"}
 
@@ -111,3 +120,183 @@ def test_malformed_files(write, text, columns, message):
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         read_own(tmp_path, COLUMNS)
+
+
+def test_parts_and_positions_of_the_file(write):
+    path = write("u,i,part,place\na,x,train,10\nb,x,train,1\na,z,test,30\na,y,valid,20\n")
+    named = {"user": "u", "item": "i", "split": "part", "order": "place"}
+    data = read_own(path, named)
+    assert data.split.tolist() == [TRAIN, TRAIN, TEST, VALID]
+    assert data.time.tolist() == [10, 1, 30, 20]
+    with pytest.raises(UserError, match="only the order of each user's interactions"):
+        temporal_blocks(data)
+
+
+def test_times_beside_parts_are_times(write):
+    path = write("user,item,time,part\n" + "".join(f"a,i{n},{n},train\n" for n in range(9)))
+    assert read_own(path, {"split": "part"}).require_time("it").tolist() == list(range(9))
+
+
+def test_columns_called_split_and_order_are_read_only_where_named(write):
+    data = read_own(write("user,item,time,split,order\na,x,5,mine,first\na,y,6,yours,second\n"))
+    assert (data.split, data.time.tolist(), data.positions) == (None, [5, 6], False)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("a,x,train,0\na,y,dev,1\n", "line 3: column 'part' is 'dev', not train, valid or test"),
+        ("a,x,train,0\nb,x,test,0\na,y,test,0\n", "line 4: the user has this position twice"),
+        ("a,x,test,0\nb,x,train,0\na,y,train,1\n", "line 4: the part is before that of"),
+        ("a,x,train,0\na,y,test,1.5\n", "line 3: column 'place' is '1.5', not a whole number"),
+    ],
+)
+def test_parts_and_positions_that_contradict(write, rows, message):
+    with pytest.raises(UserError, match=message):
+        read_own(write("user,item,part,place\n" + rows), {"split": "part", "order": "place"})
+
+
+def test_a_time_and_an_order_exclude_each_other(write):
+    with pytest.raises(UserError, match="'order' takes the place of 'time'"):
+        read_own(write("user,item,time,order\na,x,1,1\n"), {"time": "time", "order": "order"})
+
+
+ROWS = [
+    {"user": 7, "item": "007", "rating": 3, "time": "2020-01-02T00:00:00Z", "title": "T"},
+    {"user": 8, "item": "x", "rating": 4.5, "time": "2020-01-01", "title": "é"},
+    {"user": 7, "item": "x", "rating": 0.5, "time": "2020-01-03", "title": ""},
+]
+
+
+def as_csv(path):
+    lines = [",".join(map(str, row.values())) for row in ROWS]
+    path.write_text("\n".join([",".join(ROWS[0]), *lines]), encoding="utf-8")
+
+
+def as_json(path):
+    text = "\n\n".join(json.dumps(row) for row in ROWS).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+
+
+def as_parquet(path):
+    table = pa.Table.from_pylist(ROWS)
+    item = table["item"].dictionary_encode()
+    parquet.write_table(table.drop(["item"]).append_column("item", item), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [("a.jsonl", as_json), ("a.json.gz", as_json), ("a.parquet", as_parquet)],
+)
+def test_other_forms_read_as_the_csv_does(tmp_path, name, make):
+    make(tmp_path / name)
+    as_csv(tmp_path / "a.csv")
+    found, wanted = load(tmp_path / name), load(tmp_path / "a.csv")
+    for column in ("user", "item", "time", "rating"):
+        assert torch.equal(getattr(found, column), getattr(wanted, column))
+    for column in ("user_names", "item_names", "titles"):
+        assert getattr(found, column) == getattr(wanted, column)
+    assert wanted.item_names == ["007", "x"]
+
+
+def test_times_and_genres_of_parquet(tmp_path):
+    path = tmp_path / "a.parquet"
+    day = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    zoned = pa.array([day, day + dt.timedelta(seconds=1)], pa.timestamp("ns", "Asia/Tokyo"))
+    genres = [["A", "B"], []]
+    parquet.write_table(
+        pa.table({"user": [1, 2], "item": ["x", "y"], "time": zoned, "genres": genres}), path
+    )
+    data = read_own(path)
+    assert data.time.tolist() == [1_577_836_800_000_000, 1_577_836_801_000_000]
+    assert data.genres == genres
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"user": [1.0, 2.5], "item": ["a", "b"]}, r"'user' is of type double: ids, titles"),
+        ({"user": [1, None], "item": ["a", "b"]}, "row 2: column 'user' is missing"),
+        ({"user": [1, 2], "item": ["a", " "]}, "row 2: column 'item' is empty"),
+        ({"user": [1, 2], "item": ["a", "b"], "time": [1, None]}, "row 2: column 'time' is miss"),
+        ({"user": [1, 2], "itm": ["a", "b"]}, "no column 'item' for the item; did you mean 'itm'"),
+        ({"user": pa.array([], "string"), "item": pa.array([], "string")}, "has no rows"),
+    ],
+)
+def test_malformed_parquet(tmp_path, columns, message):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table(columns), path)
+    with pytest.raises(UserError, match=message):
+        read_own(path)
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(UserError, match="is no whole Parquet file"):
+        read_own(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"user": 1, "item": 2}]', "line 1: the line is no JSON object"),
+        ('{"user": 1, "item": 2}\n\n{"user": "b", "item": 2}', "line 3: 'user' is 'b', not of"),
+        ('{"user": 1, "item": 2}\n{"user": %d, "item": 2}' % 10**40, "line 2: 'user' is '1000"),
+        ('{"user": 1, "item": "a"}\n\n{"user": 2, "item": " "}', "line 3: column 'item' is empty"),
+        ('{"usr": 1, "item": "a"}', "line 1: no column 'user' for the user; did you mean 'usr'"),
+        ("\n", "line 1: the file is empty"),
+    ],
+)
+def test_malformed_json_lines(write, text, message):
+    with pytest.raises(UserError, match=message):
+        read_own(write(text, "a.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("user,item\na,x\na,\0y\n", "line 3: column 'item' holds a NUL byte"),
+        ('user,item\na,x\na,"y\nb,z\n', "line 3: a quote is not closed"),
+        ("user,item,rating\na,x,1\na,y,1e308\n", "line 3: column 'rating' is too large"),
+    ],
+)
+def test_what_would_slip_into_ids_and_ratings(write, text, message, recwarn):
+    with pytest.raises(UserError, match=message):
+        read_own(write(text))
+    assert not recwarn.list
+
+
+def test_twenty_thousand_columns(write):
+    many = ",".join(f"c{n}" for n in range(20_000))
+    start = time.process_time()
+    data = read_own(write(f"user,{many},item\n" + f"a,{many},x\n" * 50))
+    assert (len(data), data.item_names) == (50, ["x"])
+    for text, message in (
+        (f"{many},item\n" + f"{many},x\n" * 50, "the file has 20,001 columns, the first are c0"),
+        (f"user,{many},item\n" + f"a,{many}\n" * 50, "line 2: expected 20002 columns"),
+        (many.replace(",", "\t") + "\n1\n", "the file has 20,000 columns"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            read_own(write(text))
+        assert len(str(caught.value)) < 500
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("least", [4, 4.5])
+def test_rating_threshold(write, least):
+    rows = [("a", "x", 3), ("b", "y", 4), ("b", "x", 4.5), ("a", "z", 5)]
+    path = write("user,item,rating\n" + "".join(f"{u},{i},{r}\n" for u, i, r in rows))
+    data = load(path, min_rating=least)
+    wanted = [(u, i) for u, i, r in rows if r >= least]
+    pairs = zip(data.user.tolist(), data.item.tolist(), strict=True)
+    assert [(data.user_names[u], data.item_names[i]) for u, i in pairs] == wanted
+    assert data.user[0] == data.item[0] == 0  # numbered anew
+    with pytest.raises(UserError, match=r"no rating of 6 or more \(the highest is 5\)"):
+        load(path, min_rating=6)
+    with pytest.raises(UserError, match=r"has no ratings: leave --data\.min_rating out"):
+        load(write("user,item\na,x\n", "b.csv"), min_rating=1)
+
+
+def test_the_threshold_of_the_settings_reaches_the_data(write):
+    path = str(write("user,item,rating\na,x,3\nb,y,4\n"))
+    settings = DataSettings(name=path, min_rating=4, min_interactions=0)
+    assert load_filtered(settings).user_names == ["b"]
+    with pytest.raises(UserError, match="'data.min_rating' must be above 0"):
+        DataSettings(min_rating=0)

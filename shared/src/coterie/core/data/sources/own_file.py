@@ -72,7 +72,9 @@ def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactio
     )
 
 
-def read_columns(path: Path, wanted: Collection[str], fractions: Collection[str] = ()) -> Table:
+def read_columns(
+    path: Path, wanted: Collection[str], fractions: Collection[str] = (), remedy: str = _REMEDY
+) -> Table:
     """Read those of the wanted columns that a file has.
 
     Args:
@@ -81,21 +83,22 @@ def read_columns(path: Path, wanted: Collection[str], fractions: Collection[str]
             (comma, tab or semicolon) is the one that finds most of the columns in the header.
         wanted: names of columns.
         fractions: see `coterie.core.data.sources.json_lines.read_json_table`.
+        remedy: what to do about a malformed line.
 
     Raises:
         UserError: the file cannot be read, or is malformed.
     """
     name = path.name.removesuffix(".gz")
     if name.endswith(".parquet"):
-        return _parquet(path, wanted)
+        return _parquet(path, wanted, remedy)
     if name.endswith((".jsonl", ".ndjson", ".json")):
-        return read_json_table(path, wanted, fractions, _REMEDY)
-    text = read_text(path, Layout((), remedy=_REMEDY))
+        return read_json_table(path, wanted, fractions, remedy)
+    text = read_text(path, Layout((), remedy=remedy))
     separator = _separator(text, set(wanted))
     header = [field.strip() for field in first_line(text, separator, quoted=True)]
     if len(set(header)) < len(header):
         raise located(path, 1, "a column name occurs twice", "rename one of them")
-    layout = Layout(tuple(header), separator, header=True, quoted=True, remedy=_REMEDY)
+    layout = Layout(tuple(header), separator, header=True, quoted=True, remedy=remedy)
     # A file without any of them is not parsed: its columns are all that the message needs.
     known = [column for column in header if column in wanted]
     return parse_table(path, text, layout, known) if known else _nothing(path, header)
@@ -115,10 +118,10 @@ def columns_hint(word: str, names: Collection[str]) -> str:
 
 
 def _nothing(path: Path, names: list[str]) -> Table:
-    return Table(path, tuple(names), pa.table({}), lambda row: 1, _REMEDY)
+    return Table(path, tuple(names), pa.table({}), lambda row: 1, "")
 
 
-def _parquet(path: Path, wanted: Collection[str]) -> Table:
+def _parquet(path: Path, wanted: Collection[str], remedy: str) -> Table:
     from pyarrow import parquet
 
     try:
@@ -133,7 +136,7 @@ def _parquet(path: Path, wanted: Collection[str]) -> Table:
         raise UserError(f"{path} is no whole Parquet file ({what}): write it again") from None
     if not len(columns) and columns.num_columns:
         raise UserError(f"{path} has no rows: check the file")
-    return Table(path, names, columns, lambda row: row + 1, _REMEDY, unit="row")
+    return Table(path, names, columns, lambda row: row + 1, remedy, unit="row")
 
 
 def _wanted(columns: Mapping[str, str]) -> dict[str, str]:
