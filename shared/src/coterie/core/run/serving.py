@@ -25,6 +25,8 @@ from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.runfolder import RunFolder
 from coterie.core.tensors.ragged import Ragged
 
+_BATCH = 256  # users who are ranked at once
+
 
 def open_run(
     run: Path, change: Callable[[Any], Any] | None = None
@@ -99,7 +101,7 @@ def recommend(
             "title": data.titles[item] if data.titles else "",
             "score": score,
         }
-        for rank, item, score in _best(scores, known, top)
+        for rank, item, score in _best(scores, Ragged.from_lists([known.tolist()]), top)[0]
     ]
     return rows, notes
 
@@ -121,33 +123,41 @@ def recommend_all(run: Path, out: Path, top: int = 10) -> tuple[int, int]:
     experiment, module = _open_recommender(run)
     data = experiment.interactions
     items = Ragged.from_pairs(data.user, data.item, data.n_users)
-    lines, left_out = io.StringIO(newline=""), 0
+    lines, batch = io.StringIO(newline=""), []
     writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(["user", "rank", "item", "score"])
-    for number, name in enumerate(data.user_names):
+    served, refusal = 0, None
+    for number in range(data.n_users):
         try:
-            scores = experiment.scores(module, number)
+            batch.append((number, experiment.scores(module, number)))
         except UserError as error:
-            left_out += 1
-            if left_out == data.n_users:
-                raise UserError(f"there is nobody to recommend to: {error}") from None
-            continue
-        known = items.take(torch.tensor([number])).values
-        for rank, item, score in _best(scores, known, top):
-            writer.writerow([name, rank, data.item_names[item], score])
+            refusal = error
+        if batch and (len(batch) == _BATCH or number + 1 == data.n_users):
+            users = torch.tensor([user for user, _ in batch])
+            found = _best(torch.cat([scores for _, scores in batch]), items.take(users), top)
+            for user, best in zip(users.tolist(), found, strict=True):
+                name = data.user_names[user]
+                writer.writerows([name, rank, data.item_names[i], s] for rank, i, s in best)
+            served, batch = served + len(batch), []
+    if not served:
+        raise UserError(f"there is nobody to recommend to: {refusal}")
     write_text(out, lines.getvalue())
-    return data.n_users - left_out, left_out
+    return served, data.n_users - served
 
 
-def _best(scores: Tensor, known: Tensor, top: int) -> list[tuple[int, int, float]]:
-    """Rank, item and score of the best items that are not known, best first."""
-    seen = torch.zeros_like(scores, dtype=torch.bool)
-    seen[0, known[known < scores.shape[1]]] = True
-    best = top_k(scores, top, seen)[0]
-    values = scores[0].tolist()
+def _best(scores: Tensor, known: Ragged, top: int) -> list[list[tuple[int, int, float]]]:
+    """Rank, item and score of the best items that each user does not know, best first."""
+    inside = known.values < scores.shape[1]
+    seen = Ragged.from_pairs(known.rows[inside], known.values[inside], len(known))
+    best = top_k(scores, top, seen)
+    values = scores.gather(1, best.clamp(min=0)).tolist()
     return [
-        (rank, item, round(values[item], 4))
-        for rank, item in enumerate(best[best >= 0].tolist(), start=1)
+        [
+            (k, item, round(v, 4))
+            for k, (item, v) in enumerate(zip(*row, strict=True), 1)
+            if item >= 0
+        ]
+        for row in zip(best.tolist(), values, strict=True)
     ]
 
 
@@ -194,9 +204,7 @@ def read_history(path: Path, data: Interactions) -> tuple[Tensor, list[str]]:
                 hint = "see the item ids of the data set"
             raise UserError(f"{path}: none of its {column}s is known to the run: {hint}")
     columns = ", ".join(table.names[:20])
-    raise UserError(
-        f"{path} has the columns {columns}: it needs one named item (ids) or title"
-    )
+    raise UserError(f"{path} has the columns {columns}: it needs one named item (ids) or title")
 
 
 def _open_recommender(run: Path) -> tuple[Recommender, FederatedModule]:

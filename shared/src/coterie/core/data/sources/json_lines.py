@@ -153,9 +153,7 @@ def _opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
         raise UserError(f"{path} cannot be read ({error.strerror}): check the path") from None
 
 
-def _lines(
-    path: Path, stream: gzip.GzipFile | io.BufferedReader, line: int, remedy: str
-) -> bytes:
+def _lines(path: Path, stream: gzip.GzipFile | io.BufferedReader, line: int, remedy: str) -> bytes:
     """Whole lines of about a block."""
     try:
         return stream.read(_BLOCK) + stream.readline()

@@ -15,6 +15,7 @@ from coterie.core.data.sources.tables import Layout, located, read_table, read_t
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import find_file
 
+
 def read_amazon_titles(folder: Path) -> Interactions:
     """Read Amazon Industrial_and_Scientific with its own split, which is all it knows of time.
 
