@@ -122,7 +122,7 @@ DATA_SETS: dict[str, DataSet] = {
         # These come 5-core and are filtered no further, though some items have no title.
         DataSet(
             name="amazon-games",
-            about="Amazon reviews of Video_Games, 1999-2018, 5-core, with titles, brands, categories",
+            about="Amazon reviews of Video_Games, 1999-2018, 5-core: titles, brands, categories",
             terms="research use",
             core=0,
             files=("Video_Games_5.json",),
@@ -131,7 +131,7 @@ DATA_SETS: dict[str, DataSet] = {
         ),
         DataSet(
             name="amazon-books",
-            about="Amazon reviews of Books, 1996-2018, 5-core, with titles, brands, categories",
+            about="Amazon reviews of Books, 1996-2018, 5-core: titles, brands, categories",
             terms="research use",
             core=0,
             files=("Books_5.json",),

@@ -51,9 +51,9 @@ class DataSettings:
     root: str | None = None
     """Folder of the data sets; default $COTERIE_DATA, else ~/.cache/coterie."""
     columns: dict[str, str] | None = None
-    """Columns of a file, as user=NAME,item=NAME,time=NAME. Other roles: rating, title, genres, split
-    (train, valid or test: the parts that the file gives) and order (the position among the user's
-    rows, in place of time)."""
+    """Columns of a file, as user=NAME,item=NAME,time=NAME. Other roles: rating, title, genres,
+    split (train, valid or test: the parts that the file gives) and order (the position among the
+    user's rows, in place of time)."""
     min_rating: float | None = None
     """Lowest rating that counts as an interaction; default is any above 0."""
     min_interactions: int | None = None
