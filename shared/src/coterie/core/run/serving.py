@@ -14,7 +14,6 @@ from torch import Tensor
 
 from coterie.core.callbacks.checkpoints import LAST, read_checkpoint
 from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.sources.own_file import read_columns
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import write_text
 from coterie.core.metrics.ranking import top_k
@@ -189,6 +188,8 @@ def read_history(path: Path, data: Interactions) -> tuple[Tensor, list[str]]:
     Raises:
         UserError: the file has no column item or title, is malformed, or none of them is known.
     """
+    from coterie.core.data.sources.own_file import read_columns  # pyarrow is heavy
+
     table = read_columns(path, ("item", "title"), remedy="correct or delete the line")
     for column, names in (("item", data.item_names), ("title", data.titles or [])):
         if column in table.names and names:
