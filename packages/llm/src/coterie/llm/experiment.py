@@ -18,6 +18,7 @@ from coterie.core.federation.federation import Federation
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
+from coterie.core.run.experiment import RecommendsToUsers
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.tensors.keys import Key
@@ -25,12 +26,12 @@ from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.make import make_backbone
-from coterie.llm.baselines.federation import USER_METHODS, attack_users, user_federation
-from coterie.llm.baselines.popularity import measure_popularity
+from coterie.llm.baselines import USER_METHODS, attack_users, measure_popularity, user_federation
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, OrganisationData, build
 from coterie.llm.data.examples import Examples
 from coterie.llm.data.sequences import newest
+from coterie.llm.keys import CLIENT_COLUMNS
 from coterie.llm.messages import Workshop
 from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve
@@ -39,17 +40,8 @@ from coterie.llm.settings import Settings
 if TYPE_CHECKING:
     from coterie.llm.split.halves import Halves
 
-CLIENT_COLUMNS = (
-    "fed/loss",
-    "eval/recall@10",
-    "test/recall@10",
-    "pplr/similarity",
-    "pplr/difficulty",
-    "pplr/warmup",
-)
 
-
-class Experiment:
+class Experiment(RecommendsToUsers[Settings]):
     """Build everything that `coterie train pplr` runs.
 
     Args:
@@ -57,7 +49,7 @@ class Experiment:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = resolve(settings)
+        super().__init__(resolve(settings))
 
     @cached_property
     def data(self) -> FederatedData:
@@ -93,11 +85,6 @@ class Experiment:
         return replace(clients, train=[_pooled(clients.train)] + [none] * (len(clients) - 1))
 
     @property
-    def source(self) -> str:
-        """What the data are, for people."""
-        return self.interactions.source
-
-    @property
     def interactions(self) -> Interactions:
         """The filtered interactions."""
         return self.data.interactions
@@ -121,14 +108,15 @@ class Experiment:
             return user_federation(settings, self.data)
         halves = self._halves()
         client = Organisation(settings, self.backbone, halves.channel if halves else None)
+        server = PPLR(settings, settings.data.clients, client.adapter.row(), halves)
         return Federation(
-            server=PPLR(settings, settings.data.clients, client.adapter.row(), halves),
+            server=server,
             client=client,
             blocks=[self.clients],
             seed=settings.seed,
             rounds=settings.rounds * (settings.train.stages or 1),
             middleware=middleware(settings.privacy),
-            monitor="eval/recall@10",
+            monitor=server.monitor,
             client_columns=CLIENT_COLUMNS,
         )
 
@@ -144,13 +132,6 @@ class Experiment:
             f"no item rows leave a client of --method {self.settings.method}, an organisation: "
             "`coterie llm attack` attacks the hidden states that leave a split model"
         )
-
-    def reference(self) -> dict[str, float]:
-        """The paper's Table 1 has no value for the data sets that are here."""
-        return {}
-
-    def finish(self, module: FederatedModule, folder: Path) -> None:
-        """Nothing is to be added."""
 
     def final_metrics(self, module: FederatedModule) -> dict[str, float]:
         """Give the test of the best round, and popularity's on the same users."""
@@ -220,14 +201,14 @@ class Experiment:
             who = "public" if client == PUBLIC else "new: it has nothing before the test"
             raise UserError(f"the user belongs to no client, it is {who}")
         if self.of_users:
-            return module.scores(user)
+            return super().scores(module, user)
         history = self.data.split.before_test().take(torch.tensor([user]))
         return self._score(module, client, newest(history, self.settings.data.max_history))
 
     def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
         """Score all items for someone new, ``(1, n_items)``, by the largest client's adapter."""
         if self.of_users:
-            return module.scores_for_newcomer(items)
+            return super().scores_for_newcomer(module, items)
         history = Ragged.from_lists([items.tolist()])
         return self._score(module, 0, newest(history, self.settings.data.max_history))
 
@@ -247,7 +228,7 @@ class Experiment:
 
 
 def frozen_items(module: FederatedModule, client: int) -> Tensor | None:
-    """Give the item embeddings that a client keeps, ``(1, n_items, h)``; None in stage 1."""
+    """Give the item embeddings that a client keeps, ``(n_items, h)``; None in stage 1."""
     if module.server_state.best_stage == 1:
         return None
     mine: Workshop = module.store.take(torch.tensor([client]))

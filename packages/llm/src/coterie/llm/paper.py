@@ -3,6 +3,7 @@
 from typing import get_args
 
 from coterie.core.registry.papers import Paper
+from coterie.llm.keys import KEYS, PANELS
 from coterie.llm.settings import Method
 
 PAPER = Paper(
@@ -17,6 +18,8 @@ PAPER = Paper(
     tables="coterie.llm.tables:make_table",
     bench="coterie.llm.bench:bench",
     variant_keys=("data.name", "model.name"),
+    keys=KEYS,
+    panels=PANELS,
     commands={
         "attack": "Reconstruct the input from what each layer sends, to choose k",
         "cost": "Compare storage, inference and communication of FedAvg and PPLR",
