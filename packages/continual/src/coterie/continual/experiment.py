@@ -9,9 +9,9 @@ from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
 from coterie.continual.keys import CLIENT_COLUMNS
 from coterie.continual.messages import UPDATE, ItemTable
+from coterie.continual.published import reference
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
-from coterie.continual.tables.published import reference
 from coterie.core.data.interactions.blocks import Block, Stream, temporal_blocks
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.splits import split_block
