@@ -12,7 +12,7 @@ from tests.llm.organisations import organisations, settings
 
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import RunSettings
 from coterie.llm.algorithm import PPLR
 from coterie.llm.client import Organisation
@@ -61,22 +61,18 @@ def run_settings(stages: int, **split: object) -> Settings:
     )
 
 
-def coordinator(chosen: Settings) -> FederatedModule:
+def coordinator(chosen: Settings) -> FederatedRun:
     model = make("recformer", rank=None).double()
     halves = split_backbone(model, chosen)
     client = Organisation(chosen, model, halves.channel)
     server = PPLR(chosen, 3, client.adapter.row(), halves)
     blocks = [organisations(sizes=(5, 3, 4), users=(2, 1, 1))]
-    return FederatedModule(
-        Federation(server=server, client=client, blocks=blocks, seed=5, rounds=18)
-    )
+    return FederatedRun(Federation(server=server, client=client, blocks=blocks, seed=5, rounds=18))
 
 
-def saved(module: FederatedModule) -> io.BytesIO:
-    checkpoint: dict = {}
+def saved(module: FederatedRun) -> io.BytesIO:
     file = io.BytesIO()
-    module.on_save_checkpoint(checkpoint)
-    torch.save(checkpoint, file)
+    torch.save(module.to_plain(), file)
     file.seek(0)
     return file
 
@@ -87,7 +83,7 @@ def test_killed_just_before_the_next_checkpoint(stages: int, start: Start, tmp_p
     needed = rounds_to_keep(chosen)
     assert needed == EVERY + stages
 
-    def connected(keep: int) -> FederatedModule:
+    def connected(keep: int) -> FederatedRun:
         flags = {"server": start(chosen, keep), "secret": str(tmp_path / "secret")}
         return coordinator(run_settings(stages, **flags))
 
@@ -104,7 +100,7 @@ def test_killed_just_before_the_next_checkpoint(stages: int, start: Start, tmp_p
     # The last checkpoint that was written is that of round 3. The server is started again, too.
     later = connected(needed)
     assert later.federation.server.halves.rounds.round == 2 * EVERY - 1
-    later.on_load_checkpoint(torch.load(checkpoint, weights_only=False))
+    later.load_plain(torch.load(checkpoint, weights_only=False))
     for _ in range(EVERY):
         later.advance()
     assert torch.equal(later.server_state.rows, expected)
@@ -135,7 +131,7 @@ def test_no_fewer_rounds_would_do(
     for _ in range(EVERY):
         module.advance()
     later = coordinator(run_settings(stages, **flags))
-    later.on_load_checkpoint(torch.load(checkpoint, weights_only=False))
+    later.load_plain(torch.load(checkpoint, weights_only=False))
     with pytest.raises(UserError, match="the server has the middle after rounds"):
         later.advance()
 

@@ -21,8 +21,8 @@ from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import RecommendsToUsers
-from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors.keys import Key
 
 
@@ -89,7 +89,7 @@ class Experiment(RecommendsToUsers[Settings]):
             ),
         )
 
-    def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
+    def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
         """Attack one upload of every client of the newest block, behind several Laplace scales.
 
         The server guesses which items are positives, among all items it knows (section 5.6).
@@ -107,7 +107,7 @@ class Experiment(RecommendsToUsers[Settings]):
         settings = self.settings
         return reference(settings.data.name, settings.model.name, settings.method, settings.top_k)
 
-    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+    def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the tests of all blocks and their averages."""
         return self.with_averages(module.results)
 

@@ -18,8 +18,8 @@ from coterie.core.federation.federation import Federation
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import RecommendsToUsers
-from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -120,7 +120,7 @@ class Experiment(RecommendsToUsers[Settings]):
             client_columns=CLIENT_COLUMNS,
         )
 
-    def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
+    def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
         """Attack one upload of item rows of every user, behind several Laplace scales.
 
         Raises:
@@ -133,7 +133,7 @@ class Experiment(RecommendsToUsers[Settings]):
             "`coterie llm attack` attacks the hidden states that leave a split model"
         )
 
-    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+    def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the test of the best round, and popularity's on the same users."""
         found = measure_popularity(self.data, "test")
         inequality = imbalance(self.of_clients(module)["recall@10"])
@@ -145,7 +145,7 @@ class Experiment(RecommendsToUsers[Settings]):
             },
         }
 
-    def of_clients(self, module: FederatedModule) -> dict[str, Tensor]:
+    def of_clients(self, module: FederatedRun) -> dict[str, Tensor]:
         """Give the test of every organisation by name, ``(K,)`` each; NaN without a user in it.
 
         Where users are clients, this is the mean over the users of each organisation.
@@ -166,7 +166,7 @@ class Experiment(RecommendsToUsers[Settings]):
         """Whether every user is a client, as in the methods without a language model."""
         return self.settings.method in USER_METHODS
 
-    def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
+    def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Give the test of every client."""
         users = [len(queries) for queries in self.data.clients.test]
         rows = [{"client": client, "test_users": count} for client, count in enumerate(users)]
@@ -175,7 +175,7 @@ class Experiment(RecommendsToUsers[Settings]):
                 row[name] = value
         return rows
 
-    def notes(self, module: FederatedModule) -> list[str]:
+    def notes(self, module: FederatedRun) -> list[str]:
         """Tell of clients that had nothing to train on, and of histories that were cut."""
         found = []
         idle = self.data.idle_clients()
@@ -190,7 +190,7 @@ class Experiment(RecommendsToUsers[Settings]):
             )
         return found
 
-    def scores(self, module: FederatedModule, user: int) -> Tensor:
+    def scores(self, module: FederatedRun, user: int) -> Tensor:
         """Score all items for a user, ``(1, n_items)``, by the adapter of its organisation.
 
         Raises:
@@ -205,14 +205,14 @@ class Experiment(RecommendsToUsers[Settings]):
         history = self.data.split.before_test().take(torch.tensor([user]))
         return self._score(module, client, newest(history, self.settings.data.max_history))
 
-    def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
+    def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
         """Score all items for someone new, ``(1, n_items)``, by the largest client's adapter."""
         if self.of_users:
             return super().scores_for_newcomer(module, items)
         history = Ragged.from_lists([items.tolist()])
         return self._score(module, 0, newest(history, self.settings.data.max_history))
 
-    def _score(self, module: FederatedModule, client: int, history: Ragged) -> Tensor:
+    def _score(self, module: FederatedRun, client: int, history: Ragged) -> Tensor:
         organisation, server = module.federation.client, module.federation.server
         assert isinstance(organisation, Organisation)
         assert isinstance(server, PPLR)
@@ -227,7 +227,7 @@ class Experiment(RecommendsToUsers[Settings]):
         return split_backbone(self.backbone, self.settings)
 
 
-def frozen_items(module: FederatedModule, client: int) -> Tensor | None:
+def frozen_items(module: FederatedRun, client: int) -> Tensor | None:
     """Give the item embeddings that a client keeps, ``(n_items, h)``; None in stage 1."""
     if module.server_state.best_stage == 1:
         return None

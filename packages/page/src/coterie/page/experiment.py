@@ -15,8 +15,8 @@ from coterie.core.federation.selection import best_of
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.privacy.build import middleware
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment as BaseExperiment
-from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors.keys import Key
 from coterie.page.data.make import make_task
 from coterie.page.data.task import Task
@@ -95,7 +95,7 @@ class Experiment(BaseExperiment[Settings]):
             client_columns=CLIENT_COLUMNS,
         )
 
-    def finish(self, module: FederatedModule, folder: Path) -> None:
+    def finish(self, module: FederatedRun, folder: Path) -> None:
         """Test how near the play is to an equilibrium, and was before learning, where asked to."""
         from coterie.page.certificate.of_run import certify_both, forget
 
@@ -104,7 +104,7 @@ class Experiment(BaseExperiment[Settings]):
             chosen, shown = self.settings.certificate, self.settings.run.progress
             self._certified = certify_both(module, chosen, folder, shown)
 
-    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+    def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the test of the round that was best on validation data, and of the last one."""
         best = best_of(module.history, MONITOR).round
         if not best:  # nothing was measured
@@ -116,7 +116,7 @@ class Experiment(BaseExperiment[Settings]):
         found |= {f"last/{n}": last[f"test/{n}"] for n in ACCURACIES if f"test/{n}" in last}
         return found
 
-    def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
+    def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Give what every client had in the last round that was evaluated."""
         rows = [{"client": client} for client in self.task.clients.ids.tolist()]
         for name in ACCURACIES[1:]:
@@ -126,7 +126,7 @@ class Experiment(BaseExperiment[Settings]):
                     rows[client][name] = value
         return rows
 
-    def notes(self, module: FederatedModule) -> list[str]:
+    def notes(self, module: FederatedRun) -> list[str]:
         """Say how a game ended, or which of a method's settings take the place of general ones."""
         if self.settings.method != "page":
             return remarks(self.settings)

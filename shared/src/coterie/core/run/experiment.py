@@ -19,7 +19,7 @@ from coterie.core.tensors.ragged import Ragged
 
 if TYPE_CHECKING:
     from coterie.core.privacy.attack import AttackReport
-    from coterie.core.run.rounds import FederatedModule
+    from coterie.core.run.driver import FederatedRun
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
@@ -49,18 +49,18 @@ class Experiment(Generic[Settings]):
         """Tabulate the data, one row a block. Default: no table."""
         return []
 
-    def finish(self, module: FederatedModule, folder: Path) -> None:
+    def finish(self, module: FederatedRun, folder: Path) -> None:
         """Write what a finished run has beside metrics, curves and checkpoints into its folder."""
 
-    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+    def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the final measurements of a run. Default: what its tests noted."""
         return dict(module.results)
 
-    def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
+    def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Tabulate the final measurements of every client. Default: they are too many."""
         return []
 
-    def notes(self, module: FederatedModule) -> list[str]:
+    def notes(self, module: FederatedRun) -> list[str]:
         """Say, in a line each, what the user should know of a finished run beside its numbers."""
         return []
 
@@ -85,7 +85,7 @@ class RecommendsToUsers(Experiment[Settings]):
         """What the data are, for people."""
         return self.interactions.source
 
-    def scores(self, module: FederatedModule, user: int) -> Tensor:
+    def scores(self, module: FederatedRun, user: int) -> Tensor:
         """Score all items for a user of the data, ``(1, n_items)``, as its device does.
 
         Raises:
@@ -93,11 +93,11 @@ class RecommendsToUsers(Experiment[Settings]):
         """
         return scores_of_user(module, user)
 
-    def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
+    def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
         """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``."""
         return scores_of_newcomer(module, items)
 
-    def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
+    def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
         """Attack one upload of every client, behind Laplace noise of several scales.
 
         Raises:
@@ -106,7 +106,7 @@ class RecommendsToUsers(Experiment[Settings]):
         raise UserError("no item rows leave a client, so there is nothing to attack")
 
 
-def scores_of_user(module: FederatedModule, user: int) -> Tensor:
+def scores_of_user(module: FederatedRun, user: int) -> Tensor:
     """Score all items for a user who is a client, ``(1, n_items)``, as its device does.
 
     Raises:
@@ -118,7 +118,7 @@ def scores_of_user(module: FederatedModule, user: int) -> Tensor:
     return _client(module).predict(_served(module, user), module.store.take(ids))
 
 
-def scores_of_newcomer(module: FederatedModule, items: Tensor) -> Tensor:
+def scores_of_newcomer(module: FederatedRun, items: Tensor) -> Tensor:
     """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``.
 
     Private parameters are fitted to them here; nothing is uploaded.
@@ -128,13 +128,13 @@ def scores_of_newcomer(module: FederatedModule, items: Tensor) -> Tensor:
     return _client(module).predict(down, _client(module).adapt(down, history, key))
 
 
-def _served(module: FederatedModule, user: int | None) -> Down:
+def _served(module: FederatedRun, user: int | None) -> Down:
     server = module.federation.server
     assert isinstance(server, ServesItems)
     return server.serve(module.server_state, user, module.newest_cohort())
 
 
-def _client(module: FederatedModule) -> RecommendsItems[Any]:
+def _client(module: FederatedRun) -> RecommendsItems[Any]:
     client = module.federation.client
     assert isinstance(client, RecommendsItems)
     return client

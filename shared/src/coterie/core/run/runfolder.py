@@ -24,7 +24,7 @@ from coterie.core.settings.schema import values_of
 from coterie.core.settings.typed_values import TypedValues
 
 DEFAULT_OUT = "runs"
-MAY_CHANGE = ("rounds", "run", "logger", "engine.chunk", "engine.threads", "data.root")
+MAY_CHANGE = ("rounds", "run", "logger", "trainer", "engine.chunk", "engine.threads", "data.root")
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from coterie.core.files import write_text
 from coterie.core.metrics.ranking import top_k
 from coterie.core.privacy.attack import plot_curve
 from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment, RecommendsToUsers
-from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.runfolder import RunFolder
 from coterie.core.tensors.ragged import Ragged
 
@@ -29,7 +29,7 @@ _BATCH = 256  # users who are ranked at once
 
 def open_run(
     run: Path, change: Callable[[Any], Any] | None = None
-) -> tuple[Experiment[Any], FederatedModule]:
+) -> tuple[Experiment[Any], FederatedRun]:
     """Load a run's data and the state of its last checkpoint.
 
     Args:
@@ -41,13 +41,15 @@ def open_run(
         UserError: there is no such run, or its checkpoint is missing, damaged or of another run.
     """
     folder = RunFolder.open(run)
-    settings = _here(folder) if change is None else change(_here(folder))
-    experiment: Experiment[Any] = load(find_paper(folder.paper).experiment)(settings)
-    module = FederatedModule(experiment.federation())
     path = folder.checkpoints / LAST
     if not path.is_file():
         raise UserError(f"{run} has no checkpoint {path}: train it first, or go on with --resume")
-    module.on_load_checkpoint(read_checkpoint(path))
+    saved = read_checkpoint(path)
+    settings = _here(folder) if change is None else change(_here(folder))
+    torch.set_num_threads(settings.engine.threads)
+    experiment: Experiment[Any] = load(find_paper(folder.paper).experiment)(settings)
+    module = FederatedRun(experiment.federation())
+    module.load_plain(saved["federation"])
     return experiment, module
 
 
@@ -208,7 +210,7 @@ def read_history(path: Path, data: Interactions) -> tuple[Tensor, list[str]]:
     raise UserError(f"{path} has the columns {columns}: it needs one named item (ids) or title")
 
 
-def _open_recommender(run: Path) -> tuple[RecommendsToUsers[Any], FederatedModule]:
+def _open_recommender(run: Path) -> tuple[RecommendsToUsers[Any], FederatedRun]:
     experiment, module = open_run(run)
     if not isinstance(experiment, RecommendsToUsers):
         paper = RunFolder.open(run).paper
