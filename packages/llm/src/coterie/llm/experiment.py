@@ -24,8 +24,8 @@ from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
+from coterie.llm.backbone import make_backbone
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.backbones.make import make_backbone
 from coterie.llm.baselines import USER_METHODS, attack_users, measure_popularity, user_federation
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, OrganisationData, build
@@ -35,10 +35,10 @@ from coterie.llm.keys import CLIENT_COLUMNS
 from coterie.llm.messages import Workshop
 from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 
 if TYPE_CHECKING:
-    from coterie.llm.split.halves import Halves
+    from coterie.llm.halves import Halves
 
 
 class Experiment(RecommendsToUsers[Settings]):
@@ -222,7 +222,7 @@ class Experiment(RecommendsToUsers[Settings]):
     def _halves(self) -> Halves | None:
         if self.settings.split.k is None:
             return None
-        from coterie.llm.split.halves import split_backbone  # grpc and transformers are heavy
+        from coterie.llm.halves import split_backbone  # grpc and transformers are heavy
 
         return split_backbone(self.backbone, self.settings)
 

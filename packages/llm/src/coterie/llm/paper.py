@@ -4,7 +4,7 @@ from typing import get_args
 
 from coterie.core.registry.papers import Paper
 from coterie.llm.keys import KEYS, PANELS
-from coterie.llm.settings import Method
+from coterie.llm.settings.run import Method
 
 PAPER = Paper(
     name="pplr",
@@ -12,7 +12,7 @@ PAPER = Paper(
     title="LLM-based Federated Recommendation",
     reference="Zhao, Wang, Xu, See-Kiong, Chua and Feng, arXiv 2402.09959",
     methods=get_args(Method),
-    settings="coterie.llm.settings:Settings",
+    settings="coterie.llm.settings.run:Settings",
     experiment="coterie.llm.experiment:Experiment",
     client="coterie.llm.client:Organisation",
     tables="coterie.llm.tables:make_table",

@@ -8,7 +8,7 @@ from typing import Any
 from coterie.core.data.sources.catalogue import load_all
 from coterie.core.tables.fingerprint import data_digest
 from coterie.llm.readings import resolve
-from coterie.llm.settings import MixingSettings, Settings
+from coterie.llm.settings.run import MixingSettings, Settings
 
 _ATTENTION = {"similarity", "similarity_on", "size_weighted"}
 _HEATING = {"alpha", "beta", "tau", "exponent", "size_weighted"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut, uncut
 from coterie.llm.split.middle import Middle
+from coterie.llm.split.part import Part
 from coterie.llm.split.training import Training
 
 _ADAM = 3  # numbers beside each trained one: its gradient and two moments
@@ -68,7 +69,7 @@ def measure_steps(
     Raises:
         UserError: the backbone cannot be split at one of them.
     """
-    found: dict[int | None, list[_Step]] = {None: [], **{k: [] for k in splits}}
+    found: dict[int | None, list[StepCost]] = {None: [], **{k: [] for k in splits}}
     for repeat in range(repeats + 1):
         for k, steps in found.items():
             with _client(backbone, k, key) as channel:
@@ -78,25 +79,14 @@ def measure_steps(
             for steps in found.values():
                 steps.clear()
     return [
-        StepCost(
-            k,
-            tuple(step.seconds for step in steps),
-            tuple(step.server_seconds for step in steps),
-            steps[0].model,
-            steps[0].optimizer,
-            steps[0].activations,
+        replace(
+            steps[0],
+            k=k,
+            seconds=sum((step.seconds for step in steps), ()),
+            server_seconds=sum((step.server_seconds for step in steps), ()),
         )
         for k, steps in found.items()
     ]
-
-
-@dataclass(frozen=True)
-class _Step:
-    seconds: float
-    server_seconds: float
-    model: int
-    optimizer: int
-    activations: int
 
 
 class _Saved:
@@ -164,7 +154,7 @@ def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[_TimedChann
     try:
         assert parts.stack is not None  # the backbone is whole
         middle = Middle(parts.stack, Training(lr=1e-3))
-        middle.begin(0)
+        middle.lend(0, Part(middle.adapter.row()[None]))
         channel = _TimedChannel(middle)
         parts.connect(channel)
         with channel.session(0, training=True, key=key):
@@ -173,7 +163,7 @@ def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[_TimedChann
         uncut(parts)
 
 
-def _step(backbone: Backbone, batch: Examples, channel: _TimedChannel | None, key: Key) -> _Step:
+def _step(backbone: Backbone, batch: Examples, channel: _TimedChannel | None, key: Key) -> StepCost:
     adapter, optimizer = Adapter(backbone.named_parameters()), RowAdam()
     row = {"row": adapter.row()[None]}
     state: Any = optimizer.begin(row)
@@ -194,7 +184,8 @@ def _step(backbone: Backbone, batch: Examples, channel: _TimedChannel | None, ke
     adapter.clear()
     size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
     trained = sum(p.numel() * p.element_size() for p in adapter.parameters)
-    return _Step(seconds - elsewhere, elsewhere, size, _ADAM * trained, saved.bytes)
+    own = (seconds - elsewhere,)
+    return StepCost(None, own, (elsewhere,), size, _ADAM * trained, saved.bytes)
 
 
 def _now() -> float:

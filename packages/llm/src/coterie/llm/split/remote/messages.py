@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
@@ -19,7 +18,6 @@ class Open:
 
     client: int
     training: bool
-    which: Literal["current", "best"]
     key: int | None
     model: str
 
@@ -80,83 +78,47 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Begin:
-    """Begin a round."""
+class Clear:
+    """Forget all that was lent and trained."""
 
-    round: int
-
-
-@dataclass(frozen=True)
-class Trained:
-    """Ask for columns ``start`` to ``end`` of the rows that clients trained.
-
-    Attributes:
-        ids: ``(n,)`` int64.
-        start: first column.
-        end: the one after the last.
-    """
-
-    ids: Tensor
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Columns ``(n, end - start)`` of rows."""
-
-    rows: Tensor
-
-
-@dataclass(frozen=True)
-class Mixed:
-    """A part of the mixed rows of a round, which `Commit` ends.
-
-    Attributes:
-        round: that has begun.
-        rows: ``(n, w)``, see `coterie.llm.split.partial_rows.PartialRows.put`.
-        ids: ``(n,)`` int64.
-        start: first column.
-    """
-
-    round: int
-    rows: Tensor
-    ids: Tensor
-    start: int
-
-
-@dataclass(frozen=True)
-class Commit:
-    """End a round with the mixed rows, all sent before, of the clients ``ids``, ``(n,)`` int64."""
-
-    round: int
-    ids: Tensor
-
-
-@dataclass(frozen=True)
-class KeepBest:
-    """Keep the rows of the last round as the best."""
-
-
-@dataclass(frozen=True)
-class AskStatus:
-    """Ask where the server stands."""
-
-
-@dataclass(frozen=True)
-class Status:
-    """Where the server stands.
-
-    Attributes:
-        round: the last committed one; -1 before the first.
-        size: d, trained numbers a client.
-        model: fingerprint of the model.
-        keep: committed rounds it keeps.
-        max_bytes: of a message.
-    """
-
-    round: int
-    size: int
     model: str
-    keep: int
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """It is forgotten; ``max_bytes`` is the server's largest message."""
+
     max_bytes: int
+
+
+@dataclass(frozen=True)
+class Lend:
+    """A piece of the bytes of a client's `coterie.llm.split.part.Part`.
+
+    Attributes:
+        client: whose.
+        start: place of the first byte; at 0 the part begins anew.
+        piece: ``(n,)`` uint8.
+        total: bytes of the part; with the last of them it is lent.
+    """
+
+    client: int
+    start: int
+    piece: Tensor
+    total: int
+
+
+@dataclass(frozen=True)
+class AskTrained:
+    """Ask for the bytes of the part that a client trained, from ``start`` on."""
+
+    client: int
+    start: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some of the ``total`` bytes of a part, ``(n,)`` uint8."""
+
+    piece: Tensor
+    total: int

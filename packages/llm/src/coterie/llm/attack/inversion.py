@@ -18,7 +18,7 @@ from torch.nn.functional import cosine_similarity, mse_loss, normalize
 from coterie.core.errors import UserError
 from coterie.core.tables.paired import spread
 from coterie.core.tensors.keys import Key
-from coterie.llm.hidden_states import HiddenStates
+from coterie.llm.attack.hidden_states import HiddenStates
 
 _AT_ONCE = 1024  # rows compared with the whole table
 

@@ -11,19 +11,15 @@ import torch
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
+from coterie.llm.backbone import make_backbone
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.hub import from_hub
-from coterie.llm.backbones.make import make_backbone
-from coterie.llm.cost import ModelSize, Usage, spread_of_splits
-from coterie.llm.cost_notes import ENCODER_NOTE, TITLES_NOTE, catalogue_notes, generation_note
-from coterie.llm.data.examples import Examples, Queries
-from coterie.llm.data.sequences import thinned
-from coterie.llm.experiment import Experiment
-from coterie.llm.model_size import read_config, size_of, size_of_config, writes
-from coterie.llm.split.channel import WIRE_TYPES
-from coterie.llm.step_cost import StepCost, measure_steps
-from coterie.llm.token_count import (
+from coterie.llm.cost.formulas import ModelSize, Usage, spread_of_splits
+from coterie.llm.cost.model_size import read_config, size_of, size_of_config, writes
+from coterie.llm.cost.notes import ENCODER_NOTE, TITLES_NOTE, catalogue_notes, generation_note
+from coterie.llm.cost.step_cost import StepCost, measure_steps
+from coterie.llm.cost.token_count import (
     catalogue_tokens,
     generated_tokens,
     prompt_tokens,
@@ -31,6 +27,10 @@ from coterie.llm.token_count import (
     training_tokens,
     validation_tokens,
 )
+from coterie.llm.data.examples import Examples, Queries
+from coterie.llm.data.sequences import thinned
+from coterie.llm.experiment import Experiment
+from coterie.llm.split.channel import WIRE_TYPES
 
 _SAMPLE = 200  # users who stand for all
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coterie.llm.backbones.text_settings import GenerationSettings
-from coterie.llm.cost import ModelSize
-from coterie.llm.token_count import CatalogueTokens, generated_tokens
+from coterie.llm.cost.formulas import ModelSize
+from coterie.llm.cost.token_count import CatalogueTokens, generated_tokens
+from coterie.llm.settings.backbone import GenerationSettings
 
 ENCODER_NOTE = (
     "Histories are counted in BIGRec's prompt, and the items' texts, which an encoder such as "

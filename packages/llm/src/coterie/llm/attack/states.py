@@ -10,13 +10,13 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.llm.attack import secret
+from coterie.llm.attack.hidden_states import HiddenStates, hidden_states, joined
+from coterie.llm.attack.inversion import secret
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.network import network_of
 from coterie.llm.data.client_data import FederatedData
 from coterie.llm.data.examples import Examples
 from coterie.llm.data.sequences import training_examples
-from coterie.llm.hidden_states import HiddenStates, hidden_states, joined
 
 _BATCH = 64  # examples that are run at once
 

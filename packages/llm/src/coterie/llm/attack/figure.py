@@ -21,7 +21,7 @@ def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path:
     """Draw cosine and token recovery over layers, with standard deviations over seeds, as PNG.
 
     Args:
-        rows: as `coterie.llm.attack.rows` gives them.
+        rows: as `coterie.llm.attack.inversion.rows` gives them.
         seeds: number of them.
         path: file to write.
 

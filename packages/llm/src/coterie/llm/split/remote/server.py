@@ -9,40 +9,38 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
 from coterie.llm.split.diverged import Diverged
-from coterie.llm.split.grpc_link import MAX_BYTES, Tls, grpc, is_loopback, options
-from coterie.llm.split.grpc_messages import (
+from coterie.llm.split.middle import Middle
+from coterie.llm.split.part import Part
+from coterie.llm.split.remote.link import MAX_BYTES, Tls, grpc, is_loopback, options
+from coterie.llm.split.remote.messages import (
     SERVICE,
     SESSION,
     TOKEN,
     Activation,
-    AskStatus,
+    AskTrained,
     Backward,
-    Begin,
+    Clear,
+    Cleared,
     Close,
-    Commit,
     Done,
     Forward,
     Gradient,
-    KeepBest,
-    Mixed,
+    Lend,
     Open,
     Opened,
-    Rows,
-    Status,
+    Piece,
     Step,
-    Trained,
 )
-from coterie.llm.split.middle import Middle
-from coterie.llm.split.partial_rows import PartialRows
-from coterie.llm.split.tokens import admin_token, client_token, same
+from coterie.llm.split.remote.pieces import Pieces, cut
+from coterie.llm.split.remote.tokens import admin_token, client_token, same
 
 _LOG = logging.getLogger(__name__)
+_PER_NUMBER = 64  # most bytes of a part for each trained number: its row and optimizer in float64
 _WAITING = 64  # calls at once; more are refused, not queued
 _CODES = {
     PermissionError: grpc.StatusCode.UNAUTHENTICATED,
@@ -85,7 +83,8 @@ class MiddleServer:
     ) -> None:
         self._middle, self._model, self._secret = middle, model, secret
         self._max_bytes = max_bytes
-        self._mixed = PartialRows(middle.size)
+        self._coming = Pieces(_PER_NUMBER * middle.size + (1 << 16))
+        self._going: tuple[int, bytes] = (-1, b"")
         self._device = threading.Lock()
         self._stopped = threading.Event()
         # One thread, as one call computes at a time: each would have memory of its own, to be
@@ -130,14 +129,9 @@ class MiddleServer:
             Backward: self._backward,
             Step: self._step,
             Close: self._close,
-            Begin: self._admin(self._begin),
-            Trained: self._admin(
-                lambda m: Rows(self._middle.trained(_ids(m.ids))[:, m.start : m.end])
-            ),
-            Mixed: self._admin(self._mix),
-            Commit: self._admin(self._commit),
-            KeepBest: self._admin(lambda m: self._middle.keep_best()),
-            AskStatus: self._admin(lambda m: self._status()),
+            Clear: self._admin(self._clear),
+            Lend: self._admin(self._lend),
+            AskTrained: self._admin(self._trained),
         }
         return {
             kind.__name__: grpc.unary_unary_rpc_method_handler(self._behaviour(kind, answer))
@@ -168,21 +162,13 @@ class MiddleServer:
     def _open(self, message: Open, metadata: Metadata) -> Opened:
         if not same(metadata.get(TOKEN, ""), client_token(self._secret, message.client)):
             raise PermissionError(f"the token is not that of client {message.client}")
-        if message.model != self._model:
-            raise UserError(
-                f"the client's model or settings ({message.model[:16]}) are not the server's "
-                f"({self._model}): start both with the same configuration"
-            )
+        self._check_model(message.model)
         key = None
         if message.key is not None:
             if not -(1 << 63) <= message.key < 1 << 63:
                 raise ProtocolError("key is no int64")
             key = Key(torch.tensor(message.key, dtype=torch.int64))
-        return Opened(
-            self._middle.open(
-                message.client, training=message.training, which=message.which, key=key
-            )
-        )
+        return Opened(self._middle.open(message.client, training=message.training, key=key))
 
     def _forward(self, message: Forward, metadata: Metadata) -> Activation:
         name = metadata.get(SESSION, "")
@@ -198,22 +184,34 @@ class MiddleServer:
     def _close(self, message: Close, metadata: Metadata) -> None:
         self._middle.close(metadata.get(SESSION, ""), keep=message.keep)
 
-    def _begin(self, message: Begin) -> None:
-        self._mixed.clear()
-        self._middle.begin(message.round)
+    def _clear(self, message: Clear) -> Cleared:
+        self._check_model(message.model)
+        self._middle.clear()
+        self._going = (-1, b"")
+        return Cleared(self._max_bytes)
 
-    def _mix(self, message: Mixed) -> None:
-        self._middle.check_begun(message.round)
-        self._mixed.put(message.rows, _ids(message.ids), message.start)
+    def _lend(self, message: Lend) -> None:
+        data = self._coming.put(message.client, message.start, message.piece, message.total)
+        if data is not None:
+            self._middle.lend(message.client, decode(data, Part, max_bytes=len(data))[0])
 
-    def _commit(self, message: Commit) -> None:
-        self._middle.check_begun(message.round)
-        ids = _ids(message.ids)
-        self._middle.commit(message.round, self._mixed.take(ids), ids)
+    def _trained(self, message: AskTrained) -> Piece:
+        if message.start == 0:
+            part = self._middle.trained(message.client)
+            self._going = message.client, encode(part, Header("trained", (), message.client))
+        client, data = self._going
+        if client != message.client or not 0 <= message.start < len(data):
+            raise UserError(
+                f"no byte {message.start} of client {message.client}'s part: ask from 0"
+            )
+        return Piece(cut(data, message.start, self._max_bytes // 2), len(data))
 
-    def _status(self) -> Status:
-        middle = self._middle
-        return Status(middle.round, middle.size, self._model, middle.keep, self._max_bytes)
+    def _check_model(self, model: str) -> None:
+        if model != self._model:
+            raise UserError(
+                f"the client's model or settings ({model[:16]}) are not the server's "
+                f"({self._model}): start both with the same configuration"
+            )
 
     def _admin(self, answer: Callable[[Any], Any]) -> Callable[[Any, Metadata], Any]:
         def guarded(message: Any, metadata: Metadata) -> Any:
@@ -246,9 +244,3 @@ class MiddleServer:
                 f"not fit ({reason})"
             ) from None
         return f"{host}:{port}"
-
-
-def _ids(ids: Tensor) -> list[int]:
-    if ids.dtype != torch.int64 or ids.dim() != 1:
-        raise ProtocolError("ids are no list of int64")
-    return ids.tolist()

@@ -28,7 +28,7 @@ from coterie.llm.backbones.recformer.build import (
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
 from coterie.llm.data.client_data import FederatedData
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 
 
 def make_backbone(settings: Settings, data: FederatedData, cache: Path) -> Backbone:

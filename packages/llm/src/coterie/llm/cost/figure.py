@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie.core.tables.paired import Spread, spread
 from coterie.core.tables.plots import Lines, plot_lines
-from coterie.llm.step_cost import StepCost
+from coterie.llm.cost.step_cost import StepCost
 
 _MEGA, _MILLI = 1e6, 1e-3
 

@@ -13,8 +13,8 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.lora import add_lora
-from coterie.llm.backbones.text_settings import LoraSettings
-from coterie.llm.cost import ModelSize
+from coterie.llm.cost.formulas import ModelSize
+from coterie.llm.settings.backbone import LoraSettings
 
 _DECODER_TARGETS = ("q_proj", "v_proj")
 _ENCODER_TARGETS = ("query", "value", "query_global", "value_global")

@@ -15,8 +15,13 @@ from coterie.core.methods.settings.ranking import (
 )
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.sections import DataSettings, at_least, between
-from coterie.llm.backbones.pretrain_settings import PretrainSettings
-from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
+from coterie.llm.settings.backbone import (
+    GenerationSettings,
+    LoraSettings,
+    ModelSettings,
+    PretrainSettings,
+)
+from coterie.llm.settings.split import SplitSettings
 
 Method = Literal[
     "pplr",
@@ -30,55 +35,6 @@ Method = Literal[
     "lightfr",
     "fedpergnn",
 ]
-BackboneName = Literal["tiny-item", "tiny-text", "llama", "recformer"]
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """The backbone, one frozen network that all clients share."""
-
-    name: BackboneName = "tiny-item"
-    """tiny-item: a small Llama over item tokens, pre-trained in seconds on a public slice;
-    tiny-text: one over titles; llama: any causal language model of Hugging Face, with BIGRec's
-    prompt and grounding; recformer: a Longformer over titles, brands and categories."""
-    path: str | None = None
-    """Hugging Face name or folder of a llama, or file of a published RecFormer; a RecFormer without
-    one is small and pre-trained on the public slice."""
-    base: str = "allenai/longformer-base-4096"
-    """Hugging Face name or folder of the Longformer whose shape and tokenizer a published RecFormer
-    has."""
-    noun: Literal["film", "game", "book", "product"] = "film"
-    """What the items are called in the prompt of a llama."""
-    context: int = 192
-    """Most tokens that a backbone over text reads; longer histories lose their oldest items."""
-    vocabulary: int = 2000
-    """Most tokens of the tokenizer of a tiny backbone over text."""
-    width: int = 64
-    """Hidden size h of a tiny backbone."""
-    layers: int = 2
-    """Number N of layers of a tiny backbone."""
-    heads: int = 2
-    """Attention heads of a tiny backbone."""
-    trained: Literal["lora", "all"] | None = None
-    """What a client trains (section 3.1): low-rank adapters, or all parameters; default: all for
-    tiny-item and recformer, as the paper does with RecFormer, else lora."""
-
-    def __post_init__(self) -> None:
-        for name in ("width", "layers", "heads", "context", "vocabulary"):
-            at_least(f"model.{name}", getattr(self, name), 1)
-        if self.name == "llama" and self.path is None:
-            raise UserError(
-                "'model.path' is missing: name the llama, as --model.path meta-llama/Llama-2-7b-hf"
-            )
-        if self.name.startswith("tiny") and self.path is not None:
-            raise UserError(
-                f"'model.path' does not go with {self.name}, which is made here: leave it out, or "
-                "choose --model.name llama or recformer"
-            )
-        if self.width % (2 * self.heads):
-            raise UserError(
-                f"'model.width' {self.width} must be a multiple of twice 'model.heads' {self.heads}"
-            )
 
 
 @dataclass(frozen=True)
@@ -108,36 +64,6 @@ class TrainSettings:
         at_least("train.stages", self.stages, 1)
         at_least("train.patience_frozen", self.patience_frozen, 1)
         at_least("train.mu", self.mu, 0)
-
-
-@dataclass(frozen=True)
-class SplitSettings:
-    """The flexible storage strategy (section 3.2): which layers are the server's."""
-
-    k: int | None = None
-    """Layers that a client holds below the server's; it also holds the last one. Default: all
-    layers are the client's."""
-    server: str | None = None
-    """host:port of `coterie llm serve`; default: the server's layers are in this process."""
-    secret: str | None = None
-    """File from which the tokens of clients and coordinator follow, written by the server."""
-    ca: str | None = None
-    """Certificate that the server's must follow from (PEM); without, only this machine is talked
-    to."""
-    cert: str | None = None
-    """Certificate of the clients, where the server demands one (PEM)."""
-    key: str | None = None
-    """Key of that certificate."""
-    wire: Literal["float32", "bfloat16"] | None = None
-    """Number format of what crosses; default: the model's."""
-    deadline: float = 120.0
-    """Seconds in which the server must answer."""
-
-    def __post_init__(self) -> None:
-        at_least("split.k", self.k, 1)
-        between("split.deadline", self.deadline, 0, float("inf"))
-        if self.k is None and self.server is not None:
-            raise UserError("'split.server' needs 'split.k', the number of the client's layers")
 
 
 @dataclass(frozen=True)

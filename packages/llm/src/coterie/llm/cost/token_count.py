@@ -15,9 +15,9 @@ from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.prompt_tokens import PromptTokens
 from coterie.llm.backbones.prompts import bigrec_template
-from coterie.llm.backbones.text_settings import GenerationSettings
 from coterie.llm.data.examples import Examples, Queries
 from coterie.llm.quality import measure_users
+from coterie.llm.settings.backbone import GenerationSettings
 
 _CONTEXT, _ANSWER = 512, 128  # BIGRec's
 _CHARACTERS = 4  # of English text in a token, by and large

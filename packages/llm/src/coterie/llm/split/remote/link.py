@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from coterie.core.errors import UserError
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
 from coterie.llm.split.diverged import Diverged
-from coterie.llm.split.grpc_messages import SERVICE, SESSION, TOKEN
+from coterie.llm.split.remote.messages import SERVICE, SESSION, TOKEN
 
 # Handshake failures would be logged by the C library, beside the one line of ours.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -118,7 +118,7 @@ class Link:
         """Send a message and wait for the answer.
 
         Args:
-            message: one of `coterie.llm.split.grpc_messages`; its class is the method.
+            message: one of `coterie.llm.split.remote.messages`; its class is the method.
             answer: the class that is expected.
             token: who asks.
             session: in which.
@@ -158,7 +158,7 @@ class Link:
                     f"check --cert, --client-ca and the certificates here ({details})"
                 )
             return UserError(
-                f"{where} cannot be reached, or has gone: start it (again) with the same --state, "
+                f"{where} cannot be reached, or has gone: start it (again), "
                 f"then run again with --resume ({details})"
             )
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
