@@ -9,9 +9,10 @@ import yaml
 
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper, load
-from coterie.core.settings.config_files import presets, variants
 from coterie.core.settings.configuration import configure, parse, print_help, to_yaml
-from coterie.core.settings.schema import build, leaves, to_tree, values_of
+from coterie.core.settings.packed import presets, variants
+from coterie.core.settings.parser import leaves
+from coterie.core.settings.schema import build, values_of
 from coterie.core.settings.sections import (
     DataSettings,
     EngineSettings,
@@ -104,7 +105,10 @@ def test_yaml_comes_back_equal(toy: Paper) -> None:
     assert configure(toy, ["--config", file]).settings == given
     settings = load(toy.settings)
     assert build(settings, {**values_of(given), "model.widths": (3,)}) == given
-    assert yaml.safe_load(to_yaml(given, "toyrec")) == {"paper": "toyrec", **to_tree(given)}
+    assert yaml.safe_load(to_yaml(given, "toyrec")) == {
+        "paper": "toyrec",
+        **dataclasses.asdict(given),
+    }
 
 
 @pytest.mark.parametrize(
@@ -183,6 +187,13 @@ def test_wrong_flags(toy: Paper, flags: list[str], message: str) -> None:
             "seed: 1\nrounds: [1\nmodel: 2\n",
             "bad.yaml, line 3: not valid YAML, expected ',' or ']', but got ':'",
         ),
+        (
+            "model:",
+            "'model' in bad.yaml is a section, not one value: it has model.name, model.lr, "
+            "model.widths",
+        ),
+        ("a: " + "[" * 3000, "bad.yaml: nested too deeply, settings have two levels"),
+        ("seed: 2024-13-45", "bad.yaml: not valid YAML, month must be in 1..12"),
         ("seed: 1\nseed: 2\n", "bad.yaml, line 2: not valid YAML, 'seed' is there twice"),
         ("- 1\n- 2\n", "bad.yaml: expected settings, as 'rounds: 10', not a list"),
         ("words", "bad.yaml: expected settings, as 'rounds: 10', not 'words'"),
@@ -214,7 +225,7 @@ def test_missing_and_unreadable_files(toy: Paper) -> None:
 def test_empty_file_and_dotted_keys(toy: Paper) -> None:
     empty = written("empty.yaml", "# nothing\n")
     assert configure(toy, ["--config", empty]).settings == configure(toy, []).settings
-    dotted = written("dotted.yaml", "algorithm.beta: 0.3\nmodel:\n")
+    dotted = written("dotted.yaml", "algorithm.beta: 0.3\nmodel: {}\n")
     assert configure(toy, ["--config", dotted]).settings.algorithm.beta == 0.3
 
 

@@ -12,7 +12,7 @@ from coterie.core.registry.papers import find_paper
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.train import fit
 from coterie.core.settings.configuration import configure, parse
-from coterie.core.settings.schema import leaves
+from coterie.core.settings.parser import leaves
 from coterie.page.experiment import ACCURACIES, Experiment
 from coterie.page.methods import BASELINES, remarks, settings_of
 from coterie.page.models.names import OF_TASK

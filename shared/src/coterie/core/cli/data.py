@@ -16,8 +16,8 @@ from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.sources.catalogue import list_data, load, sample_counts
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import DataSet, data_sets, default_core
+from coterie.core.settings.parser import settings_parser
 from coterie.core.settings.sections import DataSettings
-from coterie.core.settings.typed_values import TypedValues
 
 
 def run(argv: Sequence[str]) -> None:
@@ -37,7 +37,8 @@ def run(argv: Sequence[str]) -> None:
         _all(given.data_root, given.json)
         return
     flags = {"columns": given.columns, "min_interactions": given.min_interactions}
-    typed = TypedValues(DataSettings).from_flags({k: v for k, v in flags.items() if v is not None})
+    words = [f"--{key}={text}" for key, text in flags.items() if text is not None]
+    typed, _ = settings_parser(DataSettings).flags(words)
     settings = DataSettings(name=given.name, root=given.data_root, **typed)
     _one(settings, given.json)
 

@@ -8,7 +8,7 @@ from coterie.core.cli.arguments import Arguments
 from coterie.core.cli.output import print_json, print_rows, say
 from coterie.core.registry.data_sets import data_sets
 from coterie.core.registry.papers import papers
-from coterie.core.settings.config_files import presets, variants
+from coterie.core.settings.packed import presets, variants
 
 
 def run(argv: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, Protocol, TypeVar
 
 from coterie.core.run.experiment import Named
@@ -47,7 +46,6 @@ class BackboneStudy(Study[B, R]):
         """Settings of a backbone: its tuned configuration if there is one, then the user's."""
         if backbone == self.settings.model.name:
             return self.settings
-        given = self.configuration.given
-        flags = given.flags | {"model.name": backbone}
-        found: B = configure(self.paper, replace(given, flags=flags).argv()).settings
+        words = [*self.configuration.given.argv, "--model.name", backbone]
+        found: B = configure(self.paper, words).settings
         return found
