@@ -15,7 +15,7 @@ import pytest
 from coterie.core.cli import determinism
 from coterie.core.cli.arguments import seeds
 from coterie.core.cli.main import COMMANDS, main
-from coterie.core.errors import UserError
+from coterie.core.errors import Interrupted, UserError
 from coterie.core.registry.papers import Paper, find_paper
 from coterie.core.run.runfolder import RunFolder
 from coterie.core.run.summary import Summary
@@ -47,7 +47,7 @@ def trained(toy: Paper, monkeypatch: pytest.MonkeyPatch) -> Trained:
         )
         run.write_summary(Summary(2, {"test/ndcg@20": 0.1}, {}, 1, 1, 1.0))
 
-    fake(monkeypatch, "training", train=train)
+    fake(monkeypatch, "run.train", train=train)
     return found
 
 
@@ -244,33 +244,35 @@ def test_a_finished_run_without_a_name_goes_on_if_more_rounds_are_given(
     assert len(list(Path("runs/toyrec").iterdir())) == 1
 
 
-def interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def interrupt_as_lightning_does(*_: Any) -> None:
-    try:
-        raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        sys.exit(1)
-
-
-@pytest.mark.parametrize("stop", [interrupt, interrupt_as_lightning_does])
+@pytest.mark.parametrize(
+    ("stop", "advice"),
+    [
+        (KeyboardInterrupt(), " before anything was saved; to begin again, say: {}"),
+        (Interrupted(saved=False), " before a round was saved; to begin again, say: {} --resume"),
+        (Interrupted(saved=True), "; to go on, say: {} --resume"),
+    ],
+)
 def test_interruption_says_how_to_go_on(
-    toy: Paper, monkeypatch: pytest.MonkeyPatch, capsys: Capture, stop: Callable[..., None]
+    toy: Paper,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    stop: KeyboardInterrupt,
+    advice: str,
 ) -> None:
-    fake(monkeypatch, "training", train=stop)
+    def interrupt(*_: Any) -> None:
+        raise stop
+
+    fake(monkeypatch, "run.train", train=interrupt)
     assert main(["train", "toyrec", "--data", "my file.csv"]) == 130
-    assert capsys.readouterr().err == (
-        "coterie: interrupted; to go on, say: coterie train toyrec --data 'my file.csv' --resume\n"
-    )
+    again = "coterie train toyrec --data 'my file.csv'"
+    assert capsys.readouterr().err == f"coterie: interrupted{advice.format(again)}\n"
 
 
 def test_bugs_keep_their_traceback(toy: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(*_: Any) -> None:
         raise ZeroDivisionError
 
-    fake(monkeypatch, "training", train=bug)
+    fake(monkeypatch, "run.train", train=bug)
     with pytest.raises(ZeroDivisionError):
         main(["train", "toyrec"])
 
@@ -281,7 +283,7 @@ def test_error_of_many_lines_becomes_one(
     def fail(*_: Any) -> None:
         raise UserError("first\n  second")
 
-    fake(monkeypatch, "training", train=fail)
+    fake(monkeypatch, "run.train", train=fail)
     assert error(capsys, "train", "toyrec") == "first second"
 
 
@@ -291,7 +293,7 @@ def test_evaluate_and_recommend(
     def recommend(run: Path, *, user: str | None, new_user: Path | None, top: int) -> list[Any]:
         return [{"rank": k + 1, "item": f"{run.name}-{user}-{new_user}"} for k in range(top)]
 
-    fake(monkeypatch, "serving", evaluate=lambda run: {"ndcg": 0.25}, recommend=recommend)
+    fake(monkeypatch, "run.serving", evaluate=lambda run: {"ndcg": 0.25}, recommend=recommend)
     main(["train", "toyrec", "--run.name", "mine"])
     capsys.readouterr()
     run = "runs/toyrec/mine"
@@ -433,7 +435,7 @@ def test_determinism_compares_all_but_times(
         (run.path / "metrics.csv").write_text(f"round,loss\n1,{settings.run.name}\n")
         run.write_summary(Summary(2, {}, {}, 1, 1, 1.0))
 
-    fake(monkeypatch, "training", train=drifting)
+    fake(monkeypatch, "run.train", train=drifting)
     with pytest.raises(UserError) as caught:
         determinism.check(toy)
     assert str(caught.value) == (

@@ -7,10 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from coterie.continual.algorithm import F3CRec
-from coterie.continual.client import ContinualClient
+from coterie.continual.client import SAMPLE_BYTES, ContinualClient
 from coterie.continual.messages import ItemTable
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
@@ -26,6 +27,7 @@ from coterie.core.federation.federation import Federation
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
 from coterie.core.registry.data_sets import default_core
+from coterie.core.run.estimate import Need
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors.keys import Key
 
@@ -52,6 +54,8 @@ class Experiment:
             ("replay.top_n", settings.replay.top_n),
             ("spp.n_slow", settings.spp.n_slow),
             ("spp.n_fast", settings.spp.n_fast),
+            ("model.negatives", settings.model.negatives),
+            ("top_k", settings.top_k),
         ):
             if count > smallest:
                 raise UserError(
@@ -81,6 +85,31 @@ class Experiment:
     def client(self) -> ContinualClient:
         """Build the client half."""
         return ContinualClient(self.settings)
+
+    def needs(self) -> list[Need]:
+        """Estimate tables, private parameters and the samples of a round."""
+        settings, model = self.settings, self.settings.model
+        number = getattr(torch, settings.engine.dtype).itemsize
+        data, each = self.interactions, (1 + model.negatives) * model.epochs
+        most = max(int(block.train.lengths.max()) for block in self.blocks) * each
+        found = [
+            Need(
+                "the embeddings of users and items",
+                ("model.dim",),
+                memory=2 * (data.n_users + data.n_items) * model.dim * number,
+                operations=self.stream.blocks[0].n_users * each * model.dim,
+            ),
+            Need(
+                "the local samples of one user",
+                ("model.epochs", "model.negatives"),
+                memory=most * SAMPLE_BYTES,
+                steps=most // model.batch_size,
+            ),
+        ]
+        if settings.method == "rlp2":
+            memory = data.n_users * settings.rlp2.capacity * number
+            found.append(Need("the error memory of all users", ("rlp2.capacity",), memory))
+        return found
 
     def federation(self) -> Federation:
         """Build both halves over the stream."""

@@ -20,10 +20,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint of a run.
 
     Raises:
-        UserError: it is damaged, or no checkpoint.
+        UserError: it is damaged, no checkpoint, or may not be read.
     """
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
+    except PermissionError:
+        raise UserError(f"checkpoint {path} cannot be read: permission denied") from None
     except Exception as error:  # torch raises what the damaged bytes happen to trigger
         raise _damaged(path, type(error).__name__) from error
     if not isinstance(found, dict) or "federation" not in found:

@@ -51,8 +51,11 @@ def _all(root: str | None, as_json: bool) -> None:
     if as_json:
         for row in rows:
             print_json(row)
-    else:
-        print_rows(rows)
+        return
+    if not any(row["problem"] for row in rows):
+        for row in rows:
+            del row["problem"]
+    print_rows(rows)
 
 
 def _one(settings: DataSettings, as_json: bool) -> None:

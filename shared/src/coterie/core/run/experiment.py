@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.federation.federation import Federation
+from coterie.core.run.estimate import Need
 from coterie.core.settings.sections import (
     EngineSettings,
     LoggerSettings,
@@ -83,6 +84,10 @@ class Experiment(Protocol):
     @property
     def source(self) -> str:
         """What the data are, for people."""
+        ...
+
+    def needs(self) -> Sequence[Need]:
+        """Estimate what the run needs, from settings and sizes of the data; nothing is built."""
         ...
 
     def federation(self) -> Federation:

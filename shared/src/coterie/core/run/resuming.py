@@ -57,11 +57,13 @@ def reopened(federation: Federation, path: Path, rounds: int) -> bool:
         return False
     module = FederatedModule(federation)
     module.on_load_checkpoint(read_checkpoint(last))
+    done = module.finished
     why = _obstacle(module, rounds)
     if why is not None:
+        flag = "" if done else "leave the flag out, or "
         raise UserError(
-            f"cannot resume {path} with 'rounds' {rounds}: {why}; leave the flag out, or start a "
-            "new run without --resume"
+            f"cannot resume {path} with 'rounds' {rounds}: {why}; {flag}start a new run without "
+            "--resume"
         )
     return module.reopened
 

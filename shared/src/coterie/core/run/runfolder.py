@@ -189,7 +189,7 @@ def resumable(paper: Paper, settings: Any, again: Callable[[Path], Any] | None =
             return path
     raise UserError(
         f"no unfinished run {parent / name} with these settings: leave --resume out to start one, "
-        "name another by --run.name, or give a finished one more --rounds"
+        "name another by --run.name, or give a finished one of a single block more --rounds"
     )
 
 

@@ -22,11 +22,12 @@ from coterie.core.callbacks.progress import RoundProgress
 from coterie.core.callbacks.refusals import Refusals
 from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
-from coterie.core.errors import UserError
+from coterie.core.errors import Interrupted, UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.files import writing
 from coterie.core.registry.papers import Paper, load
 from coterie.core.run.console import show_data, show_results
+from coterie.core.run.estimate import check
 from coterie.core.run.experiment import Experiment
 from coterie.core.run.resuming import open_folder
 from coterie.core.run.rounds import FederatedModule
@@ -47,12 +48,13 @@ def train(paper: Paper, settings: Any) -> Path:
     """
     torch.set_num_threads(settings.engine.threads)
     experiment: Experiment = load(paper.experiment)(settings)
+    check(experiment.needs())
     federation = experiment.federation()
     folder = open_folder(paper, experiment.settings, federation)
     show_data(paper, experiment)
     module = FederatedModule(federation)
     costs = Costs()
-    with writing(folder.path, "then go on by --resume"):
+    with _interruptible(folder), writing(folder.path, "then go on by --resume"):
         after_rounds = [costs, *callbacks(paper, experiment, federation, folder)]
         fit(module, after_rounds, _resume_from(folder))
         check_accepted(module.history)
@@ -146,6 +148,17 @@ def callbacks(
 def _resume_from(folder: RunFolder) -> Path | None:
     last = folder.checkpoints / LAST
     return last if last.is_file() else None
+
+
+@contextmanager
+def _interruptible(folder: RunFolder) -> Iterator[None]:
+    """Tell an interruption whether it left a checkpoint; Lightning turns one into exit(1)."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and not isinstance(end.__context__, KeyboardInterrupt):
+            raise
+        raise Interrupted(saved=_resume_from(folder) is not None) from None
 
 
 @contextmanager

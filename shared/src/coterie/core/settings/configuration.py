@@ -129,9 +129,8 @@ def to_yaml(settings: Any, paper: str) -> str:
 def print_help(paper: Paper, command: str) -> None:
     """Print all settings of a paper with their docstrings."""
     parser = settings_parser(load(paper.settings))
-    parser.usage = (
-        f"coterie {command} {paper.name} [--config FILE] [--preset NAME] [--KEY VALUE ...]"
-    )
+    own = f"coterie {command} {paper.name} [--config FILE] [--preset NAME]"
+    parser.usage = f"{own} [--data NAME] [--data_root DIR] [--out DIR] [--resume] [--KEY VALUE ...]"
     parser.print_help(sys.stdout)
 
 

@@ -27,6 +27,7 @@ _ABOUT_SETTINGS = {
     "preset": ("NAME", "Use a preset, as smoke for a run of seconds."),
     "variant": ("NAME", "Use a tuned configuration, or 'none'; default fits the data set."),
 }
+_SHOWN = 200  # characters of a wrong value that a message repeats
 set_parsing_settings(
     docstring_parse_attribute_docstrings=True,
     subclasses_disabled=[dataclasses.is_dataclass],  # a section is its class, whatever it inherits
@@ -44,7 +45,7 @@ class SettingsParser(ArgumentParser):
     """
 
     def __init__(self, settings: type) -> None:
-        super().__init__(prog="coterie", exit_on_error=False, add_help=False)
+        super().__init__(prog="coterie", exit_on_error=False, add_help=False, print_config=None)
         self.add_argument("--help", action="store_true", help="Show this help.")
         for name, (metavar, text) in _ABOUT_SETTINGS.items():
             action = "append" if name == "config" else "store"
@@ -196,4 +197,6 @@ def _wrong(leaf: Leaf, value: Any, where: str) -> UserError:
         close = nearest(str(value), leaf.choices)
         hint = f"; {close}" if close.startswith("did") else ""
     shown = "null" if value is None else f"'{value}'"
+    if len(shown) > _SHOWN:
+        shown = f"a text of {len(shown) - 2} characters"
     return UserError(f"{where}: expected {leaf.expected}, not {shown}{hint}")
