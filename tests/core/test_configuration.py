@@ -239,6 +239,21 @@ def test_wrong_files(toy: Paper, text: str, message: str) -> None:
     assert refusal(toy, "--config", written("bad.yaml", text)) == message
 
 
+def test_a_checkout_needs_no_link_to_its_configs(
+    toy: Paper, toy_site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = toy_site.parent
+    (toy_site / "coterie" / "toy" / "configs").rename(root / "configs")
+    assert configure(toy, []).sources == ()  # no workspace: it has no presets
+    (root / "configs" / "presets").mkdir()
+    found = configure(toy, ["--data", "ml-100k"])
+    assert found.sources == ("configs/toyrec.yaml", "configs/toyrec/ml-100k-mf.yaml")
+    (root / "configs" / "toyrec.yaml").write_text("algorithm: {bta: 1}")
+    assert refusal(toy) == (
+        "unknown setting 'algorithm.bta' in configs/toyrec.yaml: did you mean 'algorithm.beta'?"
+    )
+
+
 def test_the_file_at_fault_is_named_among_several(toy: Paper) -> None:
     good, bad = written("good.yaml", "rounds: 3\n"), written("bad.yaml", "seed: x\n")
     expected = "'seed' in bad.yaml: expected a whole number, not 'x'"

@@ -153,8 +153,8 @@ class RunSettings:
     name: str | None = None
     """Name of this run's folder; default is made of data set, method, backbone and seed."""
     resume: bool = False
-    """Go on with a run of that name from its last checkpoint, if its data are a single block perhaps
-    with more rounds."""
+    """Go on with a run of that name from its last checkpoint, with more rounds if its data are one
+    block."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints."""
     progress: bool = True
