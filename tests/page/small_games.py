@@ -16,11 +16,11 @@ from tests.core.baselines.labelled_clients import (
 )
 
 from coterie.core.methods.model_server import ServerSamples
-from coterie.page.agent_options import AgentOptions
 from coterie.page.data.task import Task
 from coterie.page.methods import halves
 from coterie.page.readings import resolve
-from coterie.page.settings import GameSettings, Settings, TrainSettings
+from coterie.page.settings.agents import AgentOptions
+from coterie.page.settings.run import GameSettings, Settings, TrainSettings
 
 AGENT = AgentOptions(
     critic_lr=1e-2, actor_lr=1e-2, tau=0.1, warm_up=2, batch_size=4, hidden=(6, 5), capacity=50

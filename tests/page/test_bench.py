@@ -11,7 +11,7 @@ from coterie.page.bench import measure
 from coterie.page.bench.loop import ClientLoop
 from coterie.page.bench.memory import memory
 from coterie.page.bench.rounds import FedAvgRounds, local_steps
-from coterie.page.settings import EngineSettings, Settings, TaskSettings, TrainSettings
+from coterie.page.settings.run import EngineSettings, Settings, TaskSettings, TrainSettings
 
 SMALL = Settings(
     data=TaskSettings(clients=4), train=TrainSettings(epochs=2, batch_size=64, clip=1.0)

@@ -13,7 +13,7 @@ from tests.page.games import Constants, IndependentGame, QuadraticGame, backward
 from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certify import certify, plays_needed
 from coterie.page.certificate.game import LEARNED, Deviation
-from coterie.page.certificate.settings import CertificateSettings
+from coterie.page.settings.certificate import CertificateSettings
 
 KEY = Key.from_seed(7)
 GRID = torch.linspace(-2.0, 2.0, 81, dtype=torch.float64)[:, None]

@@ -12,8 +12,8 @@ from torch import Tensor
 from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certify import certify
 from coterie.page.certificate.game import LEARNED, Answer
-from coterie.page.certificate.settings import CertificateSettings
-from coterie.page.mixture import SoftmaxMixture, minimise
+from coterie.page.game.mixture import SoftmaxMixture, minimise
+from coterie.page.settings.certificate import CertificateSettings
 
 N, WIDTH, CLASSES, SAMPLES, STEPS = 5, 4, 3, 40, 10
 RATES = torch.tensor([[0.01], [0.1], [0.3], [1.0], [2.0]])

@@ -13,8 +13,8 @@ import pytest
 from coterie.core.errors import UserError
 from coterie.page.certificate.certificate import Certificate, FollowerGain, Gain, LeaderGain
 from coterie.page.certificate.report import certificate_report, conclusion, plot_regrets
-from coterie.page.certificate.settings import CertificateSettings
 from coterie.page.certificate.verdict import chance
+from coterie.page.settings.certificate import CertificateSettings
 
 NONE = Gain(10.0, 0.0, 0.0)
 LEARNED, TRIED = {"lr": 0.1, "epochs": 5}, {"lr": 0.2, "epochs": 3}
@@ -146,7 +146,7 @@ def test_bad_settings_are_refused(name, value):
 
 def test_settings_and_certificates_are_read_without_torch():
     code = (
-        "import sys, coterie.page.certificate.settings, coterie.page.certificate.report;"
+        "import sys, coterie.page.settings.certificate, coterie.page.certificate.report;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

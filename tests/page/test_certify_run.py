@@ -10,15 +10,15 @@ from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors.keys import Key
-from coterie.page.agent_options import AgentOptions
 from coterie.page.certificate.certificate import Certificate
 from coterie.page.certificate.federation import FederationGame
 from coterie.page.certificate.game import LEARNED, Deviation
 from coterie.page.certificate.of_run import before_learning, certify_run
-from coterie.page.certificate.settings import CertificateSettings
 from coterie.page.experiment import Experiment
 from coterie.page.readings import resolve
-from coterie.page.settings import GameSettings, Settings, TaskSettings, TrainSettings
+from coterie.page.settings.agents import AgentOptions
+from coterie.page.settings.certificate import CertificateSettings
+from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
 
 N = 3
 QUICK = CertificateSettings(

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from coterie.core.run.rounds import FederatedModule
-from coterie.page.equilibrium import UTILITIES, settled
 from coterie.page.experiment import Experiment
-from coterie.page.settings import GameSettings, Settings, TaskSettings, TrainSettings
+from coterie.page.game.equilibrium import UTILITIES, settled
+from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
 
 GAME = GameSettings(patience=4, tolerance=0.01)
 

@@ -8,11 +8,11 @@ import yaml
 
 from coterie.core.cli.main import main
 from coterie.core.run.rounds import FederatedModule
-from coterie.page.agent_options import AgentOptions
 from coterie.page.experiment import ACCURACIES, Experiment
 from coterie.page.published import departures
 from coterie.page.readings import idle, resolve
-from coterie.page.settings import (
+from coterie.page.settings.agents import AgentOptions
+from coterie.page.settings.run import (
     GameSettings,
     ModelSettings,
     Settings,

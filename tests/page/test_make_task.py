@@ -18,8 +18,8 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.page.data.characters import windows
 from coterie.page.data.make import make_task
-from coterie.page.data.names import TASKS
-from coterie.page.settings import TaskSettings
+from coterie.page.settings.run import TaskSettings
+from coterie.page.settings.tasks import TASKS
 
 KEY = Key.from_seed(2)
 
@@ -205,7 +205,7 @@ def test_more_clients_than_pictures(cifar):
 
 def test_names_are_torch_free_and_complete():
     code = (
-        "import sys, coterie.page.data.names, coterie.page.models.names;"
+        "import sys, coterie.page.settings.tasks, coterie.page.settings.networks;"
         "print({'torch', 'numpy', 'PIL'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,9 +15,9 @@ from coterie.core.settings.configuration import configure, parse
 from coterie.core.settings.parser import leaves
 from coterie.page.experiment import ACCURACIES, Experiment
 from coterie.page.methods import BASELINES, remarks, settings_of
-from coterie.page.models.names import OF_TASK
 from coterie.page.readings import resolve
-from coterie.page.settings import Method, Settings, TaskSettings, TrainSettings
+from coterie.page.settings.networks import OF_TASK
+from coterie.page.settings.run import Method, Settings, TaskSettings, TrainSettings
 
 SMALL = Settings(
     rounds=2, data=TaskSettings(clients=4), train=TrainSettings(epochs=2, batch_size=50)

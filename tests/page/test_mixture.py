@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 from torch import nn
 
 from coterie.core.models.classifier import Classifier, SoftmaxRegression
-from coterie.page.mixture import (
+from coterie.page.game.mixture import (
     ModelMixture,
     SoftmaxMixture,
     frank_wolfe_gap,

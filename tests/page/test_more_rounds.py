@@ -17,7 +17,7 @@ from coterie.core.run.resuming import reopened
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors import tree
 from coterie.page.experiment import Experiment
-from coterie.page.settings import Settings, TaskSettings, TrainSettings
+from coterie.page.settings.run import Settings, TaskSettings, TrainSettings
 
 FLAGS = ["--data.clients=5", "--train.epochs=1", "--logger.wandb=off", "--run.progress=false"]
 

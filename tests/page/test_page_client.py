@@ -29,10 +29,10 @@ from coterie.core.methods.model_client import GlobalModel
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.settings.sections import EngineSettings
 from coterie.core.tensors import tree
-from coterie.page.agent_options import AgentOptions
 from coterie.page.experiment import Experiment
 from coterie.page.messages import Stage
-from coterie.page.settings import GameSettings, Settings, TaskSettings, TrainSettings
+from coterie.page.settings.agents import AgentOptions
+from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
 
 each_reading = pytest.mark.parametrize("reading", ["recommended", "literal", "released"])
 IDS = torch.arange(len(LENGTHS))

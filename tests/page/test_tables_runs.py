@@ -9,7 +9,7 @@ import torch
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.tables.fingerprint import fingerprint
 from coterie.page.experiment import Experiment
-from coterie.page.settings import (
+from coterie.page.settings.run import (
     FedProxOptions,
     GameSettings,
     ModelSettings,

@@ -20,11 +20,11 @@ from coterie.core.methods.settings import FedAvgSettings
 from coterie.core.protocol.server import Decision
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.page.answer import LearnedAnswer, Mind, best_response
-from coterie.page.equilibrium import settled
+from coterie.page.game.answer import LearnedAnswer, Mind, best_response
+from coterie.page.game.equilibrium import settled
+from coterie.page.game.utility import followers_reward, utility_of
 from coterie.page.messages import Move, Stage
-from coterie.page.settings import Settings
-from coterie.page.utility import followers_reward, utility_of
+from coterie.page.settings.run import Settings
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from coterie.core.methods.model_client import ModelClient
 from coterie.core.methods.settings import FedAvgSettings
 from coterie.core.protocol.client import step
 from coterie.core.tensors.keys import Key
+from coterie.page.game.strategy import strategies_of
+from coterie.page.game.utility import leaders_reward, utility_of
 from coterie.page.messages import Experience, Move, Player, Stage
-from coterie.page.settings import Settings
-from coterie.page.strategy import strategies_of
-from coterie.page.utility import leaders_reward, utility_of
+from coterie.page.settings.run import Settings
 
 _LEAST = 1e-30  # likelihood, so that its logarithm is finite
 

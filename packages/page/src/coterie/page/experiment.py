@@ -18,12 +18,12 @@ from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors.keys import Key
 from coterie.page.data.make import make_task
 from coterie.page.data.task import Task
-from coterie.page.equilibrium import settled
+from coterie.page.game.equilibrium import settled
 from coterie.page.methods import halves, remarks
 from coterie.page.models.make import make_model
 from coterie.page.published import departures, reference
 from coterie.page.readings import idle, resolve
-from coterie.page.settings import Settings
+from coterie.page.settings.run import Settings
 
 ACCURACIES = ("server_accuracy", "global_accuracy", "personal_accuracy")
 _CLIENT_BYTES = 1 << 10  # at least: a few samples of 60 features

@@ -36,7 +36,7 @@ from coterie.core.settings.schema import within
 from coterie.page.algorithm import PageServer
 from coterie.page.client import PageClient
 from coterie.page.data.task import Task
-from coterie.page.settings import Settings, TrainSettings
+from coterie.page.settings.run import Settings, TrainSettings
 
 Halves = tuple[Server[Any], Client[Any]]
 

@@ -3,8 +3,8 @@
 from typing import get_args
 
 from coterie.core.registry.papers import Paper
-from coterie.page.data.names import TASKS
-from coterie.page.settings import Method
+from coterie.page.settings.run import Method
+from coterie.page.settings.tasks import TASKS
 
 PAPER = Paper(
     name="page",
@@ -12,7 +12,7 @@ PAPER = Paper(
     title="PAGE: Equilibrate Personalization and Generalization in Federated Learning",
     reference="Chen et al., The Web Conference 2024",
     methods=get_args(Method),
-    settings="coterie.page.settings:Settings",
+    settings="coterie.page.settings.run:Settings",
     experiment="coterie.page.experiment:Experiment",
     client="coterie.page.client:PageClient",
     tables="coterie.page.tables:make_table",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coterie.page.models.names import OF_TASK
-from coterie.page.settings import Settings, TaskSettings
+from coterie.page.settings.networks import OF_TASK
+from coterie.page.settings.run import Settings, TaskSettings
 
 CLIENTS = 100
 """Of every task (section 5.1)."""

@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from coterie.core.errors import UserError
-from coterie.page.agent_options import AgentOptions
-from coterie.page.models.names import OF_TASK
-from coterie.page.settings import Settings
+from coterie.page.settings.agents import AgentOptions
+from coterie.page.settings.networks import OF_TASK
+from coterie.page.settings.run import Settings
 
 _RECOMMENDED: dict[str, Any] = {
     "start": 0.8,
@@ -127,7 +127,7 @@ def idle(settings: Settings) -> list[str]:
         settings: of a game, resolved.
 
     Example:
-        >>> from coterie.page.settings import GameSettings
+        >>> from coterie.page.settings.run import GameSettings
         >>> game = GameSettings(follower="ddpg", evenness=0.1)
         >>> idle(resolve(Settings(game=game)))
         ['game.evenness']

@@ -15,7 +15,7 @@ from coterie.page.bench.memory import memory
 from coterie.page.bench.rounds import FedAvgRounds, Rounds, local_steps
 from coterie.page.methods import BASELINES
 from coterie.page.readings import resolve
-from coterie.page.settings import Settings
+from coterie.page.settings.run import Settings
 from coterie.page.tables import times
 
 Row = dict[str, Any]

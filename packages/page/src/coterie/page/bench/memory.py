@@ -15,7 +15,7 @@ from coterie.core.bench.memory_use import forget_peak, most_resident, resident
 from coterie.core.errors import UserError
 from coterie.core.tensors import tree
 from coterie.page.bench.rounds import Rounds
-from coterie.page.settings import Settings
+from coterie.page.settings.run import Settings
 
 Row = dict[str, Any]
 

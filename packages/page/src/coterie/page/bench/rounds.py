@@ -16,7 +16,7 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.bench.loop import Batch, ClientLoop
 from coterie.page.experiment import Experiment
-from coterie.page.settings import Settings
+from coterie.page.settings.run import Settings
 
 _NEVER = 1 << 30  # rounds without an evaluation
 _WARM_ROUNDS = 2

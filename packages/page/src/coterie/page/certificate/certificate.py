@@ -11,7 +11,7 @@ from typing import Any
 from coterie.core.errors import UserError
 from coterie.core.files import finite, write_json
 from coterie.page.certificate import verdict
-from coterie.page.certificate.settings import CertificateSettings
+from coterie.page.settings.certificate import CertificateSettings
 
 NAN = float("nan")
 Action = Mapping[str, float]

@@ -44,7 +44,7 @@ from coterie.page.certificate.leaders import (
     stage_table,
 )
 from coterie.page.certificate.rollouts import Rollouts, seeds
-from coterie.page.certificate.settings import CertificateSettings
+from coterie.page.settings.certificate import CertificateSettings
 
 
 def certify(

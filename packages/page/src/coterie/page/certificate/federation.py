@@ -26,7 +26,6 @@ from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.algorithm import PageServer, Played, onto
-from coterie.page.answer import mixture_of
 from coterie.page.certificate.game import Answer, Deviation
 from coterie.page.certificate.stages import (
     Condition,
@@ -37,9 +36,10 @@ from coterie.page.certificate.stages import (
     outcome,
 )
 from coterie.page.client import PageClient
+from coterie.page.game.answer import mixture_of
+from coterie.page.game.mixture import minimise
+from coterie.page.game.utility import followers_reward, leaders_reward
 from coterie.page.messages import Player
-from coterie.page.mixture import minimise
-from coterie.page.utility import followers_reward, leaders_reward
 
 _EXACT = 1e-5  # Frank-Wolfe gap of the follower's best answer
 _KEPT = 8  # first stages, one a key: more than the fresh seeds of a usual test

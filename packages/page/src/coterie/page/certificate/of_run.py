@@ -15,7 +15,7 @@ from coterie.page.certificate.certificate import Certificate
 from coterie.page.certificate.certify import certify, plays_needed
 from coterie.page.certificate.federation import FederationGame
 from coterie.page.certificate.report import certificate_report, conclusion, plot_regrets
-from coterie.page.certificate.settings import CertificateSettings
+from coterie.page.settings.certificate import CertificateSettings
 
 NAME = "certificate"
 BEFORE = "certificate-before"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.core.tensors.keys import Key
 from coterie.page.certificate.game import Deviation, Game
-from coterie.page.certificate.settings import CertificateSettings
+from coterie.page.settings.certificate import CertificateSettings
 
 
 class Rollouts:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scipy import stats
 
-from coterie.page.certificate.settings import LEAST_SEEDS, CertificateSettings
+from coterie.page.settings.certificate import LEAST_SEEDS, CertificateSettings
 
 if TYPE_CHECKING:
     from coterie.page.certificate.certificate import Certificate, FollowerGain, Gain

@@ -13,7 +13,7 @@ from coterie.core.cli.output import aside, print_json, print_rows, say
 from coterie.core.errors import UserError
 from coterie.core.settings.configuration import split
 from coterie.core.settings.parser import leaves
-from coterie.page.certificate.settings import CertificateSettings
+from coterie.page.settings.certificate import CertificateSettings
 
 ABOUT = (
     "Test how much a player of a trained run would gain by one deviation from the learned play: "

@@ -18,11 +18,11 @@ from coterie.core.tensors.ragged import Ragged
 from coterie.page.data import cifar100, tiny_imagenet
 from coterie.page.data.cut import cut_clients, cut_server
 from coterie.page.data.labelled import Labelled
-from coterie.page.data.names import TASKS
 from coterie.page.data.shakespeare import N_CLASSES, Role, read_roles
 from coterie.page.data.synthetic import Law, synthetic, synthetic_fedprox
 from coterie.page.data.task import Task
-from coterie.page.settings import TaskSettings
+from coterie.page.settings.run import TaskSettings
+from coterie.page.settings.tasks import TASKS
 
 _CLIENTS = 100
 _LOCAL, _HELD = 7000, 1000

@@ -18,8 +18,8 @@ from coterie.core.registry.data_sets import find_file
 from coterie.page.data.archive import files_in
 from coterie.page.data.characters import SYMBOLS, WINDOW, encode, windows
 from coterie.page.data.leaf import Samples, read_users
-from coterie.page.data.names import TASKS
 from coterie.page.data.plays import speeches
+from coterie.page.settings.tasks import TASKS
 
 N_CLASSES = len(SYMBOLS)
 

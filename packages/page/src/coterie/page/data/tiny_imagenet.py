@@ -18,7 +18,7 @@ from coterie.core.registry.data_sets import find_file
 from coterie.page.data.archive import files_in
 from coterie.page.data.decoded import Arrays, decoded
 from coterie.page.data.labelled import Labelled
-from coterie.page.data.names import TASKS
+from coterie.page.settings.tasks import TASKS
 
 _NAME = "tiny-imagenet-200"
 _FILES = next(entry.files for entry in TASKS if entry.name == _NAME)

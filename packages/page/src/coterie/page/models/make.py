@@ -10,17 +10,18 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.models.classifier import Classifier, SoftmaxRegression
 from coterie.page.data.task import Task
 from coterie.page.models.char_lstm import char_lstm
-from coterie.page.models.names import NETWORKS, OF_TASK
 from coterie.page.models.normalise import CHANNELS, Normalise
 from coterie.page.models.resnet import resnet18
 from coterie.page.models.small_cnn import small_cnn
+from coterie.page.settings.networks import NETWORKS, OF_TASK
 
 
 def make_model(name: str | None, task: Task) -> Classifier:
     """Make a network for a task's samples; its start is drawn from torch's generator.
 
     Args:
-        name: one of `coterie.page.models.names.NETWORKS`; None = what the paper trains on the task.
+        name: one of `coterie.page.settings.networks.NETWORKS`; None = what the paper trains on
+            the task.
         task: its samples tell the width, its name how pictures are normalised.
 
     Raises:

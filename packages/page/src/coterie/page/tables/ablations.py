@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.core.tables.report import Report
-from coterie.page.settings import Settings
+from coterie.page.settings.run import Settings
 from coterie.page.tables.contrast import COLUMNS, contrasts, difference_note
 from coterie.page.tables.layout import (
     accuracies,

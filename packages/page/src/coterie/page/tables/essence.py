@@ -6,11 +6,11 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-from coterie.page.data.names import TASKS
 from coterie.page.data.task import Task
 from coterie.page.methods import BASELINES
 from coterie.page.readings import resolve
-from coterie.page.settings import Settings
+from coterie.page.settings.run import Settings
+from coterie.page.settings.tasks import TASKS
 
 _OF_PAGE = ("game", "client_agent", "server_agent", "certify", "certificate")
 

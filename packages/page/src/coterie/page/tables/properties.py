@@ -13,7 +13,7 @@ from coterie.core.tables.plots import Panel
 from coterie.core.tables.report import Report
 from coterie.page.experiment import Experiment
 from coterie.page.published import TABLE4
-from coterie.page.settings import Settings
+from coterie.page.settings.run import Settings
 from coterie.page.tables.contrast import COLUMNS, contrasts, difference_note
 from coterie.page.tables.layout import accuracies, accuracy_rows, bars, figure_report, plain
 from coterie.page.tables.runs import RunResult

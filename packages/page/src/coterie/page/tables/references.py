@@ -10,7 +10,7 @@ from torch import Tensor
 from coterie.core.data.samples.samples import SampleData
 from coterie.page.data.task import Task
 from coterie.page.experiment import Experiment
-from coterie.page.settings import Settings
+from coterie.page.settings.run import Settings
 from coterie.page.tables.runs import CHOSEN_BY, GLOBAL, LOCAL, OTHERS, RunResult
 
 MAJORITY = "majority class"

@@ -14,7 +14,7 @@ from coterie.core.run.rounds import FederatedModule
 from coterie.core.tables.result import Result
 from coterie.page.certificate.of_run import before_learning, certify_run
 from coterie.page.experiment import Experiment
-from coterie.page.settings import Settings
+from coterie.page.settings.run import Settings
 
 NAN = float("nan")
 CHOSEN_BY = "eval/accuracy"

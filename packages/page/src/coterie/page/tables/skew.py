@@ -12,7 +12,7 @@ from coterie.core.errors import UserError
 from coterie.core.tables.plots import Panel
 from coterie.core.tables.report import Report
 from coterie.page.published import TABLE3
-from coterie.page.settings import Settings
+from coterie.page.settings.run import Settings
 from coterie.page.tables.contrast import (
     COLUMNS,
     column_values,

@@ -11,10 +11,10 @@ from coterie.core.errors import UserError
 from coterie.core.tables import study
 from coterie.core.tables.jobs import Job
 from coterie.page.experiment import Experiment
-from coterie.page.models.names import OF_TASK
 from coterie.page.paper import PAPER
 from coterie.page.published import departures
-from coterie.page.settings import DEMONSTRATION, Method, Settings
+from coterie.page.settings.networks import OF_TASK
+from coterie.page.settings.run import DEMONSTRATION, Method, Settings
 from coterie.page.tables.essence import digest, essential
 from coterie.page.tables.references import MAJORITY, majority_run
 from coterie.page.tables.runs import RunResult, train_run

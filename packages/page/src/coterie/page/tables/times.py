@@ -16,7 +16,7 @@ from coterie.core.tables.report import Report
 from coterie.page import algorithm
 from coterie.page.experiment import Experiment
 from coterie.page.published import TABLE5
-from coterie.page.settings import Settings
+from coterie.page.settings.run import Settings
 from coterie.page.tables.layout import plain
 from coterie.page.tables.stopwatch import Place, Stopwatch
 from coterie.page.tables.study import Study

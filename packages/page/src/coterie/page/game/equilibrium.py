@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coterie.page.settings import GameSettings
+from coterie.page.settings.run import GameSettings
 
 UTILITIES = ("page/reward_server", "page/reward_clients")
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from coterie.core.agents.action_maps import Integers, Logarithmic
 from coterie.core.agents.released_maps import ReleasedTraining
 from coterie.core.tensors.keys import Key
-from coterie.page.settings import Settings
+from coterie.page.settings.run import Settings
 
 
 class Strategies(Protocol):

@@ -20,10 +20,10 @@ from coterie.core.settings.sections import (
     at_least,
     between,
 )
-from coterie.page.agent_options import AgentOptions
-from coterie.page.certificate.settings import CertificateSettings
-from coterie.page.data.names import OPTIONS
-from coterie.page.models.names import Network
+from coterie.page.settings.agents import AgentOptions
+from coterie.page.settings.certificate import CertificateSettings
+from coterie.page.settings.networks import Network
+from coterie.page.settings.tasks import OPTIONS
 
 Method = Literal[
     "page",

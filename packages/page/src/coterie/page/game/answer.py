@@ -14,9 +14,9 @@ from coterie.core.agents.released_maps import ReleasedWeights
 from coterie.core.local_training.fit import Batch, Params
 from coterie.core.models.classifier import SoftmaxRegression
 from coterie.core.tensors.keys import Key
+from coterie.page.game.mixture import Mixture, ModelMixture, SoftmaxMixture, minimise
 from coterie.page.messages import Experience
-from coterie.page.mixture import Mixture, ModelMixture, SoftmaxMixture, minimise
-from coterie.page.settings import GameSettings, Settings
+from coterie.page.settings.run import GameSettings, Settings
 
 _BATCH = 500  # samples of D_CS at a time
 _GAP = 1e-3  # of the loss, at which a best response is good enough

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from coterie.page.settings import GameSettings
+from coterie.page.settings.run import GameSettings
 
 _ADDED = {"bounded": 0.1, "inverse": 1e-5}
 """What is added to a loss, so that one of 0 has a finite utility; 1e-5 is the public code's."""

@@ -1,0 +1,1 @@
+"""The Stackelberg game: what players want, what they do, how the follower answers."""

@@ -1,0 +1,1 @@
+"""Settings of PAGE, its tasks and networks by name. Torch-free."""
