@@ -145,13 +145,13 @@ class Experiment:
     def _needs_of_users(self) -> list[Need]:
         settings, data = self.settings, self.data
         sizes = {
-            "fedmf": ("fedmf.dim", settings.fedmf.dim, settings.fedmf),
-            "lightfr": ("lightfr.bits", settings.lightfr.bits // 32, settings.lightfr),
-            "fedpergnn": ("fedpergnn.dim", settings.fedpergnn.dim, settings.fedpergnn),
+            "fedmf": ("fedmf.dim", settings.fedmf.dim, settings.fedmf.negatives),
+            "lightfr": ("lightfr.bits", settings.lightfr.bits // 32, settings.lightfr.negatives),
+            "fedpergnn": ("fedpergnn.dim", settings.fedpergnn.dim, settings.fedpergnn.negatives),
         }
-        key, numbers, own = sizes[settings.method]
+        key, numbers, negatives = sizes[settings.method]
         rows = self.interactions.n_users + data.n_items
-        samples = len(self.interactions) * own.negatives
+        samples = len(self.interactions) * negatives
         return [
             Need("the vectors of users and items", (key,), memory=4 * rows * numbers),
             Need("the local samples", (f"{settings.method}.negatives",), operations=64 * samples),

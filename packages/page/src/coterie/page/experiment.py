@@ -93,7 +93,7 @@ class Experiment:
             Need("the samples of the clients", ("data.clients",), memory=clients * _CLIENT_BYTES),
             Need("local training", ("train.epochs",), steps=train.epochs),
         ]
-        agents = {"page": ("client_agent", settings.client_agent)}
+        agents = {"page": ("client_agent", settings.client_agent.ddpg())}
         agents["dap-fl"] = ("dap_fl.agent", settings.dap_fl.agent)
         if settings.method in agents:
             section, agent = agents[settings.method]
@@ -103,7 +103,7 @@ class Experiment:
             memory = clients * numbers * 4
             found.append(Need("the clients' agents", keys, memory, steps=agent.updates))
         if settings.method == "page":
-            server = 4 * _EXPERIENCE * settings.server_agent.capacity * clients
+            server = 4 * _EXPERIENCE * settings.server_agent.ddpg().capacity * clients
             found.append(Need("the server's agent", ("server_agent.capacity",), server))
         return found
 

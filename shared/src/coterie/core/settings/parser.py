@@ -48,8 +48,8 @@ class SettingsParser(ArgumentParser):
         super().__init__(prog="coterie", exit_on_error=False, add_help=False, print_config=None)
         self.add_argument("--help", action="store_true", help="Show this help.")
         for name, (metavar, text) in _ABOUT_SETTINGS.items():
-            action = "append" if name == "config" else "store"
-            self.add_argument(f"--{name}", metavar=metavar, action=action, help=text)
+            kind = "append" if name == "config" else "store"
+            self.add_argument(f"--{name}", metavar=metavar, action=kind, help=text)
         text = "Print the resulting settings and end."
         self.add_argument("--print_config", action="store_true", help=text)
         self._own = {action.dest for action in self._actions}
