@@ -17,10 +17,10 @@ from coterie.continual.settings import (
     SPPSettings,
 )
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
+from coterie.core.protocol.journal import Journal
 from coterie.core.settings.sections import EngineSettings
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -130,7 +130,7 @@ def simulate(chosen, blocks, *, chunk=None, n_items=N_ITEMS, after_block=None, m
 
         def cohort(r, t=t, data=data, journal=journal):
             parts = (run.store, secret, (t, r), run.ledger, journal, chunk, middleware)
-            return Cohort(client, data.ids, data, *parts)
+            return InProcessCohort(client, data.ids, data, *parts)
 
         run.state = server.start_block(
             run.state, t, cohort(0), server_key.fold("block", t, "round", 0)

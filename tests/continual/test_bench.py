@@ -9,6 +9,7 @@ from coterie.continual.bench import bench, measure, scaling
 from coterie.continual.bench.loop import ClientLoop
 from coterie.continual.bench.rounds import Engine, largest_difference
 from coterie.continual.bench.workload import Workload, random_block, workload
+from coterie.continual.messages import UPDATE
 from coterie.continual.readings import resolve
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
 from coterie.core.errors import UserError
@@ -40,7 +41,7 @@ def test_the_loop_and_the_engine_give_the_same_table(dtype, tolerance):
     assert largest_difference(engine) < tolerance
     engine.next_block()
     assert largest_difference(engine) < tolerance
-    replies = engine.cohort(100).ask("update", engine.down())
+    replies = engine.cohort(100).ask(UPDATE, engine.down())
     replayed = replies.up.replayed
     assert bool(((replayed > 0) & (replayed < 10)).any())  # the memory is in use, and adapts
 

@@ -17,14 +17,15 @@ from tests.continual.test_chunks import cohort_of
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import (
+    UPDATE,
     EvaluationTable,
     ItemTable,
     ItemUpdate,
     LookBack,
-    RankingReport,
 )
-from coterie.core.federation.folds import Sum
+from coterie.core.metrics.ranking_report import RankingReport
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
+from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.messages import Down, Private, Report, Up, declared
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -52,7 +53,7 @@ def started(method, backbone="fedmf", data=DATA, **changes):
 
 
 def test_every_upload_is_declared():
-    ups = {up for _, _, up in ContinualClient.steps() if up is not None}
+    ups = {step.up for step in ContinualClient.steps().values() if step.up is not None}
     assert ups == {ItemUpdate, RankingReport}
     for up in ups:
         assert issubclass(up, Up)
@@ -61,7 +62,7 @@ def test_every_upload_is_declared():
 
 
 def test_the_protocol():
-    steps = {name: (down, up) for name, down, up in ContinualClient.steps()}
+    steps = {name: (step.down, step.up) for name, step in ContinualClient.steps().items()}
     assert set(steps) == {"start_block", "update", "evaluate", "keep_best", "end_block"}
     assert all(down is None or issubclass(down, Down) for down, _ in steps.values())
     assert not any(up is not None and issubclass(up, Private) for _, up in steps.values())
@@ -194,14 +195,14 @@ def test_nobody_is_left():
 
 def test_the_upload_of_a_client_holds_its_touched_rows_only():
     _, state, cohort = started("ft", model={"negatives": 0})
-    rows = cohort.ask("update", ItemTable(state.items)).up.items.wire()
+    rows = cohort.ask(UPDATE, ItemTable(state.items)).up.items.wire()
     assert rows.index.tolists() == [sorted(train) for train, _, _ in USERS.values()]
 
 
 def test_folding_is_the_sum_of_the_uploads():
     _, state, cohort = started("f3crec")
     down = ItemTable(state.items)
-    kept = cohort.ask("update", down).up.items.dense().mean(0)
+    kept = cohort.ask(UPDATE, down).up.items.dense().mean(0)
     _, _, again = started("f3crec")
-    folded = again.ask("update", down, reduce=Sum()).mean("items")
+    folded = again.ask(UPDATE, down, reduce=Sum()).total.items.sum() / len(USERS)
     torch.testing.assert_close(folded, kept, rtol=0, atol=1e-15)

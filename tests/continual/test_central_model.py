@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.core.headed_models import FedMFHead, FedNCFHead, HeadedModel, PFedRecHead
 from torch.nn import functional
 
 from coterie.continual.backbones import make_backbone
@@ -9,7 +10,6 @@ from coterie.continual.batches import draw_batches
 from coterie.continual.local_training import LocalTraining
 from coterie.continual.settings import ModelSettings
 from coterie.core.models.batches import Pairs
-from coterie.core.models.heads import FedMFHead, FedNCFHead, HeadedModel, PFedRecHead
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 

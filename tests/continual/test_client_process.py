@@ -6,17 +6,17 @@ import sys
 
 import pytest
 import torch
+from tests.in_process import in_process_bytes, request_bytes
 
 from coterie.continual.client import make_client
 from coterie.continual.messages import EvaluationTable, ItemTable, LookBack
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.engines.folder import ClientFolder
-from coterie.core.engines.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import serve
-from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -76,7 +76,7 @@ def test_the_process_answers_the_same_bytes(tmp_path, method, backbone):
     place = torch.tensor([1])
     for block, round_, step, down, asked in asks():
         data = blocks()[block]
-        cohort = Cohort(
+        cohort = InProcessCohort(
             client, data.ids, data, store, SECRET, (block, round_), Ledger(), Journal(), chunk=1
         )
         cohort.enrol()

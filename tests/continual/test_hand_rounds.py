@@ -20,7 +20,7 @@ from tests.continual.test_chunks import cohort_of
 
 from coterie.continual.algorithm import F3CRec, State
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import ItemTable, LookBack, Profile
+from coterie.continual.messages import START_BLOCK, ItemTable, LookBack, Profile
 from coterie.continual.settings import (
     KDSettings,
     RegSettings,
@@ -53,7 +53,7 @@ def play(method, memory=None, blocks=(0, 0, 0), old=None, **changes):
     items = f64(L, -L, 0)[:, None]
     rows = None if old is None else f64(*old)[:, None]
     if method == "spp":
-        cohort.ask("start_block", LookBack(slow=rows, fast=rows))
+        cohort.ask(START_BLOCK, LookBack(slow=rows, fast=rows))
     state = State(items, items, rows, rows, rows, block=1)
     state = F3CRec(chosen, (2, 3)).round(state, cohort, Key.from_seed(0))
     users = cohort.store.take(DATA.ids).params["user"]

@@ -9,14 +9,14 @@ from tests.continual.test_chunks import cohort_of
 
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.batches import draw_batches
-from coterie.continual.messages import ItemTable
+from coterie.continual.messages import UPDATE, ItemTable
 from coterie.continual.settings import ModelSettings, Settings
 from coterie.core.data.interactions.blocks import temporal_blocks
 from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.interactions.splits import split_block
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.data.sources.catalogue import load
-from coterie.core.federation.folds import Sum
+from coterie.core.protocol.folds import Sum
 from coterie.core.settings.sections import EngineSettings
 from coterie.core.tensors.keys import Key
 
@@ -44,8 +44,8 @@ def test_first_round_of_the_base_block(base_block, dtype, tolerance):
     mine = cohort.store.take(data.ids)
     mine = replace(mine, params={"user": 20 * mine.params["user"]})
     cohort.store.commit(data.ids, mine)
-    replies = cohort.ask("update", ItemTable(items), reduce=Sum())
-    found = items + replies.mean("items")
+    replies = cohort.ask(UPDATE, ItemTable(items), reduce=Sum())
+    found = items + replies.total.items.sum() / len(replies)
     users = cohort.store.take(data.ids).params["user"]
 
     key = cohort.secret.fold(data.ids).fold("update", 0, 1, 0).fold("batches")
@@ -62,5 +62,7 @@ def test_first_round_of_the_base_block(base_block, dtype, tolerance):
         torch.testing.assert_close(users[user].double(), params["user"], rtol=0, atol=tolerance)
     expected = table + total / len(data.ids)
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance)
-    assert float(replies.mean("loss")) == pytest.approx(losses / len(data.ids), abs=tolerance)
+    assert float(replies.total.loss / len(replies)) == pytest.approx(
+        losses / len(data.ids), abs=tolerance
+    )
     assert moved > 1

@@ -12,17 +12,18 @@ from torch import Tensor
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.local_training.fit import RowAdam, RowState, fit, masked
-from coterie.core.protocol.client import Client, step
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, leaves
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.rows import FactoredRows, Rows
 
 
 @dataclass(frozen=True)
 class Slope(Down):
-    weights: dict[str, Tensor]
-    epochs: int = 1
-    old: Tensor | None = None
+    weights: dict[str, Tensor] = carries("slope")
+    epochs: int = carries("epochs", default=1)
+    old: Tensor | None = carries("what is not sent", default=None)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,14 @@ class Intercept(Private):
     visits: Tensor  # (C,) int64
 
 
-class LinearClient(Client[Intercept]):
+UPDATE = Step("update", Slope, SlopeUpdate)
+MEASURE = Step("measure", Slope, Error)
+FORGET = Step("forget", None, None)
+EXPLODE = Step("explode", None, None)
+CRASH = Step("crash", None, None)
+
+
+class LinearClient(Client[Intercept, SampleData]):
     def __init__(self, lr: float = 0.1, batch_size: int | None = 2) -> None:
         self.lr, self.batch_size = lr, batch_size
 
@@ -55,7 +63,7 @@ class LinearClient(Client[Intercept]):
             value, RowAdam().begin({"b": value, "w": torch.zeros(len(data), 3)}), visits
         )
 
-    @step
+    @UPDATE
     def update(
         self, down: Slope, mine: Intercept, data: SampleData, key: Key
     ) -> tuple[SlopeUpdate, Intercept]:
@@ -71,26 +79,26 @@ class LinearClient(Client[Intercept]):
         up = SlopeUpdate(change, rows, fitted.loss)
         return up, Intercept(fitted.params["b"], fitted.state, mine.visits + 1)
 
-    @step
+    @MEASURE
     def measure(
         self, down: Slope, mine: Intercept, data: SampleData, key: Key
     ) -> tuple[Error, None]:
         params = {"w": down.weights["linear.w"], "b": mine.value[0]}
         return Error(torch.stack([_loss(params, data.samples)])), None
 
-    @step
+    @FORGET
     def forget(
         self, down: None, mine: Intercept, data: SampleData, key: Key
     ) -> tuple[None, Intercept]:
         return None, Intercept(mine.value * 0, mine.state, mine.visits + 1)
 
-    @step
+    @EXPLODE
     def explode(
         self, down: None, mine: Intercept, data: SampleData, key: Key
     ) -> tuple[None, Intercept]:
         return None, Intercept(mine.value / 0, mine.state, mine.visits + 1)
 
-    @step
+    @CRASH
     def crash(
         self, down: None, mine: Intercept, data: SampleData, key: Key
     ) -> tuple[None, Intercept]:
@@ -109,8 +117,8 @@ def make_fedavg(batch_size: int | None = 2) -> Client:
     """FedAvg over a network, the way a deployment would make its client half."""
     from torch import nn
 
-    from coterie.core.methods.fedavg_client import FedAvgClient
-    from coterie.core.methods.settings import FedAvgSettings
+    from coterie.core.methods.fedavg import FedAvgClient
+    from coterie.core.methods.settings.fedavg import FedAvgSettings
 
     class Net(nn.Module):
         def __init__(self) -> None:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from coterie.core.methods.bias import fit_bias
-from coterie.core.methods.popularity import popularity
+from coterie.core.methods.reference.bias import fit_bias
+from coterie.core.methods.reference.popularity import popularity
 from coterie.core.metrics.ranking import top_k
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged

@@ -9,6 +9,7 @@ from pathlib import Path
 import lightning
 import pytest
 import torch
+from tests.core.headed_models import FedNCFHead, HeadedModel
 from torch import Tensor
 
 from coterie.core.data.interactions.blocks import temporal_blocks
@@ -18,13 +19,12 @@ from coterie.core.data.interactions.splits import split_block
 from coterie.core.data.sources.readers import read_ml_100k
 from coterie.core.errors import UserError
 from coterie.core.local_training.optimizer_settings import OptimizerSettings
-from coterie.core.methods.popularity import popularity
+from coterie.core.methods.ranking.central import Central
+from coterie.core.methods.reference.popularity import popularity
 from coterie.core.metrics.full_ranking import FullRanking
 from coterie.core.models.batches import Pairs
-from coterie.core.models.heads import FedNCFHead, HeadedModel
 from coterie.core.models.mf import MF
 from coterie.core.models.neumf import NeuMF
-from coterie.core.run.central import Central
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 

@@ -8,12 +8,13 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings, ServerModel
-from coterie.core.methods.fedprox import FedProxClient, FedProxServer, FedProxSettings
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
+from coterie.core.methods.fedprox import FedProxClient, FedProxSettings
+from coterie.core.methods.kit.model_server import ServerModel
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(3)
@@ -54,8 +55,8 @@ def sample_data(lengths=LENGTHS, ids=None) -> SampleData:
     return SampleData.from_clients(clients, ids)
 
 
-def cohort_of(client, data, chunk=None, round_number=1, middleware=()) -> Cohort:
-    cohort = Cohort(
+def cohort_of(client, data, chunk=None, round_number=1, middleware=()) -> InProcessCohort:
+    cohort = InProcessCohort(
         client,
         data.ids,
         SplitSamples.of(data, valid=data),
@@ -76,7 +77,7 @@ def algorithm(name, build, **options):
         module = build()
     if name == "fedprox":
         settings = FedProxSettings(mu=MU, **options)
-        return FedProxServer(build, settings), FedProxClient(module, settings)
+        return FedAvgServer(build, settings), FedProxClient(module, settings)
     settings = FedAvgSettings(**options)
     return FedAvgServer(build, settings), FedAvgClient(module, settings)
 
@@ -206,7 +207,7 @@ def test_fedprox_without_mu_is_fedavg():
     server, client = algorithm("fedavg", Net, epochs=2, batch_size=3)
     plain, _ = run(server, client, data, 2)
     settings = FedProxSettings(mu=0.0, epochs=2, batch_size=3)
-    prox, _ = run(FedProxServer(Net, settings), FedProxClient(Net(), settings), data, 2)
+    prox, _ = run(FedAvgServer(Net, settings), FedProxClient(Net(), settings), data, 2)
     for key, value in plain.weights.items():
         torch.testing.assert_close(prox.weights[key], value, atol=1e-15, rtol=1e-15)
 

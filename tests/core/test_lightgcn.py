@@ -8,10 +8,10 @@ import torch
 
 from coterie.core.data.interactions.pairs import PairsDataModule
 from coterie.core.local_training.optimizer_settings import OptimizerSettings
+from coterie.core.methods.ranking.central import Central
 from coterie.core.models.batches import Pairs, Triples
 from coterie.core.models.lightgcn import LightGCN, normalised_adjacency
 from coterie.core.models.mf import MF
-from coterie.core.run.central import Central
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 

@@ -6,13 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.core.federation.cohort import Cohort, PerClient
-from coterie.core.federation.folds import Sum
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.protocol.client import Client, step
-from coterie.core.protocol.messages import Down, Private, Reveals, Up, leaves
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.cohort import PerClient
+from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import ListStep
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -21,7 +23,7 @@ from coterie.core.tensors.rows import FactoredRows
 
 @dataclass(frozen=True)
 class Ask(Down):
-    factor: Tensor  # (1,) for all, (K,) per client
+    factor: Tensor = carries("what to multiply with")  # ()
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,13 @@ class Answer(Up):
 
 @dataclass(frozen=True)
 class Width(Private):
-    weights: Tensor  # (1, width of the client)
+    weights: Tensor  # (width of the client,)
+
+
+@dataclass(frozen=True)
+class OwnWidth:
+    id: int
+    width: int
 
 
 @dataclass(frozen=True)
@@ -40,27 +48,33 @@ class Widths:
     ids: Tensor
     widths: Ragged
 
+    def __getitem__(self, place: int) -> OwnWidth:
+        return OwnWidth(int(self.ids[place]), int(self.widths.values[place]))
+
     def take(self, index: Tensor) -> "Widths":
         return Widths(self.ids[index], self.widths.take(index))
 
 
-class WideClient(Client[Width]):
+GROW = ListStep("grow", Ask, Answer)
+
+
+class WideClient(Client[Width, OwnWidth]):
     """Each client has a private vector of its own length."""
 
-    max_chunk = 1
+    form = "list"
 
-    def enrol(self, data: Widths, key: Key) -> Width:
-        return Width(torch.ones(1, int(data.widths.values[0])))
+    def enrol(self, data: OwnWidth, key: Key) -> Width:
+        return Width(torch.ones(data.width))
 
-    @step
-    def grow(self, down: Ask, mine: Width, data: Widths, key: Key) -> tuple[Answer, Width]:
+    @GROW
+    def grow(self, down: Ask, mine: Width, data: OwnWidth, key: Key) -> tuple[Answer, Width]:
         weights = mine.weights * down.factor
-        return Answer(weights.sum(1), weights), Width(weights)
+        return Answer(weights.sum(), weights), Width(weights)
 
 
 def cohort(store=None, client=None):
     data = Widths(torch.tensor([2, 5, 9]), Ragged.from_lists([[3], [1], [4]]))
-    return Cohort(
+    return InProcessCohort(
         client or WideClient(),
         data.ids,
         data,
@@ -79,12 +93,14 @@ def test_who_diverged_keeps_its_new_state_and_its_answer_is_left_out(lost):
     own = {2: 6.0, 5: 2.0, 9: 8.0}  # answers, by client
     gone = {own[c] for c in lost}
     replies = asked.ask(
-        "grow",
-        Ask(torch.tensor([2.0])),
+        GROW,
+        Ask(torch.tensor(2.0)),
         who_diverged=lambda up: torch.tensor([float(up.total) in gone]),
     )
     assert replies.ids.tolist() == [c for c in own if c not in lost]
-    assert [float(up.total) for up in replies.up or ()] == [own[c] for c in own if c not in lost]
+    assert [float(up.total) for up in replies.ups.values()] == [
+        own[c] for c in own if c not in lost
+    ]
     assert replies.failed == dict.fromkeys(lost, "its training diverged")
     for place, client in enumerate(own):
         kept = asked.store.take(asked.ids[place : place + 1])
@@ -94,21 +110,20 @@ def test_who_diverged_keeps_its_new_state_and_its_answer_is_left_out(lost):
 def test_clients_of_different_shapes_answer_as_a_list():
     asked = cohort()
     asked.enrol()
-    replies = asked.ask("grow", Ask(torch.tensor([2.0])))
-    assert [answer.own.shape for answer in replies.up] == [(1, 3), (1, 1), (1, 4)]
-    assert [float(answer.total) for answer in replies.up] == [6.0, 2.0, 8.0]
-    assert asked.store.take(torch.tensor([9])).weights.tolist() == [[2.0] * 4]
+    replies = asked.ask(GROW, Ask(torch.tensor(2.0)))
+    assert [answer.own.shape for answer in replies.ups.values()] == [(3,), (1,), (4,)]
+    assert [float(answer.total) for answer in replies.ups.values()] == [6.0, 2.0, 8.0]
+    assert asked.store.take(torch.tensor([9])).weights.tolist() == [2.0] * 4
 
 
-@pytest.mark.parametrize(
-    "message",
-    [Ask(torch.tensor([1.0, 10.0, 100.0])), [Ask(torch.tensor([f])) for f in (1.0, 10.0, 100.0)]],
-)
-def test_messages_may_differ_from_client_to_client(message):
+def test_messages_may_differ_from_client_to_client():
+    """They are found by id: who is not asked may be among them, in any order."""
+    factors = {9: 100.0, 4: 7.0, 2: 1.0, 5: 10.0}
+    message = {client: Ask(torch.tensor(factor)) for client, factor in factors.items()}
     asked = cohort()
     asked.enrol()
-    replies = asked.ask("grow", PerClient(message))
-    assert [float(answer.total) for answer in replies.up] == [3.0, 10.0, 400.0]
+    replies = asked.ask(GROW, PerClient(message))
+    assert [float(answer.total) for answer in replies.ups.values()] == [3.0, 10.0, 400.0]
     assert asked.ledger.bytes("down") == 3 * 4
 
 
@@ -117,16 +132,16 @@ def test_the_list_form_folds_and_survives_a_checkpoint():
     asked.enrol()
 
     class OnlyTotals(WideClient):
-        @step
-        def grow(self, down: Ask, mine: Width, data: Widths, key: Key) -> tuple[Answer, Width]:
+        @GROW
+        def grow(self, down: Ask, mine: Width, data: OwnWidth, key: Key) -> tuple[Answer, Width]:
             up, new = super().grow(down, mine, data, key)
-            return Answer(up.total, up.own.sum(1)), new
+            return Answer(up.total, up.own.sum()), new
 
     folding = cohort(asked.store, OnlyTotals())
-    assert float(folding.ask("grow", Ask(torch.tensor([2.0])), reduce=Sum()).total["total"]) == 16.0
+    assert float(folding.ask(GROW, Ask(torch.tensor(2.0)), reduce=Sum()).total.total) == 16.0
     restored = PrivateStore(stacked=False)
-    restored.load_plain(asked.store.to_plain(), Width(torch.zeros(1, 1)))
-    assert restored.take(torch.tensor([2])).weights.tolist() == [[2.0] * 3]
+    restored.load_plain(asked.store.to_plain(), Width(torch.zeros(1)))
+    assert restored.take(torch.tensor([2])).weights.tolist() == [2.0] * 3
 
 
 def test_kept_rows_of_several_chunks_are_those_of_one():
@@ -140,18 +155,18 @@ def test_kept_rows_of_several_chunks_are_those_of_one():
 class FaintClient(WideClient):
     """The client with the widest vector answers NaN."""
 
-    @step
-    def grow(self, down: Ask, mine: Width, data: Widths, key: Key) -> tuple[Answer, Width]:
-        value = torch.nan if mine.weights.shape[1] == 4 else 1.0
+    @GROW
+    def grow(self, down: Ask, mine: Width, data: OwnWidth, key: Key) -> tuple[Answer, Width]:
+        value = torch.nan if mine.weights.shape[0] == 4 else 1.0
         weights = mine.weights * value
-        return Answer(weights.sum(1), weights), Width(weights)
+        return Answer(weights.sum(), weights), Width(weights)
 
 
 def test_a_client_that_is_refused_drops_out_of_the_list():
     asked = cohort(client=FaintClient())
     asked.enrol()
-    replies = asked.ask("grow", Ask(torch.tensor([2.0])))
+    replies = asked.ask(GROW, Ask(torch.tensor(2.0)))
     assert replies.ids.tolist() == [2, 5]
     assert list(replies.failed) == [9]
-    assert len(replies.up) == 2
-    assert asked.store.take(torch.tensor([9])).weights.tolist() == [[1.0] * 4]
+    assert list(replies.ups) == [2, 5]
+    assert asked.store.take(torch.tensor([9])).weights.tolist() == [1.0] * 4

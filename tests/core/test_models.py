@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
+from tests.core.headed_models import FedMFHead, FedNCFHead, HeadedModel, PFedRecHead
 from torch import nn
 from torch.func import functional_call, vmap
 
 from coterie.core.models.batches import Pairs, Triples
-from coterie.core.models.heads import FedMFHead, FedNCFHead, HeadedModel, PFedRecHead
 from coterie.core.models.mf import MF
 from coterie.core.models.neumf import GMF, MLP, NeuMF
 from coterie.core.models.recommender import Recommender, bpr

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from coterie.core.privacy.attack import SCORERS, attack_curve, measure, plot_curve
 from coterie.core.privacy.scorers import change_norm, direction, touched
-from coterie.core.tensors.dense_rows import DenseRows
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-from coterie.core.tensors.rows import FactoredRows
+from coterie.core.tensors.rows import DenseRows, FactoredRows
 
 C, N, D, POSITIVES, NEGATIVES = 30, 300, 8, 12, 48
 

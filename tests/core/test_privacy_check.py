@@ -11,8 +11,9 @@ from coterie.core.privacy.check import (
     assert_non_interference,
     perturbed,
 )
-from coterie.core.protocol.client import Client, step
-from coterie.core.protocol.messages import Down, Private, Reveals, Up, leaves
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import FactoredRows, Rows
@@ -22,7 +23,7 @@ C, N, D = 3, 5, 2
 
 @dataclasses.dataclass(frozen=True)
 class Table(Down):
-    items: Tensor
+    items: Tensor = carries("items")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +41,11 @@ class Update(Up):
     loss: Tensor = leaves("loss", reveals=Reveals.MEASUREMENT, depends_on={"vector"})
 
 
-class Honest(Client[Taste]):
-    @step
+UPDATE = Step("update", Table, Update)
+
+
+class Honest(Client[Taste, None]):
+    @UPDATE
     def update(self, down: Table, mine: Taste, data, key: Key) -> tuple[Update, Taste]:
         noise = key.uniform(D)
         score = mine.vector @ down.items.T
@@ -54,7 +58,7 @@ class Leaking(Honest):
     def __init__(self, where: str) -> None:
         self.where = where
 
-    @step
+    @UPDATE
     def update(self, down: Table, mine: Taste, data, key: Key) -> tuple[Update, Taste]:
         up, _ = super().update(down, mine, data, key)
         loss = torch.zeros(C)
@@ -113,7 +117,7 @@ def test_a_misspelt_dependence_is_named() -> None:
     class Wrong(Up):
         loss: Tensor = leaves("loss", reveals=Reveals.MEASUREMENT, depends_on={"vectr"})
 
-    class Misspelt(Client[Taste]):
+    class Misspelt(Client[Taste, None]):
         def update(self, down, mine, data, key):
             return Wrong(torch.zeros(C)), None
 
@@ -122,7 +126,7 @@ def test_a_misspelt_dependence_is_named() -> None:
 
 
 def test_a_step_that_uploads_nothing_is_no_test() -> None:
-    class Silent(Client[Taste]):
+    class Silent(Client[Taste, None]):
         def update(self, down, mine, data, key):
             return None, mine
 

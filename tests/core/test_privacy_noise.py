@@ -9,15 +9,13 @@ from scipy import stats
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.federation.ledger import row_bytes
 from coterie.core.privacy import draws
 from coterie.core.privacy.noise import Clip, GaussianNoise, LaplaceNoise
 from coterie.core.privacy.padding import pad_rows
 from coterie.core.protocol.messages import Report, Reveals, Up, leaves
-from coterie.core.tensors.dense_rows import DenseRows
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-from coterie.core.tensors.rows import FactoredRows, Rows, TouchedRows
+from coterie.core.tensors.rows import DenseRows, FactoredRows, Rows, TouchedRows
 
 N, D = 40, 6
 
@@ -209,7 +207,7 @@ def test_dense_rows_keep_the_protocol_of_rows() -> None:
     assert torch.allclose(rows.scaled(factor).dense(), other.scaled(factor).dense())
     assert torch.allclose(rows.take(index).dense(), other.take(index).dense())
     assert rows.wire() is rows
-    assert row_bytes(rows).tolist() == [N * D * 8] * 5  # no row numbers
+    assert rows.nbytes().tolist() == [N * D * 8] * 5  # no row numbers
     values = rows.values.clone()
     values[3, 0, 0] = float("nan")
     assert DenseRows(values).finite().tolist() == [True, True, True, False, True]

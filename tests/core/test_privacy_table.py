@@ -8,22 +8,15 @@ from rich.console import Console
 from torch import Tensor
 
 from coterie.core.privacy.table import COLUMNS, protocol_table, to_markdown, to_rich
-from coterie.core.protocol.client import Client, step
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, leaves
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import Step
 
 
 @dataclasses.dataclass(frozen=True)
 class Table(Down):
-    """The item table.
-
-    Attributes:
-        items: ``(n, d)`` public rows,
-            over two lines.
-        round: r, from 0.
-    """
-
-    items: Tensor
-    round: int = 0
+    items: Tensor = carries("public rows")
+    round: int = carries("r, from 0", default=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,25 +30,15 @@ class Metrics(Report):
     ndcg: Tensor = leaves("NDCG", reveals=Reveals.MEASUREMENT, depends_on={"vector"})
 
 
-@dataclasses.dataclass(frozen=True)
-class Undeclared(Up):
-    loss: int = 0
-
-
-class Toy(Client[Private]):
-    @step
+class Toy(Client[Private, None]):
+    @Step("evaluate", Table, Metrics)
     def evaluate(self, down: Table, mine, data, key) -> tuple[Metrics, None]: ...
 
-    @step
+    @Step("forget", None, None)
     def forget(self, down: None, mine, data, key) -> tuple[None, Private]: ...
 
-    @step
-    def update(self, down: Table, mine, data, key) -> tuple[Update | None, Private | None]: ...
-
-
-class Careless(Client[Private]):
-    @step
-    def update(self, down: Table, mine, data, key) -> tuple[Undeclared, None]: ...
+    @Step("update", Table, Update)
+    def update(self, down: Table, mine, data, key) -> tuple[Update, Private | None]: ...
 
 
 def test_every_field_in_both_directions() -> None:
@@ -71,31 +54,17 @@ def test_every_field_in_both_directions() -> None:
     assert update["items"]["reveals"] == Reveals.ITEMS_TOUCHED.value
     assert update["loss"]["noise"] == rows[2]["noise"] == "not covered"
     assert update["loss"]["depends on"] == "-"
-    assert rows[0]["content"] == "(n, d) public rows, over two lines"
+    assert rows[0]["content"] == "public rows"
     assert all(tuple(row) == COLUMNS and all(row.values()) for row in rows)
 
 
-class Silent(Client[Private]):
-    @step
-    def update(self, down: Table, mine, data, key): ...
-
-
-class Vague(Client[Private]):
-    @step
-    def update(self, down: Table, mine, data, key) -> tuple[Update | Metrics, None]: ...
-
-
 @pytest.mark.parametrize(
-    ("client", "message"),
-    [
-        (Careless, "must be declared"),
-        (Silent, "step 'update' must annotate"),
-        (Vague, "one message type"),
-    ],
+    ("base", "how", "hint"),
+    [(Up, "leaves", int), (Down, "carries", int), (Report, "leaves", float)],
 )
-def test_nothing_can_be_left_out_of_the_table(client: type, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        protocol_table(client)
+def test_a_field_without_words_is_refused_when_the_class_is_made(base, how, hint) -> None:
+    with pytest.raises(TypeError, match=rf"Bare.loss must be declared with {how}"):
+        type("Bare", (base,), {"__annotations__": {"loss": hint}, "loss": 0})
 
 
 def test_renderings() -> None:

@@ -7,7 +7,7 @@ import yaml
 
 from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
-from coterie.core.methods.dap_fl_settings import DapFLOptions
+from coterie.core.methods.settings.dap_fl import DapFLOptions
 from coterie.core.settings.configuration import parse
 from coterie.core.settings.parser import leaves
 from coterie.core.settings.schema import build

@@ -12,8 +12,8 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.federation import Federation
 from coterie.core.local_training.step_count import count_steps, counting_steps
 from coterie.core.methods.fedrecon import FedReconClient, FedReconServer
-from coterie.core.methods.model_server import ServerSamples
-from coterie.core.methods.personal_settings import FedReconSettings
+from coterie.core.methods.kit.model_server import ServerSamples
+from coterie.core.methods.settings.personal import FedReconSettings
 from coterie.core.models.classifier import Classifier
 from coterie.core.run.rounds import FederatedModule
 

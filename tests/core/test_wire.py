@@ -5,7 +5,7 @@ import json
 import pickle
 import struct
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import safetensors.torch
@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, leaves
-from coterie.core.tensors.dense_rows import DenseRows
+from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
 from coterie.core.tensors.ragged import Ragged
-from coterie.core.tensors.rows import FactoredRows, Rows, TouchedRows
+from coterie.core.tensors.rows import DenseRows, FactoredRows, Rows, TouchedRows
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode, peek
+from coterie.core.wire.travel import Nest
 
 HEADER = Header("update", (3, 0, 1), 7)
 DTYPES = [
@@ -38,17 +38,17 @@ class Settings:
 
 @dataclass(frozen=True)
 class Everything(Down):
-    weights: dict[str, Tensor]
-    table: Tensor
-    history: Ragged
-    settings: Settings
-    old: Tensor | None = None
-    split: Literal["valid", "test"] = "valid"
+    weights: dict[str, Tensor] = carries("weights")
+    table: Tensor = carries("table")
+    history: Ragged = carries("history")
+    settings: Settings = carries("settings")
+    old: Tensor | None = carries("old", default=None)
+    split: Literal["valid", "test"] = carries("split", default="valid")
 
 
 @dataclass(frozen=True)
 class Memory(Private):
-    tree: dict[str, Any]
+    tree: dict[str, Nest]
 
 
 @dataclass(frozen=True)
@@ -349,7 +349,7 @@ def test_one_wrong_byte_never_raises_anything_else(place, byte):
     assert isinstance(message, Table)
 
 
-@pytest.mark.parametrize("value", [object(), {1: torch.zeros(1)}, [1.0], b"bytes"])
+@pytest.mark.parametrize("value", [object(), {1: torch.zeros(1)}, {1.0}, b"bytes"])
 def test_what_cannot_travel_is_refused_by_the_sender(value):
     with pytest.raises(ProtocolError, match=r"cannot travel|not strings"):
         encode(Measured(value), HEADER)

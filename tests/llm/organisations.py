@@ -2,10 +2,10 @@
 
 import torch
 
-from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
@@ -70,7 +70,7 @@ def federation(chosen, model=None, data=None):
 
 
 def cohort_of(client, data, when=(0, 1), store=None):
-    asked = Cohort(
+    asked = InProcessCohort(
         client,
         data.ids,
         data,

@@ -11,7 +11,7 @@ from coterie.core.data.sources.catalogue import load
 from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.llm.baselines.federation import all_users
+from coterie.llm.baselines import all_users
 from coterie.llm.data.client_data import NOBODY, PUBLIC, build
 from coterie.llm.data.sequences import evaluation_queries, training_examples
 

@@ -12,6 +12,7 @@ from tests.llm.organisations import organisations, settings
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
+from coterie.core.federation.selection import BestRound
 from coterie.core.privacy.check import assert_non_interference
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.resuming import reopened
@@ -63,7 +64,7 @@ def module(k=None, dtype=torch.float64, **more):
             blocks=[data()],
             seed=5,
             rounds=18,
-            monitor="eval/recall@10",
+            monitor=PPLR.monitor,
         )
     )
 
@@ -90,7 +91,7 @@ def catalogues(one):
 def expected_catalogue(row):
     model = make("recformer", rank=None).double()
     client = Organisation(settings(), model)
-    client.load(row[None])
+    client.load(row)
     return model.catalogue()
 
 
@@ -120,7 +121,7 @@ def test_stage_2_goes_on_from_the_best_round_with_frozen_items():
 def test_the_first_round_of_stage_2_trains_from_the_best_rows(ended):
     one, first = ended[None]
     again = module(train=PATIENCE["train"] | {"stages": 1})
-    again.server_state = replace(first[2], rows=first[0].rows, best_round=3)
+    again.server_state = replace(first[2], rows=first[0].rows, chosen=BestRound(3))
     again.block, again.block_open, again.block_round = 0, True, 3
     again.store = one.store  # with the items frozen
     again.advance()
@@ -196,12 +197,17 @@ def test_a_split_run_goes_through_both_stages_as_the_whole_one(ended):
         assert torch.equal(middle.row(client).double(), halves[-1].rows[client, held:])
 
 
+def unscored(state):
+    """The best round as if nothing had been measured in it."""
+    return BestRound(state.chosen.round)
+
+
 def best_in_stage(stage, k=None):
     """A finished run whose best round is of that stage."""
     one = module(k)
     run(one, 3)
     if stage == 2:
-        one.server_state = replace(one.server_state, best_score=-1.0)
+        one.server_state = replace(one.server_state, chosen=unscored(one.server_state))
     run(one)
     assert one.server_state.best_stage == stage
     return one
@@ -230,7 +236,8 @@ def saved(tmp_path, monkeypatch):
     real = PPLR._next_stage
 
     def from_nothing(self, state, cohort):
-        return replace(real(self, state, cohort), best_score=-1.0)
+        begun = real(self, state, cohort)
+        return replace(begun, chosen=unscored(begun))
 
     monkeypatch.setattr(PPLR, "_next_stage", from_nothing)
     chosen = Settings(
@@ -253,7 +260,7 @@ def test_a_saved_run_scores_and_exports_as_it_was_tested(saved, tmp_path):
     user = int((experiment.data.client_of == 1).nonzero()[0])
     scores = experiment.scores(one, user)
     history = newest(experiment.data.split.before_test().take(torch.tensor([user])), 3)
-    client, row = one.federation.client, one.server_state.best[1:2]
+    client, row = one.federation.client, one.server_state.best[1]
     assert torch.equal(client.score(1, row, history, catalogues(one)[1]), scores)
     assert not torch.equal(client.score(1, row, history), scores)
     trained = TrainedRun(saved)
@@ -270,9 +277,9 @@ def test_item_embeddings_never_leave(ended):
     rows = [row for row in one.ledger.rows() if row["step"] == "freeze"]
     assert {row["direction"] for row in rows} == {"down"}
     mine, client = one.store.take(torch.tensor([1])), one.federation.client
-    alone = data().take(torch.tensor([1]))
-    down = Adapters(states[-1].rows[1:2])
-    assert_non_interference(client, "update", down, mine, alone, Key.from_seed(1).fold(alone.ids))
+    alone, key = data()[1], Key.from_seed(1).fold(1)
+    down = Adapters(states[-1].rows[1])
+    assert_non_interference(client, "update", down, mine, alone, key)
 
 
 def test_stages_that_a_backbone_has_not_are_refused():

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from tests.core.agents.looped_ddpg import LoopedAgent
-from tests.core.baselines.labelled_clients import (
+from tests.core.methods.labelled_clients import (
     KEY,
     SECRET,
     built,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.core.baselines.labelled_clients import (
+from tests.core.methods.labelled_clients import (
     CLASSES,
     Run,
     Softmax,
@@ -15,7 +15,7 @@ from tests.core.baselines.labelled_clients import (
     split,
 )
 
-from coterie.core.methods.model_server import ServerSamples
+from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.page.data.task import Task
 from coterie.page.methods import halves
 from coterie.page.readings import resolve

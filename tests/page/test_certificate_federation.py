@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coterie.core.solvers.simplex import minimise
 from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certify import certify
 from coterie.page.certificate.game import LEARNED, Answer
-from coterie.page.game.mixture import SoftmaxMixture, minimise
+from coterie.page.game.mixture import SoftmaxMixture
 from coterie.page.settings.certificate import CertificateSettings
 
 N, WIDTH, CLASSES, SAMPLES, STEPS = 5, 4, 3, 40, 10

@@ -7,14 +7,15 @@ from typing import get_args
 import pytest
 
 from coterie.core.errors import UserError
-from coterie.core.methods.settings import FedAvgSettings
+from coterie.core.methods.registry import METHODS
+from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.train import fit
 from coterie.core.settings.configuration import configure, parse
 from coterie.core.settings.parser import leaves
 from coterie.page.experiment import ACCURACIES, Experiment
-from coterie.page.methods import BASELINES, remarks, settings_of
+from coterie.page.methods import remarks, settings_of
 from coterie.page.readings import resolve
 from coterie.page.settings.networks import OF_TASK
 from coterie.page.settings.run import Method, Settings, TaskSettings, TrainSettings
@@ -65,16 +66,16 @@ def test_fedrecon_has_no_body_to_share_on_synthetic():
 
 
 def test_all_methods_are_there():
-    assert {"page", *BASELINES} == set(get_args(Method))
+    assert {"page", *METHODS} == set(get_args(Method))
 
 
-@pytest.mark.parametrize("method", BASELINES)
+@pytest.mark.parametrize("method", METHODS)
 def test_settings_reach_the_method(method):
     train = TrainSettings(3, 7, 0.03, 1e-3, 2.0, 0.5, "equal", 4)
-    chosen = settings_of(BASELINES[method], replace(SMALL, method=method, train=train))
+    chosen = settings_of(replace(SMALL, method=method, train=train))
     common = {f.name: getattr(train, f.name) for f in fields(train)}
     common["fraction"] = common.pop("participation")
-    section = BASELINES[method].section
+    section = METHODS[method].section
     options = getattr(SMALL, section) if section else None
     own = {f.name: getattr(options, f.name) for f in fields(options)} if options else {}
     assert isinstance(chosen, FedAvgSettings)

@@ -14,13 +14,8 @@ from scipy.special import logsumexp
 from torch import nn
 
 from coterie.core.models.classifier import Classifier, SoftmaxRegression
-from coterie.page.game.mixture import (
-    ModelMixture,
-    SoftmaxMixture,
-    frank_wolfe_gap,
-    minimise,
-    onto_simplex,
-)
+from coterie.core.solvers.simplex import frank_wolfe_gap, minimise, onto_simplex
+from coterie.page.game.mixture import ModelMixture, SoftmaxMixture
 
 
 def problem(n_clients, n=60, width=4, classes=3, seed=0, scale=1.0):

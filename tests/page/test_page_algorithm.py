@@ -3,7 +3,7 @@
 import pytest
 import scipy.optimize
 import torch
-from tests.core.baselines.labelled_clients import Net, Softmax, built, close, run, split
+from tests.core.methods.labelled_clients import Net, Softmax, built, close, run, split
 from tests.page.looped_page import LoopedPage
 from tests.page.small_games import HELD, LENGTHS, game, pairs, play, settings
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.core.baselines.labelled_clients import close, reversed_ids, split
+from tests.core.methods.labelled_clients import close, reversed_ids, split
 from tests.page.small_games import game, play, settings
 
 from coterie.core.run.rounds import FederatedModule

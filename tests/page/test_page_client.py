@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.core.baselines.labelled_clients import (
+from tests.core.methods.labelled_clients import (
     KEY,
     SECRET,
     Net,
@@ -16,16 +16,16 @@ from tests.core.baselines.labelled_clients import (
     run,
     split,
 )
+from tests.in_process import in_process_bytes, request_bytes
 from tests.page.small_games import LENGTHS, game, pairs, play, settings
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.engines.in_process import in_process_bytes, request_bytes
 from coterie.core.engines.process import answer
-from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.methods.model_client import GlobalModel
+from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.protocol.journal import Journal
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.settings.sections import EngineSettings
 from coterie.core.tensors import tree
@@ -119,7 +119,7 @@ def test_a_client_that_fails_weighs_nothing_and_its_slots_stay(reading):
     bad = split(LENGTHS)
     bad.train.samples["x"][bad.train.offsets[broken]] = torch.nan
     journal = Journal()
-    cohort = Cohort(client, bad.ids, bad, good.store, SECRET, (0, 4), Ledger(), journal)
+    cohort = InProcessCohort(client, bad.ids, bad, good.store, SECRET, (0, 4), Ledger(), journal)
     state = server.round(good.state, cohort, KEY.fold("round", 4))
     assert journal.refused == [("update", broken, "its training diverged")]
     now = good.private([broken])
@@ -291,7 +291,9 @@ def test_a_process_answers_the_same_bytes(reading):
     kept = dict.fromkeys(data.ids.tolist(), b"")
     down = Stage(state.weights, torch.tensor(0.5, dtype=torch.float64), 3)
     for number in range(4):
-        cohort = Cohort(client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal())
+        cohort = InProcessCohort(
+            client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal()
+        )
         cohort.enrol()
         request = request_bytes(cohort, "update", down)
         expected = in_process_bytes(cohort, "update", down)

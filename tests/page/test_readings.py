@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from tests.core.baselines.labelled_clients import (
+from tests.core.methods.labelled_clients import (
     Net,
     Softmax,
     built,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.core.agents.action_maps import Affine, Integers, Logarithmic, Simplex
-from coterie.core.agents.released_maps import ReleasedTraining, ReleasedWeights
 from coterie.core.tensors.keys import Key
+from coterie.page.game.released_maps import ReleasedTraining, ReleasedWeights
 
 GRID = torch.linspace(-1, 1, 20001, dtype=torch.float64)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -9,8 +9,8 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from torch.utils.data import DataLoader, IterableDataset
 
-from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
+from coterie.core.protocol.journal import Journal
 
 CLIENT_IDS = tuple(range(900_000_000_001, 900_000_000_006))  # numbers that occur nowhere else
 

@@ -12,20 +12,25 @@ from coterie.continual.backbones import make_backbone
 from coterie.continual.batches import Batches, draw_batches
 from coterie.continual.local_training import LocalTraining
 from coterie.continual.messages import (
+    END_BLOCK,
+    EVALUATE,
+    KEEP_BEST,
+    START_BLOCK,
+    UPDATE,
     EvaluationTable,
     ItemTable,
     ItemUpdate,
     LookBack,
     Profile,
-    RankingReport,
 )
 from coterie.continual.readings import resolve
 from coterie.continual.retention.base import score_items
 from coterie.continual.retention.choose import make_retention
 from coterie.continual.settings import Settings
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.metrics.ranking import ranking_metrics
-from coterie.core.protocol.client import Client, step
+from coterie.core.metrics.ranking_report import RankingReport, rank_all
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.recommending import RecommendsItems
 from coterie.core.settings.schema import build
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -36,7 +41,7 @@ _OTHER_TABLES = 4
 SAMPLE_BYTES = 64
 
 
-class ContinualClient(Client[Profile]):
+class ContinualClient(Client[Profile, UserRows], RecommendsItems[Profile]):
     """A user: trains on the current block's own data, remembers through its retention method.
 
     Every step is stacked over a chunk of C users and treats each alone.
@@ -71,7 +76,7 @@ class ContinualClient(Client[Profile]):
         n_items = max((table.shape[0] for _, table in tree.tensors(down)), default=0)
         return tables * n_items * self.dtype.itemsize + samples * SAMPLE_BYTES
 
-    @step
+    @START_BLOCK
     def start_block(
         self, down: LookBack, mine: Profile, data: UserRows, key: Key
     ) -> tuple[None, Profile]:
@@ -82,7 +87,7 @@ class ContinualClient(Client[Profile]):
             params = self.backbone.start(key, self.settings.model.dim, self.dtype)
         return None, replace(mine, params=params, memory=memory)
 
-    @step
+    @UPDATE
     def update(
         self, down: ItemTable, mine: Profile, data: UserRows, key: Key
     ) -> tuple[ItemUpdate, Profile]:
@@ -104,34 +109,30 @@ class ContinualClient(Client[Profile]):
         up = ItemUpdate(trained.rows, pulled, trained.loss, trained.replayed)
         return up, replace(mine, params=trained.params)  # line 17
 
-    @step
+    @EVALUATE
     def evaluate(
         self, down: EvaluationTable, mine: Profile, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
         """Rank all items the user has not trained on in this block (section 5.1)."""
         testing = down.split == "test"
         scores = score_items(self.backbone, mine.best if testing else mine.params, down.items)
-        broken = ~scores.sum(1).isfinite()
-        if testing:
-            scores = self.retention.correct(scores, mine, down.items)
-        scores = scores.masked_fill(broken[:, None], 0.0)
         seen = data.train.mask(scores.shape[1])
         if testing:
+            corrected = self.retention.correct(scores, mine, down.items)
+            # A correction may hide that a model has diverged.
+            scores = corrected.masked_fill(~scores.sum(1, keepdim=True).isfinite(), torch.nan)
             seen |= data.valid.mask(scores.shape[1])
         targets = data.test if testing else data.valid
-        found = ranking_metrics(scores, targets, self.settings.top_k, seen)
-        # Diverged users report infinity, which is refused: they drop out alone and by name.
-        ndcg, recall = (m.masked_fill(broken, torch.inf) for m in (found.ndcg, found.recall))
-        return RankingReport(ndcg, recall), None
+        return rank_all(scores, targets, (self.settings.top_k,), seen), None
 
-    @step
+    @KEEP_BEST
     def keep_best(
         self, down: None, mine: Profile, data: UserRows, key: Key
     ) -> tuple[None, Profile]:
         """Keep the parameters of the round that was the best on validation so far."""
         return None, replace(mine, best=tree.clone(mine.params))
 
-    @step
+    @END_BLOCK
     def end_block(
         self, down: ItemTable, mine: Profile, data: UserRows, key: Key
     ) -> tuple[None, Profile]:

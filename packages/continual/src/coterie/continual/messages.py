@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, leaves
+from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors.rows import Rows
+from coterie.core.wire.travel import Nest
 
 
 @dataclass(frozen=True)
 class ItemTable(Down):
-    """The public item table Q_g.
+    """The public item table Q_g."""
 
-    Attributes:
-        items: ``(n_items, d)``.
-        old: ``(n_old, d)`` table of the end of the previous block, for methods that pull to it.
-        round: r within the block, from 0.
-    """
-
-    items: Tensor
-    old: Tensor | None = None
-    round: int = 0
+    items: Tensor = carries("item table Q_g")  # (n_items, d)
+    old: Tensor | None = carries(  # (n_old, d)
+        "item table of the end of the previous block, for methods that pull to it", default=None
+    )
+    round: int = carries("r within the block, from 0", default=0)
 
 
 @dataclass(frozen=True)
@@ -31,29 +29,27 @@ class LookBack(Down):
     """What clients read of earlier blocks before they train on a new one; sent once a block.
 
     A method gets only the tables that it reads: none, if all it does is draw parameters anew.
-
-    Attributes:
-        items: ``(n_old, d)`` the previous block's best table, for methods that distil it.
-        slow: ``(n_old, d)`` stability proxy of the item table (SPP).
-        fast: ``(n_old, d)`` plasticity proxy of the item table (SPP).
     """
 
-    items: Tensor | None = None
-    slow: Tensor | None = None
-    fast: Tensor | None = None
+    items: Tensor | None = carries(  # (n_old, d)
+        "the previous block's best item table, for methods that distil it", default=None
+    )
+    slow: Tensor | None = carries(  # (n_old, d)
+        "stability proxy of the item table (SPP)", default=None
+    )
+    fast: Tensor | None = carries(  # (n_old, d)
+        "plasticity proxy of the item table (SPP)", default=None
+    )
 
 
 @dataclass(frozen=True)
 class EvaluationTable(Down):
-    """The item table to be evaluated.
+    """The item table to be evaluated."""
 
-    Attributes:
-        items: ``(n_items, d)``.
-        split: "valid", or "test" for the parameters of the best round.
-    """
-
-    items: Tensor
-    split: str = "valid"
+    items: Tensor = carries("item table")  # (n_items, d)
+    split: Split = carries(
+        "on which part: valid, or test for the parameters of the best round", default="valid"
+    )
 
 
 @dataclass(frozen=True)
@@ -83,18 +79,6 @@ class ItemUpdate(Up):
 
 
 @dataclass(frozen=True)
-class RankingReport(Report):
-    """Quality of a client's recommendations; NaN without an item to find."""
-
-    ndcg: Tensor = leaves(  # (C,)
-        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on={"params", "best", "memory", "blocks"}
-    )
-    recall: Tensor = leaves(  # (C,)
-        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on={"params", "best", "memory", "blocks"}
-    )
-
-
-@dataclass(frozen=True)
 class Profile(Private):
     """A user's private state Φ_u and memory; stacked over C users.
 
@@ -107,5 +91,12 @@ class Profile(Private):
 
     params: dict[str, Tensor]
     best: dict[str, Tensor]
-    memory: dict[str, Any]
+    memory: dict[str, Nest]
     blocks: Tensor
+
+
+START_BLOCK = Step("start_block", LookBack, None)
+UPDATE = Step("update", ItemTable, ItemUpdate)
+EVALUATE = Step("evaluate", EvaluationTable, RankingReport)
+KEEP_BEST = Step("keep_best", None, None)
+END_BLOCK = Step("end_block", ItemTable, None)

@@ -10,11 +10,22 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort, PerClient, Replies
+from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.metrics.clients import imbalance
-from coterie.core.protocol.server import Decision, Server
+from coterie.core.metrics.monitor import Monitor
+from coterie.core.metrics.ranking_report import Split
+from coterie.core.protocol.cohort import Cohort, PerClient
+from coterie.core.protocol.replies import ListReplies
+from coterie.core.protocol.server import Decision
 from coterie.core.tensors.keys import Key
-from coterie.llm.messages import Adapters, Candidate, Split
+from coterie.llm.messages import (
+    EVALUATE,
+    FREEZE,
+    UPDATE,
+    Adapters,
+    Candidate,
+    TrainedAdapter,
+)
 from coterie.llm.mixing import (
     attention,
     dynamic_weights,
@@ -23,7 +34,7 @@ from coterie.llm.mixing import (
     softened_losses,
     warm_up,
 )
-from coterie.llm.quality import MEASURES
+from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.settings import Settings
 
 if TYPE_CHECKING:
@@ -40,8 +51,7 @@ class State:
         rows: ``(K, d)`` adapter R_c of every client.
         best: the same at the best validation round.
         round: t, rounds done.
-        best_score: validation Recall@10 of ``best``.
-        best_round: its round, from 1.
+        chosen: which round ``best`` is of, and its validation Recall@10.
         middle: what the checkpoint holds of the server's layers, in a split model.
         stage: of fine-tuning, from 1.
         began: rounds done when it began.
@@ -51,8 +61,7 @@ class State:
     rows: Tensor
     best: Tensor
     round: int = 0
-    best_score: float = -1.0
-    best_round: int = 0
+    chosen: BestRound = NO_ROUND
     middle: Any = None
     stage: int = 1
     began: int = 0
@@ -80,7 +89,7 @@ class Trained:
     round: int
 
 
-class PPLR(Server[State]):
+class PPLR(Selecting[State]):
     """Federated recommendation with one adapter a client on a shared frozen backbone.
 
     Args:
@@ -92,10 +101,13 @@ class PPLR(Server[State]):
             them in its own place; in a row they come after what the client holds.
     """
 
+    monitor = Monitor("eval/recall@10")
+
     def __init__(
         self, settings: Settings, n_clients: int, start: Tensor, halves: Halves | None = None
     ) -> None:
-        self.settings, self.n_clients, self.halves = settings, n_clients, halves
+        self.settings, self.limits = settings, settings
+        self.n_clients, self.halves = n_clients, halves
         self.held = start.numel()  # numbers of a row that the client holds
         self.start = start if halves is None else torch.cat([start, halves.start.to(start)])
 
@@ -119,23 +131,17 @@ class PPLR(Server[State]):
         state = replace(state, round=state.round + 1)
         if self.stages > 1:
             cohort.journal.scalar("fed/stage", state.stage)
-        return self._checkpointed(self._validate(state, cohort))
+        return self._checkpointed(self.validated(state, cohort))
 
     def test(self, state: State, cohort: Cohort) -> None:
         """Test the best round on all clients."""
         self._restore(state)
-        self._measure(state.best, cohort, "test", state.best_stage)
-
-    def end_block(self, state: State, cohort: Cohort, key: Key) -> State:
-        """Test the best round."""
-        self.test(state, cohort)
-        cohort.journal.scalar("test/best_round", state.best_round)
-        return state
+        super().test(state, cohort)
 
     def served(self, state: State, client: int) -> Tensor:
-        """Give what a client downloads to recommend, ``(1, d)``; its middle is made ready."""
+        """Give what a client downloads to recommend, ``(d,)``; its middle is made ready."""
         self._restore(state)
-        return state.best[client : client + 1, : self.held]
+        return state.best[client, : self.held]
 
     def stop(self, state: State, history: Sequence[dict[str, float]]) -> Decision:
         """End after T rounds or ``patience`` rounds without a better validation, in each stage."""
@@ -161,19 +167,18 @@ class PPLR(Server[State]):
         """Whether the stage has had its rounds, or waited in vain for a better one."""
         chosen, first = self.settings, state.stage == 1
         patience = chosen.patience if first else chosen.train.patience_frozen
-        waited = state.round - max(state.best_round, state.began)
-        return waited >= patience or state.round - state.began >= chosen.rounds
+        return state.chosen.over(state.round, chosen.rounds, patience, since=state.began)
 
     def _next_stage(self, state: State, cohort: Cohort) -> State:
         """Go back to the best adapters; every client embeds the items with its own, for good."""
         held, last = state.best[:, : self.held], state.round - 1
-        if self.halves is not None and state.best_round < state.round:
+        if self.halves is not None and state.chosen.round < state.round:
             # The last round is committed again, with other rows.
             self.halves.rounds.begin(last)
             ids = range(self.n_clients)
             self.halves.rounds.commit(last, state.best[:, self.held :], list(ids))
-        rows = [Adapters(held[c : c + 1], state.round) for c in cohort.ids.tolist()]
-        cohort.ask("freeze", PerClient(rows))
+        rows = {c: Adapters(held[c], state.round) for c in cohort.ids.tolist()}
+        cohort.ask(FREEZE, PerClient(rows))
         self._count_crossed(cohort, "freeze")
         return replace(state, rows=state.best, stage=state.stage + 1, began=state.round)
 
@@ -183,19 +188,21 @@ class PPLR(Server[State]):
             return cohort  # all data are the first one's
         return cohort.sample(self.settings.participation, key.fold("sample"))
 
-    def _train(self, state: State, cohort: Cohort) -> Replies:
+    def _train(self, state: State, cohort: Cohort) -> ListReplies[TrainedAdapter]:
         """Let clients train their adapters; those that fail keep the ones they have."""
         if self.halves is not None:
             self.halves.rounds.begin(state.round)
             if not state.round:
                 self.halves.rounds.keep_best()  # the start, until a round can be measured
         held = state.rows[:, : self.held]
-        rows = [Adapters(held[c : c + 1], state.round) for c in cohort.ids.tolist()]
-        replies = cohort.ask("update", PerClient(rows))
+        rows = {c: Adapters(held[c], state.round) for c in cohort.ids.tolist()}
+        replies = cohort.ask(UPDATE, PerClient(rows))
         self._count_crossed(cohort, "update")
         return replies
 
-    def _aggregate(self, state: State, replies: Replies, cohort: Cohort) -> State:
+    def _aggregate(
+        self, state: State, replies: ListReplies[TrainedAdapter], cohort: Cohort
+    ) -> State:
         """Mix the trained adapters, each client in its own way (lines 11 to 16)."""
         rows, receivers = state.rows, replies.ids
         if replies.ids.numel():  # somebody answered
@@ -212,20 +219,21 @@ class PPLR(Server[State]):
             self.halves.rounds.commit(state.round, middle, receivers.tolist())
         return replace(state, rows=rows)
 
-    def _everybody(self, replies: Replies, mixed: Tensor) -> tuple[Tensor, Tensor]:
+    def _everybody(
+        self, replies: ListReplies[TrainedAdapter], mixed: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Give the one mean to those who were not drawn too; who failed is behind by a round."""
         ids = [c for c in range(self.n_clients) if c not in replies.failed]
         if len(ids) > len(mixed):
             mixed = mixed[:1].expand(len(ids), -1)
         return torch.tensor(ids), mixed
 
-    def _trained(self, state: State, replies: Replies) -> Trained:
+    def _trained(self, state: State, replies: ListReplies[TrainedAdapter]) -> Trained:
         """Put together what the clients sent and, of a split model, what the middle trained."""
-        ids = replies.ids
-        rows, losses, sizes = (
-            torch.cat([getattr(up, name) for up in replies.up])
-            for name in ("row", "loss", "examples")
-        )
+        ids, ups = replies.ids, replies.ups.values()
+        rows = torch.stack([up.row for up in ups])
+        losses = torch.stack([up.loss for up in ups])
+        sizes = torch.stack([up.examples for up in ups])
         if self.halves is not None:
             middle = self.halves.rounds.trained(ids.tolist())
             rows = torch.cat([rows, middle.to(rows)], dim=1)
@@ -253,35 +261,32 @@ class PPLR(Server[State]):
         weights = dynamic_weights(s * (sizes > 0), w)  # Eq. 5; who has no data teaches nobody
         return row_normalised(weights, sizes if how.size_weighted else None)
 
-    def _validate(self, state: State, cohort: Cohort) -> State:
-        score = self._measure(state.rows, cohort, "valid", state.stage)
-        if score > state.best_score:
-            if self.halves is not None:
-                self.halves.rounds.keep_best()
-            state = replace(state, best=state.rows, best_stage=state.stage)
-            return replace(state, best_score=score, best_round=state.round)
-        return state
+    def keep(self, state: State, cohort: Cohort) -> State:
+        """Keep the round's adapters."""
+        if self.halves is not None:
+            self.halves.rounds.keep_best()
+        return replace(state, best=state.rows, best_stage=state.stage)
 
-    def _measure(self, rows: Tensor, cohort: Cohort, split: Split, stage: int) -> float:
-        """Enter the quality on all clients into the journal; return the overall Recall@10."""
+    def measure(self, state: State, cohort: Cohort, split: Split) -> None:
+        """Let all clients rank all items by this round's adapters, or to test by the best ones."""
+        testing, journal = split == "test", cohort.journal
+        rows, stage = (state.best, state.best_stage) if testing else (state.rows, state.stage)
         held = rows[:, : self.held]
-        asked = [Candidate(held[c : c + 1], split, stage) for c in cohort.ids.tolist()]
-        replies = cohort.ask("evaluate", PerClient(asked))
+        asked = {c: Candidate(held[c], split, stage) for c in cohort.ids.tolist()}
+        replies = cohort.ask(EVALUATE, PerClient(asked))
         self._count_crossed(cohort, "evaluate")
         if not replies.ids.numel():
-            return -1.0
-        prefix, journal = "test" if split == "test" else "eval", cohort.journal
-        users = torch.cat([up.users for up in replies.up])
-        found = {}
+            return
+        where = "test" if testing else "eval"
+        users = torch.stack([up.users for up in replies.ups.values()])
+        reports = [up.by_name(LENGTHS) for up in replies.ups.values()]
         for name in MEASURES:
-            values = torch.cat([getattr(up, name.replace("@", "")) for up in replies.up])
-            found[name] = _weighted_mean(values, users)
-            journal.scalar(f"{prefix}/{name}", found[name])
-            journal.per_client(f"{prefix}/{name}", replies.ids, values)
-            if name == "recall@10":
-                inequality = imbalance(values)
-        journal.scalar("pplr/imbalance" if split == "valid" else "test/imbalance", inequality)
-        return found["recall@10"]
+            values = torch.stack([one[name] for one in reports])
+            journal.scalar(f"{where}/{name}", _weighted_mean(values, users))
+            journal.per_client(f"{where}/{name}", replies.ids, values)
+            if f"eval/{name}" == self.monitor.key:
+                inequality = "test/imbalance" if testing else "pplr/imbalance"
+                journal.scalar(inequality, imbalance(values))
 
     def _restore(self, state: State) -> None:
         """Bring the server's layers, after a restart, to where the checkpoint stands."""
@@ -300,7 +305,7 @@ class PPLR(Server[State]):
         for way, field, messages, size in (
             self.halves.channel.traffic.drain() if self.halves else ()
         ):
-            cohort.ledger.crossed(step, way, field, messages, size)
+            cohort.crossed(step, way, field, messages, size)
 
     def _report_training(self, cohort: Cohort, trained: Trained) -> None:
         journal, losses = cohort.journal, trained.losses

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import RowAdam
-from coterie.core.protocol.client import Client, step
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.step import Form
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.data.client_data import OrganisationData
+from coterie.llm.data.client_data import OwnData
 from coterie.llm.data.examples import Examples
 from coterie.llm.data.sequences import thinned
-from coterie.llm.messages import Adapters, Candidate, RankingReport, TrainedAdapter, Workshop
+from coterie.llm.messages import (
+    EVALUATE,
+    FREEZE,
+    UPDATE,
+    Adapters,
+    Candidate,
+    OrganisationReport,
+    TrainedAdapter,
+    Workshop,
+)
 from coterie.llm.quality import MEASURES, measure_users
 from coterie.llm.settings import Settings
 from coterie.llm.split.diverged import Diverged
@@ -27,7 +38,7 @@ if TYPE_CHECKING:
     from coterie.llm.split.channel import Channel, Which
 
 
-class Organisation(Client[Workshop]):
+class Organisation(Client[Workshop, OwnData]):
     """A client of LLM-based federated recommendation, one at a time on the shared backbone.
 
     Args:
@@ -39,7 +50,7 @@ class Organisation(Client[Workshop]):
         fresh: state of an optimizer before its first step, the same for all; no step changes it.
     """
 
-    max_chunk = 1
+    form: ClassVar[Form] = "list"
 
     def __init__(
         self, settings: Settings, backbone: Backbone, channel: Channel | None = None
@@ -47,27 +58,27 @@ class Organisation(Client[Workshop]):
         self.settings, self.backbone, self.channel = settings, backbone.eval(), channel
         self.adapter = Adapter(backbone.named_parameters())
         self.optimizer = RowAdam()
-        self.fresh = self.optimizer.begin({"row": self.adapter.row()[None]})
+        self.fresh = tree.as_one(self.optimizer.begin({"row": self.adapter.row()[None]}))
 
-    def enrol(self, data: OrganisationData, key: Key) -> Workshop:
+    def enrol(self, data: OwnData, key: Key) -> Workshop:
         """Start without anything learnt; the common adapter comes from the server."""
         return Workshop(self.fresh if self.settings.train.keep_optimizer else None)
 
-    @step
+    @UPDATE
     def update(
-        self, down: Adapters, mine: Workshop, data: OrganisationData, key: Key
+        self, down: Adapters, mine: Workshop, data: OwnData, key: Key
     ) -> tuple[TrainedAdapter, Workshop]:
         """Train the adapter for E epochs on the local data (Algorithm 1, lines 4 to 9)."""
         try:
-            return self._trained(down, mine, data, Key(key.state[0]))
+            return self._trained(down, mine, data, key)
         except Diverged:  # where a whole model computes on, up to an answer that is refused
             self.adapter.clear()
-            row, loss = torch.full_like(down.row, torch.nan), torch.tensor([torch.nan])
-            return TrainedAdapter(row, loss, torch.tensor([len(data.train[0])])), mine
+            row, loss = torch.full_like(down.row, torch.nan), torch.tensor(torch.nan)
+            return TrainedAdapter(row, loss, torch.tensor(len(data.train))), mine
 
-    @step
+    @FREEZE
     def freeze(
-        self, down: Adapters, mine: Workshop, data: OrganisationData, key: Key
+        self, down: Adapters, mine: Workshop, data: OwnData, key: Key
     ) -> tuple[None, Workshop]:
         """Begin stage 2: embed all items with the adapter received, and keep that for good."""
         try:
@@ -76,23 +87,23 @@ class Organisation(Client[Workshop]):
                 catalogue = self.backbone.catalogue()
         except Diverged:
             catalogue = torch.full((1, 1), torch.nan)
-        return None, replace(self.enrol(data, key), catalogue=catalogue[None])
+        return None, replace(self.enrol(data, key), catalogue=catalogue)
 
-    @step
+    @EVALUATE
     def evaluate(
-        self, down: Candidate, mine: Workshop, data: OrganisationData, key: Key
-    ) -> tuple[RankingReport, None]:
+        self, down: Candidate, mine: Workshop, data: OwnData, key: Key
+    ) -> tuple[OrganisationReport, None]:
         """Rank all items for the client's users, history left out (section 4.1.2)."""
         testing = down.split == "test"
-        queries = data.test[0] if testing else data.valid[0]
+        queries = data.test if testing else data.valid
         try:
             with self._session(data, training=False, which="best" if testing else "current"):
                 self.load(down.row, mine.catalogue if down.stage > 1 else None)
                 values = measure_users(lambda part: self.backbone.scores(part.history), queries)
         except Diverged:
             values = {name: torch.full((len(queries),), torch.inf).double() for name in MEASURES}
-        means = {name.replace("@", ""): value.mean()[None] for name, value in values.items()}
-        return RankingReport(**means, users=torch.tensor([len(queries)])), None
+        recall, ndcg = torch.stack([value.mean() for value in values.values()]).reshape(2, -1)
+        return OrganisationReport(recall, ndcg, torch.tensor(len(queries))), None
 
     def score(
         self, client: int, row: Tensor, history: Ragged, catalogue: Tensor | None = None
@@ -101,7 +112,7 @@ class Organisation(Client[Workshop]):
 
         Args:
             client: its number.
-            row: ``(1, d)`` the parts that the client holds.
+            row: ``(d,)`` the parts that the client holds.
             history: n rows of item numbers.
             catalogue: as in `load`.
         """
@@ -113,23 +124,23 @@ class Organisation(Client[Workshop]):
         """Make the backbone that of a client, ready to score or to be trained.
 
         Args:
-            row: ``(1, d)``.
-            catalogue: ``(1, n_items, h)``, the item embeddings that it keeps in stage 2.
+            row: ``(d,)``.
+            catalogue: ``(n_items, h)``, the item embeddings that it keeps in stage 2.
             training: whether to drop out.
         """
-        self.adapter.load(row[0])
+        self.adapter.load(row)
         if self.backbone.training != training:  # hundreds of modules: not for every client
             self.backbone.train(training)
-        self.backbone.frozen_items = None if catalogue is None else catalogue[0]
+        self.backbone.frozen_items = catalogue
         self.backbone.prepare()
 
     def _trained(
-        self, down: Adapters, mine: Workshop, data: OrganisationData, own: Key
+        self, down: Adapters, mine: Workshop, data: OwnData, own: Key
     ) -> tuple[TrainedAdapter, Workshop]:
         """Train, as `update` tells; what is not finite in a split model raises `Diverged`."""
-        examples, train = data.train[0], self.settings.train
-        row, losses = {"row": down.row}, []
-        state = mine.optimizer or self.fresh
+        examples, train = data.train, self.settings.train
+        received, losses = down.row[None], []
+        row, state = {"row": received}, tree.as_stack(mine.optimizer or self.fresh)
         with self._session(data, training=True, key=own.fold("middle")):
             self.load(down.row, mine.catalogue, training=True)
             for number, batch in enumerate(self._batches(examples, own)):
@@ -137,21 +148,22 @@ class Organisation(Client[Workshop]):
                 with own.fold("dropout", number).torch_rng():
                     loss = self.backbone.loss(batch)
                     loss.backward()
-                gradient = self.adapter.gradient()[None] + self._pull(row["row"], down.row)
+                gradient = self.adapter.gradient()[None] + self._pull(row["row"], received)
                 self.adapter.clear()
                 row, state = self.optimizer.step(row, {"row": gradient}, state, train.lr)
                 if self.channel is not None:
                     self.channel.step()  # the server's layers make the same step
                 losses.append(float(loss.detach()) * len(batch))
         mean = sum(losses) / (len(examples) * train.epochs) if len(examples) else 0.0
-        up = TrainedAdapter(row["row"], torch.tensor([mean]), torch.tensor([len(examples)]))
-        return up, replace(mine, optimizer=state if train.keep_optimizer else None)
+        up = TrainedAdapter(row["row"][0], torch.tensor(mean), torch.tensor(len(examples)))
+        kept = tree.as_one(state) if train.keep_optimizer else None
+        return up, replace(mine, optimizer=kept)
 
     def _session(
-        self, data: OrganisationData, *, training: bool, which: Which = "current", key: Any = None
+        self, data: OwnData, *, training: bool, which: Which = "current", key: Any = None
     ) -> AbstractContextManager[None]:
         """Speak with the server's layers, if there are any, until the block ends."""
-        return self._open(int(data.ids[0]), training=training, which=which, key=key)
+        return self._open(data.id, training=training, which=which, key=key)
 
     def _open(self, client: int, **how: Any) -> AbstractContextManager[None]:
         return nullcontext() if self.channel is None else self.channel.session(client, **how)

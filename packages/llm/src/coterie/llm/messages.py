@@ -3,80 +3,65 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import RowState
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, leaves
-
-Split = Literal["valid", "test"]
+from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import ListStep
 
 
 @dataclass(frozen=True)
 class Adapters(Down):
-    """The adapter that a client trains on, R_c: its own in PPLR, the same for all in FedAvg.
+    """The adapter that a client trains on, R_c: its own in PPLR, the same for all in FedAvg."""
 
-    Attributes:
-        row: ``(1, d)`` the parts that the client holds.
-        round: t, from 0.
-    """
-
-    row: Tensor
-    round: int = 0
+    row: Tensor = carries("parameters of the layers that the client holds")  # (d,)
+    round: int = carries("t, from 0", default=0)
 
 
 @dataclass(frozen=True)
 class Candidate(Down):
-    """An adapter to be measured.
+    """An adapter to be measured."""
 
-    Attributes:
-        row: ``(1, d)`` the parts that the client holds.
-        split: on which part of the data.
-        stage: of fine-tuning; in the second, against the item embeddings that the client keeps.
-    """
-
-    row: Tensor
-    split: Split = "valid"
-    stage: int = 1
+    row: Tensor = carries("parameters of the layers that the client holds")  # (d,)
+    split: Split = carries("on which part of the data", default="valid")
+    stage: int = carries(
+        "of fine-tuning; in the second, against the item embeddings that the client keeps",
+        default=1,
+    )
 
 
 @dataclass(frozen=True)
 class TrainedAdapter(Up):
     """What local training made of the adapter (Algorithm 1, lines 4 to 9)."""
 
-    row: Tensor = leaves(  # (1, d)
+    row: Tensor = leaves(  # (d,)
         "trained parameters of the layers the client holds, R_1..R_k and R_N",
         reveals=Reveals.PARAMETERS,
         depends_on={"optimizer", "catalogue"},
     )
-    loss: Tensor = leaves(  # (1,)
+    loss: Tensor = leaves(  # ()
         "mean training loss L_c",
         reveals=Reveals.MEASUREMENT,
         depends_on={"optimizer", "catalogue"},
     )
-    examples: Tensor = leaves(  # (1,) int64
+    examples: Tensor = leaves(  # () int64
         "number of training examples |D_c|", reveals=Reveals.STEPS
     )
 
 
 @dataclass(frozen=True)
-class RankingReport(Report):
+class OrganisationReport(RankingReport):
     """Quality of a client's recommendations, mean over its users; NaN without one to measure."""
 
-    recall10: Tensor = leaves(  # (1,) float64
-        "Recall@10", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
+    recall: Tensor = leaves(  # (K,) float64
+        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
     )
-    recall20: Tensor = leaves(  # (1,) float64
-        "Recall@20", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
+    ndcg: Tensor = leaves(  # (K,) float64
+        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
     )
-    ndcg10: Tensor = leaves(  # (1,) float64
-        "NDCG@10", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
-    )
-    ndcg20: Tensor = leaves(  # (1,) float64
-        "NDCG@20", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
-    )
-    users: Tensor = leaves("number of users measured", reveals=Reveals.STEPS)  # (1,) int64
+    users: Tensor = leaves("number of users measured", reveals=Reveals.STEPS)  # () int64
 
 
 @dataclass(frozen=True)
@@ -84,9 +69,14 @@ class Workshop(Private):
     """What a client keeps from round to round.
 
     Attributes:
-        optimizer: state of its optimizer, or None where it starts anew in every round.
-        catalogue: ``(1, n_items, h)`` item embeddings, frozen since stage 2 began; None in stage 1.
+        optimizer: state of its one optimizer, or None where it starts anew in every round.
+        catalogue: ``(n_items, h)`` item embeddings, frozen since stage 2 began; None in stage 1.
     """
 
     optimizer: RowState | None
     catalogue: Tensor | None = None
+
+
+UPDATE = ListStep("update", Adapters, TrainedAdapter)
+FREEZE = ListStep("freeze", Adapters, None)
+EVALUATE = ListStep("evaluate", Candidate, OrganisationReport)

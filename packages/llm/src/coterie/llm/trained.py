@@ -66,11 +66,11 @@ class TrainedRun:
     @property
     def best_round(self) -> int:
         """The round of the best validation, from 1; 0 before the first."""
-        return self._state.best_round
+        return self._state.chosen.round
 
     def start(self) -> Backbone:
         """Give the shared backbone as it was before the first round."""
-        self._client.load(self._start[None])
+        self._client.load(self._start)
         return self._client.backbone
 
     def backbone(self, client: int) -> Backbone:
@@ -79,7 +79,7 @@ class TrainedRun:
         Raises:
             UserError: there is no such client.
         """
-        self._client.load(self.row(client)[None], frozen_items(self._module, client))
+        self._client.load(self.row(client), frozen_items(self._module, client))
         return self._client.backbone
 
     def row(self, client: int) -> Tensor:

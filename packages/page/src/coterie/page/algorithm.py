@@ -10,20 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort, Replies
-from coterie.core.federation.journal import Journal
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.divergence import told_divergence
-from coterie.core.methods.fedavg import Weighted, mean_added
-from coterie.core.methods.model_server import ModelServer, ServerModel, ServerSamples
-from coterie.core.methods.settings import FedAvgSettings
+from coterie.core.methods.kit.averaging import Weighted, mean_added, noted
+from coterie.core.methods.kit.divergence import told_divergence
+from coterie.core.methods.kit.model_server import ModelServer, ServerModel, ServerSamples
+from coterie.core.methods.settings.fedavg import FedAvgSettings
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.server import Decision
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.game.answer import LearnedAnswer, Mind, best_response
 from coterie.page.game.equilibrium import settled
 from coterie.page.game.utility import followers_reward, utility_of
-from coterie.page.messages import Move, Stage
+from coterie.page.messages import UPDATE, Move, Stage
 from coterie.page.settings.run import Settings
 
 
@@ -98,17 +98,15 @@ class PageServer(ModelServer[Played]):
         leaders = cohort.sample(self.settings.fraction, key.fold("sample"))
         stage = Stage(state.weights, state.utility, cohort.when[-1])
         if self.has_players:
-            moves = leaders.ask("update", stage, who_diverged=told_divergence)  # ① to ④
-            ids, move = with_samples(moves)
-            if ids.numel():
+            moves = leaders.ask(UPDATE, stage, who_diverged=told_divergence)  # ① to ④
+            if moves.up is not None and bool((moves.up.samples > 0).any()):
+                ids, move = with_samples(moves.ids, moves.up)
                 state = self.answer(state, ids, move, key.fold("answer"), cohort)  # ⑤ and ⑥
+            cohort.journal.scalar("fed/clients", len(moves))
         else:  # FedAvg, for which no single client's model is kept
-            moves = leaders.ask("update", stage, reduce=Weighted("equal"))
-            total = moves.total
-            if total is not None and total["weight"] > 0:
+            replies = leaders.ask(UPDATE, stage, reduce=Weighted("equal"))
+            if (total := noted(replies, cohort.journal)) is not None:
                 state = replace(state, weights=mean_added(state.weights, total))
-                cohort.journal.scalar("fed/loss", total["loss"] / total["weight"])
-        cohort.journal.scalar("fed/clients", moves.ids.numel())
         self.evaluate_if_due(state, cohort)
         return state
 
@@ -186,10 +184,10 @@ class PageServer(ModelServer[Played]):
         return self.utility(self.evaluator.of_models(alone, self.samples.valid).loss[0])
 
 
-def with_samples(moves: Replies) -> tuple[Tensor, Move]:
+def with_samples(ids: Tensor, move: Move) -> tuple[Tensor, Move]:
     """Clients that trained on something, ``(A,)``, and their moves; the others weigh 0."""
-    index = (moves.up.samples > 0).nonzero().flatten() if moves.ids.numel() else moves.ids
-    return moves.ids[index], tree.take(moves.up, index)
+    index = (move.samples > 0).nonzero().flatten()
+    return ids[index], tree.take(move, index)
 
 
 def clients_models(weights: Params, move: Move) -> Params:

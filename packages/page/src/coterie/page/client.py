@@ -12,16 +12,15 @@ from torch import Tensor, nn
 from coterie.core.agents.ddpg import DDPG
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.divergence import has_diverged, restored
-from coterie.core.methods.evaluation import Quality
-from coterie.core.methods.local_sgd import changes, same_for_all
-from coterie.core.methods.model_client import ModelClient
-from coterie.core.methods.settings import FedAvgSettings
-from coterie.core.protocol.client import step
+from coterie.core.methods.kit.divergence import has_diverged, restored
+from coterie.core.methods.kit.evaluation import Quality
+from coterie.core.methods.kit.local_sgd import changes, same_for_all
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key
 from coterie.page.game.strategy import strategies_of
 from coterie.page.game.utility import leaders_reward, utility_of
-from coterie.page.messages import Experience, Move, Player, Stage
+from coterie.page.messages import UPDATE, Experience, Move, Player, Stage
 from coterie.page.settings.run import Settings
 
 _LEAST = 1e-30  # likelihood, so that its logarithm is finite
@@ -31,7 +30,7 @@ class PageClient(ModelClient[Player]):
     """A leader c_i of the game, with its agent.
 
     Args:
-        module: see `coterie.core.methods.local_sgd.LocalSGD`.
+        module: see `coterie.core.methods.kit.local_sgd.LocalSGD`.
         training: epochs and learning rate are the most that may be chosen.
         settings: of the paper, with the reading resolved.
         as_batch: see `LocalSGD`.
@@ -65,7 +64,7 @@ class PageClient(ModelClient[Player]):
             torch.zeros(n_clients, dtype=torch.int64),
         )
 
-    @step
+    @UPDATE
     def update(
         self, down: Stage, mine: Player, data: SplitSamples, key: Key
     ) -> tuple[Move, Player]:

@@ -9,26 +9,22 @@ from torch import Tensor
 from coterie.core.agents.ddpg import Agents
 from coterie.core.agents.experience import Experience
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.model_client import OwnModel
-from coterie.core.protocol.messages import Down, Reveals, Up, leaves
+from coterie.core.methods.kit.model_client import OwnModel
+from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import Step
 
 _BEHIND = {"agents", "last", "accuracy", "stage"}  # private fields that a strategy depends on
 
 
 @dataclass(frozen=True)
 class Stage(Down):
-    """Begin of a stage: the global model W(t).
+    """Begin of a stage: the global model W(t)."""
 
-    Attributes:
-        weights: W(t), parameters by name.
-        server_utility: ``()`` u_CS of the last stage, for clients that share the objective; NaN
-            before the first.
-        number: t.
-    """
-
-    weights: Params
-    server_utility: Tensor
-    number: int
+    weights: Params = carries("global model W(t), parameters by name")
+    server_utility: Tensor = carries(  # ()
+        "u_CS of the last stage, for clients that share the objective; NaN before the first"
+    )
+    number: int = carries("t")
 
 
 @dataclass(frozen=True)
@@ -77,3 +73,6 @@ class Player(OwnModel):
     last: Experience
     accuracy: Tensor
     stage: Tensor
+
+
+UPDATE = Step("update", Stage, Move)

@@ -6,8 +6,8 @@ from typing import Protocol, cast
 
 from lightning import LightningModule
 
-from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
+from coterie.core.protocol.journal import Journal
 
 
 class Rounds(Protocol):

@@ -9,7 +9,7 @@ A client's folder holds
        "threads": 1}
 
   The factory is called with the arguments as keywords and returns a `Client`; its module must not
-  import a server half. The annotations of the client's steps and of ``enrol(data, key)`` say how
+  import a server half. The client's steps and the ``Client[Private, Data]`` that it is say how
   messages, data and private state are read. ``middleware`` (default none) and ``threads`` (default
   1) are optional. The file holds a secret: it is readable by its owner only.
 - ``data.safetensors``: the client's own data, ``ids`` of shape ``(1,)``, as `encode` writes it.
@@ -101,7 +101,7 @@ class ClientFolder:
         """Threads of torch."""
         return int(self._settings["threads"])
 
-    def build(self, factory: str | None = None) -> tuple[Client[Any], tuple[Middleware, ...]]:
+    def build(self, factory: str | None = None) -> tuple[Client[Any, Any], tuple[Middleware, ...]]:
         """Make the client half and what its uploads pass.
 
         Args:

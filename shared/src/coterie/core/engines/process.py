@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.errors import UserError, nearest
@@ -28,6 +30,8 @@ from coterie.core.federation.guard import guard
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.messages import Report, Reveals, leaves
 from coterie.core.protocol.middleware import Middleware
+from coterie.core.protocol.step import AnyStep
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode, peek
 from coterie.core.wire.schema import check_form
@@ -41,7 +45,7 @@ class Refused(Report):
 
 
 def answer(
-    client: Client[Any],
+    client: Client[Any, Any],
     request: bytes,
     private: bytes,
     data: Any,
@@ -54,7 +58,7 @@ def answer(
         client: the client half.
         request: a message to one of its steps.
         private: what an earlier answer gave; empty for a newcomer, who is enrolled first.
-        data: the client's own data, ``ids`` of shape ``(1,)``.
+        data: the client's own data: ``ids`` of shape ``(1,)``, or ``id`` in the list form.
         secret: the client's own key, a scalar. The simulation derives it from the run's seed
             (``root.fold(id)``); a real client draws it once and tells nobody.
         middleware: what an upload passes before it leaves.
@@ -64,33 +68,36 @@ def answer(
 
     Raises:
         ProtocolError: the request or the private state is not what the step takes.
-        UserError: the data are not of one client, or the client half lacks annotations.
+        UserError: the data are not of one client.
     """
-    if data.ids.shape != (1,):
-        raise UserError(f"a client's process needs data of one client, got {data.ids.numel()}")
+    ids, is_list = _own_id(client, data), client.form == "list"
     header = peek(request)
-    down_type, private_type = _types(client, header.step)
-    down, _ = decode(request, down_type)
-    ids = data.ids
-    mine, kept = _private(client, private, private_type, data, secret)
+    step = bound_step(client, header.step)
+    down: Any = decode(request, step.down)[0]
+    mine, kept = _private(client, private, data, ids, secret)
     key = Key(secret.state.reshape(1)).fold(header.step, *header.nonce)
-    up, new = getattr(client, header.step)(down, mine, data, key)
+    own = Key(key.state[0]) if is_list else key
+    up, new = getattr(client, header.step)(down, mine, data, own)
     reply = Header(header.step, header.nonce, int(ids))
     ok, reasons = guard(up, new, ids)
     if not bool(ok.all()):
         return encode(Refused(reasons[int(ids)]), reply), kept
-    if up is not None:
+    if up is not None and middleware:
+        up = tree.as_stack(up) if is_list else up
         for layer in middleware:
             up = layer(up, key)
+        up = tree.as_one(up) if is_list else up
     return encode(up, reply), kept if new is None else encode(new, reply)
 
 
-def read_reply(reply: bytes, step: Any, request: Header, *, like: Any = None) -> tuple[Any, int]:
+def read_reply(
+    reply: bytes, step: AnyStep[Any, Any], request: Header, *, like: Any = None
+) -> tuple[Any, int]:
     """Read a client's reply on the server's side.
 
     Args:
         reply: what `answer` gave.
-        step: the client's step; its annotations name the upload.
+        step: the client's step.
         request: header of the request that is answered.
         like: an upload of the form that is expected.
 
@@ -100,14 +107,14 @@ def read_reply(reply: bytes, step: Any, request: Header, *, like: Any = None) ->
     Raises:
         ProtocolError: the reply is malformed, of another form, late or refused by the client.
     """
-    up_type = _hint(step, "return").__args__[0]
-    up, header = decode(reply, up_type | Refused)
+    up: Any
+    up, header = decode(reply, (step.up or types.NoneType) | Refused)
     if (header.step, header.nonce) != (request.step, request.nonce) or header.client is None:
         raise ProtocolError(f"reply to {header.step} {header.nonce} is not to this request")
     if isinstance(up, Refused):
         raise ProtocolError(f"client {header.client} refused: {up.why}")
     if up is not None:
-        check_form(up, like, 1)
+        check_form(up, like, 1 if step.form == "stacked" else None)
     return up, header.client
 
 
@@ -140,7 +147,7 @@ def serve(path: Path, request: bytes, factory: str | None = None) -> bytes:
     folder = ClientFolder(path)
     torch.set_num_threads(folder.threads)
     client, middleware = folder.build(factory)
-    data, _ = decode(folder.data(), _hint(client.enrol, "data"))
+    data, _ = decode(folder.data(), client.data_type())
     header = peek(request)
     before = folder.private((header.step, header.nonce))
     reply, after = answer(client, request, before, data, folder.secret, middleware)
@@ -149,35 +156,41 @@ def serve(path: Path, request: bytes, factory: str | None = None) -> bytes:
     return reply
 
 
-def _types(client: Client[Any], step: str) -> tuple[Any, Any]:
-    """Types of the message a step takes and of the private state."""
-    steps = [name for name, *_ in client.steps()]
-    if step not in steps:
-        raise ProtocolError(f"{type(client).__name__} has no step {step!r}: {nearest(step, steps)}")
-    return _hint(getattr(client, step), "down"), _hint(client.enrol, "return")
+def bound_step(client: Client[Any, Any], name: str) -> AnyStep[Any, Any]:
+    """The step of a client half that a request asks for.
+
+    Raises:
+        ProtocolError: it has none of that name.
+    """
+    steps = client.steps()
+    if name not in steps:
+        raise ProtocolError(f"{type(client).__name__} has no step {name!r}: {nearest(name, steps)}")
+    return steps[name]
 
 
-def _hint(function: Any, name: str) -> Any:
-    try:
-        return get_type_hints(function)[name]
-    except KeyError:
-        raise UserError(f"{function.__qualname__} must annotate '{name}': it is protocol") from None
+def _own_id(client: Client[Any, Any], data: Any) -> Tensor:
+    """The id of the one client whose data they are, ``(1,)``."""
+    if client.form == "list":
+        return torch.tensor([data.id])
+    if data.ids.shape != (1,):
+        raise UserError(f"a client's process needs data of one client, got {data.ids.numel()}")
+    return data.ids
 
 
 def _private(
-    client: Client[Any], private: bytes, kind: Any, data: Any, secret: Key
+    client: Client[Any, Any], private: bytes, data: Any, ids: Tensor, secret: Key
 ) -> tuple[Any, bytes]:
     """Private state from its bytes, or of a newcomer; and the bytes to keep if nothing changes."""
     key = Key(secret.state.reshape(1)).fold("enrol")
+    if client.form == "list":
+        key = Key(key.state[0])
     if private:
-        if isinstance(kind, TypeVar):  # a base class enrols for many methods
-            kind = type(client.enrol(data, key))
-        mine, header = decode(private, kind)
-        if header.client != int(data.ids):
-            raise ProtocolError(f"private state is of client {header.client}, not {int(data.ids)}")
+        mine, header = decode(private, client.private_type())
+        if header.client != int(ids):
+            raise ProtocolError(f"private state is of client {header.client}, not {int(ids)}")
         return mine, private
     mine = client.enrol(data, key)
-    return mine, encode(mine, Header("enrol", (), int(data.ids)))
+    return mine, encode(mine, Header("enrol", (), int(ids)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A cohort of clients, and the transaction by which the server asks them for a step."""
+"""The cohort of an engine in one process, and the transaction by which it asks for a step."""
 
 from __future__ import annotations
 
@@ -11,68 +11,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.federation.folds import Fold
-from coterie.core.federation.guard import guard
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.guard import guard, versions, written
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.protocol.client import Client, ClientData
-from coterie.core.protocol.messages import Down, Up
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.cohort import Aligned, Cohort, PerClient
+from coterie.core.protocol.folds import Fold
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.middleware import Middleware
+from coterie.core.protocol.replies import FoldedReplies, ListReplies, StackedReplies
+from coterie.core.protocol.step import AnyStep
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-
-
-@dataclass
-class Replies:
-    """What a cohort answered.
-
-    Attributes:
-        ids: ``(A,)`` ascending, the clients whose answer counts.
-        failed: client id -> why its answer was refused or left out.
-        up: the uploads in the order of ``ids``, stacked, or a list in the list form; None when
-            they were folded.
-        total: the folded sum of the uploads; None when they were kept.
-    """
-
-    ids: Tensor
-    failed: dict[int, str]
-    up: Any = None
-    total: Any = None
-
-    def mean(self, name: str) -> Tensor:
-        """Mean of one folded field over the accepted clients (FedAvg with equal weights)."""
-        return self.total[name] / max(self.ids.numel(), 1)
-
-
-@dataclass(frozen=True)
-class PerClient:
-    """Messages that differ from client to client, for `Cohort.ask` in place of one for all.
-
-    Attributes:
-        message: a `Down` stacked over the cohort, or a list with one for each client.
-    """
-
-    message: Any
-
-    def take(self, index: Tensor) -> Any:
-        """The messages for the clients at the positions ``index``, ``(K,)`` int64."""
-        if isinstance(self.message, list):
-            (place,) = index.tolist()
-            return self.message[place]
-        return tree.take(self.message, index)
-
 
 WORKING_MEMORY = 32 << 20
 """Bytes that a chunk may take by default; measured, larger chunks are hardly faster."""
 
 
 @dataclass(frozen=True)
-class Cohort:
+class InProcessCohort(Cohort):
     """Clients that take part, with everything an in-process engine needs to run them.
 
-    Clients run stacked, a chunk at a time; a client half with ``max_chunk = 1`` runs in the list
-    form: one after the other, each with shapes of its own.
+    Clients of the stacked form run a chunk at a time; those of the list form one after the other.
 
     Attributes:
         client: the client half.
@@ -85,7 +45,7 @@ class Cohort:
         middleware: what uploads pass on their way out (clipping, noise).
     """
 
-    client: Client[Any]
+    client: Client[Any, Any]
     ids: Tensor
     data: Any
     store: PrivateStore[Any]
@@ -99,114 +59,146 @@ class Cohort:
         default_factory=lambda: defaultdict(itertools.count), repr=False
     )
 
-    def __len__(self) -> int:
-        return self.ids.numel()
+    @property
+    def is_list(self) -> bool:
+        """Whether the clients are of the list form."""
+        return self.client.form == "list"
 
-    def sample(self, fraction: float, key: Key) -> Cohort:
-        """Draw a random part of the cohort, without replacement, at least one client."""
-        if fraction >= 1.0 or len(self) == 0:
-            return self
-        count = max(1, round(fraction * len(self)))
-        draws = key.fold(self.ids).uniform(dtype=torch.float64)
-        return self.part(torch.topk(draws, count, largest=False).indices.sort().values)
-
-    def part(self, index: Tensor) -> Cohort:
+    def part(self, index: Tensor) -> InProcessCohort:
         """The clients at the ascending positions ``index``, ``(K,)`` int64."""
         return replace(self, ids=self.ids[index], data=self.data.take(index))
 
     def enrol(self) -> Tensor:
         """Let the newcomers of the cohort make their private state; return their ids."""
         newcomers = self.store.newcomers(self.ids)
-        groups = torch.split(newcomers, self.client.max_chunk or max(newcomers.numel(), 1))
-        for ids in groups if newcomers.numel() else ():
-            part = self.part(torch.searchsorted(self.ids, ids))
-            key = self.secret.fold(ids).fold("enrol")
-            self.store.enrol(ids, self.client.enrol(part.data, key))
+        key = self.secret.fold(newcomers).fold("enrol")
+        places = torch.searchsorted(self.ids, newcomers)
+        if self.is_list:
+            for number, (place, client) in enumerate(
+                zip(places.tolist(), newcomers.split(1), strict=True)
+            ):
+                mine = self.client.enrol(self.data[place], Key(key.state[number]))
+                self.store.enrol(client, mine)
+        elif newcomers.numel():
+            self.store.enrol(newcomers, self.client.enrol(self.data.take(places), key))
         return newcomers
 
-    def ask(
+    def crossed(self, step: str, direction: str, field: str, messages: int, size: int) -> None:
+        """Enter into the ledger what crossed beside messages, such as activations."""
+        self.ledger.crossed(step, direction, field, messages, size)
+
+    def _ask(
         self,
-        step: str,
-        down: Down | PerClient | None,
-        *,
-        reduce: Fold | None = None,
-        who_diverged: Callable[[Any], Tensor] | None = None,
-    ) -> Replies:
-        """Ask every client for a step; a transaction per client.
-
-        Each chunk is run, guarded (a non-finite upload or private state is refused), committed
-        (private state of accepted clients only), entered in the ledger, then folded into
-        ``reduce`` or kept.
-
-        Args:
-            step: name of a `Client` step.
-            down: the message that all clients receive, or `PerClient` messages.
-            reduce: folds uploads into a sum at once, so that memory is bounded by the chunk.
-            who_diverged: says of uploads whose training diverged, ``(C,)`` bool: these clients keep
-                their new private state, to learn of it, but their uploads are left out.
-        """
-        call = getattr(self.client, step)
+        step: AnyStep[Any, Any],
+        down: Any,
+        reduce: Fold[Any, Any] | None,
+        who_diverged: Callable[[Any], Tensor] | None,
+    ) -> Any:
+        name = self._method(step)
         # Counted for each step, so that asking for one changes no draw of another.
-        nonce = (*self.when, next(self._asked[step]))
+        nonce = (*self.when, next(self._asked[name]))
         failed: dict[int, str] = {}
         accepted, kept, total = [], [], None
         for index in self._chunks(down):
-            ids = self.ids[index]
-            key = self.secret.fold(ids).fold(step, *nonce)
-            mine = self.store.take(ids)
-            sent = down.take(index) if isinstance(down, PerClient) else down
-            # All at once: the same object every round, so that what is derived from it is kept.
-            data = self.data if index.numel() == len(self) else self.data.take(index)
-            up, new = call(sent, mine, data, key)
-            ok, reasons = guard(up, new, ids)
+            up, ids, reasons = self._answered(name, down, index, nonce)
             failed |= reasons
-            self.ledger.down(step, sent, 1 if isinstance(down, PerClient) else ids.numel())
-            if not bool(ok.all()):
-                up, new, index, ids, key = _only(ok, up, new, index, ids, key)
-                if self._is_nobody(index):
-                    continue
-            if new is not None:
-                self.store.commit(ids, new)
-            if up is None:
-                accepted.append(index)
-                continue
-            for layer in self.middleware:
-                up = layer(up, key)
-            self.ledger.up(step, up, ids.numel())
-            if who_diverged is not None:
-                up, index, reasons = _counted(who_diverged(up), up, index, ids)
+            if up is not None and who_diverged is not None and ids.numel():
+                up, ids, reasons = _counted(who_diverged(self._stack(up)), up, ids)
                 failed |= reasons
-            accepted.append(index)
+            accepted.append(ids)
+            if up is None or not ids.numel():
+                continue
             if reduce is not None:
-                total = reduce.add(total, up)
-            elif not self._is_nobody(index):
+                total = reduce.add(total, self._stack(up))
+            else:
                 kept.append(up)
         for client, why in failed.items():
-            self.journal.refuse(step, client, why)
-        return self._replies(accepted, kept, total, failed)
+            self.journal.refuse(name, client, why)
+        ids = torch.cat(accepted) if accepted else self.ids[:0]
+        if reduce is not None:
+            return FoldedReplies(ids.sort().values, failed, total)
+        return self._replies(ids, failed, kept)
 
-    def _is_nobody(self, index: Tensor) -> bool:
-        """Whether nothing can be made of the answers: a list has no rows of nobody."""
-        return not index.numel() and self.client.max_chunk == 1
+    def _method(self, step: AnyStep[Any, Any]) -> str:
+        """Name of the client's method for a step."""
+        bound = self.client.steps().get(step.name)
+        if bound is None or not bound.serves(step):
+            have = bound or f"the steps {', '.join(self.client.steps()) or 'none'}"
+            raise TypeError(f"{type(self.client).__name__} does not serve {step}: it has {have}")
+        return step.name
 
-    def _replies(
-        self, accepted: list[Tensor], kept: list[Up], total: Any, failed: dict[int, str]
-    ) -> Replies:
-        index = torch.cat(accepted) if accepted else torch.empty(0, dtype=torch.int64)
-        order = torch.argsort(index)
-        up: Any = None
-        if kept and self.client.max_chunk == 1:
-            up = [kept[place] for place in order.tolist()]
-        elif kept:
-            up = kept[0]
-            for more in kept[1:]:
-                up = tree.concatenate(up, more)
-            up = tree.take(up, order)
-        return Replies(self.ids[index[order]], failed, up, total)
+    def _answered(
+        self, name: str, down: Any, index: Tensor, nonce: tuple[int, ...]
+    ) -> tuple[Any, Tensor, dict[int, str]]:
+        """Let a chunk answer: its uploads as they leave, ids of those accepted, why not others."""
+        ids = self.ids[index]
+        key = self.secret.fold(ids).fold(name, *nonce)
+        sent, one_each = self._sent(down, ids)
+        mine = self.store.take(ids)
+        before = versions(mine)
+        data = self._local(index)
+        own = Key(key.state[0]) if self.is_list else key
+        up, new = getattr(self.client, name)(sent, mine, data, own)
+        if self.is_list and written(before):
+            raise TypeError(f"step '{name}' wrote into private state: it must make a new one")
+        ok, reasons = guard(up, new, ids, before)
+        self.ledger.down(name, sent, 1 if one_each else ids.numel())
+        if not bool(ok.all()):
+            keep = ok.nonzero().flatten()
+            ids, key = ids[keep], key.take(keep)
+            if not keep.numel():
+                return None, ids, reasons
+            new = None if new is None else tree.take(new, keep)
+            up = None if up is None else tree.take(up, keep)
+        if new is not None:
+            self.store.commit(ids, new)
+        if up is not None:
+            for layer in self.middleware:
+                up = self._passed(layer, up, key)
+            self.ledger.up(name, up, ids.numel())
+        return up, ids, reasons
+
+    def _sent(self, down: Any, ids: Tensor) -> tuple[Any, bool]:
+        """What the clients of a chunk receive, and whether each receives its own."""
+        if isinstance(down, PerClient):
+            return down.messages[int(ids)], True
+        if isinstance(down, Aligned):
+            return down.of(ids), True
+        return down, False
+
+    def _local(self, index: Tensor) -> Any:
+        """Data of a chunk."""
+        if self.is_list:
+            return self.data[int(index)]
+        # All at once: the same object every round, so that what is derived from it is kept.
+        return self.data if index.numel() == len(self) else self.data.take(index)
+
+    def _stack(self, up: Any) -> Any:
+        return tree.as_stack(up) if self.is_list else up
+
+    def _passed(self, layer: Middleware, up: Any, key: Key) -> Any:
+        up = layer(self._stack(up), key)
+        return tree.as_one(up) if self.is_list else up
+
+    def _replies(self, ids: Tensor, failed: dict[int, str], kept: list[Any]) -> Any:
+        order = torch.argsort(ids)
+        if self.is_list:
+            ups = dict(zip(ids.tolist(), kept, strict=True)) if kept else {}
+            ups = {client: ups[client] for client in sorted(ups)}
+            return ListReplies(ids[order], failed, ups)
+        if not kept:
+            return StackedReplies(ids[order], failed)
+        up = kept[0]
+        for more in kept[1:]:
+            up = tree.concatenate(up, more)
+        return StackedReplies(ids[order], failed, tree.take(up, order))
 
     def _chunks(self, down: Any) -> Iterator[Tensor]:
         """Positions of the clients, chunk by chunk; clients of equal work together."""
         if not len(self):
+            return
+        if self.is_list:
+            yield from torch.arange(len(self)).split(1)
             return
         order, work = torch.arange(len(self)), self.client.work(self.data)
         by_work = order if work is None else torch.argsort(work, descending=True, stable=True)
@@ -216,7 +208,7 @@ class Cohort:
 
     def _chunk_sizes(self, order: Tensor, down: Any) -> list[int]:
         """Numbers of clients, in this order, that are stacked."""
-        limit = min(c for c in (self.chunk, self.client.max_chunk, len(self)) if c)
+        limit = min(self.chunk or len(self), len(self))
         footprint = self.client.footprint(self.data, down) if limit == len(self) else None
         if footprint is None or self.chunk is not None:
             full, rest = divmod(len(self), limit)
@@ -238,23 +230,10 @@ def fitting(footprint: Tensor) -> list[int]:
     return filled.unique_consecutive(return_counts=True)[1].tolist()
 
 
-def _only(
-    ok: Tensor, up: Any, new: Any, index: Tensor, ids: Tensor, key: Key
-) -> tuple[Any, Any, Tensor, Tensor, Key]:
-    keep = ok.nonzero().flatten()
-    new = None if new is None else tree.take(new, keep)
-    up = None if up is None else tree.take(up, keep)
-    return up, new, index[keep], ids[keep], key.take(keep)
-
-
-def _counted(
-    lost: Tensor, up: Any, index: Tensor, ids: Tensor
-) -> tuple[Any, Tensor, dict[int, str]]:
+def _counted(lost: Tensor, up: Any, ids: Tensor) -> tuple[Any, Tensor, dict[int, str]]:
+    """Leave out the uploads of clients whose training diverged."""
     if not bool(lost.any()):
-        return up, index, {}
+        return up, ids, {}
     reasons = dict.fromkeys(ids[lost].tolist(), "its training diverged")
     rest = (~lost).nonzero().flatten()
-    return tree.take(up, rest), index[rest], reasons
-
-
-__all__ = ["ClientData", "Cohort", "Replies", "fitting"]
+    return tree.take(up, rest) if rest.numel() else None, ids[rest], reasons

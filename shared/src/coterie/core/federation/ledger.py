@@ -10,10 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.tensors import tree
-from coterie.core.tensors.dense_rows import DenseRows
-from coterie.core.tensors.rows import Rows
-
-INDEX_BYTES = 4  # a row number travels as int32
+from coterie.core.tensors.stacked import Stacked
 
 
 @dataclass
@@ -30,16 +27,14 @@ class Ledger:
 
     def down(self, step: str, message: Any, n_clients: int) -> None:
         """Count one message sent to each of ``n_clients``."""
-        for path, leaf in tree.tensors(message):
-            self._add(step, "down", path, n_clients, n_clients * leaf.numel() * leaf.element_size())
+        for path, leaf in tree.values(message):
+            self._add(step, "down", path, n_clients, n_clients * tree.nbytes(leaf))
 
     def up(self, step: str, message: Any, n_clients: int) -> None:
-        """Count a stacked upload of ``n_clients``."""
+        """Count an upload, stacked over ``n_clients`` or of one."""
         for name, value in tree.children(message):
-            if hasattr(value, "touched"):
-                self._add(step, "up", name, n_clients, int(row_bytes(value).sum()))
-            elif value is not None:
-                size = sum(t.numel() * t.element_size() for _, t in tree.tensors({name: value}))
+            if value is not None:
+                size = sum(tree.nbytes(leaf) for _, leaf in tree.values(value))
                 self._add(step, "up", name, n_clients, size)
 
     def crossed(self, step: str, direction: str, field: str, messages: int, size: int) -> None:
@@ -85,23 +80,12 @@ class Ledger:
         entry[1] += size
 
 
-def row_bytes(rows: Rows) -> Tensor:
-    """Bytes of each client's changed rows on the wire, ``(C,)`` int64: row numbers and values.
-
-    A whole table (`DenseRows`) needs no row numbers.
-    """
-    index = 0 if isinstance(rows, DenseRows) else INDEX_BYTES
-    return rows.touched() * (rows.width * rows.element_size + index)
-
-
 def stacked_bytes(message: Any) -> Tensor:
     """Bytes of each client's part of a stacked upload, ``(C,)`` int64."""
     sizes = []
-    for name, value in tree.children(message):
-        if hasattr(value, "touched"):
-            sizes.append(row_bytes(value))
-            continue
-        for _, leaf in tree.tensors({name: value}):
-            if leaf.shape[0]:
-                sizes.append(torch.full((leaf.shape[0],), leaf[0].numel() * leaf.element_size()))
+    for _, leaf in tree.values(message):
+        if isinstance(leaf, Stacked):
+            sizes.append(leaf.nbytes())
+        elif leaf.shape[0]:
+            sizes.append(torch.full((leaf.shape[0],), leaf[0].numel() * leaf.element_size()))
     return torch.stack(sizes).sum(0)

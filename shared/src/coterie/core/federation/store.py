@@ -60,14 +60,17 @@ class PrivateStore(Generic[P]):
             self._rows = private if self._rows is None else tree.concatenate(self._rows, private)
 
     def take(self, ids: Tensor) -> P:
-        """Copy the private state of ``ids``, stacked in that order.
+        """The private state of ``ids``: a stacked copy, or in the list form of the one client.
+
+        In the list form no tensor is copied: a step must not write into what it is given. Lists and
+        dicts are new ones.
 
         Raises:
             KeyError: a client is not enrolled.
         """
         places = self._places(ids)
         if not self.stacked:
-            return tree.clone(self._list[_only(places)])
+            return tree.map_values(lambda leaf: leaf, self._list[_only(places)])
         return tree.take(self._enrolled(), places)
 
     def commit(self, ids: Tensor, private: P) -> None:
@@ -76,8 +79,7 @@ class PrivateStore(Generic[P]):
         if not self.stacked:
             self._list[_only(places)] = private
             return
-        rows = self._enrolled()
-        tree.map_tensors(lambda old, new: old.index_copy_(0, places, new), rows, private)
+        self._rows = tree.put(self._enrolled(), places, private)
 
     def to_plain(self) -> dict[str, Any]:
         """Everything, for a checkpoint."""

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils import _pytree as pytree
 
 from coterie.core.errors import UserError
 from coterie.core.tensors import tree
@@ -51,7 +50,7 @@ def stacked(
     """
 
     def call(*arguments: Any) -> Any:
-        leaves = pytree.tree_leaves(arguments)
+        leaves = [leaf for _, leaf in tree.tensors(arguments)]
         if leaves and all(leaf.shape[0] == 1 for leaf in leaves):
             return _call_once(alone or function, arguments)
         try:
@@ -105,10 +104,10 @@ def _without_fallback() -> Iterator[None]:
 
 def _call_once(function: Callable[..., Any], arguments: Any) -> Any:
     before = torch.get_rng_state()
-    result = function(*pytree.tree_map(lambda leaf: leaf[0], arguments))
+    result = function(*tree.as_one(arguments))
     if not torch.equal(before, torch.get_rng_state()):
         raise _random()
-    return pytree.tree_map(lambda leaf: leaf.unsqueeze(0), result)
+    return tree.as_stack(result)
 
 
 def _random() -> UserError:

@@ -8,15 +8,97 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort, PerClient, Replies
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.attention import flat, message_weights, squared_distances
-from coterie.core.methods.fedamp_client import CloudModel, FedAMPClient
-from coterie.core.methods.model_server import ModelServer, ServerModel
-from coterie.core.methods.proximal_settings import FedAMPSettings
+from coterie.core.methods.kit.local_sgd import changes
+from coterie.core.methods.kit.model_client import ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.kit.model_server import ModelServer, ServerModel
+from coterie.core.methods.settings.proximal import FedAMPSettings
+from coterie.core.protocol.cohort import Aligned, Cohort
+from coterie.core.protocol.messages import Down, carries
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
+
+
+@dataclass(frozen=True)
+class CloudModel(Down):
+    """A client's own model at the server; stacked over C clients."""
+
+    weights: Params = carries("the client's mixture of all models, u_i")  # each (C, ...)
+    pull: Tensor = carries("λ/α_k")  # (C,)
+
+
+UPDATE = Step("update", CloudModel, ModelUpdate)
+
+
+class FedAMPClient(ModelClient[OwnModel]):
+    """Client of FedAMP (Huang et al., AAAI 2021, Algorithm 1) for any module."""
+
+    @UPDATE
+    def update(
+        self, down: CloudModel, mine: OwnModel, data: SplitSamples, key: Key
+    ) -> tuple[ModelUpdate, OwnModel]:
+        """Find w_i = argmin F_i(w) + λ/(2 α_k) ‖w - u_i‖² by SGD from u_i and send w_i - u_i.
+
+        Without data w_i is u_i.
+        """
+        batches = self.local.batches(data.train, key)
+        context = {"pull": down.pull, "cloud": down.weights}
+        fitted = self.local.train(dict(down.weights), batches, pull=_near, context=context)
+        kept = OwnModel(self.kept(fitted.params), mine.rounds + 1)
+        return ModelUpdate(changes(fitted.params, down.weights), data.lengths, fitted.loss), kept
+
+
+def _near(params: Params, context: Any) -> Params:
+    strength, cloud = context["pull"], context["cloud"]
+    return {
+        name: tree.columns(strength.to(value.dtype), value) * (value - cloud[name])
+        for name, value in params.items()
+    }
+
+
+def flat(models: Params) -> Tensor:
+    """Put the parameters of N models end to end, ``(N, d)``."""
+    return torch.cat([value.flatten(1) for value in models.values()], 1)
+
+
+def squared_distances(vectors: Tensor) -> Tensor:
+    """‖v_i - v_j‖² of vectors ``(N, d)``, ``(N, N)``; 0 on the diagonal."""
+    # Distances from a common centre are small where the models are alike: less is cancelled.
+    centred = vectors - vectors.mean(0)
+    norms = centred.square().sum(1)
+    squares = norms[:, None] + norms - 2 * centred @ centred.T
+    return squares.clamp(min=0).fill_diagonal_(0)
+
+
+def message_weights(
+    squares: Tensor, sigma: float, alpha: float, silent: Tensor
+) -> tuple[Tensor, float]:
+    """Weights ξ of the messages between N clients (FedAMP, Eq. 5), and the α_k that they use.
+
+    ξ_ij = α_k A'(‖w_i - w_j‖²) for j ≠ i with A'(x) = exp(-x/σ)/σ, and ξ_ii is the rest to 1.
+
+    Args:
+        squares: ``(N, N)`` squared distances of the models.
+        sigma: σ.
+        alpha: largest α_k; a smaller one is taken where otherwise some ξ_ii, which the paper wants
+            to be no less than 0, would fall below α_k A'(0), the weight of an equal model.
+        silent: ``(N,)`` bool, clients whose models nobody else hears.
+
+    Example:
+        >>> squares = torch.zeros(3, 3)
+        >>> weights, alpha = message_weights(squares, 1.0, 0.25, torch.zeros(3).bool())
+        >>> weights[0].tolist(), alpha
+        ([0.5, 0.25, 0.25], 0.25)
+    """
+    slope = torch.exp(-squares / sigma) / sigma
+    slope = slope.masked_fill(silent, 0.0).fill_diagonal_(0.0)
+    others = slope.sum(1)
+    used = min(alpha, 1 / (float(others.max()) + 1 / sigma))
+    weights = used * slope
+    return weights.diagonal_scatter(1 - used * others), used
 
 
 @dataclass(frozen=True)
@@ -56,13 +138,13 @@ class FedAMPServer(ModelServer[ClientModels]):
         state = _joined(state, cohort.ids)
         chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
         down = self.clouds(state, chosen.ids, cohort)
-        replies = chosen.ask("update", PerClient(down))
+        replies = chosen.ask(UPDATE, Aligned(chosen.ids, down))
         cohort.journal.scalar("fed/clients", replies.ids.numel())
-        if replies.up is not None and replies.ids.numel():
-            state = _kept(state, down, chosen.ids, replies)
-            heard = replies.up.samples > 0
+        if (up := replies.up) is not None:
+            state = _kept(state, down, chosen.ids, replies.ids, up)
+            heard = up.samples > 0
             if bool(heard.any()):
-                cohort.journal.scalar("fed/loss", replies.up.loss[heard].mean())
+                cohort.journal.scalar("fed/loss", up.loss[heard].mean())
         self.evaluate_if_due(state, cohort)
         return state
 
@@ -86,15 +168,19 @@ class FedAMPServer(ModelServer[ClientModels]):
         return CloudModel(mixed, squares.new_full((len(ids),), strength))
 
 
-def check_for(settings: FedAMPSettings, n_clients: int) -> None:
+def check_for(settings: FedAMPSettings, lengths: Tensor) -> None:
     """Check that N clients can train near models that are all equal, as in the first round.
 
     There α_k = min(α, σ/N); it is not smaller in any later round.
 
+    Args:
+        settings: of the method.
+        lengths: ``(N,)`` numbers of training samples.
+
     Raises:
         UserError: local steps on the proximal term would diverge.
     """
-    _strength(settings, min(settings.alpha, settings.sigma / max(n_clients, 1)))
+    _strength(settings, min(settings.alpha, settings.sigma / max(len(lengths), 1)))
 
 
 def _strength(settings: FedAMPSettings, alpha: float) -> float:
@@ -123,18 +209,30 @@ def _joined(state: ClientModels, ids: Tensor) -> ClientModels:
     return replace(state, **tree.take(rows, rows["ids"].argsort()))
 
 
-def _kept(state: ClientModels, down: CloudModel, ids: Tensor, replies: Replies) -> ClientModels:
+def _kept(
+    state: ClientModels, down: CloudModel, ids: Tensor, answered: Tensor, up: ModelUpdate
+) -> ClientModels:
     """Replace the models of the clients that answered by u_i and their change; others stay."""
-    places = torch.searchsorted(state.ids, replies.ids)
-    sent = torch.searchsorted(ids, replies.ids)
+    places = torch.searchsorted(state.ids, answered)
+    sent = torch.searchsorted(ids, answered)
     models = {
-        name: old.index_copy(0, places, down.weights[name][sent] + replies.up.change[name])
+        name: old.index_copy(0, places, down.weights[name][sent] + up.change[name])
         for name, old in state.models.items()
     }
-    silent = state.silent.index_copy(0, places, replies.up.samples == 0)
+    silent = state.silent.index_copy(0, places, up.samples == 0)
     heard = models if bool(silent.all()) else tree.take(models, (~silent).nonzero().flatten())
     mean = {name: rows.mean(0) for name, rows in heard.items()}
     return ClientModels(mean, state.ids, models, silent)
 
 
-__all__ = ["ClientModels", "FedAMPClient", "FedAMPServer", "FedAMPSettings", "check_for"]
+__all__ = [
+    "ClientModels",
+    "CloudModel",
+    "FedAMPClient",
+    "FedAMPServer",
+    "FedAMPSettings",
+    "check_for",
+    "flat",
+    "message_weights",
+    "squared_distances",
+]

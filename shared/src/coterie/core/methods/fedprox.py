@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from coterie.core.methods.fedavg import FedAvgServer
-from coterie.core.methods.fedprox_client import FedProxClient
-from coterie.core.methods.settings import FedProxSettings
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from coterie.core.methods.fedavg import FedAvgClient
+from coterie.core.methods.kit.local_sgd import towards
+from coterie.core.methods.settings.proximal import FedProxSettings
 
 
-class FedProxServer(FedAvgServer):
-    """Server of FedProx (Li et al., MLSys 2020, Algorithm 2).
+class FedProxClient(FedAvgClient):
+    """Client of FedProx (Li et al., MLSys 2020, Algorithm 2) for any module.
 
-    The paper draws clients with probability n_k / n and averages them evenly; here they are drawn
-    evenly and weighted by n_k, the other of the two schemes it names and the one of FedAvg, so that
-    the methods differ in the proximal term alone.
+    It minimises h_k(w; wᵗ) = F_k(w) + μ/2 ‖w - wᵗ‖² (Eq. 2). The server is FedAvg's: the paper
+    draws clients with probability n_k / n and averages them evenly; here they are drawn evenly and
+    weighted by n_k, the other of the two schemes it names and the one of FedAvg, so that the
+    methods differ in the proximal term alone.
     """
 
+    def __init__(
+        self,
+        module: nn.Module,
+        settings: FedProxSettings,
+        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+    ) -> None:
+        super().__init__(module, settings, as_batch)
+        self.pull = towards(settings.mu)
 
-__all__ = ["FedProxClient", "FedProxServer", "FedProxSettings"]
+
+__all__ = ["FedProxClient", "FedProxSettings"]

@@ -2,25 +2,191 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from coterie.core.data.samples.samples import SampleData
-from coterie.core.federation.cohort import Cohort
+from coterie.core.data.samples.samples import SampleData, batch_counts
+from coterie.core.data.samples.shares import divide, share_counts
+from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.errors import UserError
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.fedavg import FedAvgServer
-from coterie.core.methods.fedrecon_client import FedReconClient, MeasuredBase
-from coterie.core.methods.local_sgd import same_for_all
-from coterie.core.methods.model_server import ServerModel
-from coterie.core.methods.personal_settings import FedReconSettings
-from coterie.core.methods.reconstruction import Reconstruction, check_base, parted
+from coterie.core.methods.kit.averaging import Weighted, noted
+from coterie.core.methods.kit.head import HEAD, with_head
+from coterie.core.methods.kit.local_sgd import LocalSGD, changes, same_for_all
+from coterie.core.methods.kit.model_client import (
+    GlobalModel,
+    ModelClient,
+    ModelUpdate,
+    OwnModel,
+    QualityReport,
+)
+from coterie.core.methods.kit.model_server import ModelServer, ServerModel
+from coterie.core.methods.settings.personal import FedReconSettings
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.messages import Down, Reveals, carries, leaves
+from coterie.core.protocol.step import Step
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 
-class FedReconServer(FedAvgServer[ServerModel]):
+class Reconstruction:
+    """The algorithm R of FedRECON (Singhal et al., NeurIPS 2021, Algorithm 1): gradient descent.
+
+    Args:
+        module: a classifier whose body, the base, has parameters.
+        settings: of FedRECON.
+        as_batch: see `LocalSGD`.
+
+    Raises:
+        UserError: the module has no head, or nothing but a head.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        settings: FedReconSettings,
+        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+    ) -> None:
+        check_base(module)
+        self._settings = settings
+        self._local = LocalSGD(module, settings, as_batch)
+
+    def __call__(self, base: Params, head: Params, support: SampleData, key: Key) -> Params:
+        """Train the heads of C clients.
+
+        Args:
+            base: of the clients, each ``(C, ...)``; it stays.
+            head: to start from, each ``(C, ...)``.
+            support: the clients' samples; without any, the head stays what it was.
+            key: the clients' keys, ``(C,)``.
+        """
+        batches = self._local.batches(support, key, self._settings.recon_epochs)
+        fitted = self._local.train(head, batches, lr=self._settings.recon_lr, fixed=base)
+        return fitted.params
+
+
+def check_base(module: nn.Module) -> None:
+    """Check that FedRECON can train a module.
+
+    Raises:
+        UserError: it has no head, or its body has no parameters to train.
+    """
+    body = with_head(module, "FedRECON").body
+    if not any(value.requires_grad for value in body.parameters()):
+        raise UserError(
+            f"FedRECON shares the body of a model, and that of {type(module).__name__} has no "
+            "parameters to train: choose another model or another method"
+        )
+
+
+def parted(params: Params) -> tuple[Params, Params]:
+    """Part the parameters of a classifier into base and head.
+
+    Example:
+        >>> parted({"body.w": 1, "head.w": 2})
+        ({'body.w': 1}, {'head.w': 2})
+    """
+    head = {name: value for name, value in params.items() if name.startswith(HEAD)}
+    return {name: value for name, value in params.items() if name not in head}, head
+
+
+@dataclass(frozen=True)
+class MeasuredBase(Down):
+    """The server's base, to be measured."""
+
+    weights: Params = carries("base and initial head by name")
+    head: Params = carries("head reconstructed on the server's own samples, empty without any")
+
+
+@dataclass(frozen=True)
+class BaseUpdate(ModelUpdate):
+    """What training on the query set changed in the base; stacked over C clients."""
+
+    change: Params = leaves(  # each (C, ...)
+        "change of the base's parameters, g_k - g", reveals=Reveals.PARAMETERS
+    )
+    samples: Tensor = leaves("number of query samples", reveals=Reveals.STEPS)  # (C,) int64
+    loss: Tensor = leaves("mean loss on the query set", reveals=Reveals.MEASUREMENT)  # (C,)
+
+
+UPDATE = Step("update", GlobalModel, BaseUpdate)
+EVALUATE = Step("evaluate", MeasuredBase, QualityReport)
+
+
+class FedReconClient(ModelClient[OwnModel]):
+    """Client of FedRECON (Singhal et al., NeurIPS 2021, Algorithm 1); it keeps nothing.
+
+    In every round its samples are divided anew into support and query. The head is reconstructed on
+    the support from the initial one, which the server sends along, then the base is trained on the
+    query. Its personal model is made when it is measured: the server's base and the head
+    reconstructed on all its training samples. A single sample is support, so its client weighs 0.
+
+    Raises:
+        UserError: the module is no classifier, or its body has no parameters to train.
+    """
+
+    settings: FedReconSettings
+
+    def __init__(
+        self,
+        module: nn.Module,
+        settings: FedReconSettings,
+        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+    ) -> None:
+        super().__init__(module, settings, as_batch)
+        self.reconstruct = Reconstruction(module, settings, as_batch)
+
+    def newcomers(self, n_clients: int) -> OwnModel:
+        """Private state: nothing."""
+        return OwnModel({}, torch.zeros(n_clients, dtype=torch.int64))
+
+    def work(self, data: SplitSamples) -> Tensor:
+        """Local steps of each client, ``(C,)``."""
+        support, size = self._support(data.train), self.settings.batch_size
+        rebuilt = self.settings.recon_epochs * batch_counts(support, size)
+        return rebuilt + self.settings.epochs * batch_counts(data.lengths - support, size)
+
+    @UPDATE
+    def update(
+        self, down: GlobalModel, mine: OwnModel, data: SplitSamples, key: Key
+    ) -> tuple[BaseUpdate, None]:
+        """Reconstruct the head on the support set, then train the base on the query set."""
+        base, initial = parted(same_for_all(down.weights, len(data)))
+        support, query = divide(data.train, self._support(data.train), key.fold("support"))
+        head = self.reconstruct(base, initial, support, key.fold("reconstruct"))
+        fitted = self.local.train(base, self.local.batches(query, key), fixed=head)
+        return BaseUpdate(changes(fitted.params, down.weights), query.lengths, fitted.loss), None
+
+    @EVALUATE
+    def evaluate(
+        self, down: MeasuredBase, mine: OwnModel, data: SplitSamples, key: Key
+    ) -> tuple[QualityReport, None]:
+        """Measure the base with its own head and, if there is one, with the server's.
+
+        A client without samples to reconstruct a head on has the server's.
+        """
+        base, initial = parted(same_for_all(down.weights, len(data)))
+        head = self.reconstruct(base, initial, data.train, key.fold("reconstruct"))
+        models = {"personal": {**base, **head}}
+        if down.head:
+            shared = {**down.weights, **down.head}
+            models["global"] = same_for_all(shared, 1)
+            others = same_for_all(shared, len(data))
+            models["personal"] = tree.where_rows(data.lengths > 0, models["personal"], others)
+        return self.measured(models, data), None
+
+    def _support(self, data: SampleData) -> Tensor:
+        """Sizes of the support sets, ``(C,)``; two samples or more leave one for the query."""
+        most = (data.lengths - 1).clamp(min=1).minimum(data.lengths)
+        return share_counts(data.lengths, self.settings.support).minimum(most)
+
+
+class FedReconServer(ModelServer[ServerModel]):
     """Server of FedRECON (Singhal et al., NeurIPS 2021, Algorithm 1), with averaging as S.
 
     Its model is a base and the initial head, which never changes. There is no global head, so to
@@ -46,18 +212,24 @@ class FedReconServer(FedAvgServer[ServerModel]):
         check_base(self.module)
         return super().initial(key)
 
-    def aggregate(self, state: ServerModel, total: dict[str, Any], n_clients: int) -> ServerModel:
-        """Set g <- g + η_s sum_k n_k (g_k - g) / sum_k n_k; n_k counts query samples."""
-        change, weight, lr = total["change"], total["weight"], self.settings.server_lr
-        moved = {name: state.weights[name] + lr * change[name] / weight for name in change}
-        return replace(state, weights={**state.weights, **moved})
+    def round(self, state: ServerModel, cohort: Cohort, key: Key) -> ServerModel:
+        """One round: g <- g + η_s sum_k n_k (g_k - g) / sum_k n_k; n_k counts query samples."""
+        chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
+        fold = Weighted(self.settings.weighting)
+        replies = chosen.ask(UPDATE, GlobalModel(state.weights), reduce=fold)
+        if (total := noted(replies, cohort.journal)) is not None:
+            change, weight, lr = total.sums.change, total.weight, self.settings.server_lr
+            moved = {name: state.weights[name] + lr * change[name] / weight for name in change}
+            state = replace(state, weights={**state.weights, **moved})
+        self.evaluate_if_due(state, cohort)
+        return state
 
     def test(self, state: ServerModel, cohort: Cohort) -> None:
         """Enter the accuracies and losses, with a head reconstructed where one is needed."""
         head = self.head(state.weights)
         if head:
             self.test_server({**state.weights, **head}, cohort)
-        self.test_clients(MeasuredBase(state.weights, head), cohort)
+        self.note_clients(cohort.ask(EVALUATE, MeasuredBase(state.weights, head)), cohort)
 
     def head(self, weights: Params) -> Params:
         """Reconstruct a head on the server's validation samples; empty without any."""
@@ -71,4 +243,4 @@ class FedReconServer(FedAvgServer[ServerModel]):
         return {name: value[0] for name, value in found.items()}
 
 
-__all__ = ["FedReconClient", "FedReconServer", "FedReconSettings"]
+__all__ = ["FedReconClient", "FedReconServer", "FedReconSettings", "MeasuredBase"]

@@ -6,13 +6,114 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.drift_settings import ScaffoldSettings
-from coterie.core.methods.scaffold_client import ControlledModel, ScaffoldClient
-from coterie.core.methods.sizes import SizedModel, SizedServer, Sizes
+from coterie.core.methods.kit.averaging import Weighted, noted
+from coterie.core.methods.kit.local_sgd import changes, same_for_all
+from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.kit.model_server import ModelServer
+from coterie.core.methods.kit.sizes import SizedModel, Sizes, TellsSize, anew, ask_sizes
+from coterie.core.methods.settings.drift import ScaffoldSettings
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.messages import Reveals, carries, leaves
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
+
+
+@dataclass(frozen=True)
+class ControlledModel(GlobalModel):
+    """The server's model x and control variate c."""
+
+    control: Params = carries("control variate c, in the form of the parameters")
+    block: int = carries("number of the block, with which control variates begin")
+
+
+@dataclass(frozen=True)
+class ControlledUpdate(ModelUpdate):
+    """What a client's local training changed; stacked over C clients."""
+
+    change: Params = leaves(  # each (C, ...)
+        "change of the model's parameters, y_i - x",
+        reveals=Reveals.PARAMETERS,
+        depends_on={"control", "block"},
+    )
+    loss: Tensor = leaves(  # (C,)
+        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on={"control", "block"}
+    )
+    control: Params = leaves(  # each (C, ...)
+        "change of the control variate, c_i+ - c_i",
+        reveals=Reveals.PARAMETERS,
+        depends_on={"control", "block"},
+    )
+
+
+@dataclass(frozen=True)
+class OwnControl(OwnModel):
+    """What a client keeps.
+
+    Attributes:
+        control: c_i, each ``(C, ...)``.
+        block: ``(C,)`` int64, number of the block that it is of.
+    """
+
+    control: Params
+    block: Tensor
+
+
+UPDATE = Step("update", ControlledModel, ControlledUpdate)
+
+
+class ScaffoldClient(TellsSize, ModelClient[OwnControl]):
+    """Client of SCAFFOLD (Karimireddy et al., ICML 2020, Algorithm 1) for any module."""
+
+    def newcomers(self, n_clients: int) -> OwnControl:
+        """Start with c_i = 0."""
+        own = super().newcomers(n_clients)
+        return OwnControl(
+            own.personal, own.rounds, self.zeros(n_clients), torch.zeros_like(own.rounds)
+        )
+
+    @UPDATE
+    def update(
+        self, down: ControlledModel, mine: OwnControl, data: SplitSamples, key: Key
+    ) -> tuple[ControlledUpdate, OwnControl]:
+        """Run K steps y_i <- y_i - η_l (g_i(y_i) - c_i + c) from x, then c_i <- c_i+ (option II).
+
+        K is the client's own number of steps; without data nothing changes.
+        """
+        start = same_for_all(down.weights, len(data))
+        batches = self.local.batches(data.train, key)
+        before = anew(mine.control, mine.block, down.block)
+        correction = {name: c - before[name] for name, c in down.control.items()}
+        fitted = self.local.train(start, batches, pull=_corrected, context=correction)
+        change = changes(fitted.params, down.weights)
+        moved = _moved(change, down.control, self.settings.lr * batches.steps.double())
+        own = {name: c + moved[name] for name, c in before.items()}
+        now = torch.full_like(mine.block, down.block)
+        kept = OwnControl(self.kept(fitted.params), mine.rounds + 1, own, now)
+        return ControlledUpdate(change, data.lengths, fitted.loss, moved), kept
+
+
+def _corrected(params: Params, correction: Any) -> Params:
+    return dict(correction)
+
+
+def _moved(change: Params, control: Params, way: Tensor) -> Params:
+    """c_i+ - c_i = (x - y_i)/(K η_l) - c; 0 where K is.
+
+    Args:
+        change: y_i - x, each ``(C, ...)``.
+        control: c.
+        way: K η_l, ``(C,)``.
+    """
+    moved = {}
+    for name, value in change.items():
+        length = tree.columns(way.to(value.dtype), value)
+        moved[name] = torch.where(length > 0, -value / length - control[name], 0.0)
+    return moved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +127,7 @@ class ScaffoldModel(SizedModel):
     control: Params = field(default_factory=dict)
 
 
-class ScaffoldServer(SizedServer[ScaffoldModel]):
+class ScaffoldServer(ModelServer[ScaffoldModel]):
     """Server of SCAFFOLD (Karimireddy et al., ICML 2020, Algorithm 1, option II)."""
 
     settings: ScaffoldSettings
@@ -36,33 +137,39 @@ class ScaffoldServer(SizedServer[ScaffoldModel]):
         weights = self.initial(key)
         return ScaffoldModel(weights, control=tree.map_tensors(torch.zeros_like, weights))
 
-    def down(self, state: ScaffoldModel) -> ControlledModel:
-        """Send x and c."""
-        return ControlledModel(state.weights, state.control, state.block)
-
-    def cleared(self, state: ScaffoldModel) -> ScaffoldModel:
-        """Set c to 0."""
-        return replace(state, control=tree.map_tensors(torch.zeros_like, state.control))
-
-    def aggregate(
-        self, state: ScaffoldModel, total: dict[str, Any], n_clients: int
+    def start_block(
+        self, state: ScaffoldModel, block: int, cohort: Cohort, key: Key
     ) -> ScaffoldModel:
-        """Set x <- x + η_g Δx and c <- c + |S|/N Δc (lines 16 and 17).
+        """Enrol newcomers and set c to 0."""
+        cohort.enrol()
+        control = tree.map_tensors(torch.zeros_like, state.control)
+        return replace(state, control=control, sizes=Sizes(), block=block)
+
+    def round(self, state: ScaffoldModel, cohort: Cohort, key: Key) -> ScaffoldModel:
+        """One round: x <- x + η_g Δx and c <- c + |S|/N Δc (lines 16 and 17).
 
         Δx and Δc are means over S, so that |S|/N Δc is the sum over S divided by N; with weights
         N is the sum of the weights of all clients. Clients without data count in neither.
         """
-        everybody = state.sizes.total(self.settings.weighting)
-        step = self.settings.lr_g / int(total["weight"])
-        return replace(
-            state,
-            weights={name: x + step * total["change"][name] for name, x in state.weights.items()},
-            control={
-                name: c + total["control"][name] / everybody for name, c in state.control.items()
-            },
-        )
+        weighting = self.settings.weighting
+        if state.sizes.asked != len(cohort):
+            state = self._resized(state, ask_sizes(cohort))
+        chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
+        down = ControlledModel(state.weights, state.control, state.block)
+        replies = chosen.ask(UPDATE, down, reduce=Weighted(weighting))
+        if (total := noted(replies, cohort.journal)) is not None:
+            change, moved = total.sums.change, total.sums.control
+            step, everybody = (
+                self.settings.lr_g / int(total.weight),
+                state.sizes.total(weighting),
+            )
+            weights = {name: x + step * change[name] for name, x in state.weights.items()}
+            control = {name: c + moved[name] / everybody for name, c in state.control.items()}
+            state = replace(state, weights=weights, control=control)
+        self.evaluate_if_due(state, cohort)
+        return state
 
-    def resized(self, state: ScaffoldModel, sizes: Sizes) -> ScaffoldModel:
+    def _resized(self, state: ScaffoldModel, sizes: Sizes) -> ScaffoldModel:
         """Keep c the mean of all c_i when clients join: theirs are 0."""
         before, now = (s.total(self.settings.weighting) for s in (state.sizes, sizes))
         share = before / now if before and now else 1.0
@@ -70,4 +177,10 @@ class ScaffoldServer(SizedServer[ScaffoldModel]):
         return replace(state, control=control, sizes=sizes)
 
 
-__all__ = ["ScaffoldClient", "ScaffoldModel", "ScaffoldServer", "ScaffoldSettings"]
+__all__ = [
+    "ControlledModel",
+    "ScaffoldClient",
+    "ScaffoldModel",
+    "ScaffoldServer",
+    "ScaffoldSettings",
+]

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.privacy.parameters import is_rows
-from coterie.core.protocol.messages import Down, Private, Up, declared
+from coterie.core.protocol.messages import EVERYTHING, Down, Private, Up, declared
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.rows import Rows
 
 Perturb = Callable[[Any], Any]
 
@@ -48,7 +48,7 @@ def assert_non_interference(
 
     Args:
         client: the client half.
-        step: name of the step.
+        step: its name.
         down: message that the step receives.
         mine: stacked private state.
         data: the clients' data.
@@ -64,7 +64,7 @@ def assert_non_interference(
     fields = declared(type(before))
     names = {field.name for field in dataclasses.fields(mine)}
     for leaf in fields:
-        unknown = leaf.depends_on - names
+        unknown = leaf.depends_on - names - EVERYTHING
         assert not unknown, f"'{leaf.name}' depends on unknown private fields {sorted(unknown)}"
     for name in sorted(names):
         change = (perturb or {}).get(name, perturbed)
@@ -72,7 +72,7 @@ def assert_non_interference(
         after = _upload(client, step, down, changed, data, key)
         for leaf in fields:
             same = _bits(getattr(before, leaf.name)) == _bits(getattr(after, leaf.name))
-            assert same or name in leaf.depends_on, (
+            assert same or leaf.depends_on & {name, *EVERYTHING}, (
                 f"{type(before).__name__}.{leaf.name} changes with private '{name}', which "
                 f"depends_on does not name"
             )
@@ -84,16 +84,17 @@ def perturbed(value: Any) -> Any:
     Rows of item ids (`Ragged`) are reversed as a whole, so that they stay valid ids. Plain values
     stay.
     """
+    return tree.map_values(_perturbed, value)
+
+
+def _perturbed(value: Any) -> Any:
     if isinstance(value, Ragged):
         return Ragged(value.values.flip(0), value.offsets)
-    if isinstance(value, Tensor):
-        if value.is_floating_point():
-            return value * 1.5 + 0.25
-        return ~value if value.dtype == torch.bool else value + 1
-    children = {name: perturbed(child) for name, child in tree.children(value)}
-    if not children or isinstance(value, dict):
-        return children or value
-    return dataclasses.replace(value, **children)
+    if not isinstance(value, Tensor):
+        return tree.map_tensors(_perturbed, value)
+    if value.is_floating_point():
+        return value * 1.5 + 0.25
+    return ~value if value.dtype == torch.bool else value + 1
 
 
 def _upload(client: Any, step: str, down: Any, mine: Any, data: Any, key: Key) -> Up:
@@ -105,13 +106,13 @@ def _upload(client: Any, step: str, down: Any, mine: Any, data: Any, key: Key) -
 
 def _bits(value: Any) -> list[tuple[str, bytes]]:
     """The bytes of a field as it travels; NaN equals NaN."""
-    wire = value.wire() if is_rows(value) else value
-    if not isinstance(wire, Tensor) and not list(tree.children(wire)):
-        return [("", repr(wire).encode())]
-    return [
-        (path, leaf.detach().contiguous().numpy().tobytes())
-        for path, leaf in tree.tensors({"": wire})
-    ]
+    found = []
+    for path, leaf in tree.leaves({"": value}):
+        parts = list(tree.tensors(leaf.wire() if isinstance(leaf, Rows) else leaf))
+        found += [(path, part.detach().contiguous().numpy().tobytes()) for _, part in parts]
+        if not parts:
+            found.append((path, repr(leaf).encode()))
+    return found
 
 
 def _addresses(message: Any) -> list[tuple[str, int]]:

@@ -16,11 +16,10 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.privacy import draws
 from coterie.core.privacy.padding import pad_rows
-from coterie.core.privacy.parameters import change_parameters, is_rows, parameters
+from coterie.core.privacy.parameters import change_parameters, parameters
 from coterie.core.tensors import tree
-from coterie.core.tensors.dense_rows import DenseRows
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.rows import Rows, TouchedRows
+from coterie.core.tensors.rows import DenseRows, Rows, TouchedRows
 
 U = TypeVar("U")
 MAX_DENSE_BYTES = 1 << 31
@@ -92,7 +91,7 @@ class _Noise:
 
     def _noisy(self, path: str, value: Any, key: Key) -> Any:
         key = key.fold("noise", path)
-        if is_rows(value):
+        if isinstance(value, Rows):
             return self.rows(value, key)
         if not value.is_floating_point():
             raise UserError(f"upload field '{path}' holds no real numbers: noise cannot hide it")

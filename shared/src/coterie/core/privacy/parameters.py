@@ -18,37 +18,29 @@ U = TypeVar("U")
 Change = Callable[[str, Any], Any]
 
 
-def is_rows(value: Any) -> bool:
-    """Whether a field holds changes of table rows (implements `Rows`)."""
-    return hasattr(value, "touched")
-
-
 def change_parameters(up: U, change: Change) -> U:
     """Replace every parameter of an upload by ``change(path, value)``.
 
     Parameters are the fields declared to reveal `Reveals.PARAMETERS` or `Reveals.ITEMS_TOUCHED`;
-    dicts and dataclasses inside them are walked. A `Report` has none. Losses, metrics and counts
-    pass as they are: no guarantee covers them.
+    what they hold is walked. A `Report` has none. Losses, metrics and counts pass as they are: no
+    guarantee covers them.
 
     Args:
         up: the stacked upload.
         change: gets the dotted path and a `Rows` or a tensor ``(C, ...)``.
     """
-    fields = {name: _map(change, name, getattr(up, name)) for name in parameter_fields(up)}
+    fields: dict[str, Any] = {}
+    for name in parameter_fields(up):
+        inside = {name: getattr(up, name)}
+        paths = iter([path for path, _ in tree.values(inside)])
+        fields |= tree.map_values(lambda value, paths=paths: change(next(paths), value), inside)
     return dataclasses.replace(up, **fields) if fields else up  # type: ignore[type-var]
 
 
 def parameters(up: Any) -> list[Rows | Tensor]:
     """List the parameters of an upload, in declaration order."""
-    found: list[Rows | Tensor] = []
-
-    def note(_: str, value: Any) -> Any:
-        found.append(value)
-        return value
-
-    for name in parameter_fields(up):
-        _map(note, name, getattr(up, name))
-    return found
+    found: Any = [tree.values(getattr(up, name)) for name in parameter_fields(up)]
+    return [leaf for leaves in found for _, leaf in leaves]
 
 
 def parameter_fields(up: Any) -> list[str]:
@@ -56,12 +48,3 @@ def parameter_fields(up: Any) -> list[str]:
     if up is None or isinstance(up, Report):
         return []
     return [field.name for field in declared(type(up)) if field.reveals in PARAMETERS]
-
-
-def _map(change: Change, path: str, value: Any) -> Any:
-    if is_rows(value) or isinstance(value, Tensor):
-        return change(path, value)
-    children = {name: _map(change, f"{path}.{name}", child) for name, child in tree.children(value)}
-    if not children or isinstance(value, dict):
-        return children or value
-    return dataclasses.replace(value, **children)

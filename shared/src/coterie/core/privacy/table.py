@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
-
-from docstring_parser import DocstringStyle, parse
 
 from coterie.core.privacy.parameters import PARAMETERS
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.messages import Down, Report, Up, declared
+from coterie.core.protocol.messages import Report, Up, contents, declared
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,21 +14,18 @@ if TYPE_CHECKING:
 COLUMNS = ("step", "direction", "message", "field", "content", "reveals", "depends on", "noise")
 
 
-def protocol_table(client_class: type[Client[Any]]) -> list[dict[str, str]]:
-    """List every field that crosses the boundary, from the annotations of the client's steps.
+def protocol_table(client_class: type[Client[Any, Any]]) -> list[dict[str, str]]:
+    """List every field that crosses the boundary, from the client's steps.
 
     The column "depends on" names the private fields that may influence an upload (a test checks
     it); "noise" says whether clipping and noise, when set, cover the field.
-
-    Raises:
-        TypeError: an upload's field is not declared with `leaves`, or a step lacks annotations.
     """
     rows: list[dict[str, str]] = []
-    for step, down, up in client_class.steps():
-        if down is not None and issubclass(down, Down):
-            rows += [_row(step, "down", down, *field) for field in _contents(down)]
-        if up is not None and issubclass(up, Up):
-            rows += _leaving(step, up)
+    for name, step in client_class.steps().items():
+        if step.down is not None:
+            rows += [_row(name, "down", step.down, *field) for field in contents(step.down)]
+        if step.up is not None:
+            rows += _leaving(name, step.up)
     return rows
 
 
@@ -76,13 +70,3 @@ def _leaving(step: str, up: type[Up]) -> list[dict[str, str]]:
 def _row(step: str, way: str, message: type, field: str, content: str) -> dict[str, str]:
     cells = (step, way, message.__name__, field, content, "-", "-", "-")
     return dict(zip(COLUMNS, cells, strict=True))
-
-
-def _contents(message: type[Down]) -> list[tuple[str, str]]:
-    """Names of a message's fields with their text in the docstring's "Attributes"."""
-    text = parse(message.__doc__ or "", DocstringStyle.GOOGLE)
-    words = {
-        p.arg_name: " ".join((p.description or "").replace("``", "").split()) for p in text.params
-    }
-    fields = dataclasses.fields(message)
-    return [(field.name, words.get(field.name, "").rstrip(".") or field.name) for field in fields]

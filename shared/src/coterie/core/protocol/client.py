@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
 from torch import Tensor
 
-from coterie.core.protocol.messages import Private, message_types
+from coterie.core.protocol.messages import Private
+from coterie.core.protocol.step import AnyStep, Form
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
 
 P = TypeVar("P", bound=Private)
-Step = Callable[..., Any]
+X = TypeVar("X")
 Data = TypeVar("Data", bound="ClientData")
 
 
 class ClientData(Protocol):
-    """Local data of some clients: ``ids`` ascending, ``take`` for a part of them."""
+    """Local data of some clients: ``ids`` ascending, ``take`` for a part of them.
+
+    In the list form ``data[place]`` gives those of one client, with its number as ``id``.
+    """
 
     ids: Tensor  # (C,) int64
 
@@ -26,29 +28,41 @@ class ClientData(Protocol):
         ...
 
 
-def step(method: Step) -> Step:
-    """Mark a method of a `Client` as a step the server may ask for.
-
-    A step is ``(self, down, mine, data, key) -> (up, mine)``. All its arguments are stacked over a
-    chunk of C clients; the function must treat each row alone. The annotations are the protocol:
-    they name the message types. Returning None for ``mine`` leaves the private state as it is.
-    """
-    method.is_step = True  # type: ignore[attr-defined]
-    return method
-
-
-class Client(Generic[P]):
+class Client(Generic[P, X]):
     """The client half: its steps and what a newcomer's private state is.
 
+    ``P`` is the private state and ``X`` the local data: of C clients, stacked, or of one client in
+    the list form, where nothing has a client axis.
+
     Attributes:
-        max_chunk: how many clients may run stacked; 1 asks for the list form (a plain loop), None
-            leaves it to the engine.
+        form: "stacked" where clients can run as rows of tensors, a chunk at a time; "list" runs one
+            after the other, each with shapes of its own.
+
+    Raises:
+        TypeError: on making a class, one of its steps is of the other form.
     """
 
-    max_chunk: int | None = None
+    form: ClassVar[Form] = "stacked"
+    _steps: ClassVar[dict[str, AnyStep[Any, Any]]] = {}
+    _types: ClassVar[tuple[Any, Any]]
 
-    def enrol(self, data: Any, key: Key) -> P:
-        """Make the private state of newcomers from their data and keys (stacked over C)."""
+    def __init_subclass__(cls) -> None:
+        """Collect the steps, and read the types of private state and data off ``Client[P, X]``."""
+        super().__init_subclass__()
+        members = ((name, getattr(cls, name)) for name in dir(cls))
+        cls._steps = {name: member.step for name, member in members if hasattr(member, "step")}
+        for step in cls._steps.values():
+            if step.form != cls.form:
+                raise TypeError(f"{cls.__name__} is of the {cls.form} form, {step} is not")
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            origin = get_origin(base)
+            if isinstance(origin, type) and issubclass(origin, Client):
+                given = dict(zip(origin.__parameters__, get_args(base), strict=True))  # type: ignore[attr-defined]
+                first, second = origin._types
+                cls._types = (given.get(first, first), given.get(second, second))
+
+    def enrol(self, data: X, key: Key) -> P:
+        """Make the private state of newcomers from their data and keys."""
         raise NotImplementedError(f"{type(self).__name__} must say how a client starts")
 
     def work(self, data: Any) -> Tensor | None:
@@ -63,18 +77,20 @@ class Client(Generic[P]):
         """
         return None
 
-    def predict(self, down: Any, mine: P) -> Tensor:
-        """Score all items for C clients on their devices, ``(C, n_items)``."""
-        raise NotImplementedError(f"{type(self).__name__} does not recommend")
-
-    def adapt(self, down: Any, history: Ragged, key: Key) -> P:
-        """Fit the private state of C newcomers to their items with the public part fixed."""
-        raise NotImplementedError(f"{type(self).__name__} does not adapt to newcomers")
+    @classmethod
+    def steps(cls) -> dict[str, AnyStep[Any, Any]]:
+        """The steps by name: the whole protocol."""
+        return cls._steps
 
     @classmethod
-    def steps(cls) -> Iterator[tuple[str, type | None, type | None]]:
-        """Yield ``(name, down type, up type)`` of every step: the whole protocol."""
-        for name in dir(cls):
-            member = getattr(cls, name)
-            if getattr(member, "is_step", False):
-                yield name, *message_types(member)
+    def private_type(cls) -> Any:
+        """Class of the private state; a type variable where a base class leaves it open."""
+        return cls._types[0]
+
+    @classmethod
+    def data_type(cls) -> Any:
+        """Class of the local data."""
+        return cls._types[1]
+
+
+Client._types = Client.__parameters__  # type: ignore[attr-defined]

@@ -2,22 +2,25 @@
 
 Messages are frozen dataclasses. The base class says in which direction they may travel:
 
-- `Down`: server to client.
+- `Down`: server to client. Every field declares with `carries` what it is.
 - `Up`: client to server. Every field declares with `leaves` what it reveals.
 - `Report`: an `Up` that carries measurements (a loss, a metric), never parameters.
 - `Private`: stays with its client; no engine transports it.
 
-In the stacked form of a message every tensor has the client axis first.
+In the stacked form of a message every tensor has the client axis first; in the list form there is
+none. What cannot travel is refused when the class is made.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import types
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+import inspect
+from collections.abc import Set
+from contextlib import suppress
+from typing import Any, ClassVar, get_origin
 
-Some = TypeVar("Some")
+from coterie.core.wire.travel import check_class
 
 
 class Reveals(enum.Enum):
@@ -31,34 +34,76 @@ class Reveals(enum.Enum):
     ITEMS_TOUCHED = "which items the client trained on; the changes tell positives from negatives"
 
 
+class _Message:
+    """What `Down`, `Up` and `Private` have in common: they are checked when a class is made."""
+
+    def __init_subclass__(cls) -> None:
+        """Check the fields; what is only defined later is checked when a step is declared.
+
+        Raises:
+            TypeError: a field is not declared, or cannot travel.
+        """
+        super().__init_subclass__()
+        for name, hint in inspect.get_annotations(cls).items():
+            _check_declared(cls, name, hint)
+        with suppress(NameError):
+            check_class(cls)
+
+
 @dataclasses.dataclass(frozen=True)
-class Down:
+class Down(_Message):
     """A message from the server to a client."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Up:
+class Up(_Message):
     """A message from a client to the server; the only thing transported upwards."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Report(Up):
-    """Measurements of a client; no parameters."""
+    """Measurements of a client; no parameters. NaN says that there was nothing to measure."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Private:
+class Private(_Message):
     """State that stays with its client."""
 
 
-def leaves(what: str, *, reveals: Reveals, depends_on: set[str] | None = None) -> Any:
+def carries(what: str, *, default: Any = dataclasses.MISSING) -> Any:
+    """Declare a field of a `Down`.
+
+    Args:
+        what: the content in words, for the privacy table.
+        default: of the field; none by default.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Model(Down):
+        ...     row: int = carries("the global row")
+        >>> contents(Model)
+        [('row', 'the global row')]
+    """
+    return dataclasses.field(default=default, metadata={"carries": what})
+
+
+def contents(message: type[Down]) -> list[tuple[str, str]]:
+    """List a downward message's fields with their words."""
+    return [(field.name, field.metadata["carries"]) for field in dataclasses.fields(message)]
+
+
+EVERYTHING = frozenset({"everything"})
+"""What a field may depend on that measures all that a client holds."""
+
+
+def leaves(what: str, *, reveals: Reveals, depends_on: Set[str] | None = None) -> Any:
     """Declare a field of an `Up`.
 
     Args:
         what: the content in words, for the privacy table.
         reveals: what a reader of one upload learns.
         depends_on: names of the private fields that may influence the value. A test perturbs every
-            other private field and expects the upload to stay bit-equal.
+            other private field and expects the upload to stay bit-equal. `EVERYTHING` names all.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -83,40 +128,17 @@ class Leaving:
 
 
 def declared(message: type[Up]) -> list[Leaving]:
-    """List the declarations of an upload's fields.
-
-    Raises:
-        TypeError: a field is not declared with `leaves`.
-    """
-    found = []
-    for field in dataclasses.fields(message):
-        if "leaves" not in field.metadata:
-            raise TypeError(f"{message.__name__}.{field.name} must be declared with leaves(...)")
-        found.append(dataclasses.replace(field.metadata["leaves"], name=field.name))
-    return found
+    """List the declarations of an upload's fields."""
+    return [
+        dataclasses.replace(field.metadata["leaves"], name=field.name)
+        for field in dataclasses.fields(message)
+    ]
 
 
-def message_types(step: Any) -> tuple[type | None, type | None]:
-    """Read the message types ``(down, up)`` of a step from its annotations.
-
-    ``Some | None`` counts as ``Some``.
-
-    Raises:
-        TypeError: an annotation is missing or names no single message type: it would be absent from
-            the privacy table.
-    """
-    hints = get_type_hints(step)
-    returns = get_args(hints.get("return"))
-    if "down" not in hints or len(returns) != 2:
-        raise TypeError(f"step '{step.__name__}' must annotate down and tuple[up, mine]")
-    return _message(hints["down"], step), _message(returns[0], step)
-
-
-def _message(hint: Any, step: Any) -> type | None:
-    union = get_origin(hint) in (Union, types.UnionType)
-    found = [one for one in (get_args(hint) if union else (hint,)) if one not in (None, type(None))]
-    if not found:
-        return None
-    if len(found) > 1 or not (isinstance(found[0], type) and issubclass(found[0], (Down, Up))):
-        raise TypeError(f"step '{step.__name__}' must name one message type, not {hint}")
-    return found[0]
+def _check_declared(cls: type, name: str, hint: Any) -> None:
+    if issubclass(cls, Private) or "ClassVar" in str(hint) or get_origin(hint) is ClassVar:
+        return
+    how = "leaves" if issubclass(cls, Up) else "carries"
+    field = cls.__dict__.get(name)
+    if not isinstance(field, dataclasses.Field) or how not in field.metadata:
+        raise TypeError(f"{cls.__name__}.{name} must be declared with {how}(...)")

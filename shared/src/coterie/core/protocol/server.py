@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from coterie.core.errors import UserError
-from coterie.core.protocol.messages import Down
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.tensors.keys import Key
-
-if TYPE_CHECKING:
-    from coterie.core.federation.cohort import Cohort
 
 S = TypeVar("S")
 Decision = Literal["go", "block", "end"]
@@ -76,10 +73,6 @@ class Server(Generic[S]):
     def test(self, state: S, cohort: Cohort) -> None:
         """Note the final measurements of the newest block in the cohort's journal."""
         raise NotImplementedError(f"{type(self).__name__} has no test")
-
-    def serve(self, state: S) -> Down:
-        """Give what a client downloads to recommend on its own."""
-        raise NotImplementedError(f"{type(self).__name__} serves nothing")
 
     def stop(self, state: S, history: Sequence[dict[str, float]]) -> Decision:
         """Decide after a round: go on, end this block, or end the run. Default: go on.

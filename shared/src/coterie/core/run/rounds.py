@@ -12,15 +12,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.federation import Federation
-from coterie.core.federation.journal import Journal
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.local_training.step_count import counting_steps
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
 
 Measured = dict[str, tuple[Tensor, Tensor]]
 """Measurements of clients: name -> ids and values, both ``(R,)``."""
@@ -53,7 +52,7 @@ class FederatedModule(lightning.LightningModule):
         self.automatic_optimization = False
         self.federation = federation
         self.journal, self.ledger = Journal(), Ledger()
-        self.store: PrivateStore[Any] = PrivateStore(stacked=federation.client.max_chunk != 1)
+        self.store: PrivateStore[Any] = PrivateStore(stacked=federation.client.form == "stacked")
         self.block = -1
         self.round = self.block_round = 0
         self.history: list[dict[str, float]] = []
@@ -172,31 +171,12 @@ class FederatedModule(lightning.LightningModule):
         self.federation.server.test(self.server_state, self.newest_cohort())
         return dict(self.journal.scalars)
 
-    def newest_cohort(self) -> Cohort:
+    def newest_cohort(self) -> InProcessCohort:
         """All clients of the newest block, or before it of the first, to look into a run.
 
         They have no middleware; before the first round they are not enrolled yet.
         """
         return dataclasses.replace(self._cohort(self.block_round), middleware=())
-
-    def scores(self, client: int) -> Tensor:
-        """Scores of all items for a user who is a client, ``(1, n_items)``, as its device has them.
-
-        Raises:
-            UserError: the client never took part.
-        """
-        ids = torch.tensor([client])
-        if self.store.newcomers(ids).numel():
-            raise UserError(f"client {client} has not taken part in any round yet")
-        down = self.federation.server.serve(self.server_state)
-        return self.federation.client.predict(down, self.store.take(ids))
-
-    def scores_for_newcomer(self, items: Tensor) -> Tensor:
-        """Scores of all items for someone new with a history ``(n,)``; nothing is uploaded."""
-        down = self.federation.server.serve(self.server_state)
-        key = self._secret.fold("newcomer").fold(torch.tensor([0]))
-        mine = self.federation.client.adapt(down, Ragged.from_lists([items.tolist()]), key)
-        return self.federation.client.predict(down, mine)
 
     def _open_block(self) -> None:
         self.block += 1
@@ -208,10 +188,10 @@ class FederatedModule(lightning.LightningModule):
         )
         self.block_open = True
 
-    def _cohort(self, round_in_block: int) -> Cohort:
+    def _cohort(self, round_in_block: int) -> InProcessCohort:
         federation = self.federation
         data = federation.blocks[max(self.block, 0)]
-        return Cohort(
+        return InProcessCohort(
             federation.client,
             data.ids,
             data,
@@ -229,8 +209,11 @@ class FederatedModule(lightning.LightningModule):
 
     def _private_structure(self) -> Any:
         """Private state of one client, for its structure only."""
-        first = self.federation.blocks[0].take(torch.tensor([0]))
-        return self.federation.client.enrol(first, self._secret.fold(first.ids))
+        blocks, client = self.federation.blocks, self.federation.client
+        key = self._secret.fold(blocks[0].ids[:1])
+        if client.form == "list":
+            return client.enrol(blocks[0][0], Key(key.state[0]))
+        return client.enrol(blocks[0].take(torch.tensor([0])), key)
 
     def _advance_global_step(self) -> None:
         # In manual optimisation the Trainer counts optimizer steps; callbacks and loggers rely on

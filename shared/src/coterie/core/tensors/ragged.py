@@ -10,10 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.tensors.stacked import Stacked
+
+LENGTH_BYTES = 8  # a row's length travels as int64
+
 
 @dataclass(frozen=True)
-class Ragged:
-    """One row of int64 values per client, without padding.
+class Ragged(Stacked):
+    """One row of values per client, without padding.
 
     Row ``c`` is ``values[offsets[c]:offsets[c + 1]]``.
 
@@ -59,6 +63,11 @@ class Ragged:
     def __len__(self) -> int:
         return self.offsets.numel() - 1
 
+    @property
+    def n_clients(self) -> int:
+        """Number of rows C."""
+        return len(self)
+
     @cached_property
     def lengths(self) -> Tensor:
         """Row lengths, ``(C,)`` int64."""
@@ -85,6 +94,19 @@ class Ragged:
         """Rows of both, one after the other."""
         offsets = torch.cat([self.offsets, other.offsets[1:] + self.offsets[-1]])
         return Ragged(torch.cat([self.values, other.values]), offsets)
+
+    def finite(self) -> Tensor:
+        """Which rows hold no NaN or infinity, ``(C,)`` bool."""
+        broken = torch.zeros(len(self), dtype=torch.int64)
+        if self.values.is_floating_point():
+            bad = (~self.values.isfinite()).reshape(len(self.values), -1).any(1)
+            broken.index_add_(0, self.rows, bad.long())
+        return broken == 0
+
+    def nbytes(self) -> Tensor:
+        """Bytes of each row on the wire, ``(C,)`` int64: its values and its length."""
+        width = self.values[:1].numel() if len(self.values) else 1
+        return self.lengths * (width * self.values.element_size()) + LENGTH_BYTES
 
     @cached_property
     def derived(self) -> dict[Hashable, Any]:

@@ -2,71 +2,64 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from coterie.core.tensors.dense_rows import DenseRows
 from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Stacked
 
 R = TypeVar("R", bound="Rows")
+INDEX_BYTES = 4  # a row number travels as int32
 
 
-class Rows(Protocol):
+class Rows(Stacked):
     """Additive changes to a table ``(n, d)``, stacked over C clients."""
 
     @property
-    def n_clients(self) -> int:
-        """Number of clients C."""
-        ...
-
-    @property
+    @abstractmethod
     def width(self) -> int:
         """Row width d."""
-        ...
 
     @property
+    @abstractmethod
     def element_size(self) -> int:
         """Bytes of one value."""
-        ...
 
+    @abstractmethod
     def sum(self) -> Tensor:
         """Sum over the clients, ``(n, d)``."""
-        ...
 
+    @abstractmethod
     def dense(self) -> Tensor:
         """Materialise, ``(C, n, d)``."""
-        ...
 
-    def finite(self) -> Tensor:
-        """Which clients' changes hold no NaN or infinity, ``(C,)`` bool."""
-        ...
-
+    @abstractmethod
     def squared_norm(self) -> Tensor:
         """Squared Frobenius norm of each client's change, ``(C,)``."""
-        ...
 
+    @abstractmethod
     def scaled(self: R, factor: Tensor) -> R:
         """Multiply each client's change by ``factor``, ``(C,)``."""
-        ...
 
-    def take(self: R, index: Tensor) -> R:
-        """Changes of the clients at the positions ``index``, ascending ``(K,)`` int64."""
-        ...
-
+    @abstractmethod
     def touched(self) -> Tensor:
         """Number of rows that each client changed, ``(C,)`` int64."""
-        ...
 
+    @abstractmethod
     def wire(self) -> TouchedRows | DenseRows:
         """The form that travels: row numbers and values, or the whole table."""
-        ...
+
+    def nbytes(self) -> Tensor:
+        """Bytes of each client's changed rows on the wire, ``(C,)``: row numbers and values."""
+        return self.touched() * (self.width * self.element_size + INDEX_BYTES)
 
 
 @dataclass(frozen=True)
-class FactoredRows:
+class FactoredRows(Rows):
     """Changes that are sums of outer products, as the SGD steps of a bilinear score give.
 
     Client c changes the table by the sum of ``outer(left[k], right[k])`` over its terms k, those
@@ -76,7 +69,7 @@ class FactoredRows:
         owner: ``(K,)`` int64, the client of each term.
         left: ``(K, n)`` item factor, 0 for rows that the step did not touch.
         right: ``(K, d)`` client factor.
-        n_clients: C.
+        count: C.
 
     Example:
         >>> rows = FactoredRows(torch.tensor([0]), torch.tensor([[0., 2.]]), torch.ones(1, 3), 1)
@@ -87,7 +80,12 @@ class FactoredRows:
     owner: Tensor
     left: Tensor
     right: Tensor
-    n_clients: int
+    count: int
+
+    @property
+    def n_clients(self) -> int:
+        """Number of clients C."""
+        return self.count
 
     @property
     def width(self) -> int:
@@ -185,7 +183,7 @@ class FactoredRows:
 
 
 @dataclass(frozen=True)
-class TouchedRows:
+class TouchedRows(Rows):
     """Changes as row numbers and values, the form that travels.
 
     Attributes:
@@ -255,6 +253,84 @@ class TouchedRows:
 
     def wire(self) -> TouchedRows:
         """Itself."""
+        return self
+
+
+@dataclass(frozen=True)
+class DenseRows(Rows):
+    """Changes of all rows, so that nobody sees which ones the client trained on.
+
+    Holds C whole tables: run clients in chunks.
+
+    Attributes:
+        values: ``(C, n, d)``.
+
+    Example:
+        >>> rows = DenseRows(torch.ones(2, 3, 4))
+        >>> rows.sum()[0].tolist(), rows.touched().tolist()
+        ([2.0, 2.0, 2.0, 2.0], [3, 3])
+    """
+
+    values: Tensor
+
+    @property
+    def n_clients(self) -> int:
+        """Number of clients C."""
+        return self.values.shape[0]
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows n of the table."""
+        return self.values.shape[1]
+
+    @property
+    def width(self) -> int:
+        """Row width d."""
+        return self.values.shape[2]
+
+    @property
+    def element_size(self) -> int:
+        """Bytes of one value."""
+        return self.values.element_size()
+
+    def sum(self) -> Tensor:
+        """Sum over the clients, ``(n, d)``; of one client no copy."""
+        return self.values[0] if self.n_clients == 1 else self.values.sum(0)
+
+    def dense(self) -> Tensor:
+        """Its values, ``(C, n, d)``."""
+        return self.values
+
+    def finite(self) -> Tensor:
+        """Which clients' changes hold no NaN or infinity, ``(C,)`` bool."""
+        return self.values.flatten(1).sum(1).isfinite()
+
+    def squared_norm(self) -> Tensor:
+        """Squared Frobenius norm of each client's change, ``(C,)``."""
+        return self.values.flatten(1).square().sum(1)
+
+    def scaled(self, factor: Tensor) -> DenseRows:
+        """Multiply each client's change by ``factor``, ``(C,)``."""
+        return DenseRows(self.values * factor[:, None, None])
+
+    def take(self, index: Tensor) -> DenseRows:
+        """Changes of the clients at the positions ``index``, ``(K,)`` int64."""
+        return DenseRows(self.values[index])
+
+    def concatenate(self, other: DenseRows) -> DenseRows:
+        """Changes of both groups of clients, one after the other."""
+        return DenseRows(torch.cat([self.values, other.values]))
+
+    def nbytes(self) -> Tensor:
+        """Bytes of each client's table on the wire, ``(C,)`` int64: no row numbers."""
+        return self.touched() * (self.width * self.element_size)
+
+    def touched(self) -> Tensor:
+        """Number of rows sent, ``(C,)`` int64: all of them."""
+        return torch.full((self.n_clients,), self.n_rows)
+
+    def wire(self) -> DenseRows:
+        """Itself: it travels without row numbers."""
         return self
 
 

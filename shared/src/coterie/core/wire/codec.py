@@ -2,8 +2,9 @@
 
 A message is flattened by dotted path. Tensors become safetensors entries of that name; changes of
 rows travel in their `wire` form: int32 row numbers and values, or the whole table. Plain values
-(str, int, float, bool, None) and the key lists of dicts go, with the `Header`, into one JSON text
-of the safetensors metadata. Equal messages give equal bytes, bit for bit, NaN included.
+(str, int, float, bool, None), the keys of dicts and the lengths of lists go, with the `Header`,
+into one JSON text of the safetensors metadata. Equal messages give equal bytes, bit for bit, NaN
+included.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from coterie.core.tensors import tree
-from coterie.core.tensors.dense_rows import DenseRows
-from coterie.core.tensors.rows import TouchedRows
+from coterie.core.tensors.rows import DenseRows, Rows, TouchedRows
 from coterie.core.wire.schema import ProtocolError, Schema, check_form, escape, join
+from coterie.core.wire.travel import PLAIN
 
 VERSION = 1
 MAX_BYTES = 1 << 30
@@ -48,7 +49,7 @@ def encode(message: Any, header: Header) -> bytes:
     """Turn a message (a dataclass, or None) into bytes.
 
     Args:
-        message: its leaves are tensors, `Rows` or plain values, nested in dataclasses and dicts.
+        message: a tree (`coterie.core.tensors.tree`) whose dicts have strings as keys.
         header: travels with it.
 
     Raises:
@@ -128,7 +129,7 @@ def peek(data: bytes, max_bytes: int = MAX_BYTES) -> Header:
 def _flatten(node: Any, path: str, tensors: dict[str, Tensor], static: dict[str, Any]) -> None:
     if isinstance(node, Tensor):
         tensors[path] = node
-    elif hasattr(node, "wire"):
+    elif isinstance(node, Rows):
         _flatten_rows(node.wire(), path, tensors, static)
     elif isinstance(node, dict):
         if not all(isinstance(key, str) for key in node):
@@ -136,10 +137,14 @@ def _flatten(node: Any, path: str, tensors: dict[str, Tensor], static: dict[str,
         static[path] = list(node)
         for key, child in node.items():
             _flatten(child, join(path, escape(key)), tensors, static)
-    elif dataclasses.is_dataclass(node) and not isinstance(node, type):
+    elif isinstance(node, (list, tuple)):
+        static[path] = len(node)
         for name, child in tree.children(node):
             _flatten(child, join(path, name), tensors, static)
-    elif node is None or isinstance(node, (bool, int, float, str)):
+    elif dataclasses.is_dataclass(node) and not isinstance(node, type):
+        for field in dataclasses.fields(node):
+            _flatten(getattr(node, field.name), join(path, field.name), tensors, static)
+    elif node is None or isinstance(node, PLAIN):
         static[path] = node
     else:
         raise ProtocolError(f"field {path!r} holds a {type(node).__name__}, which cannot travel")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import types
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 import torch
 from torch import Tensor
 
-from coterie.core.tensors.dense_rows import DenseRows
+from coterie.core.tensors import tree
 from coterie.core.tensors.ragged import Ragged
-from coterie.core.tensors.rows import TouchedRows
+from coterie.core.tensors.rows import DenseRows, Rows, TouchedRows
+from coterie.core.wire.travel import PLAIN, Nest, choices, fields_of
 
 _MISSING = object()
 
@@ -56,12 +55,12 @@ class Schema:
         Raises:
             ProtocolError: the class is another, or a field is missing, unknown or of another kind.
         """
-        for choice in _choices(expected):
+        for choice in choices(expected):
             if choice.__name__ == name:
                 message = self._field(choice, "")
                 break
         else:
-            wanted = " or ".join(choice.__name__ for choice in _choices(expected))
+            wanted = " or ".join(choice.__name__ for choice in choices(expected))
             raise ProtocolError(f"message is a {str(name)[:80]!r}, expected {wanted}")
         left = sorted([*self._tensors, *self._static])
         if left:
@@ -69,24 +68,24 @@ class Schema:
         return message
 
     def _field(self, hint: Any, path: str) -> Any:
-        choices = _choices(hint)
-        if type(None) in choices and self._static.get(path, _MISSING) is None:
+        either = choices(hint)
+        if type(None) in either and self._static.get(path, _MISSING) is None:
             del self._static[path]
             return None
-        kinds = [choice for choice in choices if choice is not type(None)]
-        if len(kinds) != 1:
-            raise ProtocolError(f"field {path!r} is declared as {hint}, which cannot travel")
-        return self._value(kinds[0], path)
+        kind = next(choice for choice in either if choice is not type(None))
+        return self._value(kind, path)
 
     def _value(self, kind: Any, path: str) -> Any:
-        origin = get_origin(kind)
-        if kind is Any:
-            return self._anything(path)
+        origin = get_origin(kind) or kind
         if kind is Tensor:
             return self._tensor(path)
-        if origin is dict or kind is dict:
+        if kind is Nest:
+            return self._nest(path)
+        if origin is dict:
             return self._dict(kind, path)
-        if hasattr(kind, "wire"):
+        if origin in (list, tuple):
+            return self._sequence(kind, path)
+        if isinstance(kind, type) and issubclass(kind, Rows):
             return self._rows(path)
         if dataclasses.is_dataclass(kind):
             return self._dataclass(kind, path)
@@ -95,20 +94,20 @@ class Schema:
             return value
         if kind is float and type(value) is int:
             return float(value)
-        if kind in (bool, int, float, str) and type(value) is kind:
+        if kind in PLAIN and type(value) is kind:
             return value
         raise ProtocolError(f"field {path!r} is not of type {kind}")
 
-    def _anything(self, path: str) -> Any:
+    def _nest(self, path: str) -> Any:
         """A tensor, a plain value or a dict of such, whichever came; never a dataclass."""
         if path in self._tensors:
             return self._tensor(path)
         if isinstance(self._static.get(path), list):
-            return self._dict(dict[str, Any], path)
+            return self._dict(dict[str, Nest], path)
         return self._plain(path)
 
     def _dataclass(self, kind: Any, path: str) -> Any:
-        hints = _hints(kind)
+        hints = fields_of(kind)
         names = [field.name for field in dataclasses.fields(kind)]
         values = {name: self._field(hints[name], join(path, name)) for name in names}
         try:
@@ -123,8 +122,19 @@ class Schema:
         keys = self._plain(path)
         if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
             raise ProtocolError(f"field {path!r} has no list of keys")
-        hint = (get_args(kind) or (str, Tensor))[1]
+        hint = get_args(kind)[1]
         return {key: self._field(hint, join(path, escape(key))) for key in keys}
+
+    def _sequence(self, kind: Any, path: str) -> Any:
+        length, hints = self._plain(path), get_args(kind)
+        if type(length) is not int or length < 0:
+            raise ProtocolError(f"field {path!r} has no length")
+        if get_origin(kind) is list or hints[-1] is Ellipsis:
+            hints = hints[:1] * min(length, len(self._tensors) + len(self._static))
+        if length != len(hints):
+            raise ProtocolError(f"field {path!r} has {length} parts, not {len(hints)}")
+        parts = [self._field(hint, join(path, str(at))) for at, hint in enumerate(hints)]
+        return parts if get_origin(kind) is list else tuple(parts)
 
     def _rows(self, path: str) -> TouchedRows | DenseRows:
         if join(path, "table") in self._tensors:
@@ -180,7 +190,7 @@ def check_form(message: Any, like: Any, clients: int | None, path: str = "") -> 
         if like is not None and _form(message) != _form(like):
             raise ProtocolError(f"field {path!r} is {_form(message)}, expected {_form(like)}")
         return
-    mine, other = _children(message), _children(like)
+    mine, other = dict(tree.children(message)), dict(tree.children(like))
     if like is not None and list(mine) != list(other):
         raise ProtocolError(f"field {path!r} has the keys {list(mine)[:5]}, not {list(other)[:5]}")
     for name, child in mine.items():
@@ -189,14 +199,6 @@ def check_form(message: Any, like: Any, clients: int | None, path: str = "") -> 
                 f"field '{path}.{name}' is present where it should not be, or lacks"
             )
         check_form(child, other.get(name), clients, join(path, name))
-
-
-def _children(node: Any) -> dict[str, Any]:
-    if isinstance(node, dict):
-        return node
-    if dataclasses.is_dataclass(node):
-        return {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
-    return {}
 
 
 def _clients(message: Tensor | TouchedRows | DenseRows) -> int:
@@ -223,16 +225,3 @@ def _check_offsets(rows: Ragged, path: str) -> None:
     falls = bool((offsets[1:] < offsets[:-1]).any())
     if falls or int(offsets[0]) != 0 or int(offsets[-1]) != total:
         raise ProtocolError(f"field {path!r} has offsets that do not run from 0 to {total}")
-
-
-def _choices(hint: Any) -> tuple[Any, ...]:
-    if hint is None:
-        return (type(None),)
-    if get_origin(hint) in (Union, types.UnionType):
-        return get_args(hint)
-    return (hint,)
-
-
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)

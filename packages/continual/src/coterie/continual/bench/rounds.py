@@ -12,14 +12,14 @@ from coterie.continual.batches import draw_batches
 from coterie.continual.bench.loop import Batch, ClientLoop, Remembered
 from coterie.continual.bench.workload import Workload
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import ItemTable, Profile
+from coterie.continual.messages import KEEP_BEST, UPDATE, ItemTable, Profile
 from coterie.continual.settings import Settings
 from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
-from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.folds import Sum
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
+from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
@@ -49,12 +49,12 @@ class Engine:
         self.state: State = self.server.begin(self.key.fold("server"))
         self.state = self.server.start_block(self.state, 0, self.cohort(0), self.key)
 
-    def cohort(self, number: int) -> Cohort:
+    def cohort(self, number: int) -> InProcessCohort:
         """The block's clients in one round."""
         data = self.work.blocks[self.block]
         secret, when = self.key.fold("clients"), (self.block, number)
         chunk = self.settings.engine.chunk
-        return Cohort(
+        return InProcessCohort(
             self.client, data.ids, data, self.store, secret, when, Ledger(), Journal(), chunk
         )
 
@@ -63,7 +63,7 @@ class Engine:
         for number in range(1, _WARM_ROUNDS + 1):
             items = self.round(number)
             self.state = replace(self.state, items=items, best=items)
-        self.cohort(_WARM_ROUNDS + 1).ask("keep_best", None)
+        self.cohort(_WARM_ROUNDS + 1).ask(KEEP_BEST, None)
 
     def next_block(self) -> None:
         """Finish the base block and open the incremental block."""
@@ -77,8 +77,9 @@ class Engine:
 
     def round(self, number: int) -> Tensor:
         """Train all clients once, from the same table every time, ``(n_items, d)``."""
-        replies = self.cohort(number).ask("update", self.down(), reduce=Sum())
-        return self.remember(self.state.items + replies.mean("items"))
+        replies = self.cohort(number).ask(UPDATE, self.down(), reduce=Sum())
+        assert replies.total is not None
+        return self.remember(self.state.items + replies.total.items.sum() / len(replies))
 
     def remember(self, items: Tensor) -> Tensor:
         """The server's part of a round: blend with the previous block's table."""

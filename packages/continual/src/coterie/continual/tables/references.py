@@ -21,10 +21,10 @@ from coterie.continual.tables.runs import RunResult
 from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.local_training.optimizer_settings import OptimizerSettings
-from coterie.core.methods.popularity import popularity
+from coterie.core.methods.ranking.central import Central
+from coterie.core.methods.reference.popularity import popularity
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.models.mf import MF
-from coterie.core.run.central import Central
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 

@@ -7,10 +7,10 @@ from typing import Literal
 
 import torch
 
-from coterie.core.federation.cohort import Cohort
-from coterie.core.federation.journal import Journal
+from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.text_settings import LoraSettings
@@ -80,9 +80,9 @@ class Shape:
 _TRAINED = {"lora": "LoRA", "all": "all parameters"}
 
 
-def enrolled(client: Organisation, data: OrganisationData) -> Cohort:
+def enrolled(client: Organisation, data: OrganisationData) -> InProcessCohort:
     """Make a cohort of all organisations, with their private state, as a run has it."""
-    cohort = Cohort(
+    cohort = InProcessCohort(
         client,
         data.ids,
         data,

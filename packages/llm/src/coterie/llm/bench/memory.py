@@ -20,13 +20,15 @@ from coterie.core.bench.memory_use import (
     resident,
 )
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Cohort, Replies
 from coterie.core.federation.federation import Federation
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.replies import ListReplies
 from coterie.core.run.rounds import FederatedModule
 from coterie.llm.algorithm import PPLR, State
 from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.bench.federation import Shape
 from coterie.llm.client import Organisation
+from coterie.llm.messages import TrainedAdapter
 from coterie.llm.readings import resolve
 from coterie.llm.settings import FederatedDataSettings, Settings, TrainSettings
 
@@ -154,7 +156,9 @@ class _Watched(PPLR):
 
     watching, most = False, 0
 
-    def _aggregate(self, state: State, replies: Replies, cohort: Cohort) -> State:
+    def _aggregate(
+        self, state: State, replies: ListReplies[TrainedAdapter], cohort: Cohort
+    ) -> State:
         if not self.watching:
             return super()._aggregate(state, replies, cohort)
         with AfterEveryOperation() as seen:

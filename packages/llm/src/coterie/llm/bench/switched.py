@@ -8,12 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from coterie.core.federation.cohort import PerClient
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.bench.federation import Shape, enrolled
 from coterie.llm.client import Organisation
-from coterie.llm.messages import Adapters, Workshop
+from coterie.llm.messages import UPDATE, Adapters, Workshop
 from coterie.llm.mixing import (
     attention,
     dynamic_weights,
@@ -62,20 +61,20 @@ class Switched:
 
     def switch(self, client: int) -> None:
         """Put the client's adapter and private state in the place of another's."""
-        cohort, row = self.idle[client], self.rows[client : client + 1]
+        cohort, row = self.idle[client], self.rows[client]
         mine = cohort.store.take(cohort.ids)
         state = mine.optimizer or self.client.fresh
-        self.client.adapter.load(row[0])
+        self.client.adapter.load(row)
         kept = self.client.settings.train.keep_optimizer
         cohort.store.commit(cohort.ids, Workshop(state if kept else None))
 
     def turn(self, client: int) -> None:
         """Ask a client that has nothing to train on."""
-        self.idle[client].ask("update", self._down(client))
+        self.idle[client].ask(UPDATE, self._down(client))
 
     def step(self, client: int) -> None:
         """Ask a client that makes one step."""
-        self.busy[client].ask("update", self._down(client))
+        self.busy[client].ask(UPDATE, self._down(client))
 
     def gather(self) -> None:
         """Gather the rows of all clients as the server does."""
@@ -100,8 +99,8 @@ class Switched:
         own = self.backbone.eval().scores(history)
         return float((own - fresh.eval().scores(history)).abs().max())
 
-    def _down(self, client: int) -> PerClient:
-        return PerClient([Adapters(self.rows[client : client + 1])])
+    def _down(self, client: int) -> Adapters:
+        return Adapters(self.rows[client])
 
 
 class Reloaded:

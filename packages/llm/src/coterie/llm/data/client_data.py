@@ -25,6 +25,23 @@ PUBLIC, NOBODY = -1, -2
 
 
 @dataclass(frozen=True)
+class OwnData:
+    """Data of one organisation.
+
+    Attributes:
+        id: its number.
+        train: examples; may be none.
+        valid: validation queries; may be none.
+        test: test queries; may be none.
+    """
+
+    id: int
+    train: Examples
+    valid: Queries
+    test: Queries
+
+
+@dataclass(frozen=True)
 class OrganisationData:
     """Data of K organisations, each of which is a client; in list form.
 
@@ -42,6 +59,10 @@ class OrganisationData:
 
     def __len__(self) -> int:
         return self.ids.numel()
+
+    def __getitem__(self, place: int) -> OwnData:
+        """Data of the client at a position."""
+        return OwnData(int(self.ids[place]), self.train[place], self.valid[place], self.test[place])
 
     def take(self, index: Tensor) -> OrganisationData:
         """Data of the clients at the positions ``index``, ``(m,)`` int64."""

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import torch
 
+from coterie.core.methods.ranking.bpr import CentralResult, train_lightgcn, train_mf
 from coterie.core.tensors.keys import Key
-from coterie.llm.baselines.central import CentralResult, train_lightgcn, train_mf
-from coterie.llm.baselines.federation import all_users
-from coterie.llm.baselines.popularity import measure_popularity
+from coterie.llm.baselines import all_users, measure_popularity
 from coterie.llm.experiment import Experiment
 from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.settings import Settings

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from coterie.core.data.samples.samples import SampleData
-from coterie.core.methods.settings import FedAvgSettings
+from coterie.core.methods.settings.fedavg import FedAvgSettings
 
 Batch = dict[str, Tensor]
 Batches = Callable[[int], Iterable[Batch]]

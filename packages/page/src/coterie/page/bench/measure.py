@@ -11,9 +11,9 @@ import torch
 
 from coterie.core.bench.hardware import Limits
 from coterie.core.errors import UserError
+from coterie.core.methods.registry import METHODS
 from coterie.page.bench.memory import memory
 from coterie.page.bench.rounds import FedAvgRounds, Rounds, local_steps
-from coterie.page.methods import BASELINES
 from coterie.page.readings import resolve
 from coterie.page.settings.run import Settings
 from coterie.page.tables import times
@@ -100,7 +100,7 @@ def methods(settings: Settings, turns: int = 5) -> Iterator[Row]:
         turns: of each, after one to warm up.
     """
     built = {"fedavg": Rounds(replace(settings, method="fedavg"))}
-    for name in ("page", *BASELINES):
+    for name in ("page", *METHODS):
         chosen: Any = name
         if name not in ("fedavg", "central"):  # the latter has no clients
             try:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.methods.model_client import GlobalModel
+from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

@@ -37,7 +37,7 @@ from coterie.page.certificate.stages import (
 )
 from coterie.page.client import PageClient
 from coterie.page.game.answer import mixture_of
-from coterie.page.game.mixture import minimise
+from coterie.page.game.mixture import best_weights
 from coterie.page.game.utility import followers_reward, leaders_reward
 from coterie.page.messages import Player
 
@@ -283,7 +283,7 @@ class FederationGame:
             best = torch.nn.functional.one_hot(loss.argmin(), self.n_leaders).double()
             return best, float(loss.min()), float(loss.min())
         mixture = mixture_of(self.server.module, here.counted, self.server.samples.valid)
-        found = minimise(mixture, tolerance=_EXACT)
+        found = best_weights(mixture, _EXACT)
         return all_weights(found.p, here.counts), found.value, found.bound
 
     def _server_loss(self, start: Params, here: Trained, p: Tensor) -> float:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from coterie.core.data.samples.samples import MiniBatches
 from coterie.core.local_training.fit import Batch, Fitted, Params
-from coterie.core.methods.divergence import has_diverged, restored
-from coterie.core.methods.evaluation import Quality
-from coterie.core.methods.local_sgd import changes
+from coterie.core.methods.kit.divergence import has_diverged, restored
+from coterie.core.methods.kit.evaluation import Quality
+from coterie.core.methods.kit.local_sgd import changes
 from coterie.core.tensors import tree
 from coterie.page.algorithm import aggregated
 

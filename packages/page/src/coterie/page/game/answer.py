@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from coterie.core.agents.action_maps import Simplex
 from coterie.core.agents.ddpg import DDPG, Agents
-from coterie.core.agents.released_maps import ReleasedWeights
 from coterie.core.local_training.fit import Batch, Params
 from coterie.core.models.classifier import SoftmaxRegression
+from coterie.core.solvers.simplex import Objective
 from coterie.core.tensors.keys import Key
-from coterie.page.game.mixture import Mixture, ModelMixture, SoftmaxMixture, minimise
+from coterie.page.game.mixture import ModelMixture, SoftmaxMixture, best_weights
+from coterie.page.game.released_maps import ReleasedWeights
 from coterie.page.messages import Experience
 from coterie.page.settings.run import GameSettings, Settings
 
@@ -99,7 +100,7 @@ class LearnedAnswer:
 class _Even:
     """A mixture's loss with a price on uneven weights, τ/2 (N Σ p_i² - 1)."""
 
-    def __init__(self, mixture: Mixture, price: float) -> None:
+    def __init__(self, mixture: Objective, price: float) -> None:
         self._mixture, self._price = mixture, price
         self.n, self.convex = mixture.n, mixture.convex
 
@@ -124,12 +125,12 @@ def best_response(module: nn.Module, models: Params, samples: Batch, game: GameS
     """
     dtype = next(iter(models.values())).dtype
     mixture = _Even(mixture_of(module, models, samples, dtype), game.evenness)
-    return minimise(mixture, tolerance=_GAP, max_steps=game.steps).p
+    return best_weights(mixture, _GAP, game.steps).p
 
 
 def mixture_of(
     module: nn.Module, models: Params, samples: Batch, dtype: torch.dtype = torch.float64
-) -> Mixture:
+) -> Objective:
     """The follower's loss as a function of p; convex for softmax regression.
 
     Args:

@@ -1,39 +1,20 @@
-"""The best weights of a mixture of models on one set of samples, over the simplex.
+"""The loss of a mixture of models on one set of samples, as a function of the mixture's weights.
 
-minimise CE(sum_i p_i w_i; D) over p >= 0, sum p = 1. Where scores are linear in the parameters
-(softmax regression) this is convex, and every point bounds the minimum from below by its
-Frank-Wolfe gap max_i <grad, p - e_i> (Jaggi, ICML 2013); so the answer found is certified, however
-it was found. For nets the same search gives the best found and no bound.
+CE(sum_i p_i w_i; D) over p >= 0, sum p = 1. Where scores are linear in the parameters (softmax
+regression) this is convex, so that `coterie.core.solvers.simplex` certifies its minimum; for nets
+it gives the best found and no bound.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from coterie.core.errors import UserError
-
-_MEMORY = 10
-_DECREASE = 1e-4
-_LONGEST = 1e8
-_HALVINGS = 40
-
-
-class Mixture(Protocol):
-    """A loss of weights on the simplex."""
-
-    n: int
-    convex: bool
-
-    def slope(self, p: Tensor) -> tuple[float, Tensor]:
-        """Loss at ``p``, ``(n,)``, and its gradient, ``(n,)``."""
-        ...
+from coterie.core.solvers.simplex import Minimum, Objective, minimise
 
 
 class SoftmaxMixture:
@@ -133,106 +114,16 @@ class ModelMixture:
         return total, slope
 
 
-@dataclass(frozen=True)
-class Minimum:
-    """What `minimise` found.
-
-    Attributes:
-        p: ``(n,)`` float64 on the simplex.
-        value: loss there.
-        bound: no p has a lower loss (up to rounding); None where the loss is not convex.
-        steps: made.
-    """
-
-    p: Tensor
-    value: float
-    bound: float | None
-    steps: int
-
-    @property
-    def gap(self) -> float:
-        """How far the value may be above the true minimum; NaN without a bound."""
-        return float("nan") if self.bound is None else max(0.0, self.value - self.bound)
-
-
-def minimise(
-    mixture: Mixture, start: Tensor | None = None, tolerance: float = 1e-4, max_steps: int = 2000
-) -> Minimum:
-    """Minimise over the simplex by spectral projected gradients (Birgin, Martínez, Raydan, 2000).
-
-    Args:
-        mixture: the loss.
-        start: ``(n,)`` where to begin; default uniform.
-        tolerance: Frank-Wolfe gap at which to stop.
-        max_steps: after which the best so far is given, with the bound that it has.
+def best_weights(mixture: Objective, tolerance: float, max_steps: int = 2000) -> Minimum:
+    """Minimise over the simplex from equal weights, see `minimise`.
 
     Raises:
-        UserError: the loss is not finite at the start.
-
-    Example:
-        >>> weight = torch.tensor([[[1.0], [0.0]], [[-1.0], [0.0]]])
-        >>> x, y = torch.ones(4, 1), torch.tensor([0, 0, 1, 1])
-        >>> found = minimise(SoftmaxMixture(weight, torch.zeros(2, 2), x, y))
-        >>> found.p.tolist(), found.gap < 1e-4
-        ([0.5, 0.5], True)
+        UserError: the mean of the models has no finite loss.
     """
-    uniform = torch.full((mixture.n,), 1.0 / mixture.n, dtype=torch.float64)
-    p = uniform if start is None else onto_simplex(start.double())
-    value, slope = mixture.slope(p)
-    if not math.isfinite(value):
+    try:
+        return minimise(mixture, tolerance=tolerance, max_steps=max_steps)
+    except ValueError as error:
         raise UserError(
             "the mean of the clients' models has no finite loss: lower 'train.lr' or set "
             "'train.clip'"
-        )
-    best, bound, past, length, step = (value, p), -math.inf, [value], 1.0, 0
-    for step in range(max_steps + 1):
-        gap = frank_wolfe_gap(p, slope)
-        bound = max(bound, value - gap)
-        if gap <= tolerance or (mixture.convex and best[0] - bound <= tolerance):
-            break
-        moved = _search(mixture, p, slope, onto_simplex(p - length * slope) - p, max(past))
-        if step == max_steps or moved is None:
-            break
-        new, value, new_slope = moved
-        length = _spectral(new - p, new_slope - slope)
-        p, slope = new, new_slope
-        past = [*past[1 - _MEMORY :], value]
-        best = min(best, (value, p), key=lambda pair: pair[0])
-    return Minimum(best[1], best[0], bound if mixture.convex else None, step)
-
-
-def frank_wolfe_gap(p: Tensor, slope: Tensor) -> float:
-    """Give max_i <slope, p - e_i>: a convex loss at ``p`` is at most this above its minimum."""
-    return float(slope @ p - slope.min())
-
-
-def onto_simplex(v: Tensor) -> Tensor:
-    """Project ``(n,)`` onto the simplex (Held, Wolfe, Crowder, 1974).
-
-    Example:
-        >>> onto_simplex(torch.tensor([2.0, 0.5, 1.5])).tolist()
-        [0.75, 0.0, 0.25]
-    """
-    ordered = v.sort(descending=True).values
-    excess = (ordered.cumsum(0) - 1.0) / torch.arange(1, len(v) + 1, dtype=v.dtype)
-    return (v - excess[int((ordered > excess).sum()) - 1]).clamp_min(0.0)
-
-
-def _search(
-    mixture: Mixture, p: Tensor, slope: Tensor, towards: Tensor, ceiling: float
-) -> tuple[Tensor, float, Tensor] | None:
-    """Shorten the step until the loss is below the worst of the last ones."""
-    fall = float(slope @ towards)
-    share = 1.0
-    for _ in range(_HALVINGS):
-        new = p + share * towards
-        value, new_slope = mixture.slope(new)
-        if value <= ceiling + _DECREASE * share * fall:
-            return new, value, new_slope
-        share /= 2
-    return None
-
-
-def _spectral(moved: Tensor, turned: Tensor) -> float:
-    curvature = float(moved @ turned)
-    return min(_LONGEST, float(moved @ moved) / curvature) if curvature > 0.0 else _LONGEST
+        ) from error

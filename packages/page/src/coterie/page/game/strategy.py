@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.agents.action_maps import Integers, Logarithmic
-from coterie.core.agents.released_maps import ReleasedTraining
 from coterie.core.tensors.keys import Key
+from coterie.page.game.released_maps import ReleasedTraining
 from coterie.page.settings.run import Settings
 
 
@@ -67,7 +67,7 @@ class WholeRanges:
 
 
 class ClippedRanges:
-    """What the public code does (`coterie.core.agents.released_maps`).
+    """What the public code does (`coterie.page.game.released_maps`).
 
     Args:
         settings: of the paper.

@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
+from coterie.core.methods.registry import METHODS
 from coterie.page.data.task import Task
-from coterie.page.methods import BASELINES
 from coterie.page.readings import resolve
 from coterie.page.settings.run import Settings
 from coterie.page.settings.tasks import TASKS
@@ -22,9 +22,9 @@ def essential(settings: Settings) -> Settings:
         >>> essential(Settings(method="fedavg", reading="literal")).reading
         'recommended'
     """
-    own = BASELINES[settings.method].section if settings.method in BASELINES else None
-    unread = {method.section for method in BASELINES.values()} - {own, None}
-    if settings.method in BASELINES:
+    own = METHODS[settings.method].section if settings.method in METHODS else None
+    unread = {method.section for method in METHODS.values()} - {own, None}
+    if settings.method in METHODS:
         unread |= set(_OF_PAGE)
         settings = replace(settings, reading="recommended")
     elif not settings.certify:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core.methods import fedavg
+from coterie.core.methods.kit import averaging
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.tables.report import Report
 from coterie.page import algorithm
 from coterie.page.experiment import Experiment
-from coterie.page.published import TABLE5
+from coterie.page.published import TABLES
 from coterie.page.settings.run import Settings
 from coterie.page.tables.layout import plain
 from coterie.page.tables.stopwatch import Place, Stopwatch
@@ -126,7 +126,7 @@ def _places(module: FederatedModule) -> list[Place]:
     common: list[Place] = [
         (client.local, "batches", TRAINING),
         (client.local, "train", TRAINING),
-        (fedavg.Weighted, "add", AGGREGATION),
+        (averaging.Weighted, "add", AGGREGATION),
         (server, "evaluate_if_due", EVALUATION),
     ]
     if not isinstance(server, algorithm.PageServer):
@@ -167,7 +167,7 @@ def _line(
         "ms a client": plain([1000 * seconds / study.n_clients for seconds in times], 3),
         "ms a round": plain([1000 * seconds for seconds in times], 1),
         "% of a round": plain([share(operation, one) for one in found], 2),
-        "paper, ms a byte": None if label == "FedAvg" else TABLE5.get(operation),
+        "paper, ms a byte": None if label == "FedAvg" else TABLES["table5"].get(operation),
     }
 
 

@@ -1,0 +1,117 @@
+"""The baselines on the organisations' users: popularity, FedMF, LightFR and FedPerGNN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.errors import UserError
+from coterie.core.federation.federation import Federation
+from coterie.core.methods.ranking.client import RankingClient
+from coterie.core.methods.ranking.fedmf import UPDATE, FedMFClient, FedMFServer, ItemTable
+from coterie.core.methods.ranking.fedpergnn import FedPerGNNClient, FedPerGNNServer
+from coterie.core.methods.ranking.lightfr import LightFRClient, LightFRServer
+from coterie.core.methods.ranking.server import RankingServer
+from coterie.core.methods.reference.popularity import popularity
+from coterie.core.privacy.attack import AttackReport, attack_curve
+from coterie.core.privacy.build import middleware
+from coterie.core.run.rounds import FederatedModule
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+from coterie.llm.data.client_data import PUBLIC, FederatedData
+from coterie.llm.keys import USER_COLUMNS
+from coterie.llm.quality import LENGTHS, measure_users
+from coterie.llm.settings import Settings
+
+USER_METHODS = ("fedmf", "lightfr", "fedpergnn")
+_ITEM_ROWS = {"lightfr": "votes on their bits", "fedpergnn": "noisy and among made-up ones"}
+
+
+def measure_popularity(
+    data: FederatedData, split: Literal["valid", "test"]
+) -> list[dict[str, Tensor]]:
+    """Rank by the number of interactions of all users before validation, or before the test.
+
+    Returns:
+        What `measure_users` gives for each of the K organisations.
+    """
+    testing = split == "test"
+    counts = popularity(data.split.before_test() if testing else data.split.train, data.n_items)
+    queries = data.clients.test if testing else data.clients.valid
+    return [measure_users(lambda part: counts.expand(len(part), -1), of_one) for of_one in queries]
+
+
+def user_federation(settings: Settings, data: FederatedData) -> Federation:
+    """Build both halves of ``settings.method``, one of `USER_METHODS`.
+
+    Public users take part in training, since language models are pre-trained on them, and are not
+    measured.
+    """
+    secret = Key.from_seed(settings.seed).fold("secret of the users")
+    dtype = getattr(torch, settings.engine.dtype)
+    given: Any = getattr(settings, settings.method)
+    both = given, data.n_items, LENGTHS
+    server: RankingServer
+    client: RankingClient
+    match settings.method:
+        case "fedmf":
+            server, client = FedMFServer(*both, dtype), FedMFClient(*both, secret, dtype)
+        case "lightfr":
+            server, client = LightFRServer(*both), LightFRClient(*both)
+        case _:
+            server, client = FedPerGNNServer(*both, dtype), FedPerGNNClient(*both, secret, dtype)
+    return Federation(
+        server=server,
+        client=client,
+        blocks=[all_users(data)],
+        seed=settings.seed,
+        rounds=given.rounds,
+        chunk=settings.engine.chunk,
+        middleware=middleware(settings.privacy),
+        monitor=server.monitor,
+        client_columns=USER_COLUMNS,
+    )
+
+
+def attack_users(
+    module: FederatedModule, settings: Settings, scales: Sequence[float]
+) -> dict[float, AttackReport]:
+    """Attack one upload of every user of a trained FedMF: which of all items are positives?
+
+    Raises:
+        UserError: what leaves is no steps on item rows in the clear.
+    """
+    method = settings.method
+    if method != "fedmf" or settings.fedmf.transport != "plain":
+        form = _ITEM_ROWS.get(method, f"encrypted or masked ({settings.fedmf.transport})")
+        raise UserError(
+            f"item rows do leave a client of --method {method}, {form}, but the attack is "
+            "available only for the steps on rows of --method fedmf --fedmf.transport plain"
+        )
+    cohort = module.newest_cohort()
+    table = module.server_state.best["items"]
+    up = cohort.ask(UPDATE, ItemTable(table)).up
+    assert up is not None
+    assert up.rows is not None
+    uploads = up.rows.wire()
+    keys = Key.from_seed(settings.seed).fold("attack").fold(cohort.ids)
+    return attack_curve(uploads, table, cohort.data.train, scales, keys)
+
+
+def all_users(data: FederatedData) -> UserRows:
+    """Items of the clients' and the public users; the latter have nothing to be found."""
+    split = data.split
+    ids = torch.nonzero((data.client_of >= 0) | (data.client_of == PUBLIC)).flatten()
+    measured = (data.client_of >= 0)[ids]
+    valid, test = (_emptied(part.take(ids), measured) for part in (split.valid, split.test))
+    return UserRows(ids, split.train.take(ids), valid, test)
+
+
+def _emptied(rows: Ragged, kept: Tensor) -> Ragged:
+    """Rows without items where ``kept``, ``(C,)`` bool, is false."""
+    values = rows.values[kept[rows.rows]]
+    return Ragged.from_lengths(values, torch.where(kept, rows.lengths, 0))

@@ -1,1 +1,0 @@
-"""Federated recommenders without a language model, as the paper compares."""

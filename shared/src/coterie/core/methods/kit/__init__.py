@@ -1,0 +1,1 @@
+"""What several methods for any module need: halves, local training, measuring."""

@@ -1,0 +1,1 @@
+"""Methods that rank items for users: federated ones, and those trained in one place."""

@@ -1,0 +1,126 @@
+"""What the clients of the federated baselines share: private state, samples, evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from coterie.core.data.interactions.negatives import NO_NEGATIVE, sample_negatives
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.metrics.ranking_report import RankingReport, measure_rows
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.messages import Private
+from coterie.core.protocol.recommending import RecommendsItems
+from coterie.core.protocol.step import Step
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+
+
+@dataclass(frozen=True)
+class UserState(Private):
+    """A user's private state; stacked over C users.
+
+    Attributes:
+        params: what the method keeps on the device, each ``(C, ...)``.
+        best: the same at the best validation round; what is served and tested.
+    """
+
+    params: dict[str, Tensor]
+    best: dict[str, Tensor]
+
+
+KEEP_BEST = Step("keep_best", None, None)
+
+
+class RankingClient(Client[UserState, UserRows], RecommendsItems[UserState]):
+    """A user who learns a ranking from the items it has.
+
+    Args:
+        n_items: number of items.
+        lengths: the k of Recall@k and NDCG@k.
+    """
+
+    def __init__(self, n_items: int, lengths: Sequence[int]) -> None:
+        self.n_items, self.lengths = n_items, tuple(lengths)
+
+    def work(self, data: UserRows) -> Tensor:
+        """Training items of each user, ``(C,)``."""
+        return data.train.lengths
+
+    @KEEP_BEST
+    def keep_best(
+        self, down: None, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
+        """Keep the state of the round that was the best on validation so far."""
+        return None, replace(mine, best=tree.clone(mine.params))
+
+    def rank(self, score: Callable[[Tensor], Tensor], data: UserRows, split: str) -> RankingReport:
+        """Rank all items that a user does not have yet, and look for those of a split.
+
+        What a user has is train, for the test validation as well. Left out are users who have
+        nothing, or nothing to find.
+
+        Args:
+            score: scores all items for the users at some positions, ``(K,)`` int64 ->
+                ``(K, n_items)``.
+            data: of the C users.
+            split: "valid" or "test".
+        """
+        return RankingReport(*measure_split(score, data, split, self.lengths))
+
+
+def measure_split(
+    score: Callable[[Tensor], Tensor], data: UserRows, split: str, lengths: Sequence[int]
+) -> Tensor:
+    """Recall and NDCG of C users, ``(2, C, K)``, see `RankingClient.rank` and `measure_rows`."""
+    if split == "valid":
+        return measure_rows(score, data.train, data.valid, lengths)
+    return measure_rows(score, known_items(data), data.test, lengths)
+
+
+def known_items(data: UserRows) -> Ragged:
+    """Train and validation items of each user."""
+    rows = torch.cat([data.train.rows, data.valid.rows])
+    items = torch.cat([data.train.values, data.valid.values])
+    return Ragged.from_pairs(rows, items, len(data.train))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Positives and sampled negatives of C users, as tables: run clients in chunks.
+
+    Attributes:
+        label: ``(C, n_items)`` 1 for a positive, else 0.
+        weight: ``(C, n_items)`` how often the pair was sampled: 1 for a positive.
+    """
+
+    label: Tensor
+    weight: Tensor
+
+
+def draw_samples(
+    key: Key, positives: Ragged, n_items: int, negatives: int, dtype: torch.dtype = torch.float32
+) -> Samples:
+    """Draw negatives for each positive, uniformly from the items that are none.
+
+    Args:
+        key: the users' keys, ``state`` of shape ``(C,)``.
+        positives: C rows of items.
+        n_items: number of items.
+        negatives: for each positive, with replacement.
+        dtype: of the tables.
+    """
+    known = positives.mask(n_items)
+    label = known.to(dtype)
+    weight = label.clone()
+    if negatives and positives.values.numel():
+        drawn = sample_negatives(key, positives, n_items, negatives, known)
+        row = positives.rows.repeat_interleave(negatives)
+        some = drawn != NO_NEGATIVE  # who has every item has no negatives
+        cell = (row * n_items + drawn)[some]
+        weight.view(-1).index_add_(0, cell, weight.new_ones(cell.numel()))
+    return Samples(label, weight)

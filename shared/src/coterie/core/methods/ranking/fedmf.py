@@ -1,0 +1,396 @@
+"""FedMF: private user vectors, and a public item table that sums of gradients move (Chai et al.).
+
+Objective: Σ_(u,i) (y_ui - <p_u, q_i>)² + λ‖P‖² + μ‖Q‖², on 1 for the items a user has and 0 for
+sampled others. A round is a step of gradient descent on it; p_u never leaves the device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.errors import UserError
+from coterie.core.methods.ranking.ckks import KeyHolder, PublicKey, pack
+from coterie.core.methods.ranking.client import (
+    RankingClient,
+    Samples,
+    UserState,
+    draw_samples,
+    known_items,
+)
+from coterie.core.methods.ranking.secure_sum import from_fixed, pairwise_masks, to_fixed
+from coterie.core.methods.ranking.server import RankingServer, RankingState
+from coterie.core.methods.settings.ranking import FedMFSettings
+from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import Step
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.rows import FactoredRows, Rows
+
+_KEYS = ("public_key", "wrapped_key")
+
+
+@dataclass(frozen=True)
+class ItemTable(Down):
+    """The public item table Q, in the clear or encrypted."""
+
+    items: Tensor | None = carries("item table Q", default=None)  # (n_items, d)
+    cipher: Tensor | None = carries(  # (b,) uint8
+        "the item table, encrypted, in place of items", default=None
+    )
+    parts: Tensor | None = carries(  # (k,) int64
+        "bytes of the parts of the cipher text", default=None
+    )
+    wrapped: Tensor | None = carries(  # (b,) uint8
+        "the clients' key behind their shared secret, when serving", default=None
+    )
+    roster: Tensor | None = carries(  # (R,) int64
+        "the clients of the round, who share masks", default=None
+    )
+    n_clients: int = carries("clients of the round, where uploads are protected", default=0)
+    round: int = carries("rounds done", default=0)
+    split: Split = carries("what is evaluated, valid or test", default="valid")
+
+
+@dataclass(frozen=True)
+class WrappedKey(Down):
+    """The clients' private key, which one of them made, behind the secret that they share."""
+
+    wrapped: Tensor = carries("private key behind the clients' secret")  # (b,) uint8
+
+
+@dataclass(frozen=True)
+class ClientKeys(Up):
+    """Keys made by one client for all."""
+
+    public: Tensor = leaves("public key", reveals=Reveals.NOTHING)  # (C, b) uint8
+    wrapped: Tensor = leaves(  # (C, b) uint8
+        "private key behind a secret that the server does not have", reveals=Reveals.NOTHING
+    )
+
+
+@dataclass(frozen=True)
+class ItemGradients(Up):
+    """Steps γ·∂/∂Q of a client's loss, in one of three forms."""
+
+    rows: Rows | None = leaves(
+        "steps of the trained item rows", reveals=Reveals.ITEMS_TOUCHED, depends_on={"params"}
+    )
+    masked: Tensor | None = leaves(  # (C, n_items, d) int64
+        "steps of all item rows behind masks that cancel in the sum",
+        reveals=Reveals.NOTHING,
+        depends_on={"params"},
+    )
+    cipher: Ragged | None = leaves(  # C rows of bytes
+        "steps of all item rows, encrypted (CKKS)", reveals=Reveals.NOTHING, depends_on={"params"}
+    )
+    parts: Tensor | None = leaves(  # (C, k) int64
+        "bytes of the parts of the cipher text", reveals=Reveals.NOTHING, depends_on={"params"}
+    )
+    loss: Tensor = leaves(  # (C,)
+        "mean squared error of training", reveals=Reveals.MEASUREMENT, depends_on={"params"}
+    )
+    seconds: Tensor | None = leaves(  # (C,)
+        "seconds of encryption and decryption", reveals=Reveals.NOTHING, depends_on={"params"}
+    )
+
+
+MAKE_KEYS = Step("make_keys", None, ClientKeys)
+JOIN = Step("join", WrappedKey, None)
+UPDATE = Step("update", ItemTable, ItemGradients)
+EVALUATE = Step("evaluate", ItemTable, RankingReport)
+FOLD_IN = Step("fold_in", ItemTable, None)
+
+
+class FedMFClient(RankingClient):
+    """A user: squared loss, private vector p_u.
+
+    Args:
+        settings: of FedMF.
+        n_items: number of items.
+        lengths: the k of Recall@k and NDCG@k.
+        secret: shared by the clients, unknown to the server.
+        dtype: of all parameters.
+    """
+
+    def __init__(
+        self,
+        settings: FedMFSettings,
+        n_items: int,
+        lengths: Sequence[int],
+        secret: Key,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(n_items, lengths)
+        self.settings, self.secret, self.dtype = settings, secret, dtype
+        self.keys = KeyHolder(secret.fold("ckks"))
+
+    def enrol(self, data: UserRows, key: Key) -> UserState:
+        """Draw p_u."""
+        params = {"vector": self._start(key)}
+        return UserState(params, tree.clone(params))
+
+    def footprint(self, data: UserRows, down: Any) -> Tensor:
+        """Bytes of a user's tables of samples and, if protected, of its whole item table."""
+        protected = isinstance(down, ItemTable) and down.n_clients > 0
+        width = 5 * self.dtype.itemsize + (24 * self.settings.dim if protected else 0)
+        return torch.full((data.ids.numel(),), self.n_items * width)
+
+    @MAKE_KEYS
+    def make_keys(
+        self, down: None, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[ClientKeys, None]:
+        """Make the keys for all clients."""
+        public, wrapped = self.keys.generate()
+        return ClientKeys(public[None], wrapped[None]), None
+
+    @JOIN
+    def join(
+        self, down: WrappedKey, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, None]:
+        """Receive the clients' private key."""
+        self.keys.unwrap(down.wrapped)
+        return None, None
+
+    @UPDATE
+    def update(
+        self, down: ItemTable, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[ItemGradients, UserState]:
+        """Step on p_u, and give the step on Q that belongs to the same point."""
+        items, seconds = self._read(down)
+        samples = draw_samples(
+            key.fold("negatives"), data.train, self.n_items, self.settings.negatives, self.dtype
+        )
+        vector = mine.params["vector"]
+        for _ in range(self.settings.local_steps - 1):
+            vector = self._step(vector, items, samples)[0]
+        after, error = self._step(vector, items, samples)
+        count = samples.weight.sum(1).clamp_min(1.0)
+        loss = ((samples.label - vector @ items.T).square() * samples.weight).sum(1) / count
+        steps = self._step_on_items(error, vector)
+        new = replace(mine, params={"vector": after})
+        if self.settings.transport == "plain":
+            return ItemGradients(steps, None, None, None, loss, None), new
+        # The server cannot apply the decay to what it cannot read: every client adds its share.
+        decay = 2 * self.settings.item_lr * self.settings.mu / down.n_clients * items
+        tables = steps.dense() - decay
+        # A diverged user is refused for its private state; its table must still be encodable.
+        tables = torch.where(tables.isfinite(), tables, 0.0)
+        if self.settings.transport == "ckks":
+            return self._encrypt(tables, loss, seconds), new
+        assert down.roster is not None
+        secret, shape = self.secret.fold("masks", down.round), tuple(tables.shape[1:])
+        masks = pairwise_masks(secret, down.roster, data.ids, shape, self.settings.masks)
+        return ItemGradients(None, to_fixed(tables) + masks, None, None, loss, None), new
+
+    @EVALUATE
+    def evaluate(
+        self, down: ItemTable, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[RankingReport, None]:
+        """Rank all items the user does not have."""
+        params = mine.best if down.split == "test" else mine.params
+        vector, items = params["vector"], self._read(down)[0]
+        return self.rank(lambda rows: vector[rows] @ items.T, data, down.split), None
+
+    @FOLD_IN
+    def fold_in(
+        self, down: ItemTable, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
+        """Fit p_u of the best round to train and validation items, with Q fixed."""
+        items = self._read(down)[0]
+        vector = self._fit(mine.best["vector"], items, known_items(data), key)
+        return None, replace(mine, best={"vector": vector})
+
+    def predict(self, down: ItemTable, mine: UserState) -> Tensor:
+        """Score all items with the vector of the best round, ``(C, n_items)``."""
+        return mine.best["vector"] @ self._read(down)[0].T
+
+    def adapt(self, down: ItemTable, history: Ragged, key: Key) -> UserState:
+        """Fit p_u of newcomers to their items, with Q fixed."""
+        vector = self._fit(self._start(key), self._read(down)[0], history, key)
+        params = {"vector": vector}
+        return UserState(params, tree.clone(params))
+
+    def _start(self, key: Key) -> Tensor:
+        return self.settings.init_std * key.normal(self.settings.dim, dtype=self.dtype)
+
+    def _step(self, vector: Tensor, items: Tensor, samples: Samples) -> tuple[Tensor, Tensor]:
+        """One step on p_u; give also w·e, ``(C, n_items)``, from before it."""
+        lr, lam = self.settings.lr, self.settings.lam
+        error = samples.weight * (samples.label - vector @ items.T)
+        return vector + lr * (2 * error @ items - 2 * lam * vector), error
+
+    def _fit(self, vector: Tensor, items: Tensor, history: Ragged, key: Key) -> Tensor:
+        for number in range(self.settings.fold_in):
+            drawn = key.fold("fold in", number)
+            samples = draw_samples(
+                drawn, history, self.n_items, self.settings.negatives, self.dtype
+            )
+            vector = self._step(vector, items, samples)[0]
+        return vector
+
+    def _read(self, down: ItemTable) -> tuple[Tensor, float]:
+        """The item table, and the seconds it took to decrypt."""
+        if down.items is not None:
+            return down.items, 0.0
+        assert down.cipher is not None
+        assert down.parts is not None
+        if down.wrapped is not None:
+            self.keys.unwrap(down.wrapped)
+        began = time.perf_counter()
+        items = self.keys.decrypt(down.cipher, down.parts)
+        table = items.reshape(self.n_items, self.settings.dim).to(self.dtype)
+        return table, time.perf_counter() - began
+
+    def _step_on_items(self, error: Tensor, vector: Tensor) -> FactoredRows:
+        """γ·2·w·e·p_u for each row of Q."""
+        n_clients = vector.shape[0]
+        owner = torch.arange(n_clients)
+        return FactoredRows(owner, error, 2 * self.settings.item_lr * vector, n_clients)
+
+    def _encrypt(self, tables: Tensor, loss: Tensor, decryption: float) -> ItemGradients:
+        encrypted, seconds = [], []
+        for table in tables:
+            began = time.perf_counter()
+            encrypted.append(self.keys.encrypt(table))
+            seconds.append(decryption + time.perf_counter() - began)
+        cipher, parts = pack(encrypted)
+        return ItemGradients(None, None, cipher, parts, loss, loss.new_tensor(seconds))
+
+
+class FedMFServer(RankingServer[ItemTable]):
+    """Rounds of gradient descent on the item table Q.
+
+    With ``transport: ckks`` the server holds Enc(Q) and adds cipher texts; it never decrypts.
+
+    Args:
+        settings: of FedMF.
+        n_items: number of items.
+        lengths: the k of Recall@k and NDCG@k.
+        dtype: of all parameters.
+    """
+
+    evaluate, fold_in = EVALUATE, FOLD_IN
+
+    def __init__(
+        self,
+        settings: FedMFSettings,
+        n_items: int,
+        lengths: Sequence[int],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(settings, lengths)
+        self.settings, self.n_items, self.dtype = settings, n_items, dtype
+        self._introduced = False
+
+    def start(self, key: Key) -> dict[str, Tensor]:
+        """Draw Q."""
+        keys = key.fold("items").fold(torch.arange(self.n_items))
+        items = self.settings.init_std * keys.normal(self.settings.dim, dtype=self.dtype)
+        public = {"items": items}
+        if self.settings.transport == "ckks":
+            nothing = torch.empty(0, dtype=torch.uint8)
+            public |= {"cipher": nothing, "parts": nothing.long()}
+            public |= dict.fromkeys(_KEYS, nothing)
+        return public
+
+    def open(self, public: dict[str, Tensor], cohort: Cohort) -> dict[str, Tensor]:
+        """Let one client make the keys for all, and encrypt Q."""
+        if self.settings.transport != "ckks" or not len(cohort):
+            return public
+        made = cohort.part(torch.tensor([0])).ask(MAKE_KEYS, None).up
+        if made is None:
+            raise UserError("the client that makes the keys for all did not answer")
+        cipher, parts = PublicKey(made.public[0]).encrypt(public["items"])
+        public = {
+            "items": public["items"][:0],
+            "cipher": cipher,
+            "parts": parts,
+            "public_key": made.public[0],
+            "wrapped_key": made.wrapped[0],
+        }
+        self._introduce(public, cohort)
+        return public
+
+    def round(self, state: RankingState, cohort: Cohort, key: Key) -> RankingState:
+        """Train on a share of the clients, then validate on all."""
+        self._introduce(state.public, cohort)
+        return super().round(state, cohort, key)
+
+    def test(self, state: RankingState, cohort: Cohort) -> None:
+        """Test the best round on all clients."""
+        self._introduce(state.best, cohort)
+        super().test(state, cohort)
+
+    def train(self, state: RankingState, cohort: Cohort, key: Key) -> dict[str, Tensor]:
+        """Q <- (1 - 2γμ) Q + Σ_u γ·2·w·e·p_u."""
+        if self.settings.transport == "ckks":
+            return self._train_encrypted(state, cohort)
+        replies = cohort.ask(UPDATE, self._training(state, cohort), reduce=Sum())
+        total = replies.total
+        loss = None if total is None else total.loss
+        self.report_training(cohort, replies, loss)
+        if total is None:
+            return state.public
+        items = state.public["items"]
+        if total.rows is not None:
+            decay = 2 * self.settings.item_lr * self.settings.mu
+            return {"items": items - decay * items + total.rows.sum()}
+        if replies.failed or total.masked is None:  # masks of those who failed are still in the sum
+            return state.public
+        return {"items": items + from_fixed(total.masked, self.dtype)}
+
+    def table(self, public: dict[str, Tensor], split: Split = "valid") -> ItemTable:
+        """Send Q, or Enc(Q)."""
+        if self.settings.transport != "ckks":
+            return ItemTable(public["items"], split=split)
+        return ItemTable(None, public["cipher"], public["parts"], split=split)
+
+    def serve(self, state: RankingState, user: int | None, cohort: Cohort) -> ItemTable:
+        """Give the table of the best round, and to whom can open it, the key."""
+        down = self.table(state.best, "test")
+        if self.settings.transport != "ckks":
+            return down
+        return ItemTable(None, down.cipher, down.parts, state.best["wrapped_key"], split="test")
+
+    def _training(self, state: RankingState, cohort: Cohort) -> ItemTable:
+        down, number = self.table(state.public), state.round
+        match self.settings.transport:
+            case "plain":
+                return ItemTable(down.items, round=number)
+            case "masked_sum":
+                ids = cohort.ids
+                return ItemTable(down.items, roster=ids, n_clients=len(cohort), round=number)
+            case _:
+                return ItemTable(None, down.cipher, down.parts, n_clients=len(cohort), round=number)
+
+    def _train_encrypted(self, state: RankingState, cohort: Cohort) -> dict[str, Tensor]:
+        """Add cipher texts to Enc(Q)."""
+        public = state.public
+        server_key = PublicKey(public["public_key"])
+        down = self._training(state, cohort)
+        replies = cohort.ask(UPDATE, down, reduce=server_key.sum())
+        total = replies.total
+        loss = None if total is None else total.loss
+        self.report_training(cohort, replies, loss)
+        if total is None:
+            return public
+        cohort.journal.scalar("cost/encryption_seconds", total.seconds)
+        cipher, parts = server_key.add(public["cipher"], public["parts"], total.cipher)
+        return public | {"cipher": cipher, "parts": parts}
+
+    def _introduce(self, public: dict[str, Tensor], cohort: Cohort) -> None:
+        """Hand the clients' key to all of them, once in a process: it is in no checkpoint."""
+        if self.settings.transport == "ckks" and not self._introduced:
+            cohort.ask(JOIN, WrappedKey(public["wrapped_key"]))
+            self._introduced = True

@@ -1,0 +1,367 @@
+"""FedPerGNN: a graph network on each user's own star graph (Wu et al., Nat. Commun. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.methods.ranking.client import (
+    RankingClient,
+    UserState,
+    draw_samples,
+    known_items,
+)
+from coterie.core.methods.ranking.graph_expansion import (
+    Announcement,
+    Neighbours,
+    ThirdParty,
+    item_tokens,
+)
+from coterie.core.methods.ranking.pseudo_items import (
+    choose_pseudo_items,
+    privatise,
+    pseudo_factors,
+    to_rows,
+)
+from coterie.core.methods.ranking.server import RankingServer, RankingState
+from coterie.core.methods.ranking.star_graph import (
+    Gradients,
+    Network,
+    Stars,
+    gradients,
+    item_vectors,
+    represent,
+)
+from coterie.core.methods.settings.ranking import FedPerGNNSettings
+from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.cohort import Aligned, Cohort
+from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import Step
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.rows import Rows, TouchedRows
+
+
+@dataclass(frozen=True)
+class PublicNetwork(Down):
+    """The item table and the network."""
+
+    items: Tensor = carries("item table")  # (n_items, d)
+    weight: Tensor = carries("weights W of the graph network")  # (d, d)
+    attention: Tensor = carries("attention of the graph network")  # (2, d)
+    split: Split = carries("what is evaluated, valid or test", default="valid")
+
+
+@dataclass(frozen=True)
+class NoisyGradients(Up):
+    """A client's gradients, clipped and noisy, real rows among made-up ones."""
+
+    items: Rows = leaves(
+        "noisy gradients of the trained item rows and of made-up ones",
+        reveals=Reveals.ITEMS_TOUCHED,
+        depends_on={"params"},
+    )
+    weight: Tensor = leaves(  # (C, d, d)
+        "noisy gradient of W", reveals=Reveals.PARAMETERS, depends_on={"params"}
+    )
+    attention: Tensor = leaves(  # (C, 2, d)
+        "noisy gradient of the attention", reveals=Reveals.PARAMETERS, depends_on={"params"}
+    )
+    loss: Tensor = leaves(  # (C,)
+        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on={"params"}
+    )
+
+
+UPDATE = Step("update", PublicNetwork, NoisyGradients)
+ANNOUNCE = Step("announce", None, Announcement)
+MEET = Step("meet", Neighbours, None)
+EVALUATE = Step("evaluate", PublicNetwork, RankingReport)
+REMEMBER = Step("remember", PublicNetwork, None)
+FOLD_IN = Step("fold_in", PublicNetwork, None)
+
+
+class FedPerGNNClient(RankingClient):
+    """A user: a private vector, anonymous neighbours, and a star graph of its items.
+
+    Args:
+        settings: of FedPerGNN.
+        n_items: number of items.
+        lengths: the k of Recall@k and NDCG@k.
+        secret: shared by the clients, unknown to the server and the third party.
+        dtype: of all parameters.
+    """
+
+    def __init__(
+        self,
+        settings: FedPerGNNSettings,
+        n_items: int,
+        lengths: Sequence[int],
+        secret: Key,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(n_items, lengths)
+        self.settings, self.secret, self.dtype = settings, secret.fold("tokens"), dtype
+
+    def enrol(self, data: UserRows, key: Key) -> UserState:
+        """Draw e_u; there are no neighbours yet."""
+        params = self._start(key)
+        return UserState(params, tree.clone(params))
+
+    def footprint(self, data: UserRows, down: Any) -> Tensor:
+        """Bytes of a user's tables of scores and factors, and of the rows it uploads."""
+        settings = self.settings
+        trained = data.train.lengths * (1 + settings.negatives) + settings.pseudo_items
+        rows = trained.clamp(max=self.n_items) * settings.dim * 4
+        return (20 * self.n_items + rows) * self.dtype.itemsize
+
+    @UPDATE
+    def update(
+        self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[NoisyGradients, UserState]:
+        """Step on e_u, and give the gradients of everything public."""
+        settings = self.settings
+        samples = draw_samples(
+            key.fold("negatives"), data.train, self.n_items, settings.negatives, self.dtype
+        )
+        count = samples.weight.sum(1, keepdim=True).clamp_min(1.0)
+        weight = samples.weight * (settings.loss_weight / count)
+        around = samples.label > 0
+        if settings.dropout:
+            around &= key.fold("dropout").uniform(self.n_items) >= settings.dropout
+        stars = Stars(mine.params["user"], around, mine.params["neighbours"], mine.params["known"])
+        found = gradients(_network(down), stars, samples.label, weight, settings.loss)
+        params = mine.params | {"user": mine.params["user"] - settings.lr * found.user}
+        loss = found.loss / settings.loss_weight
+        up = self._hide(found, samples.weight > 0, loss, key)
+        return up, replace(mine, params=params)
+
+    @ANNOUNCE
+    def announce(
+        self, down: None, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[Announcement, None]:
+        """Tell the third party tokens of one's items, and one's vector."""
+        tokens = item_tokens(self.secret, data.train, self.n_items)
+        return Announcement(tokens, mine.params["user"].clone()), None
+
+    @MEET
+    def meet(
+        self, down: Neighbours, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
+        """Receive neighbours; their vectors stay as they are."""
+        new = {"neighbours": down.vectors, "known": down.known}
+        return None, replace(mine, params=mine.params | new)
+
+    @EVALUATE
+    def evaluate(
+        self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[RankingReport, None]:
+        """Rank all items the user does not have."""
+        testing = down.split == "test"
+        params, history = (mine.best, known_items(data)) if testing else (mine.params, data.train)
+        network = _network(down)
+
+        def score(rows: Tensor) -> Tensor:
+            user = self._represent(network, tree.take(params, rows), history.take(rows))
+            return user @ item_vectors(network).T
+
+        return self.rank(score, data, down.split), None
+
+    @REMEMBER
+    def remember(
+        self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
+        """Keep the state of the best round, and what the graph of train items makes of it."""
+        return None, replace(mine, best=self._with_graph(down, mine.params, data.train))
+
+    @FOLD_IN
+    def fold_in(
+        self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
+        """Let the validation items join the graph of the best round."""
+        return None, replace(mine, best=self._with_graph(down, mine.best, known_items(data)))
+
+    def predict(self, down: PublicNetwork, mine: UserState) -> Tensor:
+        """Score all items from the graph of the best round, ``(C, n_items)``."""
+        return mine.best["graph"] @ item_vectors(_network(down)).T
+
+    def adapt(self, down: PublicNetwork, history: Ragged, key: Key) -> UserState:
+        """Make a graph of the items of newcomers, with a fresh e_u and no neighbours."""
+        params = self._with_graph(down, self._start(key), history)
+        return UserState(params, tree.clone(params))
+
+    def _start(self, key: Key) -> dict[str, Tensor]:
+        n_clients, dim = key.state.numel(), self.settings.dim
+        neighbours = (n_clients, self.settings.neighbours)
+        return {
+            "user": self.settings.init_std * key.normal(dim, dtype=self.dtype),
+            "neighbours": torch.zeros(*neighbours, dim, dtype=self.dtype),
+            "known": torch.zeros(*neighbours, dtype=torch.bool),
+            "graph": torch.zeros(n_clients, dim, dtype=self.dtype),
+        }
+
+    def _with_graph(
+        self, down: PublicNetwork, params: dict[str, Tensor], history: Ragged
+    ) -> dict[str, Tensor]:
+        graph = self._represent(_network(down), params, history)
+        return tree.clone(params) | {"graph": graph}
+
+    def _represent(self, network: Network, params: dict[str, Tensor], history: Ragged) -> Tensor:
+        around = history.mask(self.n_items)
+        stars = Stars(params["user"], around, params["neighbours"], params["known"])
+        return represent(network, stars)
+
+    def _hide(self, found: Gradients, touched: Tensor, loss: Tensor, key: Key) -> NoisyGradients:
+        """Add made-up rows, clip, add noise."""
+        settings, n_clients = self.settings, touched.shape[0]
+        pseudo = choose_pseudo_items(key.fold("pseudo items"), touched, settings.pseudo_items)
+        factor = found.factor
+        if settings.pseudo_items:
+            factor = pseudo_factors(key.fold("pseudo rows"), factor, touched, pseudo)
+        rows = to_rows(factor, found.basis, touched | pseudo)
+        model = torch.cat([found.weight.flatten(1), found.attention.flatten(1)], dim=1)
+        options = (settings.clip, settings.noise)
+        items = privatise(
+            key.fold("noise on items"), rows.values, rows.index.rows, rows.index.values, *options
+        )
+        users = torch.arange(n_clients)
+        model = privatise(
+            key.fold("noise on model"), model, users, torch.zeros_like(users), *options
+        )
+        size = found.weight[0].numel()
+        return NoisyGradients(
+            TouchedRows(rows.index, items, rows.n_rows),
+            model[:, :size].reshape(found.weight.shape),
+            model[:, size:].reshape(found.attention.shape),
+            loss,
+        )
+
+
+def _network(down: PublicNetwork) -> Network:
+    return Network(down.items, down.weight, down.attention)
+
+
+@dataclass(frozen=True)
+class Released:
+    """Gradients summed over the clients.
+
+    Attributes:
+        sums: the sums.
+        most: coordinates that one client released, at most.
+    """
+
+    sums: NoisyGradients
+    most: int
+
+
+class GradientSum:
+    """Sum gradients over the clients, and note the most coordinates that one of them released."""
+
+    def add(self, total: Released | None, up: NoisyGradients) -> Released:
+        """Add a chunk's uploads."""
+        model = up.weight[0].numel() + up.attention[0].numel()
+        released = int((up.items.touched() * up.items.width + model).max())
+        if total is None:
+            return Released(Sum().add(None, up), released)
+        return Released(Sum().add(total.sums, up), max(total.most, released))
+
+
+class FedPerGNNServer(RankingServer[PublicNetwork]):
+    """Rounds of gradient descent by the mean of the clients' noisy gradients.
+
+    After the first ones a third party connects the users.
+
+    Args:
+        settings: of FedPerGNN.
+        n_items: number of items.
+        lengths: the k of Recall@k and NDCG@k.
+        dtype: of all parameters.
+    """
+
+    evaluate, fold_in = EVALUATE, FOLD_IN
+
+    def __init__(
+        self,
+        settings: FedPerGNNSettings,
+        n_items: int,
+        lengths: Sequence[int],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(settings, lengths)
+        self.settings, self.n_items, self.dtype = settings, n_items, dtype
+        self.third_party = ThirdParty(settings.neighbours)
+
+    def start(self, key: Key) -> dict[str, Tensor]:
+        """Draw the item table and the network; W keeps lengths on average."""
+        dim, std = self.settings.dim, self.settings.init_std
+        items = key.fold("items").fold(torch.arange(self.n_items)).normal(dim, dtype=self.dtype)
+        return {
+            "items": std * items,
+            "weight": dim**-0.5 * key.fold("weight").normal(dim, dim, dtype=self.dtype),
+            "attention": std * key.fold("attention").normal(2, dim, dtype=self.dtype),
+        }
+
+    def round(self, state: RankingState, cohort: Cohort, key: Key) -> RankingState:
+        """Connect the users once, train on a share of them, then validate on all."""
+        if state.round == self.settings.expand_after and self.settings.neighbours:
+            self._expand(cohort)
+        return super().round(state, cohort, key)
+
+    def train(self, state: RankingState, cohort: Cohort, key: Key) -> dict[str, Tensor]:
+        """θ <- θ - η · mean of the gradients."""
+        replies = cohort.ask(UPDATE, self.table(state.public), reduce=GradientSum())
+        total = replies.total
+        loss = None if total is None else total.sums.loss
+        self.report_training(cohort, replies, loss)
+        if total is None:
+            return state.public
+        self._report_privacy(cohort, total.most)
+        sums = {
+            "items": total.sums.items.sum(),
+            "weight": total.sums.weight,
+            "attention": total.sums.attention,
+        }
+        rates = {
+            "items": self.settings.item_lr,
+            "weight": self.settings.model_lr,
+            "attention": self.settings.model_lr,
+        }
+        return {
+            name: value - rates[name] * (sums[name] / len(replies))
+            for name, value in state.public.items()
+        }
+
+    def table(self, public: dict[str, Tensor], split: Split = "valid") -> PublicNetwork:
+        """Send the item table and the network."""
+        return PublicNetwork(public["items"], public["weight"], public["attention"], split)
+
+    def keep(self, state: RankingState, cohort: Cohort) -> RankingState:
+        """Keep the public part; clients keep their state, with what their graphs make of it."""
+        cohort.ask(REMEMBER, self.table(state.public))
+        return replace(state, best=state.public)
+
+    def _expand(self, cohort: Cohort) -> None:
+        """Carry sealed messages between the clients and the third party."""
+        announced = cohort.ask(ANNOUNCE, None)
+        if announced.up is None:
+            return
+        asked = cohort.part(torch.searchsorted(cohort.ids, announced.ids))
+        found = self.third_party.match(announced.up)
+        asked.ask(MEET, Aligned(announced.ids, found))
+        cohort.journal.scalar("fedpergnn/neighbours", found.known.sum(1).double().mean())
+
+    def _report_privacy(self, cohort: Cohort, released: int) -> None:
+        """Local privacy of one upload: ε of each coordinate, and of the p of the largest upload.
+
+        It covers values, not which rows are sent.
+        """
+        clip, noise = self.settings.clip, self.settings.noise
+        each = 2 * clip / noise if clip is not None and noise else torch.inf
+        cohort.journal.scalar("privacy/epsilon_per_coordinate", each)
+        cohort.journal.scalar("privacy/epsilon_per_upload", released * each)

@@ -1,0 +1,234 @@
+"""LightFR: binary codes by exact coordinate descent (Zhang et al., TOIS 2023).
+
+Objective: Σ_(u,i) (r_ui - sim(b_u, d_i))² + λ Σ_k (Σ_i d_ik)² with sim = 1/2 + <b, d> / 2f, on
+r = 1 for the items a user has and 0 for sampled others. Times 4f² it is Σ (x_ui - <b_u, d_i>)² +
+4f²λ Σ_k (Σ_i d_ik)² with x = 2f r - f. The balance of the user codes is left out: it would need
+the codes of all users.
+
+What a client sends for a bit of an item is (x - <b, d>) b_k + d_k. Who knows d reads from it
+whether the item was a positive, and b_k up to a common sign: plain votes do not hide the code. The
+other form of the public code, in which clients send codes of their own for every item, would on
+labels 0 and 1 send ±b_u itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.methods.ranking.binary_codes import (
+    best_column,
+    descend_users,
+    hamming_similarity,
+    pack,
+    unpack,
+)
+from coterie.core.methods.ranking.client import (
+    RankingClient,
+    UserState,
+    draw_samples,
+    known_items,
+)
+from coterie.core.methods.ranking.server import RankingServer, RankingState
+from coterie.core.methods.settings.ranking import LightFRSettings
+from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import Step
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.rows import TouchedRows
+
+
+@dataclass(frozen=True)
+class ItemCodes(Down):
+    """The public item codes."""
+
+    codes: Tensor = carries("item codes, packed")  # (n_items, f / 8) uint8
+    first_bit: int = carries("the first of the bits to vote on", default=0)
+    split: Split = carries("what is evaluated, valid or test", default="valid")
+
+
+@dataclass(frozen=True)
+class BitVotes(Up):
+    """What a client wants some bits of its items to be."""
+
+    votes: TouchedRows = leaves(
+        "votes on bits of the sampled items, int16, which give away the private code up to a sign",
+        reveals=Reveals.ITEMS_TOUCHED,
+        depends_on={"params"},
+    )
+    loss: Tensor = leaves(  # (C,)
+        "mean squared error of training", reveals=Reveals.MEASUREMENT, depends_on={"params"}
+    )
+
+
+UPDATE = Step("update", ItemCodes, BitVotes)
+EVALUATE = Step("evaluate", ItemCodes, RankingReport)
+FOLD_IN = Step("fold_in", ItemCodes, None)
+
+
+class LightFRClient(RankingClient):
+    """A user: a private binary code b_u.
+
+    Args:
+        settings: of LightFR.
+        n_items: number of items.
+        lengths: the k of Recall@k and NDCG@k.
+    """
+
+    def __init__(self, settings: LightFRSettings, n_items: int, lengths: Sequence[int]) -> None:
+        super().__init__(n_items, lengths)
+        self.settings = settings
+
+    def enrol(self, data: UserRows, key: Key) -> UserState:
+        """Draw b_u."""
+        params = {"code": random_codes(key, self.settings.bits)}
+        return UserState(params, tree.clone(params))
+
+    def footprint(self, data: UserRows, down: Any) -> Tensor:
+        """Bytes of a user's tables of samples, and of the bits of its sampled items."""
+        samples = data.train.lengths * (1 + self.settings.negatives)
+        return 16 * self.n_items + 8 * self.settings.bits * samples.clamp(max=self.n_items)
+
+    @UPDATE
+    def update(
+        self, down: ItemCodes, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[BitVotes, UserState]:
+        """Sweep over the bits of b_u, then vote on the round's bits of the items."""
+        items = unpack(down.codes)
+        code, residual, samples = self._descend(
+            mine.params["code"], items, data.train, key, self.settings.sweeps
+        )
+        bits = slice(down.first_bit, down.first_bit + self.settings.bits_per_round)
+        votes = residual[:, None] * code[samples.rows, bits] + items[samples.values, bits]
+        rows = TouchedRows(samples, votes.to(torch.int16), self.n_items)
+        total = torch.zeros(len(samples)).index_add_(0, samples.rows, residual.square())
+        loss = total / (2.0 * self.settings.bits) ** 2 / samples.lengths.clamp_min(1)
+        return BitVotes(rows, loss), replace(mine, params={"code": pack(code)})
+
+    @EVALUATE
+    def evaluate(
+        self, down: ItemCodes, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[RankingReport, None]:
+        """Rank all items the user does not have by Hamming distance."""
+        code = (mine.best if down.split == "test" else mine.params)["code"]
+        return self.rank(
+            lambda rows: hamming_similarity(code[rows], down.codes), data, down.split
+        ), None
+
+    @FOLD_IN
+    def fold_in(
+        self, down: ItemCodes, mine: UserState, data: UserRows, key: Key
+    ) -> tuple[None, UserState]:
+        """Fit b_u of the best round to train and validation items, the item codes fixed."""
+        items, sweeps = unpack(down.codes), self.settings.fold_in
+        code = self._descend(mine.best["code"], items, known_items(data), key, sweeps)[0]
+        return None, replace(mine, best={"code": pack(code)})
+
+    def predict(self, down: ItemCodes, mine: UserState) -> Tensor:
+        """Score all items with the code of the best round, ``(C, n_items)``."""
+        return hamming_similarity(mine.best["code"], down.codes)
+
+    def adapt(self, down: ItemCodes, history: Ragged, key: Key) -> UserState:
+        """Fit b_u of newcomers to their items, the item codes fixed."""
+        start = random_codes(key, self.settings.bits)
+        sweeps = max(self.settings.fold_in, 1)
+        params = {"code": pack(self._descend(start, unpack(down.codes), history, key, sweeps)[0])}
+        return UserState(params, tree.clone(params))
+
+    def _descend(
+        self, packed: Tensor, items: Tensor, positives: Ragged, key: Key, sweeps: int
+    ) -> tuple[Tensor, Tensor, Ragged]:
+        """Codes, residuals and samples after some sweeps on fresh samples.
+
+        Every sampled item counts once: that bounds a vote by 2f + 1, which int16 holds.
+        """
+        settings = self.settings
+        drawn = draw_samples(key.fold("negatives"), positives, self.n_items, settings.negatives)
+        chosen = drawn.weight > 0
+        samples = Ragged.from_lengths(chosen.nonzero()[:, 1], chosen.sum(1))
+        target = settings.bits * (2.0 * drawn.label[chosen] - 1.0)
+        code = unpack(packed)
+        residual = torch.empty(0)
+        for _ in range(sweeps):
+            residual = descend_users(code, items, samples, target)
+        return code, residual, samples
+
+
+def random_codes(key: Key, bits: int) -> Tensor:
+    """Draw packed codes, ``(C, f / 8)`` uint8."""
+    return pack(key.uniform(bits) - 0.5)
+
+
+@dataclass(frozen=True)
+class Votes:
+    """Votes summed over the clients.
+
+    Attributes:
+        votes: ``(n_items, bits)`` int64.
+        loss: ``()``.
+    """
+
+    votes: Tensor
+    loss: Tensor
+
+
+class VoteSum:
+    """Sum votes over the clients in int64: those of int16 would overflow; implements `Fold`."""
+
+    def add(self, total: Votes | None, up: BitVotes) -> Votes:
+        """Add a chunk's votes."""
+        votes = TouchedRows(up.votes.index, up.votes.values.long(), up.votes.n_rows).sum()
+        loss = up.loss.sum()
+        if total is None:
+            return Votes(votes, loss)
+        return Votes(total.votes + votes, total.loss + loss)
+
+
+class LightFRServer(RankingServer[ItemCodes]):
+    """Rounds of coordinate descent on the bits of the item codes, some bits a round in turn.
+
+    Args:
+        settings: of LightFR.
+        n_items: number of items.
+        lengths: the k of Recall@k and NDCG@k.
+    """
+
+    evaluate, fold_in = EVALUATE, FOLD_IN
+
+    def __init__(self, settings: LightFRSettings, n_items: int, lengths: Sequence[int]) -> None:
+        super().__init__(settings, lengths)
+        self.settings, self.n_items = settings, n_items
+
+    def start(self, key: Key) -> dict[str, Tensor]:
+        """Draw the item codes."""
+        keys = key.fold("items").fold(torch.arange(self.n_items))
+        return {"codes": random_codes(keys, self.settings.bits)}
+
+    def train(self, state: RankingState, cohort: Cohort, key: Key) -> dict[str, Tensor]:
+        """Ask for votes on this round's bits, and set them to what lowers the objective."""
+        settings, packed = self.settings, state.public["codes"]
+        first = state.round * settings.bits_per_round % settings.bits
+        replies = cohort.ask(UPDATE, ItemCodes(packed, first), reduce=VoteSum())
+        total = replies.total
+        loss = None if total is None else total.loss
+        self.report_training(cohort, replies, loss)
+        if total is None:
+            return state.public
+        codes = unpack(packed)
+        balance = 4.0 * settings.bits**2 * settings.lam
+        for place, vote in enumerate(total.votes.T):
+            column = codes[:, first + place]
+            codes[:, first + place] = best_column(vote, column, balance)
+        return {"codes": pack(codes)}
+
+    def table(self, public: dict[str, Tensor], split: Split = "valid") -> ItemCodes:
+        """Send the item codes."""
+        return ItemCodes(public["codes"], split=split)

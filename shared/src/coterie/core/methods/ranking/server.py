@@ -1,0 +1,162 @@
+"""What the servers of the federated baselines share: rounds, validation, the best round, tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+from torch import Tensor
+
+from coterie.core.errors import UserError
+from coterie.core.federation.selection import NO_ROUND, BestRound, Limits, Selecting
+from coterie.core.methods.ranking.client import KEEP_BEST
+from coterie.core.metrics.clients import mean_of_known, summarise
+from coterie.core.metrics.monitor import Monitor
+from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.messages import Down
+from coterie.core.protocol.recommending import ServesItems
+from coterie.core.protocol.replies import Replies
+from coterie.core.protocol.step import Step
+from coterie.core.tensors.keys import Key
+
+D = TypeVar("D", bound=Down)
+
+
+class RoundSettings(Limits, Protocol):
+    """What the rounds of every method need."""
+
+    @property
+    def participation(self) -> float:
+        """Share of the clients in a round."""
+
+
+@dataclass(frozen=True)
+class RankingState:
+    """What the server knows.
+
+    Attributes:
+        public: the public part, by name.
+        best: the same at the best validation round.
+        round: rounds done.
+        chosen: which round ``best`` is of, and its validation recall.
+    """
+
+    public: dict[str, Tensor]
+    best: dict[str, Tensor]
+    round: int = 0
+    chosen: BestRound = NO_ROUND
+
+
+class RankingServer(Selecting[RankingState], ServesItems[RankingState], Generic[D]):
+    """Rounds of training, each followed by a full ranking of validation on all clients.
+
+    The best round is that of the highest Recall@k on validation, for the first k.
+
+    Args:
+        settings: of the rounds.
+        lengths: the k of Recall@k and NDCG@k.
+
+    Attributes:
+        evaluate: the step that ranks all items.
+        fold_in: the step that reads the validation items.
+    """
+
+    evaluate: Step[D, RankingReport]
+    fold_in: Step[D, None]
+
+    def __init__(self, settings: RoundSettings, lengths: Sequence[int]) -> None:
+        self.limits: RoundSettings = settings
+        self.lengths = tuple(lengths)
+        self.monitor = Monitor(f"eval/recall@{lengths[0]}", digits=5)
+
+    def start(self, key: Key) -> dict[str, Tensor]:
+        """Make the public part before the first round."""
+        raise NotImplementedError
+
+    def open(self, public: dict[str, Tensor], cohort: Cohort) -> dict[str, Tensor]:
+        """Prepare the enrolled clients for the first round. Default: nothing."""
+        return public
+
+    def train(self, state: RankingState, cohort: Cohort, key: Key) -> dict[str, Tensor]:
+        """Let the round's clients train; give the new public part."""
+        raise NotImplementedError
+
+    def table(self, public: dict[str, Tensor], split: Split = "valid") -> D:
+        """Make the message by which clients score all items."""
+        raise NotImplementedError
+
+    def begin(self, key: Key) -> RankingState:
+        """Draw the public part."""
+        public = self.start(key)
+        return RankingState(public, public)
+
+    def start_block(
+        self, state: RankingState, block: int, cohort: Cohort, key: Key
+    ) -> RankingState:
+        """Enrol newcomers."""
+        cohort.enrol()
+        public = self.open(state.public, cohort)
+        return replace(state, public=public, best=public)
+
+    def round(self, state: RankingState, cohort: Cohort, key: Key) -> RankingState:
+        """Train on a share of the clients, then validate on all."""
+        selected = cohort.sample(self.limits.participation, key.fold("sample"))
+        public = self.train(state, selected, key)
+        if any(value.is_floating_point() and not _finite(value) for value in public.values()):
+            raise _diverged(state.round + 1)
+        return self.validated(replace(state, public=public, round=state.round + 1), cohort)
+
+    def keep(self, state: RankingState, cohort: Cohort) -> RankingState:
+        """Keep the public part; clients keep their state of this round."""
+        cohort.ask(KEEP_BEST, None)
+        return replace(state, best=state.public)
+
+    def end_block(self, state: RankingState, cohort: Cohort, key: Key) -> RankingState:
+        """Let clients read their validation items, then test the best round."""
+        cohort.ask(self.fold_in, self.table(state.best, "test"))
+        return super().end_block(state, cohort, key)
+
+    def serve(self, state: RankingState, user: int | None, cohort: Cohort) -> D:
+        """Give the public part of the best round."""
+        return self.table(state.best, "test")
+
+    def measure(self, state: RankingState, cohort: Cohort, split: Split) -> None:
+        """Let all clients rank all items, by this round's public part or to test by the best."""
+        testing, journal = split == "test", cohort.journal
+        table = self.table(state.best if testing else state.public, split)
+        replies, where = cohort.ask(self.evaluate, table), "test" if testing else "eval"
+        if replies.up is None:
+            return
+        for name, values in replies.up.by_name(self.lengths).items():
+            journal.scalar(f"{where}/{name}", mean_of_known(values, none=0.0))
+            journal.per_client(f"{where}/{name}", replies.ids, values)
+        if not testing:
+            worst = summarise(replies.up.ndcg[:, -1]).worst10
+            journal.scalar(f"eval/ndcg@{self.lengths[-1]}_worst10", worst)
+
+    def report_training(self, cohort: Cohort, replies: Replies, loss: Tensor | None) -> None:
+        """Note the clients of a round and their mean training loss.
+
+        Args:
+            cohort: of the round.
+            replies: to the ask.
+            loss: sum of their losses; None where nobody answered.
+
+        Raises:
+            UserError: every answer was refused.
+        """
+        if replies.failed and not replies.ids.numel():
+            raise _diverged(cohort.when[-1])
+        cohort.journal.scalar("fed/clients", len(replies))
+        if loss is not None:
+            cohort.journal.scalar("fed/loss", loss / len(replies))
+
+
+def _finite(values: Tensor) -> bool:
+    return bool(values.sum().isfinite())
+
+
+def _diverged(number: int) -> UserError:
+    return UserError(f"the baseline has diverged in round {number}: lower its learning rates")

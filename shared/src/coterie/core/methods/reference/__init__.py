@@ -1,0 +1,1 @@
+"""References beside the federated methods: popularity, bias, local and central training."""

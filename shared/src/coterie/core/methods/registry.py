@@ -1,0 +1,154 @@
+"""The methods for any module by name: both halves of one, made from one set of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torch import Tensor, nn
+
+from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.errors import UserError
+from coterie.core.methods.dap_fl import DapFLClient, DapFLServer, DapFLSettings
+from coterie.core.methods.ditto import DittoClient, DittoSettings
+from coterie.core.methods.fedala import FedALAClient, FedALASettings
+from coterie.core.methods.fedamp import FedAMPClient, FedAMPServer, FedAMPSettings
+from coterie.core.methods.fedamp import check_for as fedamp_fits
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
+from coterie.core.methods.feddyn import FedDynClient, FedDynServer, FedDynSettings
+from coterie.core.methods.feddyn import check_for as feddyn_fits
+from coterie.core.methods.fedprox import FedProxClient, FedProxSettings
+from coterie.core.methods.fedrecon import FedReconClient, FedReconServer, FedReconSettings
+from coterie.core.methods.fedrod import FedRODClient, FedRODServer, FedRODSettings
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_server import ModelServer, ServerSamples
+from coterie.core.methods.pfedme import PFedMeClient, PFedMeServer, PFedMeSettings
+from coterie.core.methods.reference.central import CentralClient, CentralServer
+from coterie.core.methods.reference.local import LocalClient, LocalServer
+from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldServer, ScaffoldSettings
+from coterie.core.methods.settings.reference import CentralSettings, LocalSettings
+from coterie.core.settings.schema import within
+
+Halves = tuple[ModelServer[Any], ModelClient[Any]]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method for any module.
+
+    Attributes:
+        server: its server half.
+        client: its client half.
+        settings: what both take.
+        section: field of a paper's settings with the method's own parameters; None = it has none.
+        unread: fields of `FedAvgSettings` that it does not look at.
+        check: refuses settings by the clients' numbers of training samples, ``(C,)``.
+    """
+
+    server: Callable[..., ModelServer[Any]]
+    client: Callable[..., ModelClient[Any]]
+    settings: type[FedAvgSettings] = FedAvgSettings
+    section: str | None = None
+    unread: tuple[str, ...] = ()
+    check: Callable[[Any, Tensor], None] | None = None
+
+    def own(self, sections: object) -> dict[str, Any]:
+        """The method's own parameters, from settings that have its section."""
+        if self.section is None:
+            return {}
+        section: Any = getattr(sections, self.section)
+        return {field.name: getattr(section, field.name) for field in fields(section)}
+
+
+METHODS: dict[str, Method] = {
+    "fedavg": Method(FedAvgServer, FedAvgClient),
+    "fedprox": Method(FedAvgServer, FedProxClient, FedProxSettings, "fedprox"),
+    "scaffold": Method(ScaffoldServer, ScaffoldClient, ScaffoldSettings, "scaffold"),
+    "feddyn": Method(FedDynServer, FedDynClient, FedDynSettings, "feddyn", check=feddyn_fits),
+    "dap-fl": Method(DapFLServer, DapFLClient, DapFLSettings, "dap_fl"),
+    "fedrecon": Method(FedReconServer, FedReconClient, FedReconSettings, "fedrecon"),
+    "pfedme": Method(PFedMeServer, PFedMeClient, PFedMeSettings, "pfedme"),
+    "ditto": Method(FedAvgServer, DittoClient, DittoSettings, "ditto"),
+    "fedala": Method(FedAvgServer, FedALAClient, FedALASettings, "fedala"),
+    "fed-rod": Method(FedRODServer, FedRODClient, FedRODSettings, "fedrod"),
+    "fedamp": Method(
+        FedAMPServer, FedAMPClient, FedAMPSettings, "fedamp", ("weighting",), fedamp_fits
+    ),
+    "local": Method(LocalServer, LocalClient, LocalSettings, unread=("weighting",)),
+    "central": Method(
+        CentralServer, CentralClient, CentralSettings, "central", ("fraction", "weighting")
+    ),
+}
+"""By name, as papers' settings and the command line have it."""
+
+
+def settings_of(
+    name: str, common: Mapping[str, Any], sections: object, lengths: Tensor | None = None
+) -> FedAvgSettings:
+    """Join what all methods have in common with a method's own parameters, which win.
+
+    Args:
+        name: of the method.
+        common: fields of `FedAvgSettings`.
+        sections: settings with a section for the method's own parameters.
+        lengths: ``(C,)`` the clients' numbers of training samples, to be checked with; or None.
+
+    Raises:
+        UserError: they do not go together; own parameters are named with their section.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> from coterie.core.methods.settings.proximal import FedProxOptions
+        >>> settings_of("fedprox", {"lr": 0.5}, SimpleNamespace(fedprox=FedProxOptions(mu=2.0))).mu
+        2.0
+    """
+    method = METHODS[name]
+    with _named_by_section(method, sections):
+        chosen = method.settings(**{**common, **method.own(sections)})
+        if method.check is not None and lengths is not None:
+            method.check(chosen, lengths)
+    return chosen
+
+
+def halves(
+    name: str,
+    build: Callable[[], nn.Module],
+    settings: FedAvgSettings,
+    data: SplitSamples,
+    samples: ServerSamples | None = None,
+    as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+) -> Halves:
+    """Make server and client of a method.
+
+    Args:
+        name: of the method.
+        build: makes the module.
+        settings: as `settings_of` gives them.
+        data: what clients hold; read by "central" only, whose server has it all.
+        samples: what the server holds.
+        as_batch: see `coterie.core.methods.kit.local_sgd.LocalSGD`.
+
+    Raises:
+        UserError: the method cannot train this module.
+    """
+    method = METHODS[name]
+    pooled = (data.train,) if name == "central" else ()
+    server = method.server(build, settings, *pooled, samples, as_batch)
+    return server, method.client(build(), settings, as_batch)
+
+
+@contextmanager
+def _named_by_section(method: Method, sections: object) -> Iterator[None]:
+    """Name a method's own parameters by section and name in its refusals."""
+    try:
+        yield
+    except UserError as error:
+        if method.section is None:
+            raise
+        section = type(getattr(sections, method.section))
+        raise UserError(within(method.section, section, str(error))) from None
+
+
+__all__ = ["METHODS", "Halves", "Method", "halves", "settings_of"]

@@ -1,0 +1,1 @@
+"""Settings of the methods. Torch-free; the docstring of a field is its `--help` text."""

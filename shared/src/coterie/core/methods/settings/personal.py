@@ -1,0 +1,100 @@
+"""Settings of the methods that give each client a model of its own. Torch-free."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from coterie.core.errors import UserError
+from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings, finite, must_keep_models
+from coterie.core.settings.sections import at_least, between
+
+
+@dataclass(frozen=True)
+class FedALAOptions(Checked):
+    """FedALA (Zhang et al., AAAI 2023, Algorithm 1); symbols as there."""
+
+    eta: float = 1.0
+    """η: step with which a client learns the weights of its aggregation."""
+    s: float = 0.8
+    """s: share of a client's samples to learn these weights on, in (0, 1]."""
+    p: int = 1
+    """p: how many of the last layers are aggregated by learned weights (all where there are fewer);
+    weight and bias of a module are one layer."""
+    threshold: float = 0.1
+    """The first time, learn until the losses of the last passes have a smaller standard deviation
+    than this."""
+    window: int = 10
+    """How many passes are looked at for that; above `max_passes`, all of these are made."""
+    max_passes: int = 100
+    """Most passes of the first time; later there is one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        between("eta", self.eta, 0, math.inf)
+        finite("eta", self.eta)
+        between("s", self.s, 0, 1)
+        at_least("p", self.p, 1)
+        between("threshold", self.threshold, 0, math.inf)
+        at_least("window", self.window, 2)
+        at_least("max_passes", self.max_passes, 1)
+
+
+@dataclass(frozen=True)
+class FedALASettings(FedALAOptions, FedAvgSettings):
+    """FedALA with the settings that it shares with FedAvg."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_keep_models("FedALA", self.keep_models)
+
+
+@dataclass(frozen=True)
+class FedRODOptions(Checked):
+    """Fed-ROD with linear personal heads (Chen and Chao, ICLR 2022); symbols as there."""
+
+    gamma: float = 1.0
+    """γ: power of the numbers of samples N_{m,c} of the classes in the balanced softmax; 0 makes it
+    the plain one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("gamma", self.gamma, 0)
+        finite("gamma", self.gamma)
+
+
+@dataclass(frozen=True)
+class FedRODSettings(FedRODOptions, FedAvgSettings):
+    """Fed-ROD with the settings that it shares with FedAvg."""
+
+
+@dataclass(frozen=True)
+class FedReconOptions(Checked):
+    """FedRECON (Singhal et al., NeurIPS 2021, Algorithm 1).
+
+    The general settings are those of the base: lr is η_c, epochs and batch_size give k_u.
+    """
+
+    support: float = 0.5
+    """Share of a client's samples that its head is reconstructed on; the rest, the query, trains
+    the base. In (0, 1)."""
+    recon_lr: float = 0.1
+    """η_r: learning rate of the reconstruction."""
+    recon_epochs: int = 1
+    """Passes over the support set in a reconstruction, which make k_r steps."""
+    server_lr: float = 1.0
+    """η_s: learning rate of the server."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.support < 1:
+            raise UserError(f"'support' must be above 0 and below 1, not {self.support:g}")
+        for name in ("recon_lr", "server_lr"):
+            between(name, getattr(self, name), 0, math.inf)
+            finite(name, getattr(self, name))
+        at_least("recon_epochs", self.recon_epochs, 1)
+
+
+@dataclass(frozen=True)
+class FedReconSettings(FedReconOptions, FedAvgSettings):
+    """FedRECON with the settings that it shares with FedAvg."""

@@ -1,0 +1,128 @@
+"""Settings of methods that hold clients' models near others. Torch-free; docstrings are help."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from coterie.core.errors import UserError
+from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings, finite, steady
+from coterie.core.settings.sections import at_least, between
+
+
+@dataclass(frozen=True)
+class FedProxOptions(Checked):
+    """FedProx (Li et al., MLSys 2020, Algorithm 2); symbols as there."""
+
+    mu: float = 0.01
+    """μ: strength of the proximal term μ/2 ‖w - wᵗ‖²; 0 is FedAvg."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("mu", self.mu, 0)
+        finite("mu", self.mu)
+
+
+@dataclass(frozen=True)
+class FedProxSettings(FedProxOptions, FedAvgSettings):
+    """FedProx with the settings that it shares with FedAvg."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steady("mu", self.mu, "lr", self.lr)
+
+
+@dataclass(frozen=True)
+class DittoOptions(Checked):
+    """Ditto (Li et al., ICML 2021, Algorithm 1); symbols as there."""
+
+    lam: float = 0.1
+    """λ: how near the personal model v stays to w; 0 trains alone, much of it is FedAvg."""
+    personal_epochs: int | None = None
+    """s: passes over the data for v in a round; null is as many as `epochs`, those for w."""
+    personal_lr: float | None = None
+    """Learning rate of v; null is η, that of w."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("lam", self.lam, 0)
+        at_least("personal_epochs", self.personal_epochs, 1)
+        between("personal_lr", self.personal_lr, 0, math.inf)
+        for name in ("lam", "personal_lr"):
+            finite(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class DittoSettings(DittoOptions, FedAvgSettings):
+    """Ditto with the settings that it shares with FedAvg."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own = self.personal_lr is not None
+        steady("lam", self.lam, "personal_lr" if own else "lr", self.personal_lr or self.lr)
+        if not self.keep_models:
+            raise UserError("'keep_models' must be true: Ditto trains its clients' own models on")
+
+
+@dataclass(frozen=True)
+class PFedMeOptions(Checked):
+    """PFedMe (Dinh et al., NeurIPS 2020, Algorithm 1); symbols as there.
+
+    The paper's box weighs all clients alike, `weighting` "equal"; the authors' code "samples".
+    """
+
+    lr: float = 0.005
+    """η: step size of the local model, w <- w - η λ (w - θ), in place of other methods' learning
+    rate."""
+    lam: float = 15.0
+    """λ: how near the personal model θ stays to w."""
+    inner_steps: int = 5
+    """K: gradient steps towards θ on each mini-batch."""
+    personal_lr: float = 0.05
+    """Learning rate of those steps."""
+    local_rounds: int | None = None
+    """R: mini-batches of a client in a round; null is as many as `epochs` passes have."""
+    beta: float = 1.0
+    """β: how far the server moves to the mean of the clients, W <- (1 - β) W + β mean w_i."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("inner_steps", self.inner_steps, 1)
+        at_least("local_rounds", self.local_rounds, 1)
+        for name in ("lam", "personal_lr", "beta"):
+            between(name, getattr(self, name), 0, math.inf)
+            finite(name, getattr(self, name))
+        steady("lam", self.lam, "lr", self.lr)
+        steady("lam", self.lam, "personal_lr", self.personal_lr)
+
+
+@dataclass(frozen=True)
+class PFedMeSettings(PFedMeOptions, FedAvgSettings):
+    """Settings of pFedMe, with those that it shares with FedAvg, but for ``lr``."""
+
+
+@dataclass(frozen=True)
+class FedAMPOptions(Checked):
+    """FedAMP (Huang et al., AAAI 2021, Algorithm 1); symbols as there.
+
+    Models of clients are mixed by their likeness, so `weighting` has no say.
+    """
+
+    lam: float = 1.0
+    """λ: how near a client's model stays to the others; its pull is λ/(2 α_k) ‖w - u_i‖²."""
+    alpha: float = 1.0
+    """α_k: step size of the message passing, the same in all rounds; in a round in which a model's
+    own weight would fall below that of another, the largest that avoids this."""
+    sigma: float = 100.0
+    """σ: squared distance of models over which the attention A(x) = 1 - exp(-x/σ) levels off."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lam", "alpha", "sigma"):
+            between(name, getattr(self, name), 0, math.inf)
+            finite(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class FedAMPSettings(FedAMPOptions, FedAvgSettings):
+    """FedAMP with the settings that it shares with FedAvg."""

@@ -1,0 +1,165 @@
+"""What a server half may do with its clients: choose some, and ask them for a step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from coterie.core.protocol.folds import Fold, Sum
+from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.replies import FoldedReplies, ListReplies, StackedReplies
+from coterie.core.protocol.step import AnyStep, ListStep, Step
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+
+D = TypeVar("D")
+U = TypeVar("U")
+T = TypeVar("T")
+C = TypeVar("C", bound="Cohort")
+
+
+@dataclass(frozen=True)
+class PerClient(Generic[D]):
+    """Messages that differ from client to client, in the list form.
+
+    Attributes:
+        messages: client id -> its message. Clients that are not asked may be in it.
+    """
+
+    messages: Mapping[int, D]
+
+
+@dataclass(frozen=True)
+class Aligned(Generic[D]):
+    """A message that differs from client to client, in the stacked form.
+
+    Attributes:
+        ids: ``(R,)`` ascending ids of the clients it is for. Clients that are not asked may be in.
+        message: stacked over them.
+    """
+
+    ids: Tensor
+    message: D
+
+    def of(self, ids: Tensor) -> D:
+        """The messages of the clients ``ids``, ``(K,)``, in that order.
+
+        Raises:
+            KeyError: there is none for one of them.
+        """
+        places = torch.searchsorted(self.ids, ids).clamp_max(max(self.ids.numel() - 1, 0))
+        if not self.ids.numel() or bool((self.ids[places] != ids).any()):
+            raise KeyError(f"no message for some of the clients {ids.tolist()[:5]}")
+        return tree.take(self.message, places)
+
+
+class Cohort(ABC):
+    """Clients that take part.
+
+    Attributes:
+        ids: ``(R,)`` ascending client ids.
+        when: coordinates of the round.
+        journal: takes what the round measures.
+    """
+
+    ids: Tensor
+    when: tuple[int, ...]
+    journal: Journal
+
+    def __len__(self) -> int:
+        return self.ids.numel()
+
+    def sample(self: C, fraction: float, key: Key) -> C:
+        """Draw a random part of the cohort, without replacement, at least one client."""
+        if fraction >= 1.0 or len(self) == 0:
+            return self
+        count = max(1, round(fraction * len(self)))
+        draws = key.fold(self.ids).uniform(dtype=torch.float64)
+        return self.part(torch.topk(draws, count, largest=False).indices.sort().values)
+
+    @abstractmethod
+    def part(self: C, index: Tensor) -> C:
+        """The clients at the ascending positions ``index``, ``(K,)`` int64."""
+
+    @abstractmethod
+    def enrol(self) -> Tensor:
+        """Let the newcomers of the cohort make their private state; return their ids."""
+
+    @abstractmethod
+    def crossed(self, step: str, direction: str, field: str, messages: int, size: int) -> None:
+        """Enter into the ledger what crossed beside messages, such as activations."""
+
+    @overload
+    def ask(
+        self,
+        step: Step[D, U],
+        down: D | Aligned[D],
+        *,
+        who_diverged: Callable[[U], Tensor] | None = None,
+    ) -> StackedReplies[U]: ...
+    @overload
+    def ask(
+        self,
+        step: ListStep[D, U],
+        down: D | PerClient[D],
+        *,
+        who_diverged: Callable[[U], Tensor] | None = None,
+    ) -> ListReplies[U]: ...
+    @overload
+    def ask(
+        self,
+        step: AnyStep[D, U],
+        down: D | Aligned[D] | PerClient[D],
+        *,
+        reduce: Sum,
+        who_diverged: Callable[[U], Tensor] | None = None,
+    ) -> FoldedReplies[U]: ...
+    @overload
+    def ask(
+        self,
+        step: AnyStep[D, U],
+        down: D | Aligned[D] | PerClient[D],
+        *,
+        reduce: Fold[U, T],
+        who_diverged: Callable[[U], Tensor] | None = None,
+    ) -> FoldedReplies[T]: ...
+    def ask(
+        self,
+        step: AnyStep[Any, Any],
+        down: Any,
+        *,
+        reduce: Fold[Any, Any] | None = None,
+        who_diverged: Callable[[Any], Tensor] | None = None,
+    ) -> Any:
+        """Ask every client for a step; a transaction per client.
+
+        Each answer is guarded (a non-finite upload or private state is refused), committed (private
+        state of accepted clients only), entered in the ledger, then folded into ``reduce`` or kept.
+
+        Args:
+            step: what is asked for.
+            down: the message that all clients receive, or `PerClient` or `Aligned` ones.
+            reduce: folds uploads into a sum at once, so that memory is bounded by the chunk.
+            who_diverged: says of stacked uploads whose training diverged, ``(C,)`` bool: these
+                clients keep their new private state, to learn of it, but their uploads are left
+                out.
+
+        Raises:
+            TypeError: the clients have no such step.
+        """
+        return self._ask(step, down, reduce, who_diverged)
+
+    @abstractmethod
+    def _ask(
+        self,
+        step: AnyStep[Any, Any],
+        down: Any,
+        reduce: Fold[Any, Any] | None,
+        who_diverged: Callable[[Any], Tensor] | None,
+    ) -> Any:
+        """Do what `ask` says."""

@@ -1,0 +1,1 @@
+"""Solvers that say how near to the minimum they came."""

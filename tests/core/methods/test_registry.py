@@ -1,0 +1,82 @@
+"""The registry: every method of the core from one set of settings, for any module and data."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tests.core.methods.labelled_clients import Net, built, close, run, split
+
+from coterie.core.errors import UserError
+from coterie.core.methods import registry
+from coterie.core.methods.registry import METHODS
+from coterie.core.methods.settings.dap_fl import DapFLOptions
+from coterie.core.methods.settings.drift import FedDynOptions, ScaffoldOptions
+from coterie.core.methods.settings.personal import FedALAOptions, FedReconOptions, FedRODOptions
+from coterie.core.methods.settings.proximal import (
+    DittoOptions,
+    FedAMPOptions,
+    FedProxOptions,
+    PFedMeOptions,
+)
+from coterie.core.methods.settings.reference import CentralOptions
+
+SECTIONS = SimpleNamespace(
+    fedprox=FedProxOptions(),
+    scaffold=ScaffoldOptions(),
+    feddyn=FedDynOptions(),
+    dap_fl=DapFLOptions(),
+    fedrecon=FedReconOptions(),
+    pfedme=PFedMeOptions(),
+    ditto=DittoOptions(),
+    fedala=FedALAOptions(),
+    fedrod=FedRODOptions(),
+    fedamp=FedAMPOptions(),
+    central=CentralOptions(),
+)
+COMMON = {"lr": 0.05, "epochs": 2, "batch_size": 3, "rounds": 2}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_runs_and_takes_batches_as_the_module_wants_them(name):
+    data = split()
+    settings = registry.settings_of(name, COMMON, SECTIONS, data.lengths)
+    seen = []
+
+    def as_batch(samples):
+        seen.append(set(samples))
+        return samples
+
+    plain = run(*registry.halves(name, lambda: built(Net), settings, data), data, 2)
+    with_batches = registry.halves(name, lambda: built(Net), settings, data, None, as_batch)
+    close(run(*with_batches, data, 2).state.weights, plain.state.weights)
+    assert seen
+    assert all(fields == {"x", "y"} for fields in seen)
+    moved = [not torch.equal(plain.state.weights[n], w) for n, w in built(Net).state_dict().items()]
+    assert any(moved) == (name != "local")  # the server's model stays where nothing is uploaded
+
+
+def test_a_check_by_the_clients_sizes_names_the_section():
+    sections = SimpleNamespace(feddyn=FedDynOptions(alpha=1.0))
+    lengths = torch.tensor([1, 1000])
+    registry.settings_of("feddyn", COMMON, sections)
+    with pytest.raises(UserError, match=r"^'lr' times 'feddyn\.alpha' is .* with 1 samples"):
+        registry.settings_of("feddyn", COMMON, sections, lengths)
+
+
+def test_own_parameters_win():
+    own = SimpleNamespace(pfedme=PFedMeOptions(lr=0.007))
+    assert registry.settings_of("pfedme", COMMON, own).lr == 0.007
+    assert registry.settings_of("fedavg", COMMON, own).lr == 0.05
+
+
+def test_halves_import_nothing_heavy_so_that_a_clients_process_starts_fast():
+    halves = ["registry", "ranking.fedmf", "ranking.lightfr", "ranking.fedpergnn"]
+    code = (
+        f"import sys, {', '.join(f'coterie.core.methods.{name}' for name in halves)}\n"
+        "heavy = {'lightning', 'pandas', 'sklearn', 'torchmetrics', 'wandb'}\n"
+        "sys.exit(', '.join(heavy & {name.split('.')[0] for name in sys.modules}) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
