@@ -16,8 +16,8 @@ from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.sources.catalogue import list_data, load_all, sample_counts
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import DataSet, data_sets, default_core
+from coterie.core.settings.parser import settings_parser
 from coterie.core.settings.sections import DataSettings
-from coterie.core.settings.typed_values import TypedValues
 
 
 def run(argv: Sequence[str]) -> None:
@@ -39,7 +39,8 @@ def run(argv: Sequence[str]) -> None:
         return
     names = ("columns", "min_rating", "min_interactions")
     flags = {name: text for name in names if (text := getattr(given, name)) is not None}
-    typed = TypedValues(DataSettings).from_flags(flags)
+    words = [f"--{key}={text}" for key, text in flags.items()]
+    typed, _ = settings_parser(DataSettings).flags(words)
     settings = DataSettings(name=given.name, root=given.data_root, **typed)
     _one(settings, given.json)
 
@@ -52,8 +53,11 @@ def _all(root: str | None, as_json: bool) -> None:
     if as_json:
         for row in rows:
             print_json(row)
-    else:
-        print_rows(rows)
+        return
+    if not any(row["problem"] for row in rows):
+        for row in rows:
+            del row["problem"]
+    print_rows(rows)
 
 
 def _one(settings: DataSettings, as_json: bool) -> None:

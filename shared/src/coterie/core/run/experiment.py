@@ -14,6 +14,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.protocol.messages import Down
 from coterie.core.protocol.recommending import RecommendsItems, ServesItems
+from coterie.core.run.estimate import Need
 from coterie.core.settings.base import BaseSettings
 from coterie.core.tensors.ragged import Ragged
 
@@ -40,6 +41,13 @@ class Experiment(Generic[Settings]):
     def source(self) -> str:
         """What the data are, for people."""
         return self.settings.data.name
+
+    def needs(self) -> Sequence[Need]:
+        """Estimate what the run needs, from settings and sizes of the data; nothing is built.
+
+        Default: nothing is known, so nothing is refused.
+        """
+        return []
 
     def federation(self) -> Federation:
         """Build both halves and the clients' data."""
