@@ -1,12 +1,14 @@
 """The house rules that can be measured, over the syntax trees of every package."""
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 SOURCES = sorted(
     path
     for project in (ROOT / "shared", *ROOT.glob("packages/*"))
@@ -18,6 +20,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 each_source = pytest.mark.parametrize(
     "path", SOURCES, ids=lambda path: path.as_posix().split("/src/coterie/")[1]
 )
+
+
+PACKAGES = sorted({path.as_posix().split("/src/coterie/")[1].split("/")[0] for path in SOURCES})
 
 
 def long_functions(tree: ast.Module) -> list[str]:
@@ -54,6 +59,65 @@ def imported(tree: ast.Module) -> set[str]:
     return {name.split(".")[1] for name in names if name.startswith("coterie.")}
 
 
+def room_of(module: str) -> str:
+    """Return the room of a module: its folder inside the package, or its own name on the top floor.
+
+    ``coterie.core.data.samples.sizes`` is in ``data/samples``, ``coterie.page.client`` in
+    ``client``.
+    """
+    inside = module.split(".")[2:]
+    return "/".join(inside[:-1]) or inside[0]
+
+
+def modules(package: str) -> dict[str, Path]:
+    """Return the modules of a package, a folder's ``__init__`` as ``folder.__init__``."""
+    found = {}
+    for path in SOURCES:
+        dotted = path.with_suffix("").as_posix().split("/src/")[1].replace("/", ".")
+        if dotted.startswith(f"coterie.{package}.") and dotted != f"coterie.{package}.__init__":
+            found[dotted] = path
+    return found
+
+
+def imported_modules(tree: ast.Module, known: set[str]) -> set[str]:
+    """Return the known modules that one imports, in functions and under TYPE_CHECKING too."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return {name if name in known else f"{name}.__init__" for name in names} & known
+
+
+def arrows(package: str) -> dict[tuple[str, str], str]:
+    """Return the arrows between the rooms of a package, each with an import that makes it."""
+    known = modules(package)
+    found = {}
+    for module, path in known.items():
+        for other in imported_modules(ast.parse(path.read_text()), set(known)):
+            if room_of(module) != room_of(other):
+                found[room_of(module), room_of(other)] = f"{module} imports {other}"
+    return found
+
+
+def floors() -> dict[str, int]:
+    """Return the floor of every room of the core, as docs/architecture.md tabulates them."""
+    rows = re.findall(r"^\| (\d+) \| (.+?) \|", ARCHITECTURE.read_text(), flags=re.MULTILINE)
+    return {room: int(floor) for floor, rooms in rows for room in re.findall(r"`([^`]+)`", rooms)}
+
+
+def circles(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the rooms that stand in or above a circle: what no order puts below its users."""
+    left: dict[str, set[str]] = {}
+    for above, below in pairs:
+        left.setdefault(above, set()).add(below)
+    while free := [room for room, needs in left.items() if not needs & left.keys()]:
+        for room in free:
+            del left[room]
+    return sorted(left)
+
+
 @each_source
 def test_house_rules(path: Path) -> None:
     text = path.read_text()
@@ -69,6 +133,37 @@ def test_house_rules(path: Path) -> None:
 def test_papers_import_core_and_themselves_only(path: Path) -> None:
     own = path.as_posix().split("/src/coterie/")[1].split("/")[0]
     assert imported(ast.parse(path.read_text())) <= {"core", own}
+
+
+def test_rooms_of_the_core_import_only_rooms_below() -> None:
+    table, found = floors(), arrows("core")
+    assert {room_of(module) for module in modules("core")} == set(table)
+    wrong = [why for (above, below), why in found.items() if table[above] <= table[below]]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_rooms_of_a_package_make_no_circle(package: str) -> None:
+    assert circles(arrows(package)) == []
+
+
+def test_circles_are_found() -> None:
+    assert circles([("a", "b"), ("b", "c"), ("a", "c")]) == []
+    assert circles([("a", "b"), ("b", "c"), ("c", "b"), ("c", "d")]) == ["a", "b", "c"]
+
+
+def test_arrows_count_imports_in_functions_and_for_types_alone() -> None:
+    tree = ast.parse(
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n"
+        "    from coterie.core.a.b import C\n"
+        "def late():\n"
+        "    from coterie.core.d import e\n"
+    )
+    known = {"coterie.core.a.b", "coterie.core.d.e", "coterie.core.f"}
+    assert imported_modules(tree, known) == {"coterie.core.a.b", "coterie.core.d.e"}
+    assert room_of("coterie.core.a.b") == "a"
+    assert room_of("coterie.core.f") == "f"
 
 
 def test_rules_catch_what_they_name() -> None:
@@ -88,5 +183,4 @@ def test_rules_catch_what_they_name() -> None:
 
 
 def test_every_package_is_measured() -> None:
-    packages = {path.as_posix().split("/src/coterie/")[1].split("/")[0] for path in SOURCES}
-    assert {"core", "continual"} <= packages
+    assert {"core", "continual"} <= set(PACKAGES)

@@ -1,5 +1,6 @@
 """The best round of a block: what is measured, kept, carried on and remembered."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -15,8 +16,9 @@ from coterie.continual.messages import (
     ItemTable,
     ItemUpdate,
     LookBack,
-    RankingReport,
 )
+from coterie.core.federation.selection import BestRound
+from coterie.core.metrics.ranking_report import RankingReport
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.replies import FoldedReplies, StackedReplies
 from coterie.core.tensors import tree
@@ -42,7 +44,7 @@ def test_validation_ranks_by_the_last_round_without_train_items():
     """Order 4, 3, 2, 1, 0: item 3 is second, or first where 4 is train."""
     client, mine = split_self(top_k=1)
     report, none = client.evaluate(EvaluationTable(TABLE), mine, DATA, KEY)
-    assert report.recall.tolist() == [0.0, 1.0]
+    assert report.recall[:, 0].tolist() == [0.0, 1.0]
     assert none is None
 
 
@@ -50,10 +52,11 @@ def test_the_test_ranks_by_the_best_round_without_train_and_validation_items():
     """Order 0, 1, 2, 3, 4: item 1 is first without the train item 0, item 2 is third."""
     client, mine = split_self(top_k=1)
     report, _ = client.evaluate(EvaluationTable(TABLE, "test"), mine, DATA, KEY)
-    assert report.recall.tolist() == [1.0, 0.0]
+    assert report.recall[:, 0].tolist() == [1.0, 0.0]
     data = block_data({3: ([0], [2], [3]), 8: ([2], [0, 1], [3])})
     report, _ = client.evaluate(EvaluationTable(TABLE, "test"), mine, data, KEY)
-    assert report.recall.tolist() == [0.0, 1.0]  # item 1 is before 3; train and validation are out
+    # Item 1 is before 3; train and validation are out.
+    assert report.recall[:, 0].tolist() == [0.0, 1.0]
 
 
 def test_keeping_and_carrying():
@@ -121,7 +124,7 @@ class Scripted:
             rows, one = DenseRows(torch.ones_like(down.items)[None]), torch.tensor(1.0)
             return FoldedReplies(self.ids, {}, ItemUpdate(rows, None, one, one))
         if step is EVALUATE:
-            value = torch.tensor([next(self.scores)], dtype=torch.float64)
+            value = torch.tensor([[next(self.scores)]], dtype=torch.float64)
             return StackedReplies(self.ids, {}, RankingReport(value, value))
         return StackedReplies(self.ids, {})
 
@@ -141,7 +144,7 @@ def play(scores, method="ft", **changes):
 def test_the_best_round_and_patience():
     """Ties to five digits keep the earlier round; three rounds without a better one end it."""
     server, cohort, state, start = play([0.1, 0.3, 0.300004, 0.2, 0.3, 0.9])
-    assert (state.round, state.best_round, state.best_score) == (5, 2, 0.3)
+    assert (state.round, state.chosen) == (5, BestRound(2, 0.3))
     torch.testing.assert_close(state.best, start + 2, rtol=0, atol=1e-14)
     torch.testing.assert_close(state.items, start + 5, rtol=0, atol=1e-14)
     assert [step for step, _ in cohort.asked].count("keep_best") == 2
@@ -156,7 +159,7 @@ def test_the_best_round_and_patience():
 
 def test_the_most_rounds():
     _, _, state, _ = play([round_ / 10 for round_ in range(20)])
-    assert (state.round, state.best_round) == (9, 9)
+    assert (state.round, state.chosen.round) == (9, 9)
 
 
 @pytest.mark.parametrize("carry", ["best", "last"])
@@ -169,8 +172,8 @@ def test_what_starts_the_next_block(carry):
     assert begun.items.shape == (6, 4)
     assert 0 < float(begun.items[4:].abs().max()) < 2
     assert torch.equal(begun.old, state.best)
-    assert (begun.block, begun.round, begun.best_round) == (1, 0, 0)
-    assert begun.best_score < 0
+    assert (begun.block, begun.round, begun.chosen.round) == (1, 0, 0)
+    assert math.isnan(begun.chosen.score)
     step, down = cohort.asked[-1]
     assert step == "start_block"
     assert torch.equal(down.items, state.best)

@@ -22,8 +22,8 @@ from coterie.continual.messages import (
     ItemTable,
     ItemUpdate,
     LookBack,
-    RankingReport,
 )
+from coterie.core.metrics.ranking_report import RankingReport
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.messages import Down, Private, Report, Up, declared

@@ -7,20 +7,15 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.continual import published
 from coterie.continual.experiment import Experiment
 from coterie.continual.paper import PAPER
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings, StreamSettings
-from coterie.continual.tables import (
-    CATALOGUE,
-    make_table,
-    published,
-    published_analysis,
-    references,
-    runs,
-    sweeps,
-)
+from coterie.continual.tables import CATALOGUE, make_table, references, runs, sweeps
 from coterie.continual.tables.essence import base_settings, essential
 from coterie.continual.tables.items import ItemShift
+from coterie.continual.tables.main_table import BASELINES
+from coterie.continual.tables.noise import NOISES
 from coterie.continual.tables.users import UserShift
 from coterie.core.errors import UserError
 from coterie.core.run.rounds import FederatedModule
@@ -54,26 +49,27 @@ def fast(method="f3crec", backbone="fedmf", **changes):
 
 
 def printed_rows():
-    for data, groups in published.TABLE_2.items():
-        for (metric, backbone), methods in groups.items():
-            for method, row in methods.items():
-                yield (data, metric, backbone, method), row, methods["ft"]
+    for data, metrics in published.TABLES["table2"].items():
+        for metric, backbones in metrics.items():
+            for backbone, methods in backbones.items():
+                for method, row in methods.items():
+                    yield (data, metric, backbone, method), row, methods["ft"]
 
 
 def test_table_2_is_complete():
     rows = {key for key, _, _ in printed_rows()}
     missing = {"rlp2"}  # ran out of memory on HetRec2011
-    for data in published.DATA_SETS:
+    for data in ("ml-100k", "ml-latest-small", "lastfm-2k", "hetrec2011-movielens"):
         for metric in ("ndcg", "recall"):
             for backbone in BACKBONES:
                 has = {key[3] for key in rows if key[:3] == (data, metric, backbone)}
                 lacks = missing if data == "hetrec2011-movielens" else set()
-                assert has == {*published.BASELINES, "f3crec"} - lacks
+                assert has == {*BASELINES, "f3crec"} - lacks
 
 
 def test_published_averages_follow_from_their_blocks_but_for_the_known_mistakes():
     wrong = {key for key, row, _ in printed_rows() if abs(np.mean(row[:3]) - row[3]) > 1.01e-4}
-    assert wrong == published.WRONG_AVERAGES
+    assert wrong == set(map(tuple, published.TABLES["wrong_averages"]))
 
 
 def test_published_improvements_follow_from_their_averages_but_for_the_known_mistakes():
@@ -84,14 +80,12 @@ def test_published_improvements_follow_from_their_averages_but_for_the_known_mis
         high = 100 * ((row[3] + half) / (ft[3] - half) - 1) + 0.0051
         if not low <= row[4] <= high:
             wrong.add(key)
-    assert wrong == published.WRONG_IMPROVEMENTS
+    assert wrong == set(map(tuple, published.TABLES["wrong_improvements"]))
 
 
-@pytest.mark.parametrize(
-    "table", [published_analysis.TABLE_3, published_analysis.TABLE_6], ids=["3", "6"]
-)
+@pytest.mark.parametrize("table", ["table3", "table6"])
 def test_published_ablations_agree_with_table_2_and_their_decreases(table):
-    for data, methods in table.items():
+    for data, methods in published.TABLES[table].items():
         for place, metric in enumerate(("ndcg", "recall")):
             for method in ("ft", "f3crec"):
                 row = published.table2(data, metric, "fedmf", method)
@@ -100,17 +94,17 @@ def test_published_ablations_agree_with_table_2_and_their_decreases(table):
             for method, pair in methods.items():
                 if method != "f3crec":
                     decrease = 100 * (pair[place] / methods["f3crec"][place] - 1)
-                    printed = published_analysis.DECREASES[data][method][place]
+                    printed = published.TABLES["decreases"][data][method][place]
                     assert decrease == pytest.approx(printed, abs=0.2)
 
 
 def test_published_differences_of_items_and_noise_free_values():
-    for methods in published_analysis.TABLE_7.values():
+    for methods in published.TABLES["table7"].values():
         for static, dynamic, difference in methods.values():
             assert dynamic - static == pytest.approx(difference, abs=1e-9)
-    for data, metrics in published_analysis.TABLE_8.items():
+    for data, metrics in published.TABLES["table8"].items():
         for metric, values in metrics.items():
-            assert len(values) == len(published_analysis.NOISES)
+            assert len(values) == len(NOISES)
             if data != "hetrec2011-movielens":  # .0872 / .1105 in Table 8, .0866 / .1125 in Table 2
                 row = published.table2(data, metric, "fedmf", "f3crec")
                 assert row is not None

@@ -12,24 +12,47 @@ from matplotlib.image import imread
 
 from coterie.continual.settings import Settings
 from coterie.core.callbacks import dashboard
-from coterie.core.callbacks.keys import CLIENT_MEASURES, KEYS, documented
 from coterie.core.errors import UserError
+from coterie.core.metrics.monitor import Monitor
+from coterie.core.registry.keys import KEYS, documented
+from coterie.core.registry.papers import find_paper, papers
 
 ROOT = Path(__file__).resolve().parents[2]
-PANELS = [panel for section in dashboard.SECTIONS for panel in section.panels]
+NDCG = Monitor("eval/ndcg@20")
+F3CREC = find_paper("f3crec")
 
 
-def test_every_panel_shows_documented_keys():
-    for panel in PANELS:
-        assert all(documented(key) for key in (*panel.keys, panel.x)), panel
+def keys_of(title):
+    """What documents the keys under a heading."""
+    return KEYS if title == "Federation" else (*KEYS, *find_paper(title).keys)
 
 
-def test_the_documentation_lists_exactly_the_keys():
+@pytest.mark.parametrize("title", dashboard.sections())
+def test_every_panel_shows_documented_keys(title):
+    for panel in dashboard.sections()[title]:
+        assert all(documented(key, keys_of(title)) for key in (*panel.keys, panel.x)), panel
+
+
+def rows_below(heading):
+    """The table of keys below a heading of the documentation."""
     text = (ROOT / "docs" / "wandb.md").read_text()
-    rows = re.findall(r"^\| `([^`]+)` \| (.+?) \| (.+?) \|$", text, flags=re.MULTILINE)
-    documented_there = {name: (unit, meaning) for name, unit, meaning in rows}
-    assert documented_there == {key.name: (key.unit, key.meaning) for key in KEYS}
-    assert all(f"`{name}`" in text for name in CLIENT_MEASURES)
+    below = text.split(f"\n### {heading}\n")[1].split("\n#")[0]
+    rows = re.findall(r"^\| `([^`]+)` \| (.+?) \| (.+?) \|$", below, flags=re.MULTILINE)
+    return {name: (unit, meaning) for name, unit, meaning in rows}
+
+
+@pytest.mark.parametrize(
+    ("heading", "keys"),
+    [("Of every paper", KEYS), *((f"`{name}`", paper.keys) for name, paper in papers().items())],
+)
+def test_the_documentation_lists_exactly_the_keys(heading, keys):
+    assert rows_below(heading) == {key.name: (key.unit, key.meaning) for key in keys}
+
+
+@pytest.mark.parametrize("paper", papers().values(), ids=lambda paper: paper.name)
+def test_a_paper_names_no_key_twice(paper):
+    names = [key.name for key in (*KEYS, *paper.keys)]
+    assert len(set(names)) == len(names)
 
 
 @pytest.fixture
@@ -43,7 +66,7 @@ def run_folder(tmp_path):
 
 
 def test_curves_are_drawn_from_the_csv(run_folder):
-    [path] = dashboard.render(run_folder)
+    [path] = dashboard.render(run_folder, F3CREC, NDCG)
     assert path == run_folder / "curves.png"
     image = imread(path)
     assert image.shape[0] > 400
@@ -61,14 +84,13 @@ def test_lines_have_the_measured_points_only(run_folder, monkeypatch):
 
     original = dashboard._draw
     monkeypatch.setattr(dashboard, "_draw", draw)
-    dashboard.render(run_folder)
-    assert set(drawn) == {
+    dashboard.render(run_folder, F3CREC, NDCG)
+    assert list(drawn) == [
         "NDCG@20: mean and worst tenth",
         "NDCG@20 against bytes sent",
+        "Items replayed by a client",
         "Training loss",
-        "Block",
-        "f3crec/replay_size",
-    }
+    ]
     curve = drawn["NDCG@20 against bytes sent"][0]
     assert curve.get_xdata().tolist() == [500, 1000, 1500, 2000]
     assert curve.get_ydata().tolist() == pytest.approx([0.05, 0.1, 0.15, 0.2])
@@ -76,14 +98,72 @@ def test_lines_have_the_measured_points_only(run_folder, monkeypatch):
     assert list(block_start.get_xdata()) == [11, 11]
 
 
-def test_an_only_block_has_no_panel(run_folder, monkeypatch):
+def axes_of(monkeypatch, folder, *args):
+    """Draw; give the axes by title, and the title of the figure."""
+    drawn, figures = {}, []
+    label = dashboard._label
+
+    def labelled(ax, panel, units):
+        label(ax, panel, units)
+        drawn[ax.get_title()] = ax
+        figures.append(ax.figure)
+
+    monkeypatch.setattr(dashboard, "_label", labelled)
+    dashboard.render(folder, *args)
+    figures[0].canvas.draw()
+    return drawn, figures[0].get_suptitle()
+
+
+def test_what_a_run_is_chosen_by_comes_first_with_its_best_rounds(run_folder, monkeypatch):
+    drawn, _ = axes_of(monkeypatch, run_folder, F3CREC, NDCG)
+    title, ax = next(iter(drawn.items()))
+    assert title == "NDCG@20: mean and worst tenth"
+    [best] = [line for line in ax.get_lines() if line.get_label() == "best round"]
+    assert best.get_xdata().tolist() == [10, 20]
+    assert best.get_ydata().tolist() == pytest.approx([0.1, 0.2])
+
+
+def test_a_measure_without_a_panel_gets_one_and_lower_may_be_better(run_folder, monkeypatch):
+    loss = Monitor("eval/rmse", lower_is_better=True)
     table = pd.read_csv(run_folder / "metrics.csv")
-    table.assign(block=0).to_csv(run_folder / "metrics.csv", index=False)
-    drawn = []
-    monkeypatch.setattr(dashboard, "_draw", lambda ax, panel, table: drawn.append(panel.title))
-    dashboard.render(run_folder)
-    assert "Training loss" in drawn
-    assert "Block" not in drawn
+    table["eval/rmse"] = [3.0, 1.0, 2.0, 1.0, *[4.0] * 6, 9.0, 8.0, *[8.5] * 8]
+    table.to_csv(run_folder / "metrics.csv", index=False)
+    drawn, _ = axes_of(monkeypatch, run_folder, F3CREC, loss)
+    title, ax = next(iter(drawn.items()))
+    assert title == "eval/rmse, by which rounds are chosen"
+    [best] = [line for line in ax.get_lines() if line.get_label() == "best round"]
+    assert best.get_xdata().tolist() == [2, 12]
+
+
+def test_rounds_are_whole_bytes_have_a_unit_and_the_figure_says_what_it_is_of(
+    run_folder, monkeypatch
+):
+    drawn, title = axes_of(monkeypatch, run_folder, F3CREC, NDCG, "seed 7")
+    assert title == f"{run_folder.name}, seed 7"
+    for ax in drawn.values():
+        ticks = [text.get_text() for text in ax.get_xticklabels() if text.get_text()]
+        if ax.get_xlabel() == "round":
+            assert all(float(tick.replace("\N{MINUS SIGN}", "-")).is_integer() for tick in ticks)
+        else:
+            assert ax.get_xlabel() == "cost/up_bytes_total"
+            assert all(tick.endswith("B") for tick in ticks)
+
+
+def test_what_never_changes_has_no_panel(run_folder, monkeypatch):
+    table = pd.read_csv(run_folder / "metrics.csv")
+    flat = {"fed/loss": np.linspace(0.5, 0.5 + 1e-9, 20), "fed/clients": 5, "fed/refused": 0}
+    table.assign(**flat).to_csv(run_folder / "metrics.csv", index=False)
+    drawn, _ = axes_of(monkeypatch, run_folder, F3CREC, NDCG)
+    assert "Items replayed by a client" in drawn
+    assert "Training loss" not in drawn
+    assert "Clients accepted and refused" not in drawn
+
+
+def test_one_round_is_a_point(run_folder, monkeypatch):
+    table = pd.read_csv(run_folder / "metrics.csv").head(1)
+    table.to_csv(run_folder / "metrics.csv", index=False)
+    drawn, _ = axes_of(monkeypatch, run_folder)
+    assert list(drawn) == ["Training loss", "f3crec/replay_size"]
 
 
 def test_a_run_without_rounds_draws_nothing(tmp_path):
@@ -110,21 +190,17 @@ def test_a_missing_package_is_named(monkeypatch):
 
 def test_the_workspace_has_the_panels():
     pytest.importorskip("wandb_workspaces", reason="wandb-workspaces is optional")
-    more = [dashboard.Section("F3CRec", (dashboard.Panel("Replay", ("f3crec/replay_size",)),))]
-    built = dashboard.workspace("me", "coterie", more)
-    assert [section.name for section in built.sections] == [
-        *(section.title for section in dashboard.SECTIONS),
-        "F3CRec",
-    ]
+    built = dashboard.workspace("me", "coterie")
+    assert [section.name for section in built.sections] == ["Federation", *papers()]
     model = built._to_model().model_dump_json(by_alias=True)  # what `save` sends
-    for panel in PANELS:
+    for panel in (panel for panels in dashboard.sections().values() for panel in panels):
         assert all(f'"{key}"' in model for key in panel.keys)
 
 
 def test_the_sweep_searches_real_settings():
     sweep = yaml.safe_load((ROOT / "configs" / "sweeps" / "f3crec.yaml").read_text())
     assert sweep["command"] == ["coterie", "train", "f3crec", "${args}"]
-    assert documented(sweep["metric"]["name"])
+    assert documented(sweep["metric"]["name"], KEYS)
     for name in sweep["parameters"]:
         settings = Settings()
         for part in name.split("."):

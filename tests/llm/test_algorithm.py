@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.llm.organisations import backbone, examples, federation, organisations, queries, settings
 
+from coterie.core.federation.selection import BestRound
 from coterie.core.metrics.full_ranking import FullRanking
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
@@ -150,7 +151,7 @@ def test_overall_quality_counts_every_user_once():
 def test_the_best_round_is_kept_and_tested():
     server, cohort = federation(settings("local"))
     state = server.begin(KEY)
-    state = replace(state, best_score=2.0, best_round=1, round=4, best=state.rows + 1)
+    state = replace(state, chosen=BestRound(1, 2.0), round=4, best=state.rows + 1)
     after = server.round(state, cohort, KEY)
     assert torch.equal(after.best, state.best)
     assert server.stop(after, []) == "go"

@@ -156,7 +156,7 @@ def test_a_learning_rate_with_which_all_diverge(folder, whole, batch: str, best:
     split = start(folder, "--split.k", "1", *flags)
     same(split, play(split), whole(set(), *flags))
     nothing_left(split)
-    assert split.server_state.best_round == best
+    assert split.server_state.chosen.round == best
     assert split.results["test/recall@10"] >= 0
 
 

@@ -12,6 +12,7 @@ from tests.llm.organisations import organisations, settings
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
+from coterie.core.federation.selection import BestRound
 from coterie.core.privacy.check import assert_non_interference
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.resuming import reopened
@@ -63,7 +64,7 @@ def module(k=None, dtype=torch.float64, **more):
             blocks=[data()],
             seed=5,
             rounds=18,
-            monitor="eval/recall@10",
+            monitor=PPLR.monitor,
         )
     )
 
@@ -120,7 +121,7 @@ def test_stage_2_goes_on_from_the_best_round_with_frozen_items():
 def test_the_first_round_of_stage_2_trains_from_the_best_rows(ended):
     one, first = ended[None]
     again = module(train=PATIENCE["train"] | {"stages": 1})
-    again.server_state = replace(first[2], rows=first[0].rows, best_round=3)
+    again.server_state = replace(first[2], rows=first[0].rows, chosen=BestRound(3))
     again.block, again.block_open, again.block_round = 0, True, 3
     again.store = one.store  # with the items frozen
     again.advance()
@@ -196,12 +197,17 @@ def test_a_split_run_goes_through_both_stages_as_the_whole_one(ended):
         assert torch.equal(middle.row(client).double(), halves[-1].rows[client, held:])
 
 
+def unscored(state):
+    """The best round as if nothing had been measured in it."""
+    return BestRound(state.chosen.round)
+
+
 def best_in_stage(stage, k=None):
     """A finished run whose best round is of that stage."""
     one = module(k)
     run(one, 3)
     if stage == 2:
-        one.server_state = replace(one.server_state, best_score=-1.0)
+        one.server_state = replace(one.server_state, chosen=unscored(one.server_state))
     run(one)
     assert one.server_state.best_stage == stage
     return one
@@ -230,7 +236,8 @@ def saved(tmp_path, monkeypatch):
     real = PPLR._next_stage
 
     def from_nothing(self, state, cohort):
-        return replace(real(self, state, cohort), best_score=-1.0)
+        begun = real(self, state, cohort)
+        return replace(begun, chosen=unscored(begun))
 
     monkeypatch.setattr(PPLR, "_next_stage", from_nothing)
     chosen = Settings(

@@ -12,6 +12,7 @@ from coterie.core.errors import UserError
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.settings.configuration import configure
 from coterie.core.tables.fingerprint import fingerprint
+from coterie.llm import published
 from coterie.llm.experiment import Experiment
 from coterie.llm.paper import PAPER
 from coterie.llm.settings import (
@@ -22,7 +23,7 @@ from coterie.llm.settings import (
     Settings,
     TrainSettings,
 )
-from coterie.llm.tables import costs, make_table, published, sweeps
+from coterie.llm.tables import costs, make_table, sweeps
 from coterie.llm.tables.contrast import contrasts, verdict_note
 from coterie.llm.tables.convergence import rounds_to, shares
 from coterie.llm.tables.essence import essential, plain
@@ -73,9 +74,9 @@ def make(out):
 
 
 def test_table_1_is_complete_and_more_items_find_more():
-    for groups in published.TABLE_1.values():
-        assert list(groups) == ["", "BIGRec", "RecFormer"]
-        assert list(groups[""]) == ["mf", "lightgcn", "fedmf", "lightfr", "fedpergnn"]
+    for groups in published.TABLES["table1"].values():
+        assert list(groups) == ["none", "BIGRec", "RecFormer"]
+        assert list(groups["none"]) == ["mf", "lightgcn", "fedmf", "lightfr", "fedpergnn"]
         for name in ("BIGRec", "RecFormer"):
             assert list(groups[name]) == ["central", "fedavg", "fedprox", "pplr"]
         for group in groups.values():
@@ -86,24 +87,24 @@ def test_table_1_is_complete_and_more_items_find_more():
 
 def test_published_imbalances_follow_from_their_clients_but_for_the_known_mistake():
     half, wrong = 0.5e-4, set()
-    for data, methods in published.TABLE_3.items():
-        for method, (clients, printed) in methods.items():
-            best, worst = max(clients), min(clients)
+    for data, methods in published.TABLES["table3"].items():
+        for method, row in methods.items():
+            best, worst, printed = max(row["clients"]), min(row["clients"]), row["imbalance"]
             low = (best - half) / (worst + half) - 1 - 0.005
             high = (best + half) / (worst - half) - 1 + 0.005
             if not low <= printed <= high:
                 wrong.add((data, method))
-    assert wrong == published.WRONG_IMBALANCES
-    row = published.table3("microlens", "central")
-    assert row is not None
-    assert math.isnan(row[1])
+    assert wrong == set(map(tuple, published.TABLES["wrong_imbalances"]))
+    central = published.table3("microlens", "central")
+    assert central is not None
+    assert math.isnan(central[1])
 
 
 def test_table_3_and_table_1_tell_of_the_same_runs():
-    for data, methods in published.TABLE_3.items():
-        for method, (clients, _) in methods.items():
-            overall = published.TABLE_1[data]["BIGRec"][method][0]
-            assert min(clients) <= overall <= max(clients)
+    for data, methods in published.TABLES["table3"].items():
+        for method, row in methods.items():
+            overall = published.TABLES["table1"][data]["BIGRec"][method][0]
+            assert min(row["clients"]) <= overall <= max(row["clients"])
 
 
 # What a result depends on

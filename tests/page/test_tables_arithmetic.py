@@ -274,11 +274,11 @@ def test_notes_on_rest_and_certificate():
 
 
 def test_the_papers_tables_tell_of_the_same_runs():
-    for task, halves in published.TABLE4.items():
-        one = published.TABLE1[task]["page"]
+    for task, halves in published.TABLES["table4"].items():
+        one = published.TABLES["table1"][task]["page"]
         rounds = published.convergence_round(task, "page")
-        assert halves["clients"]["100"] == halves["ratio"]["1:1"] == (one[0], one[2], rounds)
-    for columns in published.TABLE3.values():
+        assert halves["clients"]["100"] == halves["ratio"]["1:1"] == [one[0], one[2], rounds]
+    for columns in published.TABLES["table3"].values():
         assert list(columns) == ["σ=0.1", "σ=0.3", "σ=0.5", "δ=0.1", "δ=0.5", "δ=1"]
         for methods in columns.values():
             assert list(methods) == ["page", "fedrecon", "pfedme", "ditto", "fedala", "fed-rod"]
@@ -295,7 +295,7 @@ def test_the_improvements_follow_from_table_1():
         "shakespeare": (34.25, 38.36),
     }
     for task, improvements in printed.items():
-        rows = published.TABLE1[task]
+        rows = published.TABLES["table1"][task]
         for column, improvement in zip((0, 2), improvements, strict=True):
             worst = min(row[column] for row in rows.values())
             assert 100 * (rows["page"][column] / worst - 1) == pytest.approx(improvement, abs=0.01)

@@ -5,6 +5,7 @@ from matplotlib.image import imread
 
 from coterie.core.callbacks import dashboard
 from coterie.core.errors import UserError
+from coterie.core.registry.papers import find_paper
 from coterie.core.settings.configuration import configure
 from coterie.page.paper import PAPER
 from coterie.page.tables import ablations, make_table, properties, study
@@ -250,8 +251,8 @@ def test_the_curves_of_a_run_show_accuracies_and_rewards(tmp_path, monkeypatch):
         drawn[panel.title] = ax
 
     monkeypatch.setattr(dashboard, "_draw", draw)
-    dashboard.render(tmp_path)
+    dashboard.render(tmp_path, find_paper("page"))
     assert {"Validation accuracy", "Test accuracy", "Accuracy against local steps"} < set(drawn)
-    assert {"page/reward_server", "page/reward_clients"} < set(drawn)
+    assert "Utilities of server and clients" in drawn
     steps = drawn["Accuracy against local steps"].get_lines()[0]
     assert steps.get_xdata().tolist() == [100, 150, 300]

@@ -7,17 +7,21 @@ import os
 
 import pytest
 
+from coterie.continual.keys import KEYS as F3CREC_KEYS
 from coterie.core.callbacks.costs import Costs
 from coterie.core.callbacks.csv import CsvLog, number
-from coterie.core.callbacks.keys import KEYS, documented
 from coterie.core.callbacks.progress import RoundProgress
 from coterie.core.callbacks.refusals import Refusals
 from coterie.core.callbacks.stream import StreamScore
 from coterie.core.errors import UserError
+from coterie.core.metrics.monitor import Monitor
+from coterie.core.registry.keys import KEYS, documented
+
+NDCG = Monitor("eval/ndcg@20")
 
 
 def callbacks_of(folder):
-    return [Refusals(), Costs(), StreamScore(), CsvLog(folder)]
+    return [Refusals(), Costs(), StreamScore(NDCG), CsvLog(folder)]
 
 
 def lines_of(folder):
@@ -35,7 +39,7 @@ def test_one_line_a_round_with_the_documented_keys(PretendedRounds, fit, tmp_pat
     assert [line["round"] for line in lines] == list("123456")
     assert [line["block"] for line in lines] == list("000111")
     assert list(lines[0])[:2] == ["round", "block"]
-    assert all(documented(key) for key in lines[0])
+    assert all(documented(key, (*KEYS, *F3CREC_KEYS)) for key in lines[0])
     assert float(lines[2]["fed/loss"]) == 1 / 3
     assert [line["test/block1/ndcg@20"] for line in lines] == [""] * 5 + ["6.25"]
     assert not list(tmp_path.glob("*.tmp"))
@@ -141,7 +145,7 @@ def test_a_refused_client_is_named_once_a_step(PretendedRounds, fit, tmp_path, c
 
 
 def test_plain_lines_are_few(PretendedRounds, fit, tmp_path, capsys):
-    bar = RoundProgress(limits=[3, 3], every=2, live=False)
+    bar = RoundProgress(limits=[3, 3], every=2, live=False, metric=NDCG.key)
     fit(PretendedRounds(), [bar], tmp_path)
     out = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Block")]
     assert out == [
@@ -155,14 +159,14 @@ def test_plain_lines_are_few(PretendedRounds, fit, tmp_path, capsys):
 def test_the_bar_goes_on_in_its_block_after_a_resume(PretendedRounds, fit, tmp_path, capsys):
     fit(PretendedRounds(rounds=4), [RoundProgress(3, every=1, live=False)], tmp_path)
     capsys.readouterr()
-    bar = RoundProgress(3, every=1, live=False)
+    bar = RoundProgress(3, every=1, live=False, metric=NDCG.key)
     fit(PretendedRounds(rounds=6), [bar], tmp_path, resume=tmp_path / "last.ckpt")
     out = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Block")]
     assert [line.split(" loss")[0] for line in out] == ["Block 1 round 2/3", "Block 1 round 3/3"]
 
 
 def test_on_a_terminal_each_block_leaves_its_bar(PretendedRounds, fit, tmp_path, capsys):
-    fit(PretendedRounds(seconds=0.02), [RoundProgress(3, live=True)], tmp_path)
+    fit(PretendedRounds(seconds=0.02), [RoundProgress(3, live=True, metric=NDCG.key)], tmp_path)
     shown = capsys.readouterr().out.replace("\r", "\n")
     for block in (0, 1):
         assert f"Block {block} round 3/3" in shown

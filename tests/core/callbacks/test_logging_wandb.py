@@ -11,15 +11,19 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.continual.keys import CLIENT_COLUMNS
+from coterie.continual.keys import KEYS as F3CREC_KEYS
 from coterie.core.callbacks import wandb_run
 from coterie.core.callbacks.client_log import ClientRows, histogram
 from coterie.core.callbacks.costs import Costs
-from coterie.core.callbacks.keys import KEYS
 from coterie.core.callbacks.refusals import Refusals
 from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
+from coterie.core.metrics.monitor import Monitor
+from coterie.core.registry.keys import KEYS
 from coterie.core.settings.sections import LoggerSettings
 
+NDCG = Monitor("eval/ndcg@20")
 CARD = RunCard("f3crec", "ft", "ml-100k", 3, tags=("smoke",))
 CONFIG = {"method": "ft", "seed": 3, "model": {"dim": 32, "lr": 1.0}, "data": {"name": "ml-100k"}}
 
@@ -39,7 +43,8 @@ def home(tmp_path_factory):
 
 def logger_of(folder, **settings):
     folder.mkdir(exist_ok=True)
-    return WandbLog(LoggerSettings(**{"histogram_every": 2} | settings), folder, CARD, CONFIG)
+    chosen = LoggerSettings(**{"histogram_every": 2} | settings)
+    return WandbLog(chosen, folder, CARD, CONFIG, NDCG, CLIENT_COLUMNS, F3CREC_KEYS)
 
 
 def inspect(file, *options):
@@ -67,7 +72,7 @@ def written(tmp_path_factory, PretendedRounds, fit):
             super()._measure(number)
             self.journal.refuse("update", 900_000_000_004, "NaN or infinity in upload 'items'")
 
-    fit(Refusing(), [Refusals(), Costs(), StreamScore(), log], folder)
+    fit(Refusing(), [Refusals(), Costs(), StreamScore(NDCG), log], folder)
     [file] = folder.glob("wandb/offline-run-*/run-*.wandb")
     return log, folder / "wandb", records(file)
 
@@ -88,7 +93,7 @@ def test_round_is_the_x_axis_of_every_documented_key(written):
     axes = {m.get("name", m.get("glob_name")): m.get("step_metric") for m in metrics}
     assert axes.pop("round") is None
     assert set(axes.values()) == {"round"}
-    plain = {key.name for key in KEYS if "*" not in key.name} - {"round"}
+    plain = {key.name for key in (*KEYS, *F3CREC_KEYS) if "*" not in key.name} - {"round"}
     assert plain <= axes.keys()
     assert {f"{name}/*" for name in ("fed", "eval", "test", "cost", "clients", "f3crec")} <= set(
         axes

@@ -34,6 +34,7 @@ from coterie.core.methods.settings.ranking import FedMFSettings
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.protocol.messages import declared
+from coterie.core.run.experiment import scores_of_newcomer, scores_of_user
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.wire.codec import Header, decode, encode
@@ -265,7 +266,7 @@ def test_evaluation_equals_the_metric_by_hand():
     }
     assert names <= {*module.journal.scalars}
     torch.testing.assert_close(
-        module.scores(7), (mine.best["vector"] @ items.T)[3:4], rtol=1e-5, atol=1e-6
+        scores_of_user(module, 7), (mine.best["vector"] @ items.T)[3:4], rtol=1e-5, atol=1e-6
     )
 
 
@@ -275,7 +276,7 @@ def test_fold_in_reads_validation_and_a_newcomer_finds_its_group():
     options |= {"rounds": 60, "patience": 60, "fold_in": 50, "lam": 1e-4, "mu": 1e-4}
     module = run(*build(**options, init_std=0.1), data)
     assert module.results["test/recall@4"] > 0.9  # by chance 4 of 32 items
-    scores = module.scores_for_newcomer(torch.tensor([1, 5, 9, 13]))[0]
+    scores = scores_of_newcomer(module, torch.tensor([1, 5, 9, 13]))[0]
     assert set(scores.topk(10).indices.tolist()) == set(range(1, 40, 4))
 
 
@@ -353,7 +354,9 @@ def test_a_checkpoint_continues_in_a_new_process(transport):
     limit = 1e-6 if transport == "ckks" else 0.0
     vectors = [m.store.take(data.ids).params["vector"] for m in (module, again)]
     assert (vectors[0] - vectors[1]).abs().max() <= limit
-    torch.testing.assert_close(again.scores(7), module.scores(7), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        scores_of_user(again, 7), scores_of_user(module, 7), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_tenseal_missing_is_one_clear_line(monkeypatch):

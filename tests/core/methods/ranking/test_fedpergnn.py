@@ -41,6 +41,7 @@ from coterie.core.methods.ranking.star_graph import Network, Stars, gradients, r
 from coterie.core.methods.settings.ranking import FedPerGNNSettings
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.protocol.messages import declared
+from coterie.core.run.experiment import scores_of_newcomer, scores_of_user
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.wire.codec import Header, decode, encode
 
@@ -377,10 +378,10 @@ def test_learns_groups_and_scores_a_newcomer():
     }
     module = run(*build(n_items, (4,), **options), data)
     assert module.results["test/recall@4"] > 0.9  # by chance 4 of 32 items
-    served = module.scores(5)[0]
+    served = scores_of_user(module, 5)[0]
     rows = data.take(torch.tensor([5]))
     found = module.federation.client.evaluate(
-        module.federation.server.serve(module.server_state),
+        module.federation.server.serve(module.server_state, 5, module.newest_cohort()),
         module.store.take(torch.tensor([5])),
         rows,
         KEY.fold(torch.tensor([5])),
@@ -389,7 +390,7 @@ def test_learns_groups_and_scores_a_newcomer():
     best = [i for i in served.argsort(descending=True).tolist() if i not in known][:4]
     hits = len({*best} & {*rows.test.values.tolist()}) / 2
     assert found.recall[0, 0].item() == hits
-    scores = module.scores_for_newcomer(torch.tensor([1, 5, 9, 13]))[0]
+    scores = scores_of_newcomer(module, torch.tensor([1, 5, 9, 13]))[0]
     assert set(scores.topk(10).indices.tolist()) == set(range(1, n_items, 4))
 
 

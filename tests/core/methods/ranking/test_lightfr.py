@@ -36,6 +36,7 @@ from coterie.core.methods.ranking.lightfr import (
 )
 from coterie.core.methods.settings.ranking import LightFRSettings
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
+from coterie.core.run.experiment import scores_of_newcomer
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import TouchedRows
 from coterie.core.wire.codec import Header, decode, encode
@@ -239,7 +240,7 @@ def test_learns_groups_and_places_a_newcomer():
     module = run(*build(n_items, (4,), **options), data)
     assert module.finished
     assert module.results["test/recall@4"] > 0.7  # by chance 4 of 32 items
-    scores = module.scores_for_newcomer(torch.tensor([1, 5, 9, 13]))[0]
+    scores = scores_of_newcomer(module, torch.tensor([1, 5, 9, 13]))[0]
     assert scores.min() >= 0
     assert scores.max() <= 1
     group = torch.arange(1, n_items, 4)

@@ -22,11 +22,14 @@ from coterie.continual.messages import (
 from coterie.continual.retention.proxies import moving_average
 from coterie.continual.settings import Settings
 from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
-from coterie.core.metrics.clients import summarise
+from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
+from coterie.core.metrics.clients import mean_of_known, summarise
+from coterie.core.metrics.monitor import Monitor
+from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.recommending import ServesItems
 from coterie.core.protocol.replies import FoldedReplies
-from coterie.core.protocol.server import Decision, Server
 from coterie.core.tensors.keys import Key
 
 
@@ -42,8 +45,7 @@ class State:
         fast: ``(n_old, d)`` plasticity proxy of Q (SPP).
         block: t.
         round: r within the block, rounds done.
-        best_score: validation NDCG of ``best``.
-        best_round: its round, from 1.
+        chosen: which round ``best`` is of, and its validation NDCG.
     """
 
     items: Tensor
@@ -53,11 +55,10 @@ class State:
     fast: Tensor | None = None
     block: int = 0
     round: int = 0
-    best_score: float = -1.0
-    best_round: int = 0
+    chosen: BestRound = NO_ROUND
 
 
-class F3CRec(Server[State]):
+class F3CRec(Selecting[State], ServesItems[State]):
     """Federated continual recommendation over a stream of blocks.
 
     Args:
@@ -66,7 +67,9 @@ class F3CRec(Server[State]):
     """
 
     def __init__(self, settings: Settings, n_items: Sequence[int]) -> None:
-        self.settings, self.n_items = settings, n_items
+        self.settings, self.limits, self.n_items = settings, settings, n_items
+        # Ties within five digits keep the earlier round.
+        self.monitor = Monitor(f"eval/ndcg@{settings.top_k}", digits=5)
         self.dtype = getattr(torch, settings.engine.dtype)
 
     def begin(self, key: Key) -> State:
@@ -85,7 +88,7 @@ class F3CRec(Server[State]):
         kept = state.best if self.settings.carry == "best" else state.items
         fresh = self._fresh_items(key, kept.shape[0], self.n_items[block])
         items = torch.cat([kept, fresh])  # lines 5 and 6
-        return State(items, items, state.best, state.slow, state.fast, block, round=0, best_round=0)
+        return State(items, items, state.best, state.slow, state.fast, block)
 
     def round(self, state: State, cohort: Cohort, key: Key) -> State:
         """One communication round (lines 10 to 19), then validation on all clients."""
@@ -95,34 +98,37 @@ class F3CRec(Server[State]):
         items = self._remember(state, self._pre_aggregate(state, replies))
         state = replace(state, items=items, round=state.round + 1)
         self._report_training(cohort, replies)
-        return self._validate(state, cohort)
+        return self.validated(state, cohort)
 
     def end_block(self, state: State, cohort: Cohort, key: Key) -> State:
         """Finish a block: clients carry their parameters on, the best round is tested."""
         cohort.ask(END_BLOCK, ItemTable(state.best))
         self.test(state, cohort)
-        cohort.journal.scalar(f"test/block{state.block}/best_round", state.best_round)
+        cohort.journal.scalar(f"test/block{state.block}/best_round", state.chosen.round)
         return self._move_proxies(state)
 
-    def test(self, state: State, cohort: Cohort) -> None:
-        """Test the block's best round on all clients."""
-        reports = cohort.ask(EVALUATE, EvaluationTable(state.best, split="test"))
+    def measure(self, state: State, cohort: Cohort, split: Split) -> None:
+        """Let all clients rank all items by this round's table, or to test by the best one."""
+        testing, journal = split == "test", cohort.journal
+        table = state.best if testing else state.items
+        reports = cohort.ask(EVALUATE, EvaluationTable(table, split))
         if reports.up is None:  # nobody answered
             return
-        for name, values in (("ndcg", reports.up.ndcg), ("recall", reports.up.recall)):
-            key_name = f"{name}@{self.settings.top_k}"
-            cohort.journal.scalar(f"test/block{state.block}/{key_name}", _mean(values))
-            cohort.journal.per_client(f"test/{key_name}", reports.ids, values)
+        for name, values in reports.up.by_name((self.settings.top_k,)).items():
+            where = f"test/block{state.block}/{name}" if testing else f"eval/{name}"
+            journal.scalar(where, mean_of_known(values, none=0.0))
+            journal.per_client(f"test/{name}" if testing else where, reports.ids, values)
+            if where == self.monitor.key:
+                journal.scalar(f"{where}_worst10", summarise(values).worst10)
 
-    def serve(self, state: State) -> ItemTable:
+    def keep(self, state: State, cohort: Cohort) -> State:
+        """Keep the round's table; the clients keep their parameters of it."""
+        cohort.ask(KEEP_BEST, None)
+        return replace(state, best=state.items)
+
+    def serve(self, state: State, user: int | None, cohort: Cohort) -> ItemTable:
         """Give the best round's item table."""
         return ItemTable(state.best)
-
-    def stop(self, state: State, history: Sequence[dict[str, float]]) -> Decision:
-        """End the block after R rounds or ``patience`` rounds without a better validation."""
-        waited = state.round - state.best_round
-        done = state.round >= self.settings.rounds or waited >= self.settings.patience
-        return "block" if done else "go"
 
     def _pre_aggregate(self, state: State, replies: FoldedReplies[ItemUpdate]) -> Tensor:
         """Q_g' = mean of the clients' tables (line 14, Eq. 7)."""
@@ -147,23 +153,6 @@ class F3CRec(Server[State]):
                 return temporal_mean(items, state.old, beta)
             case _:
                 return items
-
-    def _validate(self, state: State, cohort: Cohort) -> State:
-        """Track the best round of the block by validation NDCG (early stopping's measure)."""
-        reports = cohort.ask(EVALUATE, EvaluationTable(state.items))
-        if reports.up is None:  # nobody answered
-            return state
-        ndcg_key = f"eval/ndcg@{self.settings.top_k}"
-        score = round(_mean(reports.up.ndcg), 5)  # ties within 5 digits keep the earlier round
-        summary = summarise(reports.up.ndcg)
-        cohort.journal.scalar(ndcg_key, _mean(reports.up.ndcg))
-        cohort.journal.scalar(f"{ndcg_key}_worst10", summary.worst10)
-        cohort.journal.scalar(f"eval/recall@{self.settings.top_k}", _mean(reports.up.recall))
-        cohort.journal.per_client(ndcg_key, reports.ids, reports.up.ndcg)
-        if score > state.best_score:
-            cohort.ask(KEEP_BEST, None)
-            return replace(state, best=state.items, best_score=score, best_round=state.round)
-        return state
 
     def _report_training(self, cohort: Cohort, replies: FoldedReplies[ItemUpdate]) -> None:
         if (total := replies.total) is None:
@@ -207,8 +196,3 @@ def _move(proxy: Tensor | None, table: Tensor, momentum: float) -> Tensor:
         return table
     averaged = moving_average(proxy, table[: proxy.shape[0]], momentum)
     return torch.cat([averaged, table[proxy.shape[0] :]])
-
-
-def _mean(values: Tensor) -> float:
-    """Mean over the clients that had something to find."""
-    return float(values.nanmean()) if bool((~values.isnan()).any()) else 0.0

@@ -22,15 +22,15 @@ from coterie.continual.messages import (
     ItemUpdate,
     LookBack,
     Profile,
-    RankingReport,
 )
 from coterie.continual.readings import resolve
 from coterie.continual.retention.base import score_items
 from coterie.continual.retention.choose import make_retention
 from coterie.continual.settings import Settings
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.metrics.ranking import ranking_metrics
+from coterie.core.metrics.ranking_report import RankingReport, rank_all
 from coterie.core.protocol.client import Client
+from coterie.core.protocol.recommending import RecommendsItems
 from coterie.core.settings.schema import build
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -41,7 +41,7 @@ _OTHER_TABLES = 4
 _SAMPLE_BYTES = 64
 
 
-class ContinualClient(Client[Profile, UserRows]):
+class ContinualClient(Client[Profile, UserRows], RecommendsItems[Profile]):
     """A user: trains on the current block's own data, remembers through its retention method.
 
     Every step is stacked over a chunk of C users and treats each alone.
@@ -116,18 +116,14 @@ class ContinualClient(Client[Profile, UserRows]):
         """Rank all items the user has not trained on in this block (section 5.1)."""
         testing = down.split == "test"
         scores = score_items(self.backbone, mine.best if testing else mine.params, down.items)
-        broken = ~scores.sum(1).isfinite()
-        if testing:
-            scores = self.retention.correct(scores, mine, down.items)
-        scores = scores.masked_fill(broken[:, None], 0.0)
         seen = data.train.mask(scores.shape[1])
         if testing:
+            corrected = self.retention.correct(scores, mine, down.items)
+            # A correction may hide that a model has diverged.
+            scores = corrected.masked_fill(~scores.sum(1, keepdim=True).isfinite(), torch.nan)
             seen |= data.valid.mask(scores.shape[1])
         targets = data.test if testing else data.valid
-        found = ranking_metrics(scores, targets, self.settings.top_k, seen)
-        # Diverged users report infinity, which is refused: they drop out alone and by name.
-        ndcg, recall = (m.masked_fill(broken, torch.inf) for m in (found.ndcg, found.recall))
-        return RankingReport(ndcg, recall), None
+        return rank_all(scores, targets, (self.settings.top_k,), seen), None
 
     @KEEP_BEST
     def keep_best(

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Any
-
-from torch import Tensor
 
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
+from coterie.continual.keys import CLIENT_COLUMNS
 from coterie.continual.messages import UPDATE, ItemTable
+from coterie.continual.published import reference
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
-from coterie.continual.tables.published import reference
 from coterie.core.data.interactions.blocks import Block, Stream, temporal_blocks
 from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.interactions.splits import split_block
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.data.sources.catalogue import load
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
-from coterie.core.registry.data_sets import default_core
+from coterie.core.run.experiment import RecommendsToUsers, filtered_interactions
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors.keys import Key
 
 
-class Experiment:
+class Experiment(RecommendsToUsers[Settings]):
     """Build everything that `coterie train f3crec` runs.
 
     Args:
@@ -38,15 +33,13 @@ class Experiment:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = resolve(settings)
+        super().__init__(resolve(settings))
 
     @cached_property
     def stream(self) -> Stream:
         """The interactions after filtering, cut into blocks."""
         data = self.settings.data
-        interactions = load(data.name, data.root, data.columns)
-        core = default_core(data.name) if data.min_interactions is None else data.min_interactions
-        stream = temporal_blocks(k_core(interactions, core), data.fractions)
+        stream = temporal_blocks(filtered_interactions(data), data.fractions)
         smallest, settings = stream.blocks[0].n_items, self.settings
         for key, count in (
             ("replay.top_n", settings.replay.top_n),
@@ -65,11 +58,6 @@ class Experiment:
         return [self._block_data(block) for block in self.stream.blocks]
 
     @property
-    def source(self) -> str:
-        """What the data are, for people."""
-        return self.interactions.source
-
-    @property
     def interactions(self) -> Interactions:
         """The filtered interactions; users and items numbered by first appearance in time."""
         return self.stream.interactions
@@ -85,15 +73,19 @@ class Experiment:
     def federation(self) -> Federation:
         """Build both halves over the stream."""
         settings = self.settings
+        server = F3CRec(settings, [block.n_items for block in self.stream.blocks])
         return Federation(
-            server=F3CRec(settings, [block.n_items for block in self.stream.blocks]),
+            server=server,
             client=self.client(),
             blocks=self.blocks,
             seed=settings.seed,
             rounds=settings.rounds,
             chunk=settings.engine.chunk,
             middleware=middleware(settings.privacy),
-            monitor=f"eval/ndcg@{settings.top_k}",
+            monitor=server.monitor,
+            client_columns=tuple(
+                name.replace("@20", f"@{settings.top_k}") for name in CLIENT_COLUMNS
+            ),
         )
 
     def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
@@ -114,28 +106,9 @@ class Experiment:
         settings = self.settings
         return reference(settings.data.name, settings.model.name, settings.method, settings.top_k)
 
-    def finish(self, module: FederatedModule, folder: Path) -> None:
-        """Nothing is to be added."""
-
     def final_metrics(self, module: FederatedModule) -> dict[str, float]:
         """Give the tests of all blocks and their averages."""
         return self.with_averages(module.results)
-
-    def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
-        """Give none: the clients are users, hundreds of them."""
-        return []
-
-    def notes(self, module: FederatedModule) -> list[str]:
-        """Nothing beside the numbers."""
-        return []
-
-    def scores(self, module: FederatedModule, user: int) -> Tensor:
-        """Score all items as the user's device does, ``(1, n_items)``."""
-        return module.scores(user)
-
-    def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
-        """Score all items with private parameters fitted to ``items``, ``(1, n_items)``."""
-        return module.scores_for_newcomer(items)
 
     def with_averages(self, results: Mapping[str, float]) -> dict[str, float]:
         """Average the tests of the blocks after the first, as the paper's tables do."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
+from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors.rows import Rows
 from coterie.core.wire.travel import Nest
-
-Split = Literal["valid", "test"]
 
 
 @dataclass(frozen=True)
@@ -77,18 +75,6 @@ class ItemUpdate(Up):
         "number of replayed items, mean over batches",
         reveals=Reveals.MEASUREMENT,
         depends_on={"params", "memory", "blocks"},
-    )
-
-
-@dataclass(frozen=True)
-class RankingReport(Report):
-    """Quality of a client's recommendations; NaN without an item to find."""
-
-    ndcg: Tensor = leaves(  # (C,)
-        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on={"params", "best", "memory", "blocks"}
-    )
-    recall: Tensor = leaves(  # (C,)
-        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on={"params", "best", "memory", "blocks"}
     )
 
 

@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+from coterie.continual.keys import KEYS, PANELS
 from coterie.continual.settings import Method
 from coterie.core.registry.papers import Paper
 
@@ -17,4 +18,6 @@ PAPER = Paper(
     tables="coterie.continual.tables:make_table",
     bench="coterie.continual.bench:bench",
     variant_keys=("data.name", "model.name"),
+    keys=KEYS,
+    panels=PANELS,
 )

@@ -6,15 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coterie.core.errors import UserError
-from coterie.core.settings.sections import (
-    DataSettings,
-    EngineSettings,
-    LoggerSettings,
-    PrivacySettings,
-    RunSettings,
-    at_least,
-    between,
-)
+from coterie.core.settings.base import BaseSettings
+from coterie.core.settings.sections import DataSettings, at_least, between
 
 Method = Literal[
     "ft",
@@ -29,7 +22,6 @@ Method = Literal[
     "f3crec-wo-itm",
 ]
 BackboneName = Literal["fedmf", "fedncf", "pfedrec"]
-Reading = Literal["recommended", "literal", "released"]
 
 
 @dataclass(frozen=True)
@@ -197,15 +189,11 @@ class StreamSettings(DataSettings):
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(BaseSettings):
     """One run of federated continual recommendation."""
 
     method: Method = "f3crec"
     """Continual-learning method, or an ablation of F³CRec (Tables 3 and 6)."""
-    reading: Reading = "recommended"
-    """recommended: the idea done right; literal: as printed; released: as the public code does."""
-    seed: int = 0
-    """Seed of everything random."""
     rounds: int = 100
     """Most communication rounds R in a block."""
     patience: int = 30
@@ -229,13 +217,10 @@ class Settings:
     rlp2: RLP2Settings = field(default_factory=RLP2Settings)
     spp: SPPSettings = field(default_factory=SPPSettings)
     data: StreamSettings = field(default_factory=StreamSettings)
-    engine: EngineSettings = field(default_factory=EngineSettings)
-    privacy: PrivacySettings = field(default_factory=PrivacySettings)
-    logger: LoggerSettings = field(default_factory=LoggerSettings)
-    run: RunSettings = field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "patience", "top_k"):
+        super().__post_init__()
+        for name in ("patience", "top_k"):
             at_least(name, getattr(self, name), 1)
         at_least("adapt_epochs", self.adapt_epochs, 0)
         between("participation", self.participation, 0, 1)

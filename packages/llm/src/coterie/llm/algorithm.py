@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.metrics.clients import imbalance
+from coterie.core.metrics.monitor import Monitor
+from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.cohort import Cohort, PerClient
 from coterie.core.protocol.replies import ListReplies
-from coterie.core.protocol.server import Decision, Server
+from coterie.core.protocol.server import Decision
 from coterie.core.tensors.keys import Key
 from coterie.llm.messages import (
     EVALUATE,
@@ -21,7 +24,6 @@ from coterie.llm.messages import (
     UPDATE,
     Adapters,
     Candidate,
-    Split,
     TrainedAdapter,
 )
 from coterie.llm.mixing import (
@@ -32,7 +34,7 @@ from coterie.llm.mixing import (
     softened_losses,
     warm_up,
 )
-from coterie.llm.quality import MEASURES
+from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,8 +51,7 @@ class State:
         rows: ``(K, d)`` adapter R_c of every client.
         best: the same at the best validation round.
         round: t, rounds done.
-        best_score: validation Recall@10 of ``best``.
-        best_round: its round, from 1.
+        chosen: which round ``best`` is of, and its validation Recall@10.
         middle: what the checkpoint holds of the server's layers, in a split model.
         stage: of fine-tuning, from 1.
         began: rounds done when it began.
@@ -60,8 +61,7 @@ class State:
     rows: Tensor
     best: Tensor
     round: int = 0
-    best_score: float = -1.0
-    best_round: int = 0
+    chosen: BestRound = NO_ROUND
     middle: Any = None
     stage: int = 1
     began: int = 0
@@ -89,7 +89,7 @@ class Trained:
     round: int
 
 
-class PPLR(Server[State]):
+class PPLR(Selecting[State]):
     """Federated recommendation with one adapter a client on a shared frozen backbone.
 
     Args:
@@ -101,10 +101,13 @@ class PPLR(Server[State]):
             them in its own place; in a row they come after what the client holds.
     """
 
+    monitor = Monitor("eval/recall@10")
+
     def __init__(
         self, settings: Settings, n_clients: int, start: Tensor, halves: Halves | None = None
     ) -> None:
-        self.settings, self.n_clients, self.halves = settings, n_clients, halves
+        self.settings, self.limits = settings, settings
+        self.n_clients, self.halves = n_clients, halves
         self.held = start.numel()  # numbers of a row that the client holds
         self.start = start if halves is None else torch.cat([start, halves.start.to(start)])
 
@@ -128,18 +131,12 @@ class PPLR(Server[State]):
         state = replace(state, round=state.round + 1)
         if self.stages > 1:
             cohort.journal.scalar("fed/stage", state.stage)
-        return self._checkpointed(self._validate(state, cohort))
+        return self._checkpointed(self.validated(state, cohort))
 
     def test(self, state: State, cohort: Cohort) -> None:
         """Test the best round on all clients."""
         self._restore(state)
-        self._measure(state.best, cohort, "test", state.best_stage)
-
-    def end_block(self, state: State, cohort: Cohort, key: Key) -> State:
-        """Test the best round."""
-        self.test(state, cohort)
-        cohort.journal.scalar("test/best_round", state.best_round)
-        return state
+        super().test(state, cohort)
 
     def served(self, state: State, client: int) -> Tensor:
         """Give what a client downloads to recommend, ``(d,)``; its middle is made ready."""
@@ -170,13 +167,12 @@ class PPLR(Server[State]):
         """Whether the stage has had its rounds, or waited in vain for a better one."""
         chosen, first = self.settings, state.stage == 1
         patience = chosen.patience if first else chosen.train.patience_frozen
-        waited = state.round - max(state.best_round, state.began)
-        return waited >= patience or state.round - state.began >= chosen.rounds
+        return state.chosen.over(state.round, chosen.rounds, patience, since=state.began)
 
     def _next_stage(self, state: State, cohort: Cohort) -> State:
         """Go back to the best adapters; every client embeds the items with its own, for good."""
         held, last = state.best[:, : self.held], state.round - 1
-        if self.halves is not None and state.best_round < state.round:
+        if self.halves is not None and state.chosen.round < state.round:
             # The last round is committed again, with other rows.
             self.halves.rounds.begin(last)
             ids = range(self.n_clients)
@@ -265,36 +261,32 @@ class PPLR(Server[State]):
         weights = dynamic_weights(s * (sizes > 0), w)  # Eq. 5; who has no data teaches nobody
         return row_normalised(weights, sizes if how.size_weighted else None)
 
-    def _validate(self, state: State, cohort: Cohort) -> State:
-        score = self._measure(state.rows, cohort, "valid", state.stage)
-        if score > state.best_score:
-            if self.halves is not None:
-                self.halves.rounds.keep_best()
-            state = replace(state, best=state.rows, best_stage=state.stage)
-            return replace(state, best_score=score, best_round=state.round)
-        return state
+    def keep(self, state: State, cohort: Cohort) -> State:
+        """Keep the round's adapters."""
+        if self.halves is not None:
+            self.halves.rounds.keep_best()
+        return replace(state, best=state.rows, best_stage=state.stage)
 
-    def _measure(self, rows: Tensor, cohort: Cohort, split: Split, stage: int) -> float:
-        """Enter the quality on all clients into the journal; return the overall Recall@10."""
+    def measure(self, state: State, cohort: Cohort, split: Split) -> None:
+        """Let all clients rank all items by this round's adapters, or to test by the best ones."""
+        testing, journal = split == "test", cohort.journal
+        rows, stage = (state.best, state.best_stage) if testing else (state.rows, state.stage)
         held = rows[:, : self.held]
         asked = {c: Candidate(held[c], split, stage) for c in cohort.ids.tolist()}
         replies = cohort.ask(EVALUATE, PerClient(asked))
         self._count_crossed(cohort, "evaluate")
         if not replies.ids.numel():
-            return -1.0
-        prefix, journal = "test" if split == "test" else "eval", cohort.journal
-        reports = replies.ups.values()
-        users = torch.stack([report.users for report in reports])
-        found = {}
+            return
+        where = "test" if testing else "eval"
+        users = torch.stack([up.users for up in replies.ups.values()])
+        reports = [up.by_name(LENGTHS) for up in replies.ups.values()]
         for name in MEASURES:
-            values = torch.stack([getattr(up, name.replace("@", "")) for up in reports])
-            found[name] = _weighted_mean(values, users)
-            journal.scalar(f"{prefix}/{name}", found[name])
-            journal.per_client(f"{prefix}/{name}", replies.ids, values)
-            if name == "recall@10":
-                inequality = imbalance(values)
-        journal.scalar("pplr/imbalance" if split == "valid" else "test/imbalance", inequality)
-        return found["recall@10"]
+            values = torch.stack([one[name] for one in reports])
+            journal.scalar(f"{where}/{name}", _weighted_mean(values, users))
+            journal.per_client(f"{where}/{name}", replies.ids, values)
+            if f"eval/{name}" == self.monitor.key:
+                inequality = "test/imbalance" if testing else "pplr/imbalance"
+                journal.scalar(inequality, imbalance(values))
 
     def _restore(self, state: State) -> None:
         """Bring the server's layers, after a restart, to where the checkpoint stands."""

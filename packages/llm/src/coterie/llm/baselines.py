@@ -23,6 +23,7 @@ from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.client_data import PUBLIC, FederatedData
+from coterie.llm.keys import USER_COLUMNS
 from coterie.llm.quality import LENGTHS, measure_users
 from coterie.llm.settings import Settings
 
@@ -72,7 +73,7 @@ def user_federation(settings: Settings, data: FederatedData) -> Federation:
         chunk=settings.engine.chunk,
         middleware=middleware(settings.privacy),
         monitor=server.monitor,
-        client_columns=("eval/recall@10", "test/recall@10"),
+        client_columns=USER_COLUMNS,
     )
 
 

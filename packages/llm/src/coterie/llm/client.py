@@ -26,7 +26,7 @@ from coterie.llm.messages import (
     UPDATE,
     Adapters,
     Candidate,
-    RankingReport,
+    OrganisationReport,
     TrainedAdapter,
     Workshop,
 )
@@ -92,7 +92,7 @@ class Organisation(Client[Workshop, OwnData]):
     @EVALUATE
     def evaluate(
         self, down: Candidate, mine: Workshop, data: OwnData, key: Key
-    ) -> tuple[RankingReport, None]:
+    ) -> tuple[OrganisationReport, None]:
         """Rank all items for the client's users, history left out (section 4.1.2)."""
         testing = down.split == "test"
         queries = data.test if testing else data.valid
@@ -102,8 +102,8 @@ class Organisation(Client[Workshop, OwnData]):
                 values = measure_users(lambda part: self.backbone.scores(part.history), queries)
         except Diverged:
             values = {name: torch.full((len(queries),), torch.inf).double() for name in MEASURES}
-        means = {name.replace("@", ""): value.mean() for name, value in values.items()}
-        return RankingReport(**means, users=torch.tensor(len(queries))), None
+        recall, ndcg = torch.stack([value.mean() for value in values.values()]).reshape(2, -1)
+        return OrganisationReport(recall, ndcg, torch.tensor(len(queries))), None
 
     def score(
         self, client: int, row: Tensor, history: Ragged, catalogue: Tensor | None = None

@@ -12,14 +12,12 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.interactions.kcore import k_core
-from coterie.core.data.sources.catalogue import load
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
-from coterie.core.registry.data_sets import default_core
+from coterie.core.run.experiment import RecommendsToUsers, filtered_interactions
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.tensors.keys import Key
@@ -32,6 +30,7 @@ from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, OrganisationData, build
 from coterie.llm.data.examples import Examples
 from coterie.llm.data.sequences import newest
+from coterie.llm.keys import CLIENT_COLUMNS
 from coterie.llm.messages import Workshop
 from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve
@@ -40,17 +39,8 @@ from coterie.llm.settings import Settings
 if TYPE_CHECKING:
     from coterie.llm.split.halves import Halves
 
-CLIENT_COLUMNS = (
-    "fed/loss",
-    "eval/recall@10",
-    "test/recall@10",
-    "pplr/similarity",
-    "pplr/difficulty",
-    "pplr/warmup",
-)
 
-
-class Experiment:
+class Experiment(RecommendsToUsers[Settings]):
     """Build everything that `coterie train pplr` runs.
 
     Args:
@@ -58,16 +48,14 @@ class Experiment:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = resolve(settings)
+        super().__init__(resolve(settings))
 
     @cached_property
     def data(self) -> FederatedData:
         """The interactions, split by time and shared out among clients."""
         data = self.settings.data
-        interactions = load(data.name, data.root, data.columns)
-        core = default_core(data.name) if data.min_interactions is None else data.min_interactions
         return build(
-            k_core(interactions, core),
+            filtered_interactions(data),
             data.clients,
             Key.from_seed(self.settings.seed).fold("data"),
             max_history=data.max_history,
@@ -96,11 +84,6 @@ class Experiment:
         return replace(clients, train=[_pooled(clients.train)] + [none] * (len(clients) - 1))
 
     @property
-    def source(self) -> str:
-        """What the data are, for people."""
-        return self.interactions.source
-
-    @property
     def interactions(self) -> Interactions:
         """The filtered interactions."""
         return self.data.interactions
@@ -124,14 +107,15 @@ class Experiment:
             return user_federation(settings, self.data)
         halves = self._halves()
         client = Organisation(settings, self.backbone, halves.channel if halves else None)
+        server = PPLR(settings, settings.data.clients, client.adapter.row(), halves)
         return Federation(
-            server=PPLR(settings, settings.data.clients, client.adapter.row(), halves),
+            server=server,
             client=client,
             blocks=[self.clients],
             seed=settings.seed,
             rounds=settings.rounds * (settings.train.stages or 1),
             middleware=middleware(settings.privacy),
-            monitor="eval/recall@10",
+            monitor=server.monitor,
             client_columns=CLIENT_COLUMNS,
         )
 
@@ -147,13 +131,6 @@ class Experiment:
             f"no item rows leave a client of --method {self.settings.method}, an organisation: "
             "`coterie llm attack` attacks the hidden states that leave a split model"
         )
-
-    def reference(self) -> dict[str, float]:
-        """The paper's Table 1 has no value for the data sets that are here."""
-        return {}
-
-    def finish(self, module: FederatedModule, folder: Path) -> None:
-        """Nothing is to be added."""
 
     def final_metrics(self, module: FederatedModule) -> dict[str, float]:
         """Give the test of the best round, and popularity's on the same users."""
@@ -223,14 +200,14 @@ class Experiment:
             who = "public" if client == PUBLIC else "new: it has nothing before the test"
             raise UserError(f"the user belongs to no client, it is {who}")
         if self.of_users:
-            return module.scores(user)
+            return super().scores(module, user)
         history = self.data.split.before_test().take(torch.tensor([user]))
         return self._score(module, client, newest(history, self.settings.data.max_history))
 
     def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
         """Score all items for someone new, ``(1, n_items)``, by the largest client's adapter."""
         if self.of_users:
-            return module.scores_for_newcomer(items)
+            return super().scores_for_newcomer(module, items)
         history = Ragged.from_lists([items.tolist()])
         return self._score(module, 0, newest(history, self.settings.data.max_history))
 

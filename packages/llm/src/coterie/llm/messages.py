@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import RowState
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
+from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import ListStep
-
-Split = Literal["valid", "test"]
 
 
 @dataclass(frozen=True)
@@ -54,20 +52,14 @@ class TrainedAdapter(Up):
 
 
 @dataclass(frozen=True)
-class RankingReport(Report):
+class OrganisationReport(RankingReport):
     """Quality of a client's recommendations, mean over its users; NaN without one to measure."""
 
-    recall10: Tensor = leaves(  # () float64
-        "Recall@10", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
+    recall: Tensor = leaves(  # (K,) float64
+        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
     )
-    recall20: Tensor = leaves(  # () float64
-        "Recall@20", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
-    )
-    ndcg10: Tensor = leaves(  # () float64
-        "NDCG@10", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
-    )
-    ndcg20: Tensor = leaves(  # () float64
-        "NDCG@20", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
+    ndcg: Tensor = leaves(  # (K,) float64
+        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
     )
     users: Tensor = leaves("number of users measured", reveals=Reveals.STEPS)  # () int64
 
@@ -87,4 +79,4 @@ class Workshop(Private):
 
 UPDATE = ListStep("update", Adapters, TrainedAdapter)
 FREEZE = ListStep("freeze", Adapters, None)
-EVALUATE = ListStep("evaluate", Candidate, RankingReport)
+EVALUATE = ListStep("evaluate", Candidate, OrganisationReport)

@@ -4,6 +4,7 @@ from typing import get_args
 
 from coterie.core.registry.papers import Paper
 from coterie.llm.data.names import AMAZON_2018
+from coterie.llm.keys import KEYS, PANELS
 from coterie.llm.settings import Method
 
 PAPER = Paper(
@@ -18,6 +19,8 @@ PAPER = Paper(
     tables="coterie.llm.tables:make_table",
     bench="coterie.llm.bench:bench",
     variant_keys=("data.name", "model.name"),
+    keys=KEYS,
+    panels=PANELS,
     data_sets=AMAZON_2018,
     commands={
         "attack": "Reconstruct the input from what each layer sends, to choose k",

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from coterie.core.metrics.rows import METRICS, measure_rows
+from coterie.core.metrics.ranking_report import measure_rows
 from coterie.llm.data.examples import Queries
 
 LENGTHS = (10, 20)  # k
 _AT_ONCE = 256
-MEASURES = tuple(f"{name}@{k}" for name in METRICS for k in LENGTHS)
+MEASURES = tuple(f"{name}@{k}" for name in ("recall", "ndcg") for k in LENGTHS)
 
 
 def measure_users(score: Callable[[Queries], Tensor], queries: Queries) -> dict[str, Tensor]:

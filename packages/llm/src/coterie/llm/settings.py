@@ -13,15 +13,8 @@ from coterie.core.methods.settings.ranking import (
     LightGCNSettings,
     MFSettings,
 )
-from coterie.core.settings.sections import (
-    DataSettings,
-    EngineSettings,
-    LoggerSettings,
-    PrivacySettings,
-    RunSettings,
-    at_least,
-    between,
-)
+from coterie.core.settings.base import BaseSettings
+from coterie.core.settings.sections import DataSettings, at_least, between
 from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
 
@@ -38,7 +31,6 @@ Method = Literal[
     "fedpergnn",
 ]
 BackboneName = Literal["tiny-item", "tiny-text", "llama", "recformer"]
-Reading = Literal["recommended", "literal", "released"]
 
 
 @dataclass(frozen=True)
@@ -212,16 +204,12 @@ class FederatedDataSettings(DataSettings):
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(BaseSettings):
     """One run of LLM-based federated recommendation."""
 
     method: Method = "pplr"
     """PPLR, one of its halves (Figure 4), or what it is compared with (Table 1); of these, fedmf,
     lightfr and fedpergnn have no language model, and every user is a client."""
-    reading: Reading = "recommended"
-    """recommended: the idea done right; literal: as printed; released: as the public code does."""
-    seed: int = 0
-    """Seed of everything random."""
     rounds: int = 20
     """Most communication rounds T; of each stage, where train.stages is 2 (public code)."""
     patience: int = 5
@@ -243,12 +231,8 @@ class Settings:
     mf: MFSettings = field(default_factory=MFSettings)
     lightgcn: LightGCNSettings = field(default_factory=LightGCNSettings)
     data: FederatedDataSettings = field(default_factory=FederatedDataSettings)
-    engine: EngineSettings = field(default_factory=EngineSettings)
-    privacy: PrivacySettings = field(default_factory=PrivacySettings)
-    logger: LoggerSettings = field(default_factory=LoggerSettings)
-    run: RunSettings = field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:
-        at_least("rounds", self.rounds, 1)
+        super().__post_init__()
         at_least("patience", self.patience, 1)
         between("participation", self.participation, 0, 1)

@@ -66,7 +66,7 @@ class TrainedRun:
     @property
     def best_round(self) -> int:
         """The round of the best validation, from 1; 0 before the first."""
-        return self._state.best_round
+        return self._state.chosen.round
 
     def start(self) -> Backbone:
         """Give the shared backbone as it was before the first round."""

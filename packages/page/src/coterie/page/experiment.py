@@ -11,13 +11,17 @@ import torch
 from torch import nn
 
 from coterie.core.federation.federation import Federation
+from coterie.core.federation.selection import best_of
 from coterie.core.methods.kit.model_server import ServerSamples
+from coterie.core.metrics.monitor import Monitor
 from coterie.core.privacy.build import middleware
+from coterie.core.run.experiment import Experiment as BaseExperiment
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors.keys import Key
 from coterie.page.data.make import make_task
 from coterie.page.data.task import Task
 from coterie.page.game.equilibrium import settled
+from coterie.page.keys import CLIENT_COLUMNS
 from coterie.page.methods import halves, remarks
 from coterie.page.models.make import make_model
 from coterie.page.published import departures, reference
@@ -25,17 +29,10 @@ from coterie.page.readings import idle, resolve
 from coterie.page.settings.run import Settings
 
 ACCURACIES = ("server_accuracy", "global_accuracy", "personal_accuracy")
-_CLIENT_COLUMNS = (
-    "eval/personal_accuracy",
-    "test/personal_accuracy",
-    "test/global_accuracy",
-    "page/lr",
-    "page/epochs",
-    "page/reward_clients",
-)
+MONITOR = Monitor("eval/accuracy")
 
 
-class Experiment:
+class Experiment(BaseExperiment[Settings]):
     """Build everything that `coterie train page` runs.
 
     Args:
@@ -43,7 +40,7 @@ class Experiment:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = resolve(settings)
+        super().__init__(resolve(settings))
         self._certified: list[str] = []  # what `finish` found, for `notes`
 
     @property
@@ -94,8 +91,8 @@ class Experiment:
             rounds=settings.rounds,
             chunk=settings.engine.chunk,
             middleware=middleware(settings.privacy),
-            monitor="eval/accuracy",
-            client_columns=_CLIENT_COLUMNS,
+            monitor=MONITOR,
+            client_columns=CLIENT_COLUMNS,
         )
 
     def finish(self, module: FederatedModule, folder: Path) -> None:
@@ -109,13 +106,13 @@ class Experiment:
 
     def final_metrics(self, module: FederatedModule) -> dict[str, float]:
         """Give the test of the round that was best on validation data, and of the last one."""
-        measured = [(n, row) for n, row in enumerate(module.history, 1) if "eval/accuracy" in row]
-        if not measured:
+        best = best_of(module.history, MONITOR).round
+        if not best:  # nothing was measured
             return {}
-        best, of_best = max(measured, key=lambda pair: pair[1]["eval/accuracy"])
+        of_best = module.history[best - 1]
+        last = next(row for row in reversed(module.history) if MONITOR.key in row)
         found = {f"test/{n}": of_best[f"test/{n}"] for n in ACCURACIES if f"test/{n}" in of_best}
         found["test/best_round"] = float(best)
-        last = measured[-1][1]
         found |= {f"last/{n}": last[f"test/{n}"] for n in ACCURACIES if f"test/{n}" in last}
         return found
 

@@ -3,6 +3,7 @@
 from typing import get_args
 
 from coterie.core.registry.papers import Paper
+from coterie.page.keys import KEYS, PANELS
 from coterie.page.settings.run import Method
 from coterie.page.settings.tasks import TASKS
 
@@ -18,6 +19,8 @@ PAPER = Paper(
     tables="coterie.page.tables:make_table",
     bench="coterie.page.bench:bench",
     variant_keys=("data.name", "model.name"),
+    keys=KEYS,
+    panels=PANELS,
     data_sets=TASKS,
     commands={"certify": "Test how near a trained run is to an equilibrium"},
 )

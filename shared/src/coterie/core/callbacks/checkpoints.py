@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from coterie.core.errors import UserError
+from coterie.core.metrics.monitor import Monitor
 
 LAST, BEST = "last.ckpt", "best.ckpt"
 
@@ -63,17 +66,17 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class Checkpoints(lightning.Callback):
-    """Keep the last round, and the best round by the validation metric of the newest block.
+    """Keep the last round, and the best round of the newest block.
 
     Args:
         folder: holds ``last.ckpt`` and ``best.ckpt``.
         every: rounds between two checkpoints; the end of a block is always kept.
-        monitor: name of a journal scalar, higher is better.
+        monitor: what the best round is chosen by; None keeps no best one.
     """
 
-    def __init__(self, folder: Path, every: int, monitor: str | None) -> None:
+    def __init__(self, folder: Path, every: int, monitor: Monitor | None) -> None:
         self.folder, self.every, self.monitor = folder, every, monitor
-        self.best = (-1, float("-inf"))  # block, value
+        self.best = (-1, math.nan)  # block, score
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run must know: the best value so far."""
@@ -89,11 +92,7 @@ class Checkpoints(lightning.Callback):
     ) -> None:
         """Save after a round."""
         module: Any = pl_module
-        value = module.journal.scalars.get(self.monitor)
-        # A new block starts afresh: its validation data are others.
-        better = value is not None and (module.block, value) > self.best
-        if better:
-            self.best = (module.block, value)
+        better = self._is_better(module.block, module.journal.scalars)
         due = module.round % self.every == 0 or not module.block_open
         if not due and not better:
             return
@@ -102,3 +101,15 @@ class Checkpoints(lightning.Callback):
             partial = self.folder / f"{BEST}.partial"
             shutil.copyfile(self.folder / LAST, partial)
             os.replace(partial, self.folder / BEST)
+
+    def _is_better(self, block: int, measured: Mapping[str, float]) -> bool:
+        """Compare a round with the best one of its block."""
+        if self.monitor is None:
+            return False
+        # A new block starts afresh: its validation data are others.
+        best = self.best[1] if self.best[0] == block else math.nan
+        score = measured.get(self.monitor.key, math.nan)
+        better = self.monitor.better(score, than=best)
+        if better:
+            self.best = (block, score)
+        return better

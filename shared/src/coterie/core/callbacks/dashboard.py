@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
-from coterie.core.callbacks.keys import NAMESPACES, X_AXIS
 from coterie.core.errors import UserError
+from coterie.core.metrics.monitor import Monitor
+from coterie.core.registry.keys import KEYS, NAMESPACES, PANELS, X_AXIS, Panel, documented
+from coterie.core.registry.papers import Paper, papers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,69 +21,17 @@ if TYPE_CHECKING:
 COLUMNS = 3
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One line chart.
-
-    Attributes:
-        title: of the chart.
-        keys: metric keys, one line each.
-        x: key of the x axis.
-    """
-
-    title: str
-    keys: tuple[str, ...]
-    x: str = X_AXIS
+def sections() -> dict[str, tuple[Panel, ...]]:
+    """Give the panels of the core and of every installed paper, by heading."""
+    return {"Federation": PANELS} | {name: paper.panels for name, paper in papers().items()}
 
 
-@dataclass(frozen=True)
-class Section:
-    """Panels under one heading."""
-
-    title: str
-    panels: tuple[Panel, ...]
-
-
-_ACCURACIES = ("eval/server_accuracy", "eval/global_accuracy", "eval/personal_accuracy")
-
-SECTIONS: tuple[Section, ...] = (
-    Section(
-        "Quality",
-        (
-            Panel("NDCG@20: mean and worst tenth", ("eval/ndcg@20", "eval/ndcg@20_worst10")),
-            Panel("Recall@20", ("eval/recall@20",)),
-            Panel("NDCG@20 against bytes sent", ("eval/ndcg@20",), x="cost/up_bytes_total"),
-            Panel("Validation accuracy", _ACCURACIES),
-            Panel("Test accuracy", tuple(key.replace("eval/", "test/") for key in _ACCURACIES)),
-            Panel("Accuracy against local steps", _ACCURACIES, x="cost/local_steps_total"),
-        ),
-    ),
-    Section(
-        "Federation",
-        (
-            Panel("Training loss", ("fed/loss",)),
-            Panel("Clients accepted and refused", ("fed/clients", "fed/refused")),
-            Panel("Block", ("block",)),
-        ),
-    ),
-    Section(
-        "Cost and privacy",
-        (
-            Panel("Bytes of a round", ("cost/up_bytes", "cost/down_bytes")),
-            Panel("Seconds of a round", ("cost/seconds",)),
-            Panel("ε spent", ("privacy/epsilon",)),
-        ),
-    ),
-)
-
-
-def workspace(entity: str, project: str, more: Sequence[Section] = ()) -> Any:
+def workspace(entity: str, project: str) -> Any:
     """Build the W&B workspace without saving it.
 
     Args:
         entity: user or team.
         project: W&B project.
-        more: sections of a paper's own keys.
 
     Returns:
         A ``wandb_workspaces.workspaces.Workspace``.
@@ -96,47 +46,49 @@ def workspace(entity: str, project: str, more: Sequence[Section] = ()) -> Any:
         raise UserError(
             f"the dashboard needs {error.name}: pip install wandb-workspaces"
         ) from error
-    sections = [
+    found = [
         workspaces.Section(
-            name=section.title,
+            name=title,
             is_open=True,
-            panels=[
-                reports.LinePlot(title=panel.title, x=panel.x, y=list(panel.keys))
-                for panel in section.panels
-            ],
+            panels=[reports.LinePlot(title=p.title, x=p.x, y=list(p.keys)) for p in panels],
             panel_settings=workspaces.SectionPanelSettings(x_axis=X_AXIS),
         )
-        for section in (*SECTIONS, *more)
+        for title, panels in sections().items()
     ]
     return workspaces.Workspace(
         entity=entity,
         project=project,
         name="coterie",
-        sections=sections,
+        sections=found,
         settings=workspaces.WorkspaceSettings(x_axis=X_AXIS),
         auto_generate_panels=True,  # histograms and the client table
     )
 
 
-def apply(entity: str, project: str, more: Sequence[Section] = ()) -> str:
+def apply(entity: str, project: str) -> str:
     """Save the dashboard as a new view of a W&B project, and return its address.
 
     Needs an account and a network; everything else here does not. Arguments as in `workspace`.
     """
-    view = workspace(entity, project, more)
+    view = workspace(entity, project)
     view.save()
     return str(view.url)
 
 
-def render(run_folder: Path, more: Sequence[Section] = ()) -> list[Path]:
+def render(
+    run_folder: Path, paper: Paper | None = None, monitor: Monitor | None = None, title: str = ""
+) -> list[Path]:
     """Draw the dashboard of one run from its ``metrics.csv``.
 
-    Panels without data are left out; a paper's own keys get a panel each. Vertical lines mark the
-    starts of blocks.
+    The measure that the run is chosen by comes first, its best round marked in every block. Left
+    out are panels without data and those in which nothing ever changes; a key of the paper that no
+    panel shows gets one of its own. Grey lines are the starts of blocks.
 
     Args:
         run_folder: folder of a run.
-        more: further sections.
+        paper: whose panels are drawn beside the core's.
+        monitor: what the best round is chosen by.
+        title: of the figure, beside the name of the folder.
 
     Returns:
         Files written (``curves.png``); none for a run without rounds.
@@ -147,24 +99,44 @@ def render(run_folder: Path, more: Sequence[Section] = ()) -> list[Path]:
     from matplotlib.figure import Figure  # its import takes longer than reading the settings
 
     table = _metrics(run_folder / "metrics.csv")
-    panels = [panel for section in (*SECTIONS, *more) for panel in section.panels]
-    known = {key for panel in panels for key in panel.keys}
-    panels += [Panel(key, (key,)) for key in table if _of_a_paper(key) and key not in known]
-    panels = [panel for panel in panels if panel.x in table and _measured(table, panel)]
-    if not panels:
+    chosen = _panels(table, paper, monitor)
+    if not chosen:
         return []
-    rows = -(-len(panels) // COLUMNS)
-    figure = Figure(figsize=(4.5 * COLUMNS, 3.0 * rows), layout="constrained")
+    rows = -(-len(chosen) // COLUMNS)
+    figure = Figure(figsize=(4.5 * COLUMNS, 3.0 * rows + 0.4), layout="constrained")
+    figure.suptitle(", ".join(filter(None, (run_folder.name, title))), fontsize=12)
     axes = figure.subplots(rows, COLUMNS, squeeze=False).flatten()
-    for ax, panel in zip(axes, panels, strict=False):
+    known = (*KEYS, *(paper.keys if paper else ()))
+    for ax, panel in zip(axes, chosen, strict=False):
         _draw(ax, panel, table)
-    for ax in axes[len(panels) :]:
+        _label(ax, panel, {key.name: key.unit for key in known})
+        if monitor is not None and monitor.key in panel.keys and panel.x == X_AXIS:
+            _mark(ax, table, monitor)
+    for ax in axes[len(chosen) :]:
         ax.remove()
     path = run_folder / "curves.png"
     temporary = path.with_suffix(".tmp.png")
     figure.savefig(temporary, dpi=120)
     temporary.replace(path)
     return [path]
+
+
+def best_rounds(table: pd.DataFrame, monitor: Monitor) -> pd.DataFrame:
+    """Find the row of the best round of every block; none where nothing was measured.
+
+    Args:
+        table: of ``metrics.csv``.
+        monitor: what the best round is chosen by.
+    """
+    if monitor.key not in table:
+        return table.iloc[:0]
+    found = []
+    for _, rows in table.dropna(subset=[monitor.key]).groupby("block", sort=True):
+        best = rows.index[0]
+        for at, score in rows[monitor.key].items():
+            best = at if monitor.better(score, than=rows[monitor.key][best]) else best
+        found.append(best)
+    return table.loc[found]
 
 
 def _metrics(path: Path) -> pd.DataFrame:
@@ -176,17 +148,38 @@ def _metrics(path: Path) -> pd.DataFrame:
         raise UserError(f"{path} is no table of metrics: {error}") from error
 
 
+def _panels(table: pd.DataFrame, paper: Paper | None, monitor: Monitor | None) -> list[Panel]:
+    """List what is drawn: the monitor's panel, the paper's, the core's, and what no panel shows."""
+    panels = [*(paper.panels if paper else ()), *PANELS]
+    if monitor is not None:
+        shown = [p for p in panels if monitor.key in p.keys and p.x == X_AXIS]
+        first = (
+            shown[0]
+            if shown
+            else Panel(f"{monitor.key}, by which rounds are chosen", (monitor.key,))
+        )
+        panels = [first, *(panel for panel in panels if panel is not first)]
+    known = {key for panel in panels for key in panel.keys}
+    keys = paper.keys if paper else ()
+    for name in table:
+        if _of_a_paper(name) and name not in known:
+            found = documented(name, keys)
+            panels.append(Panel(found.meaning if found else name, (name,)))
+    return [panel for panel in panels if panel.x in table and _changes(table, panel)]
+
+
 def _of_a_paper(key: str) -> bool:
     return "/" in key and key.split("/", 1)[0] not in NAMESPACES
 
 
 def _measured(table: pd.DataFrame, panel: Panel) -> list[str]:
-    return [key for key in panel.keys if key in table and _tells(table[key])]
+    return [key for key in panel.keys if key in table and table[key].notna().any()]
 
 
-def _tells(values: pd.Series) -> bool:
-    """Whether there is something to see; the number of an only block is nothing."""
-    return values.nunique() > 1 if values.name == "block" else bool(values.notna().any())
+def _changes(table: pd.DataFrame, panel: Panel) -> bool:
+    """Whether there is something to see: a curve that is not flat but for rounding, or a point."""
+    values = [table[key].dropna() for key in _measured(table, panel)]
+    return any(len(some) == 1 or np.ptp(some) > 1e-6 * some.abs().max() for some in values)
 
 
 def _draw(ax: Axes, panel: Panel, table: pd.DataFrame) -> None:
@@ -198,8 +191,39 @@ def _draw(ax: Axes, panel: Panel, table: pd.DataFrame) -> None:
     starts = table.loc[table["block"].diff() > 0, panel.x]
     for start in starts:
         ax.axvline(start, color="0.8", linewidth=0.8, zorder=0)
+    if len(keys) > 1:
+        ax.legend(fontsize=7)
+
+
+def _label(ax: Axes, panel: Panel, units: Mapping[str, str]) -> None:
+    """Write title, names and units; rounds are whole."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator, ScalarFormatter
+
     ax.set_title(panel.title, fontsize=10)
     ax.set_xlabel(panel.x, fontsize=8)
     ax.tick_params(labelsize=8)
-    if len(keys) > 1:
-        ax.legend(fontsize=7)
+    for axis, key in ((ax.xaxis, panel.x), (ax.yaxis, panel.keys[0])):
+        unit = units.get(key, "1")
+        if unit == "bytes":
+            axis.set_major_formatter(EngFormatter(unit="B"))
+        elif key == X_AXIS:
+            axis.set_major_locator(MaxNLocator(integer=True))
+        elif unit != "1" and axis is ax.yaxis:
+            ax.set_ylabel(unit, fontsize=8)
+        if isinstance(formatter := axis.get_major_formatter(), ScalarFormatter):
+            formatter.set_useOffset(False)
+
+
+def _mark(ax: Axes, table: pd.DataFrame, monitor: Monitor) -> None:
+    """Mark the best round of every block."""
+    best = best_rounds(table, monitor)
+    ax.plot(
+        best[X_AXIS],
+        best[monitor.key],
+        linestyle="none",
+        marker="o",
+        markerfacecolor="none",
+        color="black",
+        label="best round",
+    )
+    ax.legend(fontsize=7)

@@ -23,7 +23,7 @@ class RoundProgress(TQDMProgressBar):
 
     Args:
         limits: most rounds of a block; one number for all blocks, or one a block.
-        metric: key of the validation metric.
+        metric: key of the measure that is shown beside the loss; None shows none.
         every: rounds between plain lines.
         live: draw a bar; None asks whether the output is a terminal.
     """
@@ -33,7 +33,7 @@ class RoundProgress(TQDMProgressBar):
     def __init__(
         self,
         limits: int | Sequence[int],
-        metric: str = "eval/ndcg@20",
+        metric: str | None = None,
         every: int = 25,
         live: bool | None = None,
     ) -> None:
@@ -80,7 +80,7 @@ class RoundProgress(TQDMProgressBar):
             self._block, self._before = rounds.block, rounds.round - 1
         self._done = rounds.round - self._before
         for key in ("fed/loss", self.metric):
-            if key in rounds.journal.scalars:
+            if key is not None and key in rounds.journal.scalars:
                 self._shown[key.rsplit("/", 1)[-1]] = f"{rounds.journal.scalars[key]:.4f}"
         if self.is_disabled:
             return

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from coterie.core.callbacks.contract import rounds_of
+from coterie.core.metrics.monitor import Monitor
 
 STREAM = "_stream"  # ends the names of numbers that only the last round of a run has
 
@@ -17,13 +19,13 @@ class StreamScore(Callback):
 
     It is the mean, over the blocks after the first, of each block's best validation score (with
     one block, that block's). The best round of the whole run would not do: in a stream the first
-    block scores highest, and what a continual method does later would not count.
+    block often scores best, and what a continual method does later would not count.
 
     Args:
-        monitor: the validation metric, higher is better.
+        monitor: what rounds are chosen by.
     """
 
-    def __init__(self, monitor: str = "eval/ndcg@20") -> None:
+    def __init__(self, monitor: Monitor) -> None:
         self.monitor = monitor
         self._best: dict[int, float] = {}
 
@@ -32,13 +34,13 @@ class StreamScore(Callback):
     ) -> None:
         """Track the best of every block; note the mean when the run is finished."""
         rounds = rounds_of(pl_module)
-        block, score = rounds.block, rounds.journal.scalars.get(self.monitor)
-        if score is not None and score > self._best.get(block, float("-inf")):
-            self._best[block] = score
+        block, score = rounds.block, rounds.journal.scalars.get(self.monitor.key, math.nan)
+        if not math.isnan(score):
+            self._best[block] = self.monitor.best((self._best.get(block, math.nan), score))
         if rounds.finished and self._best:
             later = [best for block, best in self._best.items() if block > 0]
             scores = later or list(self._best.values())
-            rounds.journal.scalar(f"{self.monitor}{STREAM}", sum(scores) / len(scores))
+            rounds.journal.scalar(f"{self.monitor.key}{STREAM}", sum(scores) / len(scores))
 
     def state_dict(self) -> dict[str, Any]:
         """Best scores so far, for a resumed run."""

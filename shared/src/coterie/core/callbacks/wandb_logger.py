@@ -14,8 +14,9 @@ from lightning.pytorch.callbacks import Callback
 
 from coterie.core.callbacks.client_log import ClientRows, histogram
 from coterie.core.callbacks.contract import Rounds, rounds_of
-from coterie.core.callbacks.keys import CLIENT_MEASURES, X_AXIS
 from coterie.core.callbacks.wandb_run import WandbRun
+from coterie.core.metrics.monitor import Monitor
+from coterie.core.registry.keys import KEYS, X_AXIS, MetricKey
 
 if TYPE_CHECKING:
     from coterie.core.settings.sections import LoggerSettings
@@ -68,8 +69,9 @@ class WandbLog(Callback):
         folder: the run folder.
         card: what the run is.
         config: the resolved settings.
-        monitor: the validation metric, whose largest value W&B keeps.
+        monitor: what the best round is chosen by; W&B keeps its best value.
         measures: per-client measurements that are columns of the client table.
+        keys: what the paper measures beside what the core does.
     """
 
     def __init__(
@@ -78,14 +80,21 @@ class WandbLog(Callback):
         folder: Path,
         card: RunCard,
         config: Mapping[str, Any],
-        monitor: str | None = "eval/ndcg@20",
-        measures: Sequence[str] = CLIENT_MEASURES,
+        monitor: Monitor | None = None,
+        measures: Sequence[str] = (),
+        keys: Sequence[MetricKey] = (),
     ) -> None:
         self.settings = settings
         self.folder = folder
         self.card = card
         self.config = dict(config)
-        self.monitor = monitor
+        self.summaries = {
+            key.name: key.summary
+            for key in (*KEYS, *keys)
+            if "*" not in key.name and key.name != X_AXIS
+        }
+        if monitor is not None:
+            self.summaries[monitor.key] = monitor.summary
         self.rows = ClientRows(tuple(measures), settings.client_rows)
         self._id: str | None = None
         self._due: dict[str, int] = {}  # measurement -> round of its next histogram
@@ -101,7 +110,7 @@ class WandbLog(Callback):
             self.folder,
             online=self.settings.wandb == "online" or "WANDB_SWEEP_ID" in os.environ,
             namespaces=(self.card.paper,),
-            summaries={self.monitor: "max"} if self.monitor else {},
+            summaries=self.summaries,
             columns=(X_AXIS, "client", *self.rows.measures),
             init={
                 "id": self._id,

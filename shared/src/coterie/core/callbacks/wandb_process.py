@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from coterie.core.callbacks.keys import CLIENT_TABLE, KEYS, NAMESPACES, X_AXIS
+from coterie.core.registry.keys import CLIENT_TABLE, NAMESPACES, X_AXIS
 
 FLUSH_SECONDS = 1.0  # what this process loses when it is killed too; W&B's default is 15
 
@@ -66,10 +66,7 @@ def _define(run: Any, start: dict[str, Any]) -> None:
     run.define_metric(X_AXIS)
     for namespace in (*NAMESPACES, *start["namespaces"]):
         run.define_metric(f"{namespace}/*", step_metric=X_AXIS)
-    summaries = {
-        key.name: key.summary for key in KEYS if "*" not in key.name and key.name != X_AXIS
-    }
-    for name, summary in (summaries | start["summaries"]).items():
+    for name, summary in start["summaries"].items():
         run.define_metric(name, step_metric=X_AXIS, summary=summary)
 
 

@@ -32,7 +32,7 @@ class WandbRun:
         folder: the run folder; W&B writes into its subfolder ``wandb``.
         online: send to the server at once.
         namespaces: prefixes of keys besides the common ones.
-        summaries: key -> "max" or "min", besides those of documented keys.
+        summaries: key -> "max", "min" or None for its last value.
         columns: of the client table.
         init: arguments of ``wandb.init``: id, project, name, group, and so on; plain values.
     """
@@ -42,7 +42,7 @@ class WandbRun:
         folder: Path,
         online: bool,
         namespaces: Sequence[str],
-        summaries: Mapping[str, str],
+        summaries: Mapping[str, str | None],
         columns: Sequence[str],
         init: Mapping[str, Any],
     ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.core.callbacks.keys import CLIENT_MEASURES
+from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.middleware import Middleware
 from coterie.core.protocol.server import Server
@@ -25,7 +25,7 @@ class Federation:
         rounds: most rounds in a block, for progress bars.
         chunk: clients per stacked call; None = as many as fit into the engine's memory.
         middleware: what uploads pass on their way out.
-        monitor: the validation metric, higher is better; None where there is none.
+        monitor: what the best round is chosen by; None where none is.
         client_columns: measurements of clients that are columns of their table in W&B.
     """
 
@@ -36,5 +36,5 @@ class Federation:
     rounds: int = 100
     chunk: int | None = None
     middleware: tuple[Middleware, ...] = ()
-    monitor: str | None = None
-    client_columns: tuple[str, ...] = CLIENT_MEASURES
+    monitor: Monitor | None = None
+    client_columns: tuple[str, ...] = ()

@@ -61,6 +61,20 @@ def summarise(values: Tensor, higher_is_better: bool = True) -> ClientSummary:
     return ClientSummary(known.mean().item(), worst.mean().item(), sd, known.numel())
 
 
+def mean_of_known(values: Tensor, none: float = math.nan) -> float:
+    """Mean over the clients that have a value, every client counts once.
+
+    Args:
+        values: ``(C,)``; NaN marks a client without a value.
+        none: the mean where no client has one.
+
+    Example:
+        >>> mean_of_known(torch.tensor([0.5, float("nan"), 1.0]))
+        0.75
+    """
+    return float(values.nanmean()) if bool((~values.isnan()).any()) else none
+
+
 def imbalance(values: Tensor) -> float:
     """Measure inequality between clients: (best - worst) / worst (PPLR, its Table 3).
 

@@ -9,7 +9,6 @@ from torch import Tensor
 from coterie.core.protocol.messages import Private
 from coterie.core.protocol.step import AnyStep, Form
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
 
 P = TypeVar("P", bound=Private)
 X = TypeVar("X")
@@ -77,14 +76,6 @@ class Client(Generic[P, X]):
         stacks all of them.
         """
         return None
-
-    def predict(self, down: Any, mine: P) -> Tensor:
-        """Score all items for C clients on their devices, ``(C, n_items)``."""
-        raise NotImplementedError(f"{type(self).__name__} does not recommend")
-
-    def adapt(self, down: Any, history: Ragged, key: Key) -> P:
-        """Fit the private state of C newcomers to their items with the public part fixed."""
-        raise NotImplementedError(f"{type(self).__name__} does not adapt to newcomers")
 
     @classmethod
     def steps(cls) -> dict[str, AnyStep[Any, Any]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+from collections.abc import Set
 from contextlib import suppress
 from typing import Any, ClassVar, get_origin
 
@@ -91,14 +92,18 @@ def contents(message: type[Down]) -> list[tuple[str, str]]:
     return [(field.name, field.metadata["carries"]) for field in dataclasses.fields(message)]
 
 
-def leaves(what: str, *, reveals: Reveals, depends_on: set[str] | None = None) -> Any:
+EVERYTHING = frozenset({"everything"})
+"""What a field may depend on that measures all that a client holds."""
+
+
+def leaves(what: str, *, reveals: Reveals, depends_on: Set[str] | None = None) -> Any:
     """Declare a field of an `Up`.
 
     Args:
         what: the content in words, for the privacy table.
         reveals: what a reader of one upload learns.
         depends_on: names of the private fields that may influence the value. A test perturbs every
-            other private field and expects the upload to stay bit-equal.
+            other private field and expects the upload to stay bit-equal. `EVERYTHING` names all.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import Generic, Literal, TypeVar
 
 from coterie.core.errors import UserError
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.messages import Down
 from coterie.core.tensors.keys import Key
 
 S = TypeVar("S")
@@ -74,10 +73,6 @@ class Server(Generic[S]):
     def test(self, state: S, cohort: Cohort) -> None:
         """Note the final measurements of the newest block in the cohort's journal."""
         raise NotImplementedError(f"{type(self).__name__} has no test")
-
-    def serve(self, state: S) -> Down:
-        """Give what a client downloads to recommend on its own."""
-        raise NotImplementedError(f"{type(self).__name__} serves nothing")
 
     def stop(self, state: S, history: Sequence[dict[str, float]]) -> Decision:
         """Decide after a round: go on, end this block, or end the run. Default: go on.

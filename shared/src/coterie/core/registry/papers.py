@@ -10,6 +10,7 @@ from typing import Any
 
 from coterie.core.errors import UserError, nearest
 from coterie.core.registry.data_sets import DataSet
+from coterie.core.registry.keys import MetricKey, Panel
 
 GROUP = "coterie.papers"
 
@@ -34,6 +35,8 @@ class Paper:
         variant_keys: settings whose values name the tuned configurations
             ``configs/<paper>/<variant>.yaml``: each alone, and joined by ``-``, which wins.
         data_sets: what the paper adds to the data sets of core.
+        keys: what its runs measure, beside what core does.
+        panels: charts of these.
     """
 
     name: str
@@ -49,6 +52,8 @@ class Paper:
     variant_keys: tuple[str, ...] = ("data.name",)
     commands: Mapping[str, str] = field(default_factory=dict)
     data_sets: tuple[DataSet, ...] = ()
+    keys: tuple[MetricKey, ...] = ()
+    panels: tuple[Panel, ...] = ()
 
 
 def papers() -> dict[str, Paper]:

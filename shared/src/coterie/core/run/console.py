@@ -16,7 +16,7 @@ from coterie.core.run.summary import Summary
 _MOST_CLIENTS = 20  # rows of a table that one still reads
 
 
-def show_data(paper: Paper, experiment: Experiment) -> None:
+def show_data(paper: Paper, experiment: Experiment[Any]) -> None:
     """Print what is trained on what, with the statistics of every block."""
     settings = experiment.settings
     console = Console()

@@ -4,137 +4,151 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.sources.catalogue import load
+from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
-from coterie.core.settings.sections import (
-    EngineSettings,
-    LoggerSettings,
-    PrivacySettings,
-    RunSettings,
-)
+from coterie.core.protocol.messages import Down
+from coterie.core.protocol.recommending import RecommendsItems, ServesItems
+from coterie.core.registry.data_sets import default_core
+from coterie.core.settings.base import BaseSettings
+from coterie.core.settings.sections import DataSettings
+from coterie.core.tensors.ragged import Ragged
 
 if TYPE_CHECKING:
     from coterie.core.privacy.attack import AttackReport
     from coterie.core.run.rounds import FederatedModule
 
-
-class Named(Protocol):
-    """Settings of data that are found by name."""
-
-    @property
-    def name(self) -> str:
-        """Name of the data set."""
-        ...
+Settings = TypeVar("Settings", bound=BaseSettings)
 
 
-class PaperSettings(Protocol):
-    """The settings that every paper has beside its own."""
+class Experiment(Generic[Settings]):
+    """One (paper, data, method, seed).
 
-    @property
-    def method(self) -> str:
-        """Method of the paper, or a baseline."""
-        ...
+    A paper says what its data are and how its halves are made; the rest has defaults.
 
-    @property
-    def reading(self) -> str:
-        """Reading of the paper: recommended, literal or released."""
-        ...
+    Args:
+        settings: with everything that the reading leaves open filled in.
+    """
 
-    @property
-    def seed(self) -> int:
-        """Seed of everything random."""
-        ...
-
-    @property
-    def data(self) -> Named:
-        """Which data."""
-        ...
-
-    @property
-    def engine(self) -> EngineSettings:
-        """How clients are simulated."""
-        ...
-
-    @property
-    def privacy(self) -> PrivacySettings:
-        """Clipping and noise."""
-        ...
-
-    @property
-    def logger(self) -> LoggerSettings:
-        """Where numbers go."""
-        ...
-
-    @property
-    def run(self) -> RunSettings:
-        """Run folder and progress."""
-        ...
-
-
-class Experiment(Protocol):
-    """One (paper, data, method, seed)."""
-
-    settings: Any  # PaperSettings, with everything the reading leaves open filled in
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
 
     @property
     def source(self) -> str:
         """What the data are, for people."""
-        ...
+        return self.settings.data.name
 
     def federation(self) -> Federation:
         """Build both halves and the clients' data."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} must say what a run is made of")
 
     def describe_data(self) -> list[dict[str, Any]]:
-        """Tabulate the data, one row a block."""
-        ...
+        """Tabulate the data, one row a block. Default: no table."""
+        return []
 
     def finish(self, module: FederatedModule, folder: Path) -> None:
         """Write what a finished run has beside metrics, curves and checkpoints into its folder."""
-        ...
 
     def final_metrics(self, module: FederatedModule) -> dict[str, float]:
-        """Give the final measurements of a run: its results, with averages and baselines added."""
-        ...
+        """Give the final measurements of a run. Default: what its tests noted."""
+        return dict(module.results)
 
     def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
-        """Tabulate the final measurements of every client; empty where they are too many."""
-        ...
+        """Tabulate the final measurements of every client. Default: they are too many."""
+        return []
 
     def notes(self, module: FederatedModule) -> list[str]:
         """Say, in a line each, what the user should know of a finished run beside its numbers."""
-        ...
+        return []
 
     def reference(self) -> dict[str, float]:
-        """The paper's values of the same measurements; empty where it has none."""
-        ...
+        """The paper's values of the same measurements. Default: it has none."""
+        return {}
 
 
-@runtime_checkable
-class Recommender(Experiment, Protocol):
-    """An experiment whose clients are recommended items."""
+class RecommendsToUsers(Experiment[Settings]):
+    """An experiment whose clients are recommended items.
+
+    By default every user is a client; the halves are of `coterie.core.protocol.recommending`.
+    """
 
     @property
     def interactions(self) -> Interactions:
         """The data as the clients' ids and item numbers refer to it."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} must say what its data are")
+
+    @property
+    def source(self) -> str:
+        """What the data are, for people."""
+        return self.interactions.source
 
     def scores(self, module: FederatedModule, user: int) -> Tensor:
-        """Score all items for a user of the data, ``(1, n_items)``.
+        """Score all items for a user of the data, ``(1, n_items)``, as its device does.
 
         Raises:
             UserError: the user never took part.
         """
-        ...
+        return scores_of_user(module, user)
 
     def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
         """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``."""
-        ...
+        return scores_of_newcomer(module, items)
 
     def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
-        """Attack one upload of every client, behind Laplace noise of several scales."""
-        ...
+        """Attack one upload of every client, behind Laplace noise of several scales.
+
+        Raises:
+            UserError: no upload can be attacked.
+        """
+        raise UserError("no item rows leave a client, so there is nothing to attack")
+
+
+def filtered_interactions(data: DataSettings) -> Interactions:
+    """Load a data set and drop users and items with too few interactions.
+
+    Raises:
+        UserError: there is no such data set, or it cannot be read.
+    """
+    least = default_core(data.name) if data.min_interactions is None else data.min_interactions
+    return k_core(load(data.name, data.root, data.columns), least)
+
+
+def scores_of_user(module: FederatedModule, user: int) -> Tensor:
+    """Score all items for a user who is a client, ``(1, n_items)``, as its device does.
+
+    Raises:
+        UserError: the client never took part.
+    """
+    ids = torch.tensor([user])
+    if module.store.newcomers(ids).numel():
+        raise UserError(f"client {user} has not taken part in any round yet")
+    return _client(module).predict(_served(module, user), module.store.take(ids))
+
+
+def scores_of_newcomer(module: FederatedModule, items: Tensor) -> Tensor:
+    """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``.
+
+    Private parameters are fitted to them here; nothing is uploaded.
+    """
+    down, history = _served(module, None), Ragged.from_lists([items.tolist()])
+    key = module.newest_cohort().secret.fold("newcomer").fold(torch.tensor([0]))
+    return _client(module).predict(down, _client(module).adapt(down, history, key))
+
+
+def _served(module: FederatedModule, user: int | None) -> Down:
+    server = module.federation.server
+    assert isinstance(server, ServesItems)
+    return server.serve(module.server_state, user, module.newest_cohort())
+
+
+def _client(module: FederatedModule) -> RecommendsItems[Any]:
+    client = module.federation.client
+    assert isinstance(client, RecommendsItems)
+    return client

@@ -20,7 +20,6 @@ from coterie.core.local_training.step_count import counting_steps
 from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
 from coterie.core.wire.restoring import restore
 
 Measured = dict[str, tuple[Tensor, Tensor]]
@@ -179,25 +178,6 @@ class FederatedModule(lightning.LightningModule):
         They have no middleware; before the first round they are not enrolled yet.
         """
         return dataclasses.replace(self._cohort(self.block_round), middleware=())
-
-    def scores(self, client: int) -> Tensor:
-        """Scores of all items for a user who is a client, ``(1, n_items)``, as its device has them.
-
-        Raises:
-            UserError: the client never took part.
-        """
-        ids = torch.tensor([client])
-        if self.store.newcomers(ids).numel():
-            raise UserError(f"client {client} has not taken part in any round yet")
-        down = self.federation.server.serve(self.server_state)
-        return self.federation.client.predict(down, self.store.take(ids))
-
-    def scores_for_newcomer(self, items: Tensor) -> Tensor:
-        """Scores of all items for someone new with a history ``(n,)``; nothing is uploaded."""
-        down = self.federation.server.serve(self.server_state)
-        key = self._secret.fold("newcomer").fold(torch.tensor([0]))
-        mine = self.federation.client.adapt(down, Ragged.from_lists([items.tolist()]), key)
-        return self.federation.client.predict(down, mine)
 
     def _open_block(self) -> None:
         self.block += 1

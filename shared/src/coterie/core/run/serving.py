@@ -17,14 +17,14 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.metrics.ranking import top_k
 from coterie.core.privacy.attack import plot_curve
 from coterie.core.registry.papers import find_paper, load
-from coterie.core.run.experiment import Experiment, Recommender
+from coterie.core.run.experiment import Experiment, RecommendsToUsers
 from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.runfolder import RunFolder
 
 
 def open_run(
     run: Path, change: Callable[[Any], Any] | None = None
-) -> tuple[Experiment, FederatedModule]:
+) -> tuple[Experiment[Any], FederatedModule]:
     """Load a run's data and the state of its last checkpoint.
 
     Args:
@@ -37,7 +37,7 @@ def open_run(
     """
     folder = RunFolder.open(run)
     settings = _here(folder) if change is None else change(_here(folder))
-    experiment: Experiment = load(find_paper(folder.paper).experiment)(settings)
+    experiment: Experiment[Any] = load(find_paper(folder.paper).experiment)(settings)
     module = FederatedModule(experiment.federation())
     path = folder.checkpoints / LAST
     if not path.is_file():
@@ -143,9 +143,9 @@ def read_history(path: Path, data: Interactions) -> Tensor:
     )
 
 
-def _open_recommender(run: Path) -> tuple[Recommender, FederatedModule]:
+def _open_recommender(run: Path) -> tuple[RecommendsToUsers[Any], FederatedModule]:
     experiment, module = open_run(run)
-    if not isinstance(experiment, Recommender):
+    if not isinstance(experiment, RecommendsToUsers):
         paper = RunFolder.open(run).paper
         raise UserError(f"{paper} classifies samples: there are no items to recommend or to attack")
     return experiment, module

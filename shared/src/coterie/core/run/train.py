@@ -46,7 +46,7 @@ def train(paper: Paper, settings: Any) -> Path:
         UserError: data, settings or the run folder are unusable; says what to do.
     """
     torch.set_num_threads(settings.engine.threads)
-    experiment: Experiment = load(paper.experiment)(settings)
+    experiment: Experiment[Any] = load(paper.experiment)(settings)
     federation = experiment.federation()
     folder = open_folder(paper, experiment.settings, federation)
     show_data(paper, experiment)
@@ -56,7 +56,7 @@ def train(paper: Paper, settings: Any) -> Path:
         after_rounds = [costs, *callbacks(paper, experiment, federation, folder)]
         fit(module, after_rounds, _resume_from(folder))
         check_accepted(module.history)
-        render(folder.path)
+        render(folder.path, paper, federation.monitor, f"seed {settings.seed}")
         experiment.finish(module, folder.path)
     folder.write_json("ledger.json", module.ledger.rows())
     summary = Summary(
@@ -120,16 +120,18 @@ def check_accepted(history: Sequence[dict[str, float]]) -> None:
 
 
 def callbacks(
-    paper: Paper, experiment: Experiment, federation: Federation, folder: RunFolder
+    paper: Paper, experiment: Experiment[Any], federation: Federation, folder: RunFolder
 ) -> list[Callback]:
     """List what else happens after every round; the checkpoint is last, so it holds the others."""
     settings = experiment.settings
-    monitor = federation.monitor or ""
-    found: list[Callback] = [Refusals(), StreamScore(monitor)]
+    monitor = federation.monitor
+    found: list[Callback] = [Refusals()]
+    if monitor is not None:
+        found.append(StreamScore(monitor))
     if settings.privacy.noise != "none":
         found.append(PrivacyBudget(settings.privacy))
     if settings.run.progress:
-        found.append(RoundProgress(federation.rounds, monitor))
+        found.append(RoundProgress(federation.rounds, monitor.key if monitor else None))
     found.append(CsvLog(folder.path))
     if settings.logger.wandb != "off":
         config = values_of(settings)
@@ -137,8 +139,8 @@ def callbacks(
         method = "-".join([settings.method, *kinds])
         tags = (settings.reading, *kinds)
         card = RunCard(paper.name, method, settings.data.name, settings.seed, tags=tags)
-        columns = federation.client_columns
-        found.append(WandbLog(settings.logger, folder.path, card, config, monitor, columns))
+        shown = (monitor, federation.client_columns, paper.keys)
+        found.append(WandbLog(settings.logger, folder.path, card, config, *shown))
     found.append(Checkpoints(folder.checkpoints, settings.run.checkpoint_every, monitor))
     return found
 

@@ -42,13 +42,21 @@ def between(key: str, value: float | None, low: float, high: float) -> None:
 
 
 @dataclass(frozen=True)
-class DataSettings:
+class NamedData:
+    """Which data to train on."""
+
+    name: str = "sample"
+    """Name of a data set."""
+    root: str | None = None
+    """Folder of the data sets; default $COTERIE_DATA, else ~/.cache/coterie."""
+
+
+@dataclass(frozen=True)
+class DataSettings(NamedData):
     """Which interactions to train on."""
 
     name: str = "sample"
     """Name of a data set (`coterie data` lists them), or the path of a CSV file."""
-    root: str | None = None
-    """Folder of the data sets; default $COTERIE_DATA, else ~/.cache/coterie."""
     columns: dict[str, str] | None = None
     """Columns of a CSV file, as user=NAME,item=NAME,time=NAME."""
     min_interactions: int | None = None

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar
 
-from coterie.core.run.experiment import Named
 from coterie.core.settings.configuration import configure
-from coterie.core.tables.study import R, Settings, Study
+from coterie.core.settings.schema import values_of
+from coterie.core.tables.study import R, S, Study
 
 
-class BackboneSettings(Settings, Protocol):
-    """Settings that name a backbone."""
-
-    @property
-    def model(self) -> Named:
-        """The backbone."""
-        ...
-
-
-B = TypeVar("B", bound=BackboneSettings)
-
-
-class BackboneStudy(Study[B, R]):
+class BackboneStudy(Study[S, R]):
     """A study of all backbones, or of the one that the user names by ``--model.name``.
 
     Attributes:
@@ -35,7 +23,7 @@ class BackboneStudy(Study[B, R]):
     def backbones(self) -> tuple[str, ...]:
         """The backbone that the user names, or all."""
         if "model.name" in self.configuration.given.flags:
-            return (self.settings.model.name,)
+            return (self._backbone,)
         return self.all_backbones
 
     def file(self, which: str) -> str:
@@ -43,11 +31,16 @@ class BackboneStudy(Study[B, R]):
         backbone = f"-{self.backbones[0]}" if len(self.backbones) == 1 else ""
         return f"{super().file(which)}{backbone}"
 
-    def tuned(self, backbone: str) -> B:
+    def tuned(self, backbone: str) -> S:
         """Settings of a backbone: its tuned configuration if there is one, then the user's."""
-        if backbone == self.settings.model.name:
+        if backbone == self._backbone:
             return self.settings
         given = self.configuration.given
         flags = given.flags | {"model.name": backbone}
-        found: B = configure(self.paper, replace(given, flags=flags).argv()).settings
+        found: S = configure(self.paper, replace(given, flags=flags).argv()).settings
         return found
+
+    @property
+    def _backbone(self) -> str:
+        """The backbone of the settings as given."""
+        return str(values_of(self.settings)["model.name"])

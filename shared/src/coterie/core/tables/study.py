@@ -5,27 +5,20 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from coterie.core.registry.papers import Paper
-from coterie.core.run.experiment import PaperSettings
 from coterie.core.run.runfolder import DEFAULT_OUT
+from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.configuration import Configuration
 from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.tables.jobs import Job, run_jobs
 from coterie.core.tables.paired import spread
 from coterie.core.tables.result import Result
 
-
-class Settings(PaperSettings, Protocol):
-    """The settings of a run are a dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-
-S = TypeVar("S", bound=Settings)
+S = TypeVar("S", bound=BaseSettings)
 R = TypeVar("R", bound=Result)
 K = TypeVar("K")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.continual.published import TABLES
 from coterie.continual.settings import Method
 from coterie.continual.tables.contrast import (
     Contrast,
@@ -19,7 +20,6 @@ from coterie.continual.tables.contrast import (
     over_others,
     over_others_on_validation,
 )
-from coterie.continual.tables.published_analysis import DECREASES, TABLE_3, TABLE_6
 from coterie.continual.tables.runs import RunResult
 from coterie.continual.tables.study import (
     BACKBONE_NAMES,
@@ -48,7 +48,7 @@ def server_side_table(study: Study) -> Report:
 
 
 def _table(study: Study, table: int) -> Report:
-    methods, published = (CLIENT_SIDE, TABLE_3) if table == 3 else (SERVER_SIDE, TABLE_6)
+    methods, published = CLIENT_SIDE if table == 3 else SERVER_SIDE, TABLES[f"table{table}"]
     rows: list[dict[str, Any]] = []
     view: list[dict[str, Any]] = []
     notes = [
@@ -107,7 +107,8 @@ class _Part:
             if method != "f3crec":
                 decrease = f"{100 * (np.mean(values) / whole - 1):+.1f}"
                 if printed is not None:
-                    decrease += f" ({DECREASES[self.study.data][method][column]:+.1f})"
+                    there = TABLES["decreases"][self.study.data][method][column]
+                    decrease += f" ({there:+.1f})"
                 self.lines[method][f"{label} decrease"] = decrease
         return self._compared(over_others(self.results, name), label)
 

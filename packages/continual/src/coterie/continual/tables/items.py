@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from coterie.continual.experiment import Experiment
+from coterie.continual.published import TABLES
 from coterie.continual.retention.base import score_items
 from coterie.continual.settings import Method
-from coterie.continual.tables.published_analysis import TABLE_7
 from coterie.continual.tables.study import NAMES, Study
 from coterie.continual.temporal_mean import knowledge_shift
 from coterie.core.errors import UserError
@@ -74,7 +74,7 @@ def item_table(study: Study) -> Report:
             for kind in ("static", "dynamic")
         )
         values[method] = [static, dynamic, [b - a for a, b in zip(static, dynamic, strict=True)]]
-        published = TABLE_7.get(study.data, {}).get(method) if in_paper else None
+        published = TABLES["table7"].get(study.data, {}).get(method) if in_paper else None
         line = {"method": NAMES[method]}
         for place, column in enumerate(COLUMNS):
             paper = published[place] if published else None

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from coterie.continual.published import table2
 from coterie.continual.settings import Method
 from coterie.continual.tables.contrast import (
     Contrast,
@@ -16,7 +17,6 @@ from coterie.continual.tables.contrast import (
     noise_note,
     over_others,
 )
-from coterie.continual.tables.published import BASELINES, table2
 from coterie.continual.tables.runs import RunResult
 from coterie.continual.tables.study import (
     BACKBONE_NAMES,
@@ -30,6 +30,7 @@ from coterie.core.tables.plots import plot_bars, plot_differences
 from coterie.core.tables.report import Report
 
 Results = Mapping[str, Sequence[RunResult]]
+BASELINES = ("ft", "reg", "kd", "rlp2", "spp")
 METHODS: tuple[Method, ...] = tuple(m for m in get_args(Method) if m in (*BASELINES, "f3crec"))
 
 _NOTES = (

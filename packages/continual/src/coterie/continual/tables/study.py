@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import get_args
 
 from coterie.continual.experiment import Experiment
 from coterie.continual.paper import PAPER
 from coterie.continual.readings import resolve
-from coterie.continual.settings import ModelSettings, Settings
+from coterie.continual.settings import BackboneName, ModelSettings, Settings
 from coterie.continual.tables import references
 from coterie.continual.tables.essence import base_settings, essential
-from coterie.continual.tables.published import BACKBONES
 from coterie.continual.tables.runs import Plan, Probe, RunResult, train_base, train_run
 from coterie.core.tables.backbones import BackboneStudy
 from coterie.core.tables.fingerprint import data_digest
@@ -54,7 +54,7 @@ class Study(BackboneStudy[Settings, RunResult]):
 
     paper = PAPER
     result = RunResult
-    all_backbones = BACKBONES
+    all_backbones = get_args(BackboneName)
 
     probe: type[Probe] | None = None
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from coterie.continual.experiment import Experiment
 from coterie.continual.messages import EvaluationTable
+from coterie.continual.published import TABLES
 from coterie.continual.retention.adaptive_replay import preference_shift
 from coterie.continual.retention.base import score_items
 from coterie.continual.settings import Method
-from coterie.continual.tables.published_analysis import TABLE_4, TABLE_5
 from coterie.continual.tables.runs import RunResult
 from coterie.continual.tables.study import NAMES, Study
 from coterie.core.errors import UserError
@@ -80,7 +80,7 @@ def _table(study: Study, table: int) -> Report:
     results = study.probing(UserShift).methods(f"Table {table}", settings, METHODS)
     groups = [_groups(run) for run in results["f3crec"]]
     measure = _degradation if table == 4 else _after
-    published = TABLE_4 if table == 4 else TABLE_5
+    published = TABLES[f"table{table}"]
     in_paper = settings.model.name == "fedmf" and settings.top_k == 20
     metric = "degradation" if table == 4 else f"ndcg@{settings.top_k} of D0 after D1"
     rows, view = [], []
@@ -150,7 +150,7 @@ def _notes(
         f"a00 is the same for all methods here: {static:.4f} for static, {dynamic:.4f} for dynamic "
         "users.",
     ]
-    if study.data in TABLE_4:
+    if study.data in TABLES["table4"]:
         implied = [f"{NAMES[m]} {_implied(study.data, m, 0):.4f}" for m in METHODS]
         notes.append(
             "The paper's Tables 4 and 5 imply another a00 for each method, so its groups differ: "
@@ -161,7 +161,8 @@ def _notes(
 
 def _implied(data: str, method: Method, place: int) -> float:
     """The a00 that the paper's degradation and a10 imply."""
-    return TABLE_5[data][method][place] / (1 - TABLE_4[data][method][place])
+    after, degradation = (TABLES[name][data][method][place] for name in ("table5", "table4"))
+    return after / (1 - degradation)
 
 
 def _tests(values: Mapping[tuple[str, int], Sequence[float]]) -> list[str]:

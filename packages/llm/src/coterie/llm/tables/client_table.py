@@ -11,9 +11,9 @@ from coterie.core.tables.figures import figure_report
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Bars, Panel
 from coterie.core.tables.report import Report
+from coterie.llm.published import printed_wrong, table3
 from coterie.llm.settings import Method
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
-from coterie.llm.tables.published import DATA_SETS, WRONG_IMBALANCES, table3
 from coterie.llm.tables.runs import RunResult
 from coterie.llm.tables.study import NAMES, Results, Study, imbalances, of_client
 
@@ -41,7 +41,7 @@ def client_table(study: Study) -> Report:
         panels.append(_panel(backbone, by_method, study.settings.data.clients))
         found = contrasts(by_method, ("fedavg", "central"))
         notes += [verdict_note(backbone, found), *comparison_notes(backbone, found)]
-    if (DATA_SETS.get(study.data, ""), "central") in WRONG_IMBALANCES:
+    if printed_wrong(study.data, "central"):
         notes.append(
             "The paper prints an imbalance of 4.50 for BIGRec on MicroLens, which does not follow "
             "from its own clients: .0275 / .0031 - 1 = 7.87. It is left out."

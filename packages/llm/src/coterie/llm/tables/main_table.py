@@ -9,11 +9,11 @@ import numpy as np
 
 from coterie.core.tables.paired import spread
 from coterie.core.tables.report import Report
+from coterie.llm.published import BACKBONES as PAPER_BACKBONES
+from coterie.llm.published import COLUMNS, table1
 from coterie.llm.settings import Method
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
 from coterie.llm.tables.mechanism import mechanism_notes, mechanism_rows
-from coterie.llm.tables.published import BACKBONES as PAPER_BACKBONES
-from coterie.llm.tables.published import COLUMNS, table1
 from coterie.llm.tables.runs import RunResult
 from coterie.llm.tables.study import NAMES, WITHOUT_BACKBONE, Study, column, imbalances
 

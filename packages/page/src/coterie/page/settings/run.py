@@ -17,14 +17,8 @@ from coterie.core.methods.settings.proximal import (
     PFedMeOptions,
 )
 from coterie.core.methods.settings.reference import CentralOptions
-from coterie.core.settings.sections import (
-    EngineSettings,
-    LoggerSettings,
-    PrivacySettings,
-    RunSettings,
-    at_least,
-    between,
-)
+from coterie.core.settings.base import BaseSettings
+from coterie.core.settings.sections import NamedData, at_least, between
 from coterie.page.settings.agents import AgentOptions
 from coterie.page.settings.certificate import CertificateSettings
 from coterie.page.settings.networks import Network
@@ -46,19 +40,16 @@ Method = Literal[
     "local",
     "central",
 ]
-Reading = Literal["recommended", "literal", "released"]
 DEMONSTRATION = 40
 """Rounds of `coterie train page` by its own configuration; tables play more."""
 
 
 @dataclass(frozen=True)
-class TaskSettings:
+class TaskSettings(NamedData):
     """Which task, and how it is shared out among clients."""
 
     name: str = "synthetic"
     """synthetic (PAGE's own), synthetic-fedprox, cifar-100, tiny-imagenet-200 or shakespeare."""
-    root: str | None = None
-    """Folder of the data sets; default $COTERIE_DATA, else ~/.cache/coterie."""
     clients: int | None = None
     """N: number of clients; default 100 (30 for synthetic-fedprox)."""
     partition: Literal["dirichlet", "shards"] = "dirichlet"
@@ -214,15 +205,11 @@ class GameSettings:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(BaseSettings):
     """One run of a federation of classifiers."""
 
     method: Method = "page"
     """page, or a method it is compared with."""
-    reading: Reading = "recommended"
-    """recommended: the idea done right; literal: as printed; released: as the public code means."""
-    seed: int = 0
-    """Of data, initial weights and all randomness."""
     rounds: int = DEMONSTRATION
     """Most communication rounds; the public code plays 1000, and so do the tables."""
     data: TaskSettings = field(default_factory=TaskSettings)
@@ -246,13 +233,6 @@ class Settings:
     """Test before and after learning how near the play is to an equilibrium; `coterie page certify`
     tests the end of a run later."""
     certificate: CertificateSettings = field(default_factory=CertificateSettings)
-    engine: EngineSettings = field(default_factory=EngineSettings)
-    privacy: PrivacySettings = field(default_factory=PrivacySettings)
-    logger: LoggerSettings = field(default_factory=LoggerSettings)
-    run: RunSettings = field(default_factory=RunSettings)
-
-    def __post_init__(self) -> None:
-        at_least("rounds", self.rounds, 1)
 
     @property
     def tunes_lr(self) -> bool:

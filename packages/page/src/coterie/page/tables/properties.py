@@ -12,7 +12,7 @@ from coterie.core.errors import UserError
 from coterie.core.tables.plots import Panel
 from coterie.core.tables.report import Report
 from coterie.page.experiment import Experiment
-from coterie.page.published import TABLE4
+from coterie.page.published import TABLES
 from coterie.page.settings.run import Settings
 from coterie.page.tables.contrast import COLUMNS, contrasts, difference_note
 from coterie.page.tables.layout import accuracies, accuracy_rows, bars, figure_report, plain
@@ -66,7 +66,7 @@ def property_table(study: Study) -> Report:
 
 def published(task: str, kind: str, name: str) -> tuple[float | None, float | None, int | None]:
     """The paper's accuracies as shares, and its round."""
-    found = TABLE4.get(task, {}).get(kind, {}).get(name)
+    found = TABLES["table4"].get(task, {}).get(kind, {}).get(name)
     return (None, None, None) if found is None else (found[0] / 100, found[1] / 100, found[2])
 
 

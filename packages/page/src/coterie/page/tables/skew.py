@@ -11,7 +11,7 @@ import numpy as np
 from coterie.core.errors import UserError
 from coterie.core.tables.plots import Panel
 from coterie.core.tables.report import Report
-from coterie.page.published import TABLE3
+from coterie.page.published import TABLES
 from coterie.page.settings.run import Settings
 from coterie.page.tables.contrast import (
     COLUMNS,
@@ -105,7 +105,7 @@ def skew_table(study: Study) -> Report:
 
 def published(task: str, label: str, method: str) -> tuple[float | None, float | None]:
     """The paper's global and local accuracy as shares."""
-    printed = TABLE3.get(task, {}).get(label, {}).get(method)
+    printed = TABLES["table3"].get(task, {}).get(label, {}).get(method)
     return (None, None) if printed is None else (printed[0] / 100, printed[1] / 100)
 
 

@@ -15,7 +15,7 @@ from coterie.core.run.rounds import FederatedModule
 from coterie.core.tables.report import Report
 from coterie.page import algorithm
 from coterie.page.experiment import Experiment
-from coterie.page.published import TABLE5
+from coterie.page.published import TABLES
 from coterie.page.settings.run import Settings
 from coterie.page.tables.layout import plain
 from coterie.page.tables.stopwatch import Place, Stopwatch
@@ -167,7 +167,7 @@ def _line(
         "ms a client": plain([1000 * seconds / study.n_clients for seconds in times], 3),
         "ms a round": plain([1000 * seconds for seconds in times], 1),
         "% of a round": plain([share(operation, one) for one in found], 2),
-        "paper, ms a byte": None if label == "FedAvg" else TABLE5.get(operation),
+        "paper, ms a byte": None if label == "FedAvg" else TABLES["table5"].get(operation),
     }
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.negatives import NO_NEGATIVE, sample_negatives
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.metrics.rows import measure_rows
+from coterie.core.metrics.ranking_report import RankingReport, measure_rows
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.messages import Private, Report, Reveals, leaves
+from coterie.core.protocol.messages import Private
+from coterie.core.protocol.recommending import RecommendsItems
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -33,23 +33,10 @@ class UserState(Private):
     best: dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class RankingReport(Report):
-    """Quality of a client's recommendations, a column for each k; NaN without an item to find."""
-
-    recall: Tensor = leaves(  # (C, K)
-        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on={"params", "best"}
-    )
-    ndcg: Tensor = leaves(  # (C, K)
-        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on={"params", "best"}
-    )
-
-
 KEEP_BEST = Step("keep_best", None, None)
-Split = Literal["valid", "test"]
 
 
-class RankingClient(Client[UserState, UserRows]):
+class RankingClient(Client[UserState, UserRows], RecommendsItems[UserState]):
     """A user who learns a ranking from the items it has.
 
     Args:

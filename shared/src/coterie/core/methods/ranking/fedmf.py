@@ -19,9 +19,7 @@ from coterie.core.errors import UserError
 from coterie.core.methods.ranking.ckks import KeyHolder, PublicKey, pack
 from coterie.core.methods.ranking.client import (
     RankingClient,
-    RankingReport,
     Samples,
-    Split,
     UserState,
     draw_samples,
     known_items,
@@ -29,6 +27,7 @@ from coterie.core.methods.ranking.client import (
 from coterie.core.methods.ranking.secure_sum import from_fixed, pairwise_masks, to_fixed
 from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import FedMFSettings
+from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
@@ -357,7 +356,7 @@ class FedMFServer(RankingServer[ItemTable]):
             return ItemTable(public["items"], split=split)
         return ItemTable(None, public["cipher"], public["parts"], split=split)
 
-    def serve(self, state: RankingState) -> ItemTable:
+    def serve(self, state: RankingState, user: int | None, cohort: Cohort) -> ItemTable:
         """Give the table of the best round, and to whom can open it, the key."""
         down = self.table(state.best, "test")
         if self.settings.transport != "ckks":

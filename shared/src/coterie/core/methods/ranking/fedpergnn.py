@@ -12,8 +12,6 @@ from torch import Tensor
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.methods.ranking.client import (
     RankingClient,
-    RankingReport,
-    Split,
     UserState,
     draw_samples,
     known_items,
@@ -40,6 +38,7 @@ from coterie.core.methods.ranking.star_graph import (
     represent,
 )
 from coterie.core.methods.settings.ranking import FedPerGNNSettings
+from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Aligned, Cohort
 from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
@@ -342,9 +341,10 @@ class FedPerGNNServer(RankingServer[PublicNetwork]):
         """Send the item table and the network."""
         return PublicNetwork(public["items"], public["weight"], public["attention"], split)
 
-    def keep_best(self, public: dict[str, Tensor], cohort: Cohort) -> None:
-        """Let clients keep this round's state, with what their graphs make of it."""
-        cohort.ask(REMEMBER, self.table(public))
+    def keep(self, state: RankingState, cohort: Cohort) -> RankingState:
+        """Keep the public part; clients keep their state, with what their graphs make of it."""
+        cohort.ask(REMEMBER, self.table(state.public))
+        return replace(state, best=state.public)
 
     def _expand(self, cohort: Cohort) -> None:
         """Carry sealed messages between the clients and the third party."""

@@ -30,14 +30,13 @@ from coterie.core.methods.ranking.binary_codes import (
 )
 from coterie.core.methods.ranking.client import (
     RankingClient,
-    RankingReport,
-    Split,
     UserState,
     draw_samples,
     known_items,
 )
 from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import LightFRSettings
+from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step

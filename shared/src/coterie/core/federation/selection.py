@@ -1,0 +1,152 @@
+"""Which round of a block is the best one, when to stop waiting for a better, and its test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from coterie.core.metrics.monitor import Monitor
+from coterie.core.metrics.ranking_report import Split
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.server import Decision, Server
+from coterie.core.tensors.keys import Key
+
+
+@dataclass(frozen=True)
+class BestRound:
+    """The best round so far.
+
+    Attributes:
+        round: its number in the block, from 1; 0 before one was measured.
+        score: its score on validation data; NaN before.
+
+    Example:
+        >>> rmse = Monitor("eval/rmse", lower_is_better=True)
+        >>> best = BestRound()
+        >>> for round_, score in enumerate([0.9, 0.7, 0.8, 0.8], start=1):
+        ...     best = best.seen(score, round_, rmse)
+        >>> best, best.over(4, rounds=100, patience=2)
+        (BestRound(round=2, score=0.7), True)
+    """
+
+    round: int = 0
+    score: float = math.nan
+
+    def seen(self, score: float, round_: int, monitor: Monitor) -> BestRound:
+        """Compare with one more round; gives itself where that is not better."""
+        return BestRound(round_, score) if monitor.better(score, than=self.score) else self
+
+    def over(self, done: int, rounds: int, patience: int, since: int = 0) -> bool:
+        """Whether a search has come to its end.
+
+        Args:
+            done: rounds done.
+            rounds: most of them, from ``since``.
+            patience: rounds without a better one that are waited for.
+            since: rounds done when the search began.
+        """
+        return done - since >= rounds or done - max(self.round, since) >= patience
+
+
+NO_ROUND = BestRound()
+"""Before a round was measured."""
+
+
+def best_of(history: Iterable[Mapping[str, float]], monitor: Monitor) -> BestRound:
+    """Find the best round of a block by what its rounds measured, the oldest first.
+
+    Example:
+        >>> best_of([{"fed/loss": 1.0}, {"eval/auc": 0.7}], Monitor("eval/auc"))
+        BestRound(round=2, score=0.7)
+    """
+    best = NO_ROUND
+    for number, measured in enumerate(history, start=1):
+        best = best.seen(measured.get(monitor.key, math.nan), number, monitor)
+    return best
+
+
+class SelectingState(Protocol):
+    """What `Selecting` reads of a server's state, a dataclass."""
+
+    @property
+    def round(self) -> int:
+        """Rounds done in the block."""
+        ...
+
+    @property
+    def chosen(self) -> BestRound:
+        """The best one of them."""
+        ...
+
+
+class Limits(Protocol):
+    """When a search for the best round ends."""
+
+    @property
+    def rounds(self) -> int:
+        """Most rounds of a block."""
+        ...
+
+    @property
+    def patience(self) -> int:
+        """Rounds without a better one before the block ends."""
+        ...
+
+
+S = TypeVar("S", bound=SelectingState)
+
+
+class Selecting(Server[S]):
+    """A server that validates after every round, stops in time, and tests the best round.
+
+    A subclass says how a model is measured and what keeping one means, and ends its `round` by
+    `validated`.
+
+    Attributes:
+        monitor: what the best round is chosen by; `measure` notes it.
+        limits: when a block ends.
+    """
+
+    monitor: Monitor
+    limits: Limits
+
+    def measure(self, state: S, cohort: Cohort, split: Split) -> None:
+        """Note in the journal how good a model is.
+
+        Args:
+            state: after a round, or after the last one.
+            cohort: all clients.
+            split: "valid" for the model of the round just done, "test" for that of the best one.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must say how a model is measured")
+
+    def keep(self, state: S, cohort: Cohort) -> S:
+        """Keep the model of the round just done: it is the best so far."""
+        raise NotImplementedError(f"{type(self).__name__} must say what it keeps of a round")
+
+    def validated(self, state: S, cohort: Cohort) -> S:
+        """Measure the round just done, and keep it if it is better than all before."""
+        self.measure(state, cohort, "valid")
+        score = cohort.journal.scalars.get(self.monitor.key, math.nan)
+        chosen = state.chosen.seen(score, state.round, self.monitor)
+        if chosen is state.chosen:
+            return state
+        kept: Any = self.keep(state, cohort)
+        return replace(kept, chosen=chosen)
+
+    def test(self, state: S, cohort: Cohort) -> None:
+        """Test the best round on all clients."""
+        self.measure(state, cohort, "test")
+
+    def end_block(self, state: S, cohort: Cohort, key: Key) -> S:
+        """Test the best round, and note which one it was."""
+        self.test(state, cohort)
+        cohort.journal.scalar("test/best_round", state.chosen.round)
+        return state
+
+    def stop(self, state: S, history: Sequence[dict[str, float]]) -> Decision:
+        """End the block after the last round, or when a better one was waited for in vain."""
+        over = state.chosen.over(state.round, self.limits.rounds, self.limits.patience)
+        return "block" if over else "go"
