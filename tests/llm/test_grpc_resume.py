@@ -10,7 +10,7 @@ from tests.llm.every_backbone import make
 from tests.llm.organisations import organisations, settings
 
 from coterie.core.federation.federation import Federation
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.llm.algorithm import PPLR
 from coterie.llm.client import Organisation
 from coterie.llm.halves import cut_backbone, make_middle, split_backbone
@@ -64,27 +64,23 @@ def run_settings(stages: int, **split: object) -> Settings:
     )
 
 
-def coordinator(chosen: Settings) -> FederatedModule:
+def coordinator(chosen: Settings) -> FederatedRun:
     model = make("recformer", rank=None).double()
     halves = split_backbone(model, chosen)
     client = Organisation(chosen, model, halves.channel)
     server = PPLR(chosen, 3, client.adapter.row(), halves)
     blocks = [organisations(sizes=(5, 3, 4), users=(2, 1, 1))]
-    return FederatedModule(
-        Federation(server=server, client=client, blocks=blocks, seed=5, rounds=18)
-    )
+    return FederatedRun(Federation(server=server, client=client, blocks=blocks, seed=5, rounds=18))
 
 
-def advance(module: FederatedModule, rounds: int) -> None:
+def advance(module: FederatedRun, rounds: int) -> None:
     for _ in range(rounds):
         module.advance()
 
 
-def saved(module: FederatedModule) -> io.BytesIO:
-    checkpoint: dict = {}
+def saved(module: FederatedRun) -> io.BytesIO:
     file = io.BytesIO()
-    module.on_save_checkpoint(checkpoint)
-    torch.save(checkpoint, file)
+    torch.save(module.to_plain(), file)
     file.seek(0)
     return file
 
@@ -108,7 +104,7 @@ def test_the_coordinator_is_killed(straight: tuple[int, torch.Tensor], start: St
     advance(first, MORE)
     assert torch.equal(first.server_state.rows, expected)
     later = coordinator(chosen)
-    later.on_load_checkpoint(torch.load(checkpoint, weights_only=False))
+    later.load_plain(torch.load(checkpoint, weights_only=False))
     advance(later, MORE)
     assert torch.equal(later.server_state.rows, expected)
 
@@ -134,7 +130,7 @@ def test_the_coordinator_is_killed_while_it_lends(
     with pytest.raises(KeyboardInterrupt):
         first.advance()
     later = coordinator(chosen)
-    later.on_load_checkpoint(torch.load(checkpoint, weights_only=False))
+    later.load_plain(torch.load(checkpoint, weights_only=False))
     advance(later, MORE)
     assert torch.equal(later.server_state.rows, expected)
 
@@ -147,7 +143,7 @@ def test_the_server_is_killed_between_two_rounds(
     advance(first, DONE)
     checkpoint = saved(first)
     later = coordinator(run_settings(stages, **start(run_settings(stages))))
-    later.on_load_checkpoint(torch.load(checkpoint, weights_only=False))
+    later.load_plain(torch.load(checkpoint, weights_only=False))
     advance(later, MORE)
     assert torch.equal(later.server_state.rows, expected)
 

@@ -16,12 +16,13 @@ from coterie.core.federation.federation import Federation
 from coterie.core.federation.selection import BestRound
 from coterie.core.privacy.check import assert_non_interference
 from coterie.core.registry.papers import find_paper
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.resuming import reopened
-from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.serving import open_run
 from coterie.core.run.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors.keys import Key
+from coterie.core.tensors.saved import save
 from coterie.llm.algorithm import PPLR
 from coterie.llm.client import Organisation
 from coterie.llm.data.sequences import newest
@@ -52,7 +53,7 @@ def module(k=None, dtype=torch.float64, **more):
     model = make("recformer", rank=None).to(dtype)
     halves = split_backbone(model, chosen)
     client = Organisation(chosen, model, halves.channel if halves else None)
-    return FederatedModule(
+    return FederatedRun(
         Federation(
             server=PPLR(chosen, 3, client.adapter.row(), halves),
             client=client,
@@ -142,12 +143,11 @@ def test_a_run_resumed_in_stage_2_ends_as_one_that_was_not(after, k, ended):
     whole, states = ended[k]
     half = module(k)
     run(half, after)
-    checkpoint, file = {}, io.BytesIO()
-    half.on_save_checkpoint(checkpoint)
-    torch.save(checkpoint, file)
+    file = io.BytesIO()
+    torch.save(half.to_plain(), file)
     file.seek(0)
     later = module(k)
-    later.on_load_checkpoint(torch.load(file, weights_only=False))
+    later.load_plain(torch.load(file, weights_only=False))
     assert torch.equal(run(later)[-1].rows, states[-1].rows)
     assert later.results == whole.results
     assert all(map(torch.equal, catalogues(later), catalogues(whole)))
@@ -167,11 +167,9 @@ def test_a_run_resumed_in_stage_2_ends_as_one_that_was_not(after, k, ended):
     ],
 )
 def test_another_number_of_rounds_is_refused_from_stage_2_on(tmp_path, done, wanted, why):
-    first, checkpoint = module(rounds=3, **LONG), {}
+    first = module(rounds=3, **LONG)
     run(first, done)
-    first.on_save_checkpoint(checkpoint)
-    (tmp_path / "checkpoints").mkdir()
-    torch.save(checkpoint, tmp_path / "checkpoints" / "last.ckpt")
+    save({"federation": first.to_plain()}, tmp_path / "checkpoints" / "last.ckpt")
     later = module(rounds=wanted, **LONG).federation
     if why is None:
         assert not reopened(later, tmp_path, wanted)

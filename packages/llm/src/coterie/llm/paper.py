@@ -3,7 +3,6 @@
 from typing import get_args
 
 from coterie.core.registry.papers import Paper
-from coterie.llm.data.names import AMAZON_2018
 from coterie.llm.keys import KEYS, PANELS
 from coterie.llm.settings.run import Method
 
@@ -21,7 +20,6 @@ PAPER = Paper(
     variant_keys=("data.name", "model.name"),
     keys=KEYS,
     panels=PANELS,
-    data_sets=AMAZON_2018,
     commands={
         "attack": "Reconstruct the input from what each layer sends, to choose k",
         "cost": "Compare storage, inference and communication of FedAvg and PPLR",

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coterie.core.data.sources import json_lines
+from coterie.core.data.sources.amazon import read_games
 from coterie.core.data.sources.catalogue import list_data, load
+from coterie.core.data.sources.json_lines import cached_json_lines
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import default_core, names
-from coterie.llm.data import json_lines
-from coterie.llm.data.amazon import read_games
-from coterie.llm.data.json_lines import read_json_lines
 
 REVIEWS, METADATA = "Video_Games_5.json", "meta_Video_Games.json"
 
@@ -171,7 +171,7 @@ def test_empty_and_blank_files(tmp_path):
 def test_blank_lines_are_counted(tmp_path):
     (tmp_path / "a.json").write_bytes(b'\n{"x": 1}\n\n{"x": 2}\n\n{"x": "3"}\n')
     with pytest.raises(UserError, match="line 6: 'x' is '3'"):
-        read_json_lines(tmp_path / "a.json", pa.schema([("x", pa.int64())]))
+        cached_json_lines(tmp_path / "a.json", pa.schema([("x", pa.int64())]))
 
 
 EDITS = st.lists(

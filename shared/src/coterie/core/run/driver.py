@@ -1,15 +1,16 @@
-"""Lightning runs the rounds: one training step is one communication round, one epoch one block."""
+"""A run of a federation: where it stands, how it goes on, what a checkpoint holds.
+
+Imports neither lightning nor torchmetrics, so that what only looks into a run starts at once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
-import lightning
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
 
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import InProcessCohort
@@ -20,16 +21,17 @@ from coterie.core.local_training.step_count import counting_steps
 from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
+from coterie.core.wire.restoring import restore
 
 Measured = dict[str, tuple[Tensor, Tensor]]
 """Measurements of clients: name -> ids and values, both ``(R,)``."""
 
 
-class FederatedModule(lightning.LightningModule):
-    """Drive a federation under ``lightning.Trainer``.
+class FederatedRun:
+    """One run of a federation, a communication round at a time.
 
-    Where a run stands is the module's own state (block, round), never the batch index, so that a
-    run continues from a checkpoint exactly where it was.
+    Where it stands is its own state (block, round), never a caller's counter, so that a run
+    continues from a checkpoint exactly where it was.
 
     Args:
         federation: what is run.
@@ -45,11 +47,15 @@ class FederatedModule(lightning.LightningModule):
         reopened: whether rounds follow after what was the end of the run when it was saved.
         results: final measurements, the journal's scalars named ``test/…``.
         client_results: the same of every client, ``name -> (ids, values)``, of the newest block.
+
+    Example:
+        run = FederatedRun(experiment.federation())
+        while not run.finished:
+            run.advance()
+            print(run.round, run.journal.scalars)
     """
 
     def __init__(self, federation: Federation) -> None:
-        super().__init__()
-        self.automatic_optimization = False
         self.federation = federation
         self.journal, self.ledger = Journal(), Ledger()
         self.store: PrivateStore[Any] = PrivateStore(stacked=federation.client.form == "stacked")
@@ -63,20 +69,8 @@ class FederatedModule(lightning.LightningModule):
         self._secret, self._server_key = root.fold("clients"), root.fold("server")
         self.server_state = federation.server.begin(self._server_key.fold("begin"))
 
-    def train_dataloader(self) -> DataLoader[int]:
-        """Ticks, one a round, until the block ends."""
-        return DataLoader(_Ticks(self), batch_size=None)
-
-    def training_step(self, batch: Tensor, batch_idx: int) -> None:
-        """Run one communication round, and tell the Trainer when it was the last."""
-        self.advance()
-        if self.finished:
-            # Blocks are Lightning's epochs, but their number is known to the server alone.
-            self.trainer.should_stop = True
-        self._advance_global_step()
-
     def advance(self) -> None:
-        """Run one communication round, and what opens or closes its block; needs no Trainer."""
+        """Run one communication round, and what opens or closes its block."""
         self.journal.clear()
         server = self.federation.server
         if not self.block_open:
@@ -99,10 +93,6 @@ class FederatedModule(lightning.LightningModule):
         measured = {n: v for n, v in self.journal.clients.items() if n.startswith("test/")}
         self.client_results.update(measured)
 
-    def on_fit_start(self) -> None:
-        """Go on with a run that was complete before it was given more rounds."""
-        self.reopen()
-
     def reopen(self) -> None:
         """Take back the end of a run, where the server would not end it any more.
 
@@ -118,17 +108,12 @@ class FederatedModule(lightning.LightningModule):
         """Whether the server would end the block after the rounds that are done."""
         return self.federation.server.stop(self.server_state, self.history) != "go"
 
-    def on_train_start(self) -> None:
-        """Stop at once if the checkpoint that is resumed is of a complete run."""
-        self.trainer.should_stop = self.finished
+    def to_plain(self) -> dict[str, Any]:
+        """Give server state, private state of all clients, ledger and position, for a checkpoint.
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """An optimizer of nothing: Lightning counts its steps, and rounds must count."""
-        return torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=0.0)
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add server state, private state of all clients, ledger and position."""
-        checkpoint["federation"] = {
+        They are tensors and plain values, not copied.
+        """
+        return {
             "server": tree.to_plain(self.server_state),
             "store": self.store.to_plain(),
             "ledger": self.ledger.rows(),
@@ -141,15 +126,14 @@ class FederatedModule(lightning.LightningModule):
             **{name: getattr(self, name) for name in _POSITION},
         }
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore what `on_save_checkpoint` added.
+    def load_plain(self, saved: Mapping[str, Any]) -> None:
+        """Go on where `to_plain` was asked.
 
         Raises:
-            UserError: the checkpoint is of another method or backbone.
+            UserError: it was asked of another method or backbone.
         """
-        saved = checkpoint.get("federation", {})
         try:
-            self.server_state = tree.from_plain(self.server_state, saved["server"])
+            self.server_state = restore(self.server_state, saved["server"])
             self.store.load_plain(saved["store"], self._private_structure())
             self.ledger.load(saved["ledger"])
             self.history, self.results = saved["history"], saved["results"]
@@ -214,30 +198,6 @@ class FederatedModule(lightning.LightningModule):
         if client.form == "list":
             return client.enrol(blocks[0][0], Key(key.state[0]))
         return client.enrol(blocks[0].take(torch.tensor([0])), key)
-
-    def _advance_global_step(self) -> None:
-        # In manual optimisation the Trainer counts optimizer steps; callbacks and loggers rely on
-        # its count.
-        optimizer = self.optimizers()
-        assert not isinstance(optimizer, list)
-        optimizer.step()
-
-
-class _Ticks(IterableDataset[int]):
-    """Yield one tick a round until the module closes the block."""
-
-    def __init__(self, module: FederatedModule) -> None:
-        self.module = module
-
-    def __len__(self) -> int:
-        return self.module.federation.rounds
-
-    def __iter__(self) -> Iterator[int]:
-        if self.module.finished:
-            return
-        yield self.module.round
-        while self.module.block_open:
-            yield self.module.round
 
 
 _POSITION = ("block", "round", "block_round", "block_open", "finished")

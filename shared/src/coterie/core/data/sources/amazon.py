@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.sources.json_lines import cached_json_lines
+from coterie.core.data.sources.readers import needed
 from coterie.core.errors import UserError
-from coterie.core.registry.data_sets import find_file
-from coterie.llm.data.json_lines import read_json_lines
 
 _REVIEWS = pa.schema(
     [
@@ -57,11 +57,11 @@ def read_amazon(folder: Path, category: str, name: str) -> Interactions:
         UserError: if a file is missing or malformed, or nothing is left.
     """
     paths = [
-        _needed(folder, f"{category}_5.json", name),
-        _needed(folder, f"meta_{category}.json", name),
+        needed(folder, name, f"{category}_5.json"),
+        needed(folder, name, f"meta_{category}.json"),
     ]
-    reviews = read_json_lines(paths[0], _REVIEWS).data.table
-    items = _titled(read_json_lines(paths[1], _METADATA).data.table, reviews["asin"])
+    reviews = cached_json_lines(paths[0], _REVIEWS)
+    items = _titled(cached_json_lines(paths[1], _METADATA), reviews["asin"])
     kept = pc.and_(
         pc.is_in(reviews["asin"], value_set=items["asin"].combine_chunks()),
         pc.greater(reviews["overall"], 0.0),
@@ -89,13 +89,6 @@ def read_amazon(folder: Path, category: str, name: str) -> Interactions:
         source=f"{name} ({paths[0].name})",
         brands=pc.fill_null(items["brand"], "").to_pylist(),
     )
-
-
-def _needed(folder: Path, file: str, name: str) -> Path:
-    path = find_file(folder, file)
-    if path is None:
-        raise UserError(f"{folder} has no {file} (nor .gz): put the file of {name} there")
-    return path
 
 
 def _titled(items: pa.Table, wanted: pa.ChunkedArray) -> pa.Table:

@@ -1,8 +1,8 @@
-"""Files of one JSON object a line, as memory-mapped tables of the fields that are asked for.
+"""Files of one JSON object a line, as Arrow tables of the fields that are asked for.
 
-``datasets.load_dataset("json")`` infers the type of every field and gives up on fields that come
-and go or change their type, as the official Amazon files have them. So the lines are parsed here
-against a fixed schema, block by block, and the result is opened as a `datasets.Dataset`.
+Arrow alone infers the type of every field and gives up on fields that come and go or change their
+type, as the official Amazon files have them. So the lines are parsed against a fixed schema, block
+by block.
 """
 
 from __future__ import annotations
@@ -11,30 +11,26 @@ import gzip
 import io
 import json
 import os
-import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from coterie.core.data.sources.tables import located
+from coterie.core.data.sources.tables import Table, located
 from coterie.core.errors import UserError
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 _BLOCK = 32 << 20  # bytes of text that are parsed at once
 _REMEDY = "fetch the file again"
 
 
-def read_json_lines(path: Path, schema: pa.Schema) -> Dataset:
+def cached_json_lines(path: Path, schema: pa.Schema) -> pa.Table:
     """Read the fields of a schema; other fields are skipped, absent ones are null.
 
-    The table is kept in a folder ``.arrow`` beside the file and found there the next time, unless
-    the file has changed; where that folder cannot be written, the table stays in memory.
+    The table is kept in a folder ``.arrow`` beside the file and found there the next time,
+    memory-mapped, unless the file has changed; where that folder cannot be written, the table stays
+    in memory.
 
     Args:
         path: the file, plain or ``.gz``.
@@ -44,8 +40,6 @@ def read_json_lines(path: Path, schema: pa.Schema) -> Dataset:
         UserError: naming file and line, if the file cannot be read, is cut off, or a line is not an
             object with these fields.
     """
-    from datasets import Dataset
-
     try:
         stat = path.stat()
     except OSError as error:
@@ -56,12 +50,67 @@ def read_json_lines(path: Path, schema: pa.Schema) -> Dataset:
     cached = folder / f"{path.name}-{stat.st_size}-{stat.st_mtime_ns}-{mark:08x}.arrow"
     if not cached.is_file():
         if not _can_hold(folder):
-            with tempfile.TemporaryDirectory() as temporary:
-                held = Path(temporary) / "table.arrow"
-                _write(path, schema, held)
-                return Dataset.from_file(str(held), in_memory=True)
+            return pa.concat_tables(_blocks(path, schema, _REMEDY))
         _write(path, schema, cached)
-    return Dataset.from_file(str(cached))
+    return pa.ipc.open_stream(pa.memory_map(str(cached))).read_all()
+
+
+def read_json_table(
+    path: Path, wanted: Collection[str], fractions: Collection[str], remedy: str
+) -> Table:
+    """Read those of the wanted fields that the first line has, with the types that they have there.
+
+    Args:
+        path: the file, plain or ``.gz``.
+        wanted: names of fields.
+        fractions: those of them whose numbers may have fractions even if the first one has none.
+        remedy: what to do about a malformed line.
+
+    Raises:
+        UserError: as `cached_json_lines`.
+    """
+    number, first = next(_objects(path), (1, b""))
+    try:
+        found = json.loads(first)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        what = "the line is no JSON object" if first else "the file is empty"
+        raise located(path, number, what, remedy)
+    schema = pa.schema(
+        [
+            pa.field(name, _type_of(value, name in fractions))
+            for name, value in found.items()
+            if name in wanted
+        ]
+    )
+    table = pa.concat_tables(_blocks(path, schema, remedy)) if len(schema) else pa.table({})
+
+    def place(row: int) -> int:
+        return next(line for at, (line, _) in enumerate(_objects(path)) if at == row)
+
+    return Table(path, tuple(found), table, place, remedy)
+
+
+def _type_of(value: object, fractions: bool) -> pa.DataType:
+    if isinstance(value, list):
+        return pa.list_(pa.string())
+    if isinstance(value, str | bool | dict):
+        return pa.string()
+    if value is None and not fractions:
+        return pa.string()
+    return pa.float64() if fractions or isinstance(value, float) else pa.int64()
+
+
+def _objects(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Number and text of every line that is not blank."""
+    with _opened(path) as stream:
+        line = 1
+        while block := _lines(path, stream, line, _REMEDY):
+            for number, text in enumerate(block.split(b"\n"), line):
+                if text.strip():
+                    yield number, text
+            line += block.count(b"\n")
 
 
 def _can_hold(folder: Path) -> bool:
@@ -75,13 +124,9 @@ def _can_hold(folder: Path) -> bool:
 def _write(path: Path, schema: pa.Schema, target: Path) -> None:
     part = target.with_suffix(f".{os.getpid()}.part")
     try:
-        rows = 0
         with pa.OSFile(str(part), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-            for table in _blocks(path, schema):
+            for table in _blocks(path, schema, _REMEDY):
                 writer.write_table(table)
-                rows += len(table)
-        if not rows:
-            raise located(path, 1, "the file is empty", _REMEDY)
         os.replace(part, target)
     except OSError as error:
         raise UserError(f"cannot write to {target.parent} ({error}): make room there") from None
@@ -89,13 +134,16 @@ def _write(path: Path, schema: pa.Schema, target: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _blocks(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
-    line = 1
+def _blocks(path: Path, schema: pa.Schema, remedy: str) -> Iterator[pa.Table]:
+    line, empty = 1, True
     with _opened(path) as stream:
-        while block := _lines(path, stream, line):
+        while block := _lines(path, stream, line, remedy):
             if block.strip():
-                yield _parse(path, schema, block, line)
+                yield _parse(path, schema, block, line, remedy)
+                empty = False
             line += block.count(b"\n")
+    if empty:
+        raise located(path, 1, "the file is empty", remedy)
 
 
 def _opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
@@ -105,18 +153,18 @@ def _opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
         raise UserError(f"{path} cannot be read ({error.strerror}): check the path") from None
 
 
-def _lines(path: Path, stream: gzip.GzipFile | io.BufferedReader, line: int) -> bytes:
+def _lines(path: Path, stream: gzip.GzipFile | io.BufferedReader, line: int, remedy: str) -> bytes:
     """Whole lines of about a block."""
     try:
         return stream.read(_BLOCK) + stream.readline()
     except (gzip.BadGzipFile, EOFError, zlib.error):
         what = "the gzip data after this line are corrupt or cut off"
-        raise located(path, line, what, _REMEDY) from None
+        raise located(path, line, what, remedy) from None
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): check the path") from None
 
 
-def _parse(path: Path, schema: pa.Schema, block: bytes, line: int) -> pa.Table:
+def _parse(path: Path, schema: pa.Schema, block: bytes, line: int, remedy: str) -> pa.Table:
     nullable = pa.schema([field.with_nullable(True) for field in schema])
     try:
         table = arrow_json.read_json(
@@ -127,18 +175,20 @@ def _parse(path: Path, schema: pa.Schema, block: bytes, line: int) -> pa.Table:
             ),
         )
     except pa.ArrowInvalid as error:
-        raise _fault(path, schema, block, line, str(error)) from None
+        raise _fault(path, schema, block, line, str(error), remedy) from None
     if any(table[field.name].null_count for field in schema if not field.nullable):
-        raise _fault(path, schema, block, line, "a field is missing")
+        raise _fault(path, schema, block, line, "a field is missing", remedy)
     return table.cast(schema)
 
 
-def _fault(path: Path, schema: pa.Schema, block: bytes, line: int, otherwise: str) -> UserError:
+def _fault(
+    path: Path, schema: pa.Schema, block: bytes, line: int, otherwise: str, remedy: str
+) -> UserError:
     """Find the first line of the block that is not as it must be."""
     for number, text in enumerate(block.split(b"\n"), line):
         if text.strip() and (what := _objection(schema, text)):
-            return located(path, number, what, _REMEDY)
-    return located(path, line, f"in the lines from here: {otherwise[:80]}", _REMEDY)
+            return located(path, number, what, remedy)
+    return located(path, line, f"in the lines from here: {otherwise[:80]}", remedy)
 
 
 def _objection(schema: pa.Schema, text: bytes) -> str | None:
