@@ -1,6 +1,6 @@
 """What stands in a message is seen, and what cannot travel is refused when the class is made."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from tests.core.peers import (
 from tests.core.peers import Models as PeerModels
 from torch import Tensor
 
+from coterie.core.federation.store import PrivateStore
 from coterie.core.privacy.check import assert_no_shared_storage
 from coterie.core.privacy.noise import Clip, GaussianNoise
 from coterie.core.protocol.client import Client
@@ -30,6 +31,7 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
+from coterie.core.wire.restoring import restore
 
 HEADER = Header("send", (0, 1, 0), 3)
 
@@ -77,6 +79,56 @@ def test_nothing_is_copied_in_the_list_form():
     kept = asked.store.take(asked.ids[:1]).models
     assert kept[0] is first
     assert len(kept) == 2
+
+
+def test_private_state_that_has_grown_is_resumed():
+    asked = cohort_of(ListPeers())
+    for _ in range(3):
+        asked.ask(KEEP, Call())
+    again: PrivateStore = PrivateStore(stacked=False)
+    again.load_plain(asked.store.to_plain(), ListPeers().enrol(2, Key.from_seed(0)))
+    kept = again.take(torch.tensor([9]))
+    assert [model.tolist() for model in kept.models] == [[0.0, 0.0]] + [[1.0, 1.0]] * 3
+
+
+@dataclass(frozen=True)
+class Growing:
+    """A server's state that begins with nothing."""
+
+    cells: dict[str, Cell]
+    found: Cell | None
+    rows: Ragged | None
+    names: tuple[str, ...]
+    fixed: dict[str, Tensor]
+
+
+def test_a_server_state_that_has_grown_is_resumed():
+    fixed = {"w": torch.zeros(1)}
+    grown = Growing(
+        {"0": Cell(torch.ones(2))},
+        Cell(torch.ones(1), "x"),
+        Ragged.from_lists([[1]]),
+        ("a",),
+        fixed,
+    )
+    began = Growing({}, None, None, (), fixed)
+    again = restore(began, tree.to_plain(grown))
+    assert isinstance(again.cells["0"], Cell)
+    assert again.found.name == "x"
+    assert again.rows.tolists() == [[1]]
+    assert again.names == ("a",)
+    with pytest.raises(KeyError, match="'v' is in one of the two only"):
+        restore(began, tree.to_plain(replace(grown, fixed={"v": torch.zeros(1)})))
+
+
+def test_stacked_private_state_grows_for_all_clients_or_for_none():
+    store: PrivateStore = PrivateStore()
+    store.enrol(torch.tensor([4, 7]), PeerModels([torch.zeros(2, 1)]))
+    grown = PeerModels([torch.ones(2, 1), torch.tensor([[7.0], [4.0]])])
+    with pytest.raises(TypeError, match="for all clients at once only"):
+        store.commit(torch.tensor([7]), tree.take(grown, torch.tensor([0])))
+    store.commit(torch.tensor([7, 4]), grown)
+    assert store.take(torch.tensor([4, 7])).models[1].tolist() == [[4.0], [7.0]]
 
 
 def test_shared_storage_is_found_in_a_list():

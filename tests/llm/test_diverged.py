@@ -55,7 +55,7 @@ def diverge(module: FederatedRun, turns: Turns, where: str) -> None:
 
     client.update, client.backbone.loss = broken_update, broken_loss
     if where in ("step", "close"):
-        _diverge_middle(module.federation.server.halves.rounds, turns, where, seen)
+        _diverge_middle(module.federation.server.halves.middle, turns, where, seen)
 
 
 def _diverge_middle(middle, turns: Turns, where: str, seen: dict) -> None:
@@ -116,9 +116,7 @@ def same(split: FederatedRun, rows: list[Tensor], whole: Whole) -> None:
 
 
 def nothing_left(module: FederatedRun) -> None:
-    middle = module.federation.server.halves.rounds
-    assert not len(middle._sessions)
-    assert not middle._pending
+    assert not len(module.federation.server.halves.middle._sessions)
     assert all(parameter.grad is None for parameter in module.federation.client.adapter.parameters)
 
 
@@ -187,8 +185,6 @@ def server(folder: Path) -> Iterator[list[str]]:
             "1:2",
             "--port",
             "0",
-            "--keep",
-            "4",
             *RUN,
             "--out",
             str(folder),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.llm.every_backbone import make
+from tests.llm.exported import read_adapter
 from tests.llm.organisations import organisations, settings
 
 from coterie.core.cli.main import main
@@ -22,24 +23,18 @@ from coterie.core.run.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.saved import save
-from coterie.llm.adapter_files import load_adapter
 from coterie.llm.algorithm import PPLR
-from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.client import Organisation
 from coterie.llm.data.sequences import newest
 from coterie.llm.experiment import frozen_items
+from coterie.llm.export.trained import TrainedRun
+from coterie.llm.halves import split_backbone
 from coterie.llm.messages import Adapters
 from coterie.llm.quality import measure_users
 from coterie.llm.readings import resolve
-from coterie.llm.settings import (
-    FederatedDataSettings,
-    ModelSettings,
-    Settings,
-    SplitSettings,
-    TrainSettings,
-)
-from coterie.llm.split.halves import split_backbone
-from coterie.llm.trained import TrainedRun
+from coterie.llm.settings.backbone import ModelSettings, PretrainSettings
+from coterie.llm.settings.run import FederatedDataSettings, Settings, TrainSettings
+from coterie.llm.settings.split import SplitSettings
 
 # All twelve items but the history are within the first ten, so Recall@10 is 1 in every round: the
 # first round is the best, and patience decides when a stage ends.
@@ -113,7 +108,7 @@ def test_stage_2_goes_on_from_the_best_round_with_frozen_items():
     assert one.server_state.began == 3
     for client in range(3):
         torch.testing.assert_close(
-            kept[0][client][0], expected_catalogue(first[0].rows[client]), rtol=0, atol=0
+            kept[0][client], expected_catalogue(first[0].rows[client]), rtol=0, atol=0
         )
         assert all(torch.equal(later[client], kept[0][client]) for later in kept)
     assert not torch.equal(kept[0][0], kept[0][1])
@@ -189,10 +184,17 @@ def test_a_split_run_goes_through_both_stages_as_the_whole_one(ended):
     for mine, theirs in zip(catalogues(whole), catalogues(split), strict=True):
         torch.testing.assert_close(mine, theirs)
     torch.testing.assert_close(states[-1].rows.sum(1), halves[-1].rows.sum(1))
-    middle, held = split.federation.server.halves.rounds, split.federation.server.held
-    for client in range(3):
-        assert torch.equal(middle.row(client, "best").double(), halves[0].rows[client, held:])
-        assert torch.equal(middle.row(client).double(), halves[-1].rows[client, held:])
+    assert torch.equal(halves[-1].best, halves[0].rows)
+
+
+def test_the_optimizer_of_both_halves_starts_anew_in_stage_2():
+    kept = {"train": PATIENCE["train"] | {"keep_optimizer": True}}
+    (whole, split) = (module(k, **kept) for k in (None, 1))
+    mine, theirs = run(whole), run(split)
+    assert [state.stage for state in mine] == [state.stage for state in theirs]
+    assert mine[-1].stage == 2
+    assert int(theirs[2].optimizer.steps[0]) == int(theirs[-1].optimizer.steps[0])  # 3 rounds each
+    torch.testing.assert_close(mine[-1].rows.sum(1), theirs[-1].rows.sum(1))
 
 
 def unscored(state):
@@ -266,7 +268,7 @@ def test_a_saved_run_scores_and_exports_as_it_was_tested(saved, tmp_path):
     argv = ["llm", "export", "--run", str(saved), "--client", "1", "--to", str(tmp_path / "e")]
     assert main(argv) == 0
     fresh = trained.start()
-    load_adapter(tmp_path / "e", fresh)
+    read_adapter(tmp_path / "e", fresh)
     assert torch.equal(fresh.scores(history), scores)
 
 
@@ -286,6 +288,3 @@ def test_stages_that_a_backbone_has_not_are_refused():
     assert resolve(Settings()).train.stages == 1
     recformer = Settings(model=ModelSettings(name="recformer"))
     assert resolve(recformer).train.stages == 2
-    kept = replace(recformer, train=TrainSettings(keep_optimizer=True), split=SplitSettings(k=1))
-    with pytest.raises(UserError, match=r"choose --train\.stages 1"):
-        resolve(kept)

@@ -15,14 +15,8 @@ from coterie.core.tables.fingerprint import fingerprint
 from coterie.llm import published
 from coterie.llm.experiment import Experiment
 from coterie.llm.paper import PAPER
-from coterie.llm.settings import (
-    FedMFSettings,
-    MixingSettings,
-    ModelSettings,
-    PretrainSettings,
-    Settings,
-    TrainSettings,
-)
+from coterie.llm.settings.backbone import ModelSettings, PretrainSettings
+from coterie.llm.settings.run import FedMFSettings, MixingSettings, Settings, TrainSettings
 from coterie.llm.tables import costs, make_table, sweeps
 from coterie.llm.tables.contrast import contrasts, verdict_note
 from coterie.llm.tables.convergence import rounds_to, shares

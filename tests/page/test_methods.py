@@ -13,7 +13,7 @@ from coterie.core.registry.papers import find_paper
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.train import fit
 from coterie.core.settings.configuration import configure, parse
-from coterie.core.settings.schema import leaves
+from coterie.core.settings.parser import leaves
 from coterie.page.experiment import ACCURACIES, Experiment
 from coterie.page.methods import remarks, settings_of
 from coterie.page.readings import resolve

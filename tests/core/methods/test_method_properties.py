@@ -23,6 +23,7 @@ from coterie.core.methods.fedamp import CloudModel
 from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.tensors import tree
+from coterie.core.wire.restoring import restore
 
 every_method = pytest.mark.parametrize("name", METHODS)
 
@@ -144,7 +145,7 @@ def test_state_survives_a_checkpoint(name):
     data = sample_data()
     server, client = method(name, epochs=2, batch_size=3)
     played = play(server, client, data, 2)
-    again = tree.from_plain(server.begin(KEY), tree.to_plain(played.state))
+    again = restore(server.begin(KEY), tree.to_plain(played.state))
     assert type(again) is type(played.state)
     assert_same_trees(again, played.state, 0.0)
 

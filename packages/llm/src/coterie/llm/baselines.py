@@ -25,7 +25,7 @@ from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.client_data import PUBLIC, FederatedData
 from coterie.llm.keys import USER_COLUMNS
 from coterie.llm.quality import LENGTHS, measure_users
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 
 USER_METHODS = ("fedmf", "lightfr", "fedpergnn")
 _ITEM_ROWS = {"lightfr": "votes on their bits", "fedpergnn": "noisy and among made-up ones"}

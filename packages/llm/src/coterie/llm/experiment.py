@@ -12,19 +12,21 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.sources.catalogue import load_filtered
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.experiment import RecommendsToUsers, filtered_interactions
+from coterie.core.run.estimate import Need
+from coterie.core.run.experiment import RecommendsToUsers
 from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
+from coterie.llm.backbone import make_backbone
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.backbones.make import make_backbone
 from coterie.llm.baselines import USER_METHODS, attack_users, measure_popularity, user_federation
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, OrganisationData, build
@@ -34,10 +36,12 @@ from coterie.llm.keys import CLIENT_COLUMNS
 from coterie.llm.messages import Workshop
 from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 
 if TYPE_CHECKING:
-    from coterie.llm.split.halves import Halves
+    from coterie.llm.halves import Halves
+
+_TRAINED_BYTES = 16  # of a parameter with its gradient and Adam's two moments
 
 
 class Experiment(RecommendsToUsers[Settings]):
@@ -55,7 +59,7 @@ class Experiment(RecommendsToUsers[Settings]):
         """The interactions, split by time and shared out among clients."""
         data = self.settings.data
         return build(
-            filtered_interactions(data),
+            load_filtered(data),
             data.clients,
             Key.from_seed(self.settings.seed).fold("data"),
             max_history=data.max_history,
@@ -99,6 +103,43 @@ class Experiment(RecommendsToUsers[Settings]):
         rows: list[dict[str, Any]] = list(self.data.describe_clients())
         total = {name: sum(row[name] for row in rows) for name in rows[0]}
         return [*rows, total | {"client": "all"}]
+
+    def needs(self) -> list[Need]:
+        """Estimate the backbone, or the vectors of methods without one, and a round's training."""
+        settings = self.settings
+        if self.of_users:
+            return self._needs_of_users()
+        found = [Need("local training", ("train.epochs",), steps=settings.train.epochs)]
+        if settings.model.path is not None:
+            return found  # of a size that is not chosen here
+        model, examples = settings.model, sum(map(len, self.clients.train))
+        layers = 12 * model.layers * model.width**2
+        adapters = 8 * settings.lora.rank * model.width * model.layers
+        return [
+            *found,
+            Need(
+                "the backbone",
+                ("model.width", "model.layers"),
+                memory=_TRAINED_BYTES * (layers + self.data.n_items * model.width),
+                operations=6 * examples * layers * settings.train.epochs,
+            ),
+            Need("the adapter", ("lora.rank",), adapters if model.trained == "lora" else 0),
+        ]
+
+    def _needs_of_users(self) -> list[Need]:
+        settings, data = self.settings, self.data
+        sizes = {
+            "fedmf": ("fedmf.dim", settings.fedmf.dim, settings.fedmf.negatives),
+            "lightfr": ("lightfr.bits", settings.lightfr.bits // 32, settings.lightfr.negatives),
+            "fedpergnn": ("fedpergnn.dim", settings.fedpergnn.dim, settings.fedpergnn.negatives),
+        }
+        key, numbers, negatives = sizes[settings.method]
+        rows = self.interactions.n_users + data.n_items
+        samples = len(self.interactions) * negatives
+        return [
+            Need("the vectors of users and items", (key,), memory=4 * rows * numbers),
+            Need("the local samples", (f"{settings.method}.negatives",), operations=64 * samples),
+        ]
 
     def federation(self) -> Federation:
         """Build both halves."""
@@ -221,7 +262,7 @@ class Experiment(RecommendsToUsers[Settings]):
     def _halves(self) -> Halves | None:
         if self.settings.split.k is None:
             return None
-        from coterie.llm.split.halves import split_backbone  # grpc and transformers are heavy
+        from coterie.llm.halves import split_backbone  # grpc and transformers are heavy
 
         return split_backbone(self.backbone, self.settings)
 

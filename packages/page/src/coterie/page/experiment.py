@@ -16,6 +16,7 @@ from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.privacy.build import middleware
 from coterie.core.run.driver import FederatedRun
+from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import Experiment as BaseExperiment
 from coterie.core.tensors.keys import Key
 from coterie.page.data.make import make_task
@@ -29,6 +30,9 @@ from coterie.page.readings import idle, resolve
 from coterie.page.settings.run import Settings
 
 ACCURACIES = ("server_accuracy", "global_accuracy", "personal_accuracy")
+_CLIENT_BYTES = 1 << 10  # at least: a few samples of 60 features
+_EXPERIENCE = 4  # at least: a state, an action, a reward and the next state
+_NETWORKS = 8  # actor, critic, a target of each, and what Adam keeps of the first two
 MONITOR = Monitor("eval/accuracy")
 
 
@@ -77,6 +81,28 @@ class Experiment(BaseExperiment[Settings]):
             {"who": "largest client", **largest},
             {"who": "server", **held},
         ]
+
+    def needs(self) -> list[Need]:
+        """Estimate samples, steps and agents of the clients, without drawing the task."""
+        settings, train = self.settings, self.settings.train
+        clients = settings.data.clients or 1
+        found = [
+            Need("the samples of the clients", ("data.clients",), memory=clients * _CLIENT_BYTES),
+            Need("local training", ("train.epochs",), steps=train.epochs),
+        ]
+        agents = {"page": ("client_agent", settings.client_agent.ddpg())}
+        agents["dap-fl"] = ("dap_fl.agent", settings.dap_fl.agent)
+        if settings.method in agents:
+            section, agent = agents[settings.method]
+            first, second = agent.hidden
+            numbers = _NETWORKS * first * second + _EXPERIENCE * agent.capacity
+            keys = f"{section}.hidden", f"{section}.capacity", "data.clients"
+            memory = clients * numbers * 4
+            found.append(Need("the clients' agents", keys, memory, steps=agent.updates))
+        if settings.method == "page":
+            server = 4 * _EXPERIENCE * settings.server_agent.ddpg().capacity * clients
+            found.append(Need("the server's agent", ("server_agent.capacity",), server))
+        return found
 
     def federation(self) -> Federation:
         """Build both halves."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from coterie.core.protocol.messages import Private
 from coterie.core.tensors import tree
+from coterie.core.wire.restoring import restore
 
 P = TypeVar("P", bound=Private)
 
@@ -79,7 +80,15 @@ class PrivateStore(Generic[P]):
         if not self.stacked:
             self._list[_only(places)] = private
             return
-        self._rows = tree.put(self._enrolled(), places, private)
+        try:
+            self._rows = tree.put(self._enrolled(), places, private)
+        except KeyError as error:
+            if places.numel() != self._count:
+                raise TypeError(
+                    "private state of the stacked form can grow for all clients at once only: let "
+                    "enrol() make the field, or use the list form"
+                ) from error
+            self._rows = tree.clone(tree.take(private, places.argsort()))
 
     def to_plain(self) -> dict[str, Any]:
         """Everything, for a checkpoint."""
@@ -95,12 +104,12 @@ class PrivateStore(Generic[P]):
         self._place, self._count = plain["place"], plain["count"]
         rows = plain["rows"]
         if not self.stacked:
-            self._list = [tree.from_plain(like, row) for row in rows]
+            self._list = [restore(like, row) for row in rows]
         else:
-            self._rows = None if rows is None else tree.from_plain(like, rows)
+            self._rows = None if rows is None else restore(like, rows)
             expected = {path: leaf.shape[1:] for path, leaf in tree.tensors(like)}
             for path, leaf in tree.tensors(self._rows):
-                if leaf.shape[1:] != expected[path]:
+                if path in expected and leaf.shape[1:] != expected[path]:
                     shapes = f"{tuple(leaf.shape[1:])}, not {tuple(expected[path])}"
                     raise KeyError(f"'{path}' has the shape {shapes}")
 

@@ -21,6 +21,7 @@ from coterie.core.local_training.step_count import counting_steps
 from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
+from coterie.core.wire.restoring import restore
 
 Measured = dict[str, tuple[Tensor, Tensor]]
 """Measurements of clients: name -> ids and values, both ``(R,)``."""
@@ -132,7 +133,7 @@ class FederatedRun:
             UserError: it was asked of another method or backbone.
         """
         try:
-            self.server_state = tree.from_plain(self.server_state, saved["server"])
+            self.server_state = restore(self.server_state, saved["server"])
             self.store.load_plain(saved["store"], self._private_structure())
             self.ledger.load(saved["ledger"])
             self.history, self.results = saved["history"], saved["results"]

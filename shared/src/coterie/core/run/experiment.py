@@ -10,15 +10,12 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.interactions.kcore import k_core
-from coterie.core.data.sources.catalogue import load
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.protocol.messages import Down
 from coterie.core.protocol.recommending import RecommendsItems, ServesItems
-from coterie.core.registry.data_sets import default_core
+from coterie.core.run.estimate import Need
 from coterie.core.settings.base import BaseSettings
-from coterie.core.settings.sections import DataSettings
 from coterie.core.tensors.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -44,6 +41,13 @@ class Experiment(Generic[Settings]):
     def source(self) -> str:
         """What the data are, for people."""
         return self.settings.data.name
+
+    def needs(self) -> Sequence[Need]:
+        """Estimate what the run needs, from settings and sizes of the data; nothing is built.
+
+        Default: nothing is known, so nothing is refused.
+        """
+        return []
 
     def federation(self) -> Federation:
         """Build both halves and the clients' data."""
@@ -108,16 +112,6 @@ class RecommendsToUsers(Experiment[Settings]):
             UserError: no upload can be attacked.
         """
         raise UserError("no item rows leave a client, so there is nothing to attack")
-
-
-def filtered_interactions(data: DataSettings) -> Interactions:
-    """Load a data set and drop users and items with too few interactions.
-
-    Raises:
-        UserError: there is no such data set, or it cannot be read.
-    """
-    least = default_core(data.name) if data.min_interactions is None else data.min_interactions
-    return k_core(load(data.name, data.root, data.columns), least)
 
 
 def scores_of_user(module: FederatedRun, user: int) -> Tensor:

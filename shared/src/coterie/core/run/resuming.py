@@ -57,11 +57,13 @@ def reopened(federation: Federation, path: Path, rounds: int) -> bool:
         return False
     run = FederatedRun(federation)
     run.load_plain(read_checkpoint(last)["federation"])
+    done = run.finished
     why = _obstacle(run, rounds)
     if why is not None:
+        flag = "" if done else "leave the flag out, or "
         raise UserError(
-            f"cannot resume {path} with 'rounds' {rounds}: {why}; leave the flag out, or start a "
-            "new run without --resume"
+            f"cannot resume {path} with 'rounds' {rounds}: {why}; {flag}start a new run without "
+            "--resume"
         )
     return run.reopened
 

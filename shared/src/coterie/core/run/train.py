@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from coterie.core.callbacks.progress import RoundProgress
 from coterie.core.callbacks.refusals import Refusals
 from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
-from coterie.core.errors import UserError
+from coterie.core.errors import Interrupted, UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.files import writing
 from coterie.core.registry.papers import Paper, load
 from coterie.core.run.console import show_data, show_results, show_stopped
 from coterie.core.run.driver import FederatedRun
+from coterie.core.run.estimate import check
 from coterie.core.run.experiment import Experiment
 from coterie.core.run.resuming import open_folder
 from coterie.core.run.runfolder import RunFolder
@@ -44,6 +46,7 @@ def train(paper: Paper, settings: Any) -> Path:
     """
     torch.set_num_threads(settings.engine.threads)
     experiment: Experiment[Any] = load(paper.experiment)(settings)
+    check(experiment.needs())
     federation = experiment.federation()
     asked = settings.trainer
     trainer = import_module("coterie.core.run.trainer") if asked.is_asked_for else None
@@ -52,7 +55,7 @@ def train(paper: Paper, settings: Any) -> Path:
     show_data(paper, experiment)
     run = FederatedRun(federation)
     costs = Costs()
-    with writing(folder.path, "then go on by --resume"):
+    with _interruptible(folder), writing(folder.path, "then go on by --resume"):
         using = callbacks(paper, experiment, federation, folder, costs)
         saved = resume(run, using, folder.checkpoints / LAST)
         if trainer is None:
@@ -170,3 +173,14 @@ def callbacks(
     every = settings.run.checkpoint_every
     found.append(Checkpoints(folder.checkpoints, every, monitor, tuple(found)))
     return found
+
+
+@contextmanager
+def _interruptible(folder: RunFolder) -> Iterator[None]:
+    """Tell an interruption whether it left a checkpoint; Lightning turns one into exit(1)."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and not isinstance(end.__context__, KeyboardInterrupt):
+            raise
+        raise Interrupted(saved=(folder.checkpoints / LAST).is_file()) from None

@@ -75,14 +75,18 @@ def map_values(function: Callable[..., Any], tree: T, *others: Any) -> T:
 
     Raises:
         TypeError: something in the tree is none of the known kinds.
-        KeyError: a dict lacks a key that the first one has.
+        KeyError: the trees have not the same structure.
     """
     kind = _kind(tree)
     if kind == "tensor" or kind == "stacked":
         return function(tree, *others)
     if kind == "plain":
+        if tree is None and any(other is not None for other in others):
+            raise KeyError("something stands where there was nothing")
         return tree
     if kind == "dict":
+        if any(len(other) != len(tree) for other in others):  # type: ignore[arg-type]
+            raise KeyError("a dict has other names")
         found: Any = {
             name: map_values(function, child, *[other[name] for other in others])
             for name, child in tree.items()  # type: ignore[attr-defined]
@@ -90,6 +94,8 @@ def map_values(function: Callable[..., Any], tree: T, *others: Any) -> T:
         return found
     if kind == "sequence":
         lists: Any = (tree, *others)
+        if any(len(other) != len(lists[0]) for other in others):
+            raise KeyError("a list has another length")
         return _sequence(tree, [map_values(function, *parts) for parts in zip(*lists, strict=True)])
     found = {
         name: map_values(function, getattr(tree, name), *[getattr(other, name) for other in others])
@@ -247,27 +253,6 @@ def to_plain(tree: Any) -> Any:
     if kind == "stacked":
         return {name: to_plain(getattr(tree, name)) for name in _fields(type(tree))}
     return tree
-
-
-def from_plain(like: T, plain: Any) -> T:
-    """Rebuild a tree of the structure of ``like`` from what `to_plain` gave.
-
-    Raises:
-        KeyError: a field is missing, or there is one too many.
-    """
-    kind = _kind(like)
-    if plain is None or kind in ("tensor", "plain"):
-        return plain
-    if kind == "sequence":
-        parts: Any = zip(like, plain, strict=True)  # type: ignore[call-overload]
-        return _sequence(like, [from_plain(child, part) for child, part in parts])
-    names = list(like) if kind == "dict" else list(_fields(type(like)))  # type: ignore[call-overload]
-    if unknown := set(plain) ^ set(names):
-        raise KeyError(f"'{sorted(unknown)[0]}' is in one of the two only")
-    if kind == "dict":
-        found: Any = {name: from_plain(child, plain[name]) for name, child in children(like)}
-        return found
-    return type(like)(**{name: from_plain(getattr(like, name), plain[name]) for name in names})
 
 
 def _joined(first: Any, second: Any) -> Any:

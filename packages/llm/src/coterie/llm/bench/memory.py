@@ -25,12 +25,12 @@ from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.replies import ListReplies
 from coterie.core.run.driver import FederatedRun
 from coterie.llm.algorithm import PPLR, State
-from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.bench.federation import Shape
 from coterie.llm.client import Organisation
 from coterie.llm.messages import TrainedAdapter
 from coterie.llm.readings import resolve
-from coterie.llm.settings import FederatedDataSettings, Settings, TrainSettings
+from coterie.llm.settings.backbone import LoraSettings
+from coterie.llm.settings.run import FederatedDataSettings, Settings, TrainSettings
 
 Row = dict[str, Any]
 

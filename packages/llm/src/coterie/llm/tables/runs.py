@@ -15,7 +15,7 @@ from coterie.core.tables.result import Result
 from coterie.llm.data.client_data import FederatedData
 from coterie.llm.experiment import Experiment
 from coterie.llm.quality import MEASURES
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 
 COURSE = (
     "fed/loss",
