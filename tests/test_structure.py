@@ -38,6 +38,8 @@ def forbidden_calls(tree: ast.Module) -> list[str]:
 def public(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, Function | ast.ClassDef]]:
     """Yield public definitions with their dotted names; what is nested in a function is private."""
     for node in body:
+        if isinstance(node, Function) and "overload" in map(ast.unparse, node.decorator_list):
+            continue  # the documentation is that of what is overloaded
         if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
             yield prefix + node.name, node
             if isinstance(node, ast.ClassDef):
