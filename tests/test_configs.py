@@ -3,15 +3,10 @@
 import pytest
 
 from coterie.core.registry.papers import Paper, load, papers
-from coterie.core.settings.config_files import (
-    paper_file,
-    presets,
-    read_packed,
-    sweep_file,
-    variants,
-)
+from coterie.core.settings.config_files import read_packed
 from coterie.core.settings.configuration import configure
-from coterie.core.settings.schema import leaves
+from coterie.core.settings.packed import paper_file, presets, sweep_file, variants
+from coterie.core.settings.parser import leaves
 from coterie.core.settings.sweeps import read_sweep
 
 each_paper = pytest.mark.parametrize("paper", papers().values(), ids=lambda paper: paper.name)

@@ -115,7 +115,7 @@ class Run:
 
 
 def simulate(chosen, blocks, *, chunk=None, n_items=N_ITEMS, after_block=None, middleware=()):
-    """Run a stream without Lightning, with the keys of `coterie.core.run.rounds.FederatedModule`.
+    """Run a stream without Lightning, with the keys of `coterie.core.run.driver.FederatedRun`.
 
     Args:
         after_block: called with (t, blocks, run) once block t has ended.

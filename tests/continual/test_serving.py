@@ -1,5 +1,6 @@
 """A finished run: measured again, asked for recommendations, attacked; and what can be wrong."""
 
+import csv
 import json
 import shutil
 from dataclasses import replace
@@ -58,13 +59,14 @@ def test_recommendations_are_new_to_the_user_and_ordered(run):
     experiment, _ = serving.open_run(run)
     data = experiment.interactions
     user = data.user_names[3]
-    rows = serving.recommend(run, user=user, top=7)
+    rows, notes = serving.recommend(run, user=user, top=7)
     assert [row["rank"] for row in rows] == [1, 2, 3, 4, 5, 6, 7]
     scores = [row["score"] for row in rows]
     assert scores == sorted(scores, reverse=True)
     known = {data.item_names[item] for item in data.item[data.user == 3].tolist()}
     assert not known & {row["item"] for row in rows}
     assert all(row["title"] for row in rows)
+    assert notes == []
 
 
 def test_a_new_user_adapts_here_and_leaves_the_run_as_it_is(run, tmp_path):
@@ -73,8 +75,8 @@ def test_a_new_user_adapts_here_and_leaves_the_run_as_it_is(run, tmp_path):
     data = experiment.interactions
     history = tmp_path / "history.csv"
     history.write_text("title\n" + "\n".join(data.titles[:4]) + "\n")
-    rows = serving.recommend(run, new_user=history, top=5)
-    assert len(rows) == 5
+    rows, notes = serving.recommend(run, new_user=history, top=5)
+    assert (len(rows), notes) == (5, [])
     assert not set(data.item_names[:4]) & {row["item"] for row in rows}
     assert (run / "checkpoints" / "last.ckpt").read_bytes() == before
 
@@ -91,6 +93,9 @@ def test_the_attack_beats_chance_without_noise_and_loses_to_it(run):
     [
         (["recommend", "--user", "nobody"], "user 'nobody' is not in the run's data"),
         (["recommend", "--new-user", "missing.csv"], "there is no file missing.csv"),
+        (["recommend", "--all"], "--all and --out FILE.csv go together"),
+        (["recommend", "--user", "1", "--out", "a.csv"], "--all and --out FILE.csv go together"),
+        (["recommend", "--all", "--out", "nowhere/a.csv"], "there is no folder nowhere"),
     ],
 )
 def test_bad_requests_are_one_line_and_status_2(run, capsys, arguments, complaint):
@@ -108,6 +113,33 @@ def test_a_history_without_known_items_names_the_file(run, tmp_path):
     path.write_text("film\nx\n")
     with pytest.raises(UserError, match="it needs one named item"):
         serving.recommend(run, new_user=path)
+
+
+def test_unknown_items_among_known_ones_are_said(run, tmp_path, capsys):
+    known = serving.open_run(run)[0].interactions.item_names[:2]
+    path = tmp_path / "h.csv"
+    path.write_text("\n".join(["no, item ", *(f"0,{name}" for name in [*known, *"wxyz"])]))
+    assert main(["recommend", "--run", str(run), "--new-user", str(path), "--json"]) == 0
+    output = capsys.readouterr()
+    assert output.err == "coterie: 4 of 6 items unknown: w, x, y, ...\n"
+    path.write_text("\n".join(["item", *known]))
+    assert main(["recommend", "--run", str(run), "--new-user", str(path), "--json"]) == 0
+    assert capsys.readouterr() == (output.out, "")
+
+
+def test_everybody_is_recommended_what_each_one_is(run, tmp_path, capsys):
+    out = tmp_path / "recs.csv"
+    assert main(["recommend", "--run", str(run), "--all", "--out", str(out), "--top", "3"]) == 0
+    data = serving.open_run(run)[0].interactions
+    assert f"{data.n_users} users" in capsys.readouterr().out
+    with out.open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert list(dict.fromkeys(row["user"] for row in found)) == data.user_names
+    for user in (data.user_names[0], data.user_names[-1]):
+        rows, _ = serving.recommend(run, user=user, top=3)
+        wanted = [(str(r["rank"]), r["item"], str(r["score"])) for r in rows]
+        mine = [(r["rank"], r["item"], r["score"]) for r in found if r["user"] == user]
+        assert mine == wanted
 
 
 def test_a_damaged_checkpoint_is_named(copy):

@@ -18,7 +18,7 @@ from coterie.continual.tables.main_table import BASELINES
 from coterie.continual.tables.noise import NOISES
 from coterie.continual.tables.users import UserShift
 from coterie.core.errors import UserError
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.train import fit
 from coterie.core.settings.configuration import configure
 from coterie.core.tables.fingerprint import fingerprint
@@ -125,18 +125,15 @@ def test_the_reference_of_a_run_is_the_papers_row():
 
 
 def complete(settings):
-    """Run everything under a Trainer."""
+    """Run everything as `coterie train` does."""
     experiment = Experiment(settings)
-    module = FederatedModule(experiment.federation())
-    fit(module, [])
+    module = FederatedRun(experiment.federation())
+    fit(module)
     return module, experiment.final_metrics(module)
 
 
 def assert_equal_runs(first, second):
-    a, b = {}, {}
-    first.on_save_checkpoint(a)
-    second.on_save_checkpoint(b)
-    left, right = dict(tree.leaves(a)), dict(tree.leaves(b))
+    left, right = dict(tree.leaves(first.to_plain())), dict(tree.leaves(second.to_plain()))
     assert left.keys() == right.keys()
     for path, leaf in left.items():
         if isinstance(leaf, torch.Tensor):  # NaN, which a user without a target has, equals itself

@@ -8,7 +8,8 @@ from tests.continual.stream import N_ITEMS, make_stream, settings, simulate
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
 from coterie.core.federation.federation import Federation
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
+from coterie.core.run.lightning_module import FederatedModule
 from coterie.core.tensors import tree
 
 
@@ -17,16 +18,16 @@ def test_same_run(method, tmp_path):
     blocks, chosen = make_stream(40), settings(method, rounds=3)
     run = simulate(chosen, blocks)
     parts = F3CRec(chosen, N_ITEMS), ContinualClient(chosen), blocks
-    module = FederatedModule(Federation(*parts, seed=chosen.seed, rounds=chosen.rounds))
+    module = FederatedRun(Federation(*parts, seed=chosen.seed, rounds=chosen.rounds))
     lightning.Trainer(
         accelerator="cpu",
-        max_epochs=len(blocks),
+        max_epochs=-1,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=tmp_path,
-    ).fit(module)
+    ).fit(FederatedModule(module))
     assert module.finished
     ids, profile = run.private()
     theirs = dict(tree.tensors(module.store.take(ids)))

@@ -6,19 +6,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
-from coterie.core.cli import determinism
+from coterie.core.cli import determinism, output
 from coterie.core.cli.arguments import seeds
 from coterie.core.cli.main import COMMANDS, main
-from coterie.core.errors import UserError
-from coterie.core.registry.papers import Paper, find_paper
+from coterie.core.errors import Interrupted, UserError
+from coterie.core.registry.papers import Paper, find_paper, papers
 from coterie.core.run.runfolder import RunFolder
 from coterie.core.run.summary import Summary
+from coterie.core.settings.packed import variants
 
 Capture = pytest.CaptureFixture[str]
 Trained = list[Any]
@@ -47,7 +50,7 @@ def trained(toy: Paper, monkeypatch: pytest.MonkeyPatch) -> Trained:
         )
         run.write_summary(Summary(2, {"test/ndcg@20": 0.1}, {}, 1, 1, 1.0))
 
-    fake(monkeypatch, "training", train=train)
+    fake(monkeypatch, "run.train", train=train)
     return found
 
 
@@ -195,6 +198,60 @@ def test_paper_must_be_named(toy: Paper, capsys: Capture) -> None:
         assert error(capsys, *argv).startswith("say which paper: coterie train ")
 
 
+def test_help_of_a_command(toy: Paper, capsys: Capture) -> None:
+    assert main(["help", "table"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["table", "--help"]) == 0
+    assert shown == capsys.readouterr().out != ""
+
+
+def test_a_name_is_suggested_once_and_only_if_it_is_near(toy: Paper, capsys: Capture) -> None:
+    names = error(capsys, "train", "TOYREC").partition("known: ")[2].split(", ")
+    assert len(names) == len(set(names))
+    assert {"toyrec", "toy", "page"} <= set(names)
+    assert "did you mean" not in error(capsys, "privacy", "nope")
+
+
+def test_list_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(output, "_PIPE_WIDTH", 80)
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    shown = set(" ".join(lines).replace(",", " ").split())
+    for paper in papers().values():
+        assert shown >= {paper.name, *paper.methods, *variants(paper)}  # no name is cut
+
+
+def test_data_has_no_empty_column(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.delenv("COTERIE_DATA", raising=False)
+    assert main(["data"]) == 0
+    assert "problem" not in capsys.readouterr().out
+
+
+def test_a_paper_without_its_configuration_says_so(trained: Trained, capsys: Capture) -> None:
+    words = "there is no configs/toyrec.yaml"
+    assert main(["train", "toyrec"]) == 0
+    assert words not in capsys.readouterr().out
+    files("coterie.toy").joinpath("configs", "toyrec.yaml").unlink()  # type: ignore[attr-defined]
+    assert main(["train", "toyrec"]) == 0
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda: torch.empty(1 << 50),
+        lambda: torch.empty(1 << 61, 8),
+        lambda: bytearray(1 << 60),
+    ],
+)
+def test_what_cannot_be_allocated_is_one_line(
+    toy: Paper, monkeypatch: pytest.MonkeyPatch, capsys: Capture, broken: Callable[[], Any]
+) -> None:
+    fake(monkeypatch, "run.train", train=lambda *_: broken())
+    assert error(capsys, "train", "toyrec").startswith("this machine has too little memory")
+
+
 def test_train_gets_paper_and_settings(trained: Trained, capsys: Capture) -> None:
     assert main(["train", "toy", "--data", "ml-100k", "--seed", "4"]) == 0
     (settings,) = trained
@@ -244,33 +301,35 @@ def test_a_finished_run_without_a_name_goes_on_if_more_rounds_are_given(
     assert len(list(Path("runs/toyrec").iterdir())) == 1
 
 
-def interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def interrupt_as_lightning_does(*_: Any) -> None:
-    try:
-        raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        sys.exit(1)
-
-
-@pytest.mark.parametrize("stop", [interrupt, interrupt_as_lightning_does])
+@pytest.mark.parametrize(
+    ("stop", "advice"),
+    [
+        (KeyboardInterrupt(), " before anything was saved; to begin again, say: {}"),
+        (Interrupted(saved=False), " before a round was saved; to begin again, say: {} --resume"),
+        (Interrupted(saved=True), "; to go on, say: {} --resume"),
+    ],
+)
 def test_interruption_says_how_to_go_on(
-    toy: Paper, monkeypatch: pytest.MonkeyPatch, capsys: Capture, stop: Callable[..., None]
+    toy: Paper,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    stop: KeyboardInterrupt,
+    advice: str,
 ) -> None:
-    fake(monkeypatch, "training", train=stop)
+    def interrupt(*_: Any) -> None:
+        raise stop
+
+    fake(monkeypatch, "run.train", train=interrupt)
     assert main(["train", "toyrec", "--data", "my file.csv"]) == 130
-    assert capsys.readouterr().err == (
-        "coterie: interrupted; to go on, say: coterie train toyrec --data 'my file.csv' --resume\n"
-    )
+    again = "coterie train toyrec --data 'my file.csv'"
+    assert capsys.readouterr().err == f"coterie: interrupted{advice.format(again)}\n"
 
 
 def test_bugs_keep_their_traceback(toy: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(*_: Any) -> None:
         raise ZeroDivisionError
 
-    fake(monkeypatch, "training", train=bug)
+    fake(monkeypatch, "run.train", train=bug)
     with pytest.raises(ZeroDivisionError):
         main(["train", "toyrec"])
 
@@ -281,17 +340,20 @@ def test_error_of_many_lines_becomes_one(
     def fail(*_: Any) -> None:
         raise UserError("first\n  second")
 
-    fake(monkeypatch, "training", train=fail)
+    fake(monkeypatch, "run.train", train=fail)
     assert error(capsys, "train", "toyrec") == "first second"
 
 
 def test_evaluate_and_recommend(
     toy: Paper, trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    def recommend(run: Path, *, user: str | None, new_user: Path | None, top: int) -> list[Any]:
-        return [{"rank": k + 1, "item": f"{run.name}-{user}-{new_user}"} for k in range(top)]
+    def recommend(
+        run: Path, *, user: str | None, new_user: Path | None, top: int
+    ) -> tuple[list[Any], list[str]]:
+        rows = [{"rank": k + 1, "item": f"{run.name}-{user}-{new_user}"} for k in range(top)]
+        return rows, []
 
-    fake(monkeypatch, "serving", evaluate=lambda run: {"ndcg": 0.25}, recommend=recommend)
+    fake(monkeypatch, "run.serving", evaluate=lambda run: {"ndcg": 0.25}, recommend=recommend)
     main(["train", "toyrec", "--run.name", "mine"])
     capsys.readouterr()
     run = "runs/toyrec/mine"
@@ -365,6 +427,12 @@ def test_sweep_names_the_mistake(toy: Paper, capsys: Capture) -> None:
         assert error(capsys, "sweep", "toyrec", "--file", "s.yaml") == message
 
 
+def test_privacy_without_a_paper_shows_all(capsys: Capture) -> None:
+    assert main(["privacy", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["paper"] for row in rows} >= {"f3crec", "page", "pplr"}
+
+
 def test_privacy_lists_the_uploads_of_a_real_paper(capsys: Capture) -> None:
     assert main(["privacy", "continual", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -433,7 +501,7 @@ def test_determinism_compares_all_but_times(
         (run.path / "metrics.csv").write_text(f"round,loss\n1,{settings.run.name}\n")
         run.write_summary(Summary(2, {}, {}, 1, 1, 1.0))
 
-    fake(monkeypatch, "training", train=drifting)
+    fake(monkeypatch, "run.train", train=drifting)
     with pytest.raises(UserError) as caught:
         determinism.check(toy)
     assert str(caught.value) == (

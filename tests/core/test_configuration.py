@@ -9,9 +9,10 @@ import yaml
 
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper, load
-from coterie.core.settings.config_files import presets, variants
 from coterie.core.settings.configuration import configure, parse, print_help, to_yaml
-from coterie.core.settings.schema import build, leaves, to_tree, values_of
+from coterie.core.settings.packed import presets, variants
+from coterie.core.settings.parser import leaves
+from coterie.core.settings.schema import build, values_of
 from coterie.core.settings.sections import (
     DataSettings,
     EngineSettings,
@@ -104,7 +105,9 @@ def test_yaml_comes_back_equal(toy: Paper) -> None:
     assert configure(toy, ["--config", file]).settings == given
     settings = load(toy.settings)
     assert build(settings, {**values_of(given), "model.widths": (3,)}) == given
-    assert yaml.safe_load(to_yaml(given, "toyrec")) == {"paper": "toyrec", **to_tree(given)}
+    tree = dataclasses.asdict(given)
+    tree["model"]["widths"] = [3]  # YAML has lists only
+    assert yaml.safe_load(to_yaml(given, "toyrec")) == {"paper": "toyrec", **tree}
 
 
 @pytest.mark.parametrize(
@@ -144,6 +147,41 @@ def test_yaml_comes_back_equal(toy: Paper) -> None:
         ),
         (["--engine.chunk", "0"], "'engine.chunk' must be at least 1, not 0"),
         (["--preset", "smke"], "preset 'smke' is unknown: did you mean 'smoke'?"),
+        (["--preset", ""], "preset '' is unknown: known: smoke"),
+        (["--variant", ""], "variant '' of toyrec is unknown: known: ml-100k-mf, mlp, sample-mlp"),
+        (
+            ["--model.widths", "[" * 9000],
+            "--model.widths: expected a list, as [1, 2], not a text of 9000 characters",
+        ),
+        (["--seed", "9" * 5000], "--seed: expected a whole number, not a text of 5000 characters"),
+        (["--engine.threads", "1000000"], "'engine.threads' must be at most 1024, not 1000000"),
+        (
+            ["--engine.chunk", str(10**18)],
+            "'engine.chunk' must be at most 2147483647, not 1000000000000000000",
+        ),
+        (["--run.name", " "], "'run.name' must be the name of a folder, not blank"),
+        (["--run.name", "a\nb"], r"'run.name' must be printable text in UTF-8, not 'a\nb'"),
+        (["--run.name", "a\0b"], r"'run.name' must be printable text in UTF-8, not 'a\x00b'"),
+        (["--run.name", "a\udcffb"], r"'run.name' must be printable text in UTF-8, not 'a\udcffb'"),
+        (
+            ["--run.name", "ä" * 128],
+            "'run.name' has a name of 256 bytes, and a folder may have 255: shorten it",
+        ),
+        (
+            ["--out", "x/" + "o" * 300],
+            "'run.out' has a name of 300 bytes, and a folder may have 255: shorten it",
+        ),
+        (
+            ["--privacy.uploads", "padded"],
+            "'privacy.uploads' has no effect without noise: leave it "
+            "out, or set privacy.noise to laplace or gaussian",
+        ),
+        (
+            ["--privacy.padded_rows", "5"],
+            "'privacy.padded_rows' has no effect without noise: leave "
+            "it out, or set privacy.noise to laplace or gaussian",
+        ),
+        (["--privacy.padded_rows", "0"], "'privacy.padded_rows' must be at least 1, not 0"),
         (
             ["--variant", "ml-100-mf"],
             "variant 'ml-100-mf' of toyrec is unknown: did you mean 'ml-100k-mf'?",
@@ -183,6 +221,14 @@ def test_wrong_flags(toy: Paper, flags: list[str], message: str) -> None:
             "seed: 1\nrounds: [1\nmodel: 2\n",
             "bad.yaml, line 3: not valid YAML, expected ',' or ']', but got ':'",
         ),
+        (
+            "model:",
+            "'model' in bad.yaml is a section, not one value: it has model.name, model.lr, "
+            "model.widths",
+        ),
+        ("a: " + "[" * 3000, "bad.yaml: nested too deeply, settings have two levels"),
+        ('run: {name: "a\\0b"}', r"'run.name' must be printable text in UTF-8, not 'a\x00b'"),
+        ("seed: 2024-13-45", "bad.yaml: not valid YAML, month must be in 1..12"),
         ("seed: 1\nseed: 2\n", "bad.yaml, line 2: not valid YAML, 'seed' is there twice"),
         ("- 1\n- 2\n", "bad.yaml: expected settings, as 'rounds: 10', not a list"),
         ("words", "bad.yaml: expected settings, as 'rounds: 10', not 'words'"),
@@ -191,6 +237,21 @@ def test_wrong_flags(toy: Paper, flags: list[str], message: str) -> None:
 )
 def test_wrong_files(toy: Paper, text: str, message: str) -> None:
     assert refusal(toy, "--config", written("bad.yaml", text)) == message
+
+
+def test_a_checkout_needs_no_link_to_its_configs(
+    toy: Paper, toy_site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = toy_site.parent
+    (toy_site / "coterie" / "toy" / "configs").rename(root / "configs")
+    assert configure(toy, []).sources == ()  # no workspace: it has no presets
+    (root / "configs" / "presets").mkdir()
+    found = configure(toy, ["--data", "ml-100k"])
+    assert found.sources == ("configs/toyrec.yaml", "configs/toyrec/ml-100k-mf.yaml")
+    (root / "configs" / "toyrec.yaml").write_text("algorithm: {bta: 1}")
+    assert refusal(toy) == (
+        "unknown setting 'algorithm.bta' in configs/toyrec.yaml: did you mean 'algorithm.beta'?"
+    )
 
 
 def test_the_file_at_fault_is_named_among_several(toy: Paper) -> None:
@@ -214,7 +275,7 @@ def test_missing_and_unreadable_files(toy: Paper) -> None:
 def test_empty_file_and_dotted_keys(toy: Paper) -> None:
     empty = written("empty.yaml", "# nothing\n")
     assert configure(toy, ["--config", empty]).settings == configure(toy, []).settings
-    dotted = written("dotted.yaml", "algorithm.beta: 0.3\nmodel:\n")
+    dotted = written("dotted.yaml", "algorithm.beta: 0.3\nmodel: {}\n")
     assert configure(toy, ["--config", dotted]).settings.algorithm.beta == 0.3
 
 

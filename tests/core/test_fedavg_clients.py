@@ -159,14 +159,15 @@ def test_settings_out_of_range_are_named(wrong):
 def test_lightning_drives_it(tmp_path):
     from lightning import Trainer
 
-    from coterie.core.run.rounds import FederatedModule
+    from coterie.core.run.driver import FederatedRun
+    from coterie.core.run.lightning_module import FederatedModule
 
     server, client = algorithm("fedavg", Linear, rounds=4)
-    module = FederatedModule(
+    module = FederatedRun(
         Federation(server, client, [SplitSamples.of(sample_data(), sample_data())], rounds=4)
     )
     trainer = Trainer(
-        max_epochs=1,
+        max_epochs=-1,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -174,7 +175,7 @@ def test_lightning_drives_it(tmp_path):
         default_root_dir=tmp_path,
         num_sanity_val_steps=0,
     )
-    trainer.fit(module)
+    trainer.fit(FederatedModule(module))
     losses = [record["eval/global_loss"] for record in module.history]
     assert len(losses) == 4
     assert losses == sorted(losses, reverse=True)

@@ -13,8 +13,8 @@ from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, 
 from coterie.core.protocol.recommending import RecommendsItems, ServesItems
 from coterie.core.protocol.server import Server
 from coterie.core.protocol.step import Step
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import scores_of_newcomer, scores_of_user
-from coterie.core.run.rounds import FederatedModule
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Coordinator(Server[Query], ServesItems[Query]):
 
 @pytest.fixture
 def trained():
-    module = FederatedModule(Federation(Coordinator(), Assisting(), [Data(torch.arange(3))]))
+    module = FederatedRun(Federation(Coordinator(), Assisting(), [Data(torch.arange(3))]))
     module.advance()
     return module
 

@@ -227,7 +227,8 @@ def test_resume_finds_the_newest_unfinished_run(toy: Paper) -> None:
         resumable(toy, wanted)
     assert str(caught.value) == (
         "no unfinished run runs/toyrec/sample-avg-mf-seed0 with these settings: leave --resume out "
-        "to start one, name another by --run.name, or give a finished one more --rounds"
+        "to start one, name another by --run.name, or give a finished one of a single block more "
+        "--rounds"
     )
     first, second, third = (create(toy) for _ in range(3))
     assert resumable(toy, wanted) == third.path

@@ -1,6 +1,6 @@
 """Sections of settings: defaults of their own, sections in sections, pairs, what errors name."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import pytest
 import yaml
@@ -9,7 +9,8 @@ from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
 from coterie.core.methods.settings.dap_fl import DapFLOptions
 from coterie.core.settings.configuration import parse
-from coterie.core.settings.schema import build, leaves, to_tree
+from coterie.core.settings.parser import leaves
+from coterie.core.settings.schema import build
 
 
 def quick() -> DDPGSettings:
@@ -38,7 +39,7 @@ def test_pairs_of_numbers_from_flags_and_files(tmp_path) -> None:
     assert found.agent.hidden == (16, 12)
     assert found.tuner.agent.hidden == (3, 2)
     file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(to_tree(found)))
+    file.write_text(yaml.safe_dump(asdict(found)))
     assert parse(Outer, ["--config", str(file)]) == found
 
 

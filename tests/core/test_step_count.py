@@ -15,13 +15,13 @@ from coterie.core.methods.fedrecon import FedReconClient, FedReconServer
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.settings.personal import FedReconSettings
 from coterie.core.models.classifier import Classifier
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 
 LENGTHS = [7, 3, 0, 12, 1]
 
 
 def rounds(server, client, data, number=2):
-    module = FederatedModule(Federation(server, client, [data], rounds=number))
+    module = FederatedRun(Federation(server, client, [data], rounds=number))
     while not module.finished:
         module.advance()
     return module.history
@@ -30,7 +30,7 @@ def rounds(server, client, data, number=2):
 @pytest.mark.parametrize("chunk", [None, 1])
 def test_a_round_notes_the_steps_of_all_clients(chunk):
     server, client = algorithm("fedavg", Net, epochs=3, batch_size=4, rounds=2)
-    module = FederatedModule(
+    module = FederatedRun(
         Federation(server, client, [SplitSamples.of(sample_data(LENGTHS))], chunk=chunk)
     )
     while not module.finished:

@@ -2,9 +2,9 @@
 
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.recformer.build import SmallRecFormerSettings, small_recformer
-from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
+from coterie.llm.settings.backbone import GenerationSettings, LoraSettings
 
 TITLES = [
     f"{first} {last}" for first in ("Red", "Blue", "Old") for last in ("Sea", "Ox", "Sky", "I")

@@ -9,13 +9,13 @@ from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
-from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import OrganisationData
 from coterie.llm.data.examples import Examples, Queries
 from coterie.llm.readings import resolve
-from coterie.llm.settings import FederatedDataSettings, MixingSettings, Settings, TrainSettings
+from coterie.llm.settings.backbone import LoraSettings
+from coterie.llm.settings.run import FederatedDataSettings, MixingSettings, Settings, TrainSettings
 
 N_ITEMS = 12
 

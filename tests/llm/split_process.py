@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from coterie.llm.split.grpc_channel import GrpcChannel, GrpcRounds
-from coterie.llm.split.grpc_link import Link
-from coterie.llm.split.tokens import admin_token, client_token, read_secret
+from coterie.llm.split.remote.channel import GrpcChannel, GrpcMiddle
+from coterie.llm.split.remote.link import Link
+from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,8 +37,9 @@ class Server:
         link = Link(self.address, **others)
         return GrpcChannel(link, model, lambda client: client_token(self.secret, client), wire)
 
-    def rounds(self, **others: object) -> GrpcRounds:
-        return GrpcRounds(Link(self.address, **others), admin_token(self.secret))
+    def middle(self, model: str, **others: object) -> GrpcMiddle:
+        """The coordinator's side."""
+        return GrpcMiddle(Link(self.address, **others), model, admin_token(self.secret))
 
     def kill(self) -> None:
         self.process.kill()

@@ -13,10 +13,9 @@ import torch
 from tests.llm.tiny_split import Tiny, TinyLlama, TinyLongformer
 
 from coterie.llm.split.cut import cut
-from coterie.llm.split.grpc_server import MiddleServer
 from coterie.llm.split.middle import Middle
-from coterie.llm.split.state_folder import StateFolder
-from coterie.llm.split.tokens import make_secret
+from coterie.llm.split.remote.server import MiddleServer
+from coterie.llm.split.remote.tokens import make_secret
 from coterie.llm.split.training import Training
 
 MAX_BYTES = 1 << 20
@@ -53,7 +52,7 @@ def main(words: list[str]) -> None:
     given = parser.parse_args(words)
     Slow.seconds = given.slow
     parts = cut(tiny(given.kind, given.n_layers, given.dtype), given.k)
-    middle = Slow(parts.stack, TRAINING, folder=StateFolder(given.state, parts.model))
+    middle = Slow(parts.stack, TRAINING)
     secret = make_secret(given.state / "secret")
     server = MiddleServer(middle, parts.model, secret, "127.0.0.1:0", max_bytes=MAX_BYTES)
     server.start()

@@ -12,11 +12,11 @@ from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm.attack import Attacker, attack, judge, rows, secret, train, users_known
-from coterie.llm.attack_figure import draw
+from coterie.llm.attack.figure import draw
+from coterie.llm.attack.hidden_states import HiddenStates, hidden_states, joined
+from coterie.llm.attack.inversion import Attacker, attack, judge, rows, secret, train, users_known
 from coterie.llm.backbones.network import network_of
 from coterie.llm.data.examples import Examples
-from coterie.llm.hidden_states import HiddenStates, hidden_states, joined
 
 KEY = Key.from_seed(3)
 QUICK = Attacker(steps=300, lr=3e-3)

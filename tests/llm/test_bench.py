@@ -15,7 +15,8 @@ from coterie.llm.bench.memory import Measured, memory
 from coterie.llm.bench.switched import Reloaded, Switched
 from coterie.llm.bench.switching import switching
 from coterie.llm.messages import UPDATE, Adapters
-from coterie.llm.settings import ModelSettings, Settings
+from coterie.llm.settings.backbone import ModelSettings
+from coterie.llm.settings.run import Settings
 
 TINY = Shape(1, 8, 2, n_items=30, history=3, batch=2)
 

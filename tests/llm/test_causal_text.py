@@ -13,13 +13,12 @@ from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.causal_text import CausalText, load_causal_text
 from coterie.llm.backbones.grounding import grounding_scores
 from coterie.llm.backbones.lora import base_model
-from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.prompts import bigrec_template, compact_template
-from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
 from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
 from coterie.llm.backbones.tokenizer import END
 from coterie.llm.data.examples import Examples
+from coterie.llm.settings.backbone import GenerationSettings, LoraSettings, PretrainSettings
 
 KEY = Key.from_seed(0)
 WORDS = ["Heat", "Alien", "Fargo", "Rocky", "Jaws", "Speed", "Scream", "Babe", "Clue", "Big"]

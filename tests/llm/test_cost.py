@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.llm.every_backbone import KINDS, TITLES, make
 from tests.llm.organisations import examples
+from tests.llm.tiny_split import lend_start
 
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.backbones.tokenizer import train_tokenizer
-from coterie.llm.cost import (
+from coterie.llm.cost.formulas import (
     ModelSize,
     Usage,
     costs,
@@ -26,13 +26,14 @@ from coterie.llm.cost import (
     spread_of_splits,
     verdict,
 )
-from coterie.llm.model_size import read_config, size_of, size_of_config
+from coterie.llm.cost.model_size import read_config, size_of, size_of_config
+from coterie.llm.cost.step_cost import measure_steps
+from coterie.llm.cost.token_count import prompt_tokens, training_tokens
+from coterie.llm.settings.backbone import LoraSettings
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.cut import cut
 from coterie.llm.split.middle import Middle
 from coterie.llm.split.training import Training
-from coterie.llm.step_cost import measure_steps
-from coterie.llm.token_count import prompt_tokens, training_tokens
 
 # LLaMA-7B: 4 h^2 for attention, 3 h m for the feed-forward part, 2 norms; LoRA of rank 8 on two
 # projections; vocabulary of 32,000 in and out, and the last norm. fp16.
@@ -173,7 +174,7 @@ def test_tokens_are_those_that_cross(kind):
     tokens = training_tokens(model, data, batch_size=3)
     parts = cut(model, 1)
     middle = Middle(parts.stack, Training(lr=0.1))
-    middle.begin(0)
+    lend_start(middle, middle.adapter.row())
     channel = LocalChannel(middle)
     parts.connect(channel)
     with channel.session(0, training=False):

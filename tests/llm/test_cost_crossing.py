@@ -7,23 +7,24 @@ import pytest
 import torch
 from tests.llm.every_backbone import TITLES, make
 from tests.llm.organisations import examples
+from tests.llm.tiny_split import lend_start
 
 from coterie.core.cli.main import main
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.settings.configuration import configure
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm.cost import pplr_cost
-from coterie.llm.cost_inputs import _untrained, of_experiment
+from coterie.llm.cost.formulas import pplr_cost
+from coterie.llm.cost.inputs import _untrained, of_experiment
+from coterie.llm.cost.token_count import (
+    catalogue_tokens,
+    recommending_tokens,
+    validation_tokens,
+)
 from coterie.llm.data.client_data import OrganisationData
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.cut import cut
 from coterie.llm.split.middle import Middle
 from coterie.llm.split.training import Training
-from coterie.llm.token_count import (
-    catalogue_tokens,
-    recommending_tokens,
-    validation_tokens,
-)
 
 CLIENTS = 3
 # One batch a client and histories that are not drawn, so that every epoch has the same padding.
@@ -136,6 +137,7 @@ class Recorded(LocalChannel):
 def recorded(model):
     parts = cut(model, 1)
     middle = Middle(parts.stack, Training(lr=0.1))
+    lend_start(middle, middle.adapter.row())
     channel = Recorded(middle)
     parts.connect(channel)
     return channel

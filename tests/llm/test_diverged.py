@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.registry.papers import find_paper
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
 from coterie.llm.experiment import Experiment
 
@@ -31,12 +31,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
-def start(folder: Path, *flags: str) -> FederatedModule:
+def start(folder: Path, *flags: str) -> FederatedRun:
     settings = configure(find_paper("pplr"), [*RUN, "--run.out", str(folder), *flags]).settings
-    return FederatedModule(Experiment(settings).federation())
+    return FederatedRun(Experiment(settings).federation())
 
 
-def diverge(module: FederatedModule, turns: Turns, where: str) -> None:
+def diverge(module: FederatedRun, turns: Turns, where: str) -> None:
     """Break the second batch of these turns in the client's lower or upper layers, or in those
     of the server: at once after its step, or at the end of the session."""
     client, seen = module.federation.client, {"turn": (-1, -1), "batch": 0}
@@ -55,7 +55,7 @@ def diverge(module: FederatedModule, turns: Turns, where: str) -> None:
 
     client.update, client.backbone.loss = broken_update, broken_loss
     if where in ("step", "close"):
-        _diverge_middle(module.federation.server.halves.rounds, turns, where, seen)
+        _diverge_middle(module.federation.server.halves.middle, turns, where, seen)
 
 
 def _diverge_middle(middle, turns: Turns, where: str, seen: dict) -> None:
@@ -77,7 +77,7 @@ def _diverge_middle(middle, turns: Turns, where: str, seen: dict) -> None:
     setattr(middle, where, step if where == "step" else close)
 
 
-def play(module: FederatedModule) -> list[Tensor]:
+def play(module: FederatedRun) -> list[Tensor]:
     """The rows after every round, layer by layer from the lowest."""
     found = []
     while not module.finished:
@@ -90,7 +90,7 @@ def play(module: FederatedModule) -> list[Tensor]:
     return found
 
 
-Whole = tuple[list[Tensor], FederatedModule]
+Whole = tuple[list[Tensor], FederatedRun]
 
 
 @pytest.fixture(scope="module")
@@ -108,17 +108,15 @@ def whole(folder: Path) -> Callable[..., Whole]:
     return run
 
 
-def same(split: FederatedModule, rows: list[Tensor], whole: Whole) -> None:
+def same(split: FederatedRun, rows: list[Tensor], whole: Whole) -> None:
     expected, module = whole
     for one, other in zip(rows, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12, equal_nan=True)
     assert split.results == pytest.approx(module.results, abs=1e-12, nan_ok=True)
 
 
-def nothing_left(module: FederatedModule) -> None:
-    middle = module.federation.server.halves.rounds
-    assert not len(middle._sessions)
-    assert not middle._pending
+def nothing_left(module: FederatedRun) -> None:
+    assert not len(module.federation.server.halves.middle._sessions)
     assert all(parameter.grad is None for parameter in module.federation.client.adapter.parameters)
 
 
@@ -187,8 +185,6 @@ def server(folder: Path) -> Iterator[list[str]]:
             "1:2",
             "--port",
             "0",
-            "--keep",
-            "4",
             *RUN,
             "--out",
             str(folder),

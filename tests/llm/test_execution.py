@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.llm.tiny_split import TinyLlama, batch
+from tests.llm.tiny_split import TinyLlama, batch, lend_start
 from torch import Tensor
 
 from coterie.core.tensors.keys import Key
@@ -21,7 +21,7 @@ def test_the_first_training_session_draws_dropout(left: str) -> None:
     middle = Middle(parts.stack, Training(lr=0.1))
     channel = LocalChannel(middle)
     parts.connect(channel)
-    middle.begin(0)
+    lend_start(middle, middle.adapter.row())
     backbone.train()
     for place in (0, 2):
         backbone.layers[place].eval()  # so that what differs is the middle's
@@ -49,7 +49,9 @@ def test_layers_left_in_training_do_not_draw_in_the_first_evaluation() -> None:
     backbone = TinyLlama(4, dropout=0.5).train()
     parts = cut(backbone, 1)
     backbone.eval()
-    channel = LocalChannel(Middle(parts.stack, Training(lr=0.1)))
+    middle = Middle(parts.stack, Training(lr=0.1))
+    lend_start(middle, middle.adapter.row())
+    channel = LocalChannel(middle)
     parts.connect(channel)
     channel.open(0, training=False)
     assert backbone.value(tokens, mask).detach() == expected

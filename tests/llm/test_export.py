@@ -2,12 +2,14 @@
 
 import errno
 import json
+import os
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import AutoPeftModelForCausalLM, PeftModel
 from safetensors.torch import load_file, save_file
 from tests.llm.every_backbone import KINDS, TITLES, make
+from tests.llm.exported import read_adapter
 from tests.llm.organisations import examples
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -19,20 +21,18 @@ from coterie.core.run.serving import open_run
 from coterie.core.run.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm import adapter_files
 from coterie.llm.adapter import Adapter
-from coterie.llm.adapter_files import load_adapter
 from coterie.llm.backbones.network import network_of
-from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.backbones.recformer.model import RecformerModel
-from coterie.llm.export import answers, export_adapter, export_merged
-from coterie.llm.item_embeddings import EMBEDDINGS, read_items
-from coterie.llm.settings import ModelSettings, Settings, SplitSettings
-from coterie.llm.trained import TrainedRun
+from coterie.llm.export import folders
+from coterie.llm.export.folders import EMBEDDINGS, answers, export_adapter, export_merged
+from coterie.llm.export.trained import TrainedRun
+from coterie.llm.settings.backbone import ModelSettings, PretrainSettings
+from coterie.llm.settings.run import Settings
+from coterie.llm.settings.split import SplitSettings
 
 HISTORY = Ragged.from_lists([[0, 3, 5], [], [7], [1, 2, 3, 4]])
 ORIGIN = {"run": "a", "client": 1, "round": 2}
-WEIGHTS = "adapter_model.safetensors"
 
 
 def items():
@@ -48,18 +48,12 @@ def save(folder, kind="tiny-item", **how):
     return model
 
 
-def tamper(folder, **changes):
-    """Replace tensors by name; None takes one away."""
-    tensors = load_file(folder / WEIGHTS) | changes
-    save_file({name: t for name, t in tensors.items() if t is not None}, folder / WEIGHTS)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_adapter_comes_back_bit_for_bit(kind, tmp_path):
     model = save(tmp_path / "a", kind)
     fresh = make(kind, trained=False)
     before = fresh.scores(HISTORY)
-    load_adapter(tmp_path / "a", fresh)
+    read_adapter(tmp_path / "a", fresh)
     saved, read = (Adapter(m.named_parameters()).row() for m in (model, fresh))
     assert torch.equal(saved, read)
     assert torch.equal(model.scores(HISTORY), fresh.scores(HISTORY))
@@ -78,6 +72,33 @@ def test_peft_reads_the_adapter(kind, tmp_path):
     plain.model = PeftModel.from_pretrained(network_of(plain), str(tmp_path / "a")).base_model.model
     # Factors without requires_grad, as peft loads them, take another kernel of torch.
     torch.testing.assert_close(answers(plain, data), answers(model, data), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["tiny-item", "tiny-text"])
+def test_the_folder_alone_is_enough_elsewhere(kind, tmp_path):
+    """The adapter names its frozen model, which lies beside it, readable by everybody."""
+    model, data = save(tmp_path / "a", kind), examples(5, seed=2)
+    found = AutoPeftModelForCausalLM.from_pretrained(str(tmp_path / "a"))
+    plain = make(kind, rank=None, seed=9)
+    plain.model = found.base_model.model
+    torch.testing.assert_close(answers(plain, data), answers(model, data), rtol=1e-5, atol=1e-5)
+    base = AutoModelForCausalLM.from_pretrained(str(tmp_path / "a" / "base")).state_dict()
+    for name, value in network_of(make(kind, rank=None)).state_dict().items():
+        assert torch.equal(base[name], value)  # as before the first round
+    umask = os.umask(0)
+    os.umask(umask)
+    files = [path for path in (tmp_path / "a").rglob("*") if path.is_file()]
+    assert len(files) > 5
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~umask}
+
+
+def test_a_published_model_is_named_and_not_copied(tmp_path):
+    model = make("tiny-item")
+    network_of(model).config.name_or_path = "somebody/llama"
+    export_adapter(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "a")
+    config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "somebody/llama"
+    assert not (tmp_path / "a" / "base").exists()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -119,100 +140,7 @@ def test_a_wholly_trained_model_is_saved_exactly(tmp_path):
     assert export_merged(model, data, items(), ORIGIN, tmp_path / "m") == 0.0
     with pytest.raises(UserError, match=r"no LoRA, all its parameters are trained.*--merged"):
         export_adapter(model, data, items(), ORIGIN, tmp_path / "a")
-    with pytest.raises(UserError, match="no LoRA"):
-        load_adapter(tmp_path / "m", model)
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
-
-
-FIRST = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
-
-
-def _delete(name):
-    return lambda folder: (folder / name).unlink()
-
-
-def _write(name, content):
-    return lambda folder: (folder / name).write_bytes(content)
-
-
-def _config(**changes):
-    def change(folder):
-        path = folder / "adapter_config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (_delete(WEIGHTS), f"is no adapter: it has no {WEIGHTS}"),
-        (_delete("adapter_config.json"), "is no adapter: it has no adapter_config.json"),
-        (_write(WEIGHTS, b""), "is damaged"),
-        (_write(WEIGHTS, b"\x08" + bytes(30)), "is damaged"),
-        (_write("adapter_config.json", b"{"), "adapter_config.json is damaged"),
-        (_write("adapter_config.json", b"[]"), "adapter of type None, not of type LORA"),
-        (_config(peft_type="IA3"), "adapter of type IA3, not of type LORA"),
-        (_config(r=4), "LoRA of rank 4, the backbone's is 2: build the backbone with --lora.rank"),
-        (_config(lora_alpha=9), "LoRA of alpha 9, the backbone's is 4: .* --lora.alpha 9"),
-        (_config(use_dora=True), "an adapter with 'use_dora', which the backbone has not"),
-        (lambda f: save_file({}, f / WEIGHTS), "is empty: it holds no number"),
-        (lambda f: tamper(f, **{FIRST: None}), f"lacks '{FIRST}'"),
-        (lambda f: tamper(f, other=torch.ones(1)), "has 'other', for which the backbone has no"),
-        (
-            lambda f: tamper(f, **{FIRST: torch.ones(3, 8)}),
-            r"is \(3, 8\), the backbone's is \(2, 8\): it is of another model or another rank",
-        ),
-        (
-            lambda f: tamper(f, **{FIRST: torch.full((2, 8), torch.nan)}),
-            f"has numbers in '{FIRST}' that are not finite",
-        ),
-        (
-            lambda f: tamper(
-                f,
-                **{n: 0 * t for n, t in load_file(f / WEIGHTS).items() if "lora_B" in n},
-            ),
-            "is empty: all its factors B are 0",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused_by_name(damage, message, tmp_path):
-    folder = tmp_path / "a"
-    save(folder)
-    damage(folder)
-    model = make("tiny-item", seed=0)
-    row = Adapter(model.named_parameters()).row()
-    with pytest.raises(UserError, match=message) as caught:
-        load_adapter(folder, model)
-    assert "\n" not in str(caught.value)
-    assert str(folder) in str(caught.value)
-    assert torch.equal(Adapter(model.named_parameters()).row(), row)
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ({"rank": 3}, "LoRA of rank 2, the backbone's is 3"),
-        ({"alpha": 8.0}, "LoRA of alpha 4.0, the backbone's is 8"),
-        ({"layers": 4}, "lacks 'base_model.model.model.layers.3.self_attn"),
-        (
-            {"layers": 2},
-            "has 'base_model.model.model.layers.2.*for which the backbone has no place",
-        ),
-        ({"kind": "recformer"}, "lacks 'base_model.model.encoder.layer.0"),
-        ({"seed": 1}, "an adapter for another frozen model of the same shape"),
-    ],
-)
-def test_another_model_is_refused_by_name(other, message, tmp_path):
-    save(tmp_path / "a")
-    with pytest.raises(UserError, match=message):
-        load_adapter(tmp_path / "a", make(other.pop("kind", "tiny-item"), **other))
-
-
-def test_an_adapter_of_peft_itself_is_read(tmp_path):
-    save(tmp_path / "a")
-    (tmp_path / "a" / "coterie.json").unlink()
-    load_adapter(tmp_path / "a", make("tiny-item", seed=1))  # nothing tells its base
 
 
 @pytest.mark.parametrize("export", [export_adapter, export_merged])
@@ -233,7 +161,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     def full(*args, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(adapter_files, "save_file", full)
+    monkeypatch.setattr(folders, "save_file", full)
     with pytest.raises(UserError, match="no space left"):
         save(tmp_path / "a")
     assert not list(tmp_path.iterdir())
@@ -243,7 +171,7 @@ def test_what_reads_back_otherwise_is_not_exported(tmp_path, monkeypatch):
     def wrong(tensors, path, metadata):
         save_file({name: tensor + 1e-3 for name, tensor in tensors.items()}, path)
 
-    monkeypatch.setattr(adapter_files, "save_file", wrong)
+    monkeypatch.setattr(folders, "save_file", wrong)
     model = make("tiny-item")
     row = Adapter(model.named_parameters()).row()
     with pytest.raises(UserError, match="does not give the same scores: not exported"):
@@ -267,40 +195,12 @@ def test_items_frozen_in_stage_2_come_back(tmp_path):
     export_adapter(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "a")
     assert torch.equal(model.scores(HISTORY), scores)
     fresh = make("recformer", trained=False)
-    load_adapter(tmp_path / "a", fresh)
+    read_adapter(tmp_path / "a", fresh)
     assert torch.equal(fresh.scores(HISTORY), scores)
-    (tmp_path / "a" / EMBEDDINGS).unlink()
-    load_adapter(tmp_path / "a", fresh)
-    assert not torch.allclose(fresh.scores(HISTORY), scores)
     export_merged(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "m")
-    assert torch.equal(read_items(tmp_path / "m", model), model.frozen_items)
+    saved = load_file(tmp_path / "m" / EMBEDDINGS)["item_embeddings"]
+    assert torch.equal(saved, model.frozen_items)
     assert torch.equal(model.scores(HISTORY), scores)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda good: {"item_embeddings": good[:3]}, "of other items or another model"),
-        (lambda good: {"other": good}, "of other items or another model"),
-        (lambda good: {"item_embeddings": good / 0}, "not finite"),
-        (None, "damaged"),
-    ],
-)
-def test_frozen_items_that_do_not_fit_are_refused(change, message, tmp_path):
-    model = frozen()
-    export_adapter(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "a")
-    path = tmp_path / "a" / EMBEDDINGS
-    if change is None:
-        path.write_bytes(b"nothing")
-    else:
-        save_file(change(load_file(path)["item_embeddings"]), path)
-    fresh = make("recformer", trained=False)
-    before = fresh.scores(HISTORY)
-    with pytest.raises(UserError, match=message) as caught:
-        load_adapter(tmp_path / "a", fresh)
-    assert "\n" not in str(caught.value)
-    fresh.prepare()
-    assert torch.equal(fresh.scores(HISTORY), before)
 
 
 @pytest.fixture(scope="module")
@@ -342,7 +242,7 @@ def test_the_command_exports_a_client(run, tmp_path, capsys, monkeypatch):
     history = trained.experiment.data.clients.test[2].history
     scores = trained.backbone(2).scores(history)
     backbone = trained.start()
-    load_adapter(tmp_path / "a" / "b", backbone)
+    read_adapter(tmp_path / "a" / "b", backbone)
     assert torch.equal(backbone.scores(history), scores)
     assert main([*argv, "m", "--merged", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["difference"] < 1e-5

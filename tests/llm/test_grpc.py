@@ -6,29 +6,31 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from tests.llm.split_process import Server
 from tests.llm.split_server import MAX_BYTES, TRAINING
-from tests.llm.tiny_split import TinyLlama, batch, gradients
+from tests.llm.tiny_split import TinyLlama, batch, gradients, lend_start
 from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowState
+from coterie.core.tensors import tree
 from coterie.llm.adapter import Adapter
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut
 from coterie.llm.split.diverged import Diverged
-from coterie.llm.split.grpc_channel import GrpcChannel, GrpcRounds
-from coterie.llm.split.grpc_link import Link, Tls, grpc, is_loopback
-from coterie.llm.split.grpc_messages import SERVICE, SESSION, TOKEN, Done, Opened, Step
-from coterie.llm.split.grpc_server import MiddleServer
 from coterie.llm.split.middle import Middle
-from coterie.llm.split.state_folder import StateFolder
-from coterie.llm.split.tokens import admin_token, client_token, make_secret, read_secret
+from coterie.llm.split.part import Part, given_back, lend
+from coterie.llm.split.remote.channel import GrpcChannel, GrpcMiddle
+from coterie.llm.split.remote.link import Link, Tls, grpc, is_loopback
+from coterie.llm.split.remote.messages import SERVICE, SESSION, TOKEN, Done, Opened, Step
+from coterie.llm.split.remote.server import MiddleServer
+from coterie.llm.split.remote.tokens import admin_token, client_token, make_secret, read_secret
 from coterie.llm.split.training import Training
 
 HIDDEN = torch.linspace(-1, 1, 2 * 5 * 32).reshape(2, 5, 32)
@@ -38,12 +40,12 @@ SECRET = "s" * 64
 
 @pytest.fixture
 def within() -> Iterator[tuple[Middle, MiddleServer, str]]:
-    """A server in this process, with a round begun: quick, for what is refused."""
+    """A server in this process that was lent parts: quick, for what is refused."""
     parts = cut(TinyLlama(4), 1)
     middle = Middle(parts.stack, TRAINING)
     server = MiddleServer(middle, parts.model, SECRET, max_bytes=MAX_BYTES)
     server.start()
-    middle.begin(0)
+    lend_start(middle, middle.adapter.row())
     yield middle, server, parts.model
     server.stop(0)
 
@@ -74,40 +76,38 @@ def test_second_process_is_exact_and_resumes(tmp_path: Path, servers: list[Serve
     near_parts.connect(LocalChannel(middle))
     far_parts.release()
 
-    def both_play(round: int) -> None:
-        rounds = servers[-1].rounds()
+    def both_play(part: Part) -> Part:
+        remote = servers[-1].middle(far_parts.model)
         far_parts.connect(servers[-1].channel(far_parts.model))
-        rounds.begin(round)
-        middle.begin(round)
+        for one in (remote, middle):
+            lend(one, [0, 1], part)
         for client in (0, 1):
             loss, grads = step_of(far, far_parts.block.channel, client)
             other, others = step_of(near, near_parts.block.channel, client)
             assert loss == other
             assert all(torch.equal(grads[name], grad) for name, grad in others.items())
-        rows = rounds.trained([0, 1])
-        assert torch.equal(rows, middle.trained([0, 1]))
-        mixed = torch.tensor([[0.75, 0.25], [0.25, 0.75]]) @ rows
-        rounds.commit(round, mixed, [0, 1])
-        middle.commit(round, mixed, [0, 1])
+        back, own = given_back(remote, [0, 1]), given_back(middle, [0, 1])
+        for (_, given), (_, leaf) in zip(tree.tensors(back), tree.tensors(own), strict=True):
+            assert torch.equal(given, leaf)
+        return replace(back, rows=torch.tensor([[0.75, 0.25], [0.25, 0.75]]) @ back.rows)
 
-    both_play(0)
-    assert servers[0].rounds().round == 0
+    part = both_play(lend_start(middle, middle.adapter.row(), 2, optimizer=True))
     servers[0].kill()
     servers.append(Server(tmp_path, n_layers=5, k=2))
-    assert servers[1].rounds().round == 0
-    both_play(1)
-    servers[1].rounds().keep_best()
+    part = both_play(part)  # row and optimizer are all that a new server needs
+    for one in (servers[1].middle(far_parts.model), middle):
+        lend(one, [0, 1], part)
     far.eval()
+    near.eval()
     tokens, mask = batch(3, 7)
-    for which in ("current", "best"):
-        with far_parts.block.channel.session(1, training=False, which=which):
-            written = far.network.generate(tokens, attention_mask=mask, num_beams=3, max_length=20)
-        near.eval()
-        with near_parts.block.channel.session(1, training=False):
-            expected = near.network.generate(
-                tokens, attention_mask=mask, num_beams=3, max_length=20
+    written = []
+    for parts in (far_parts, near_parts):
+        with parts.block.channel.session(1, training=False):
+            network = parts.backbone.network
+            written.append(
+                network.generate(tokens, attention_mask=mask, num_beams=3, max_length=20)
             )
-        assert torch.equal(written, expected)
+    assert torch.equal(*written)
 
 
 def test_gradients_of_the_middle_equal_the_whole_model(
@@ -123,17 +123,14 @@ def test_gradients_of_the_middle_equal_the_whole_model(
     parts = cut(backbone, 1)
     names = Adapter(parts.stack.named_parameters())
     parts.connect(servers[0].channel(parts.model))
-    rounds = servers[0].rounds()
-    rounds.begin(0)
+    middle = servers[0].middle(parts.model)
+    lend_start(middle, names.row(), 1, optimizer=True)
     split_loss, client = step_of(backbone, parts.block.channel)
-    rounds.commit(0, rounds.trained([0]), [0])
     assert split_loss == loss
     for name, grad in client.items():
         assert torch.equal(grad, expected[name.replace("layers.2.", "layers.3.")])
-    # The server's own checkpoint tells.
-    other = Middle(cut(TinyLlama(4), 1).stack, TRAINING)
-    StateFolder(tmp_path, parts.model).load(other._generations)
-    state = other._generations.state(0).optimizer
+    # What the server gives back tells.
+    state = middle.trained(0).optimizer
     assert isinstance(state, RowState)
     grads = names.named_tensors(state.moments["exp_avg"]["row"][0] / 0.1)
     assert len(grads) == 8
@@ -148,8 +145,8 @@ def test_killed_in_the_middle_of_a_step(tmp_path: Path, servers: list[Server]) -
     backbone = TinyLlama(4)
     parts = cut(backbone, 1)
     parts.connect(servers[0].channel(parts.model))
-    rounds = servers[0].rounds()
-    rounds.begin(0)
+    middle, row = servers[0].middle(parts.model), Adapter(parts.stack.named_parameters()).row()
+    lend_start(middle, row, 1)
     with ThreadPoolExecutor(1) as pool:
         step = pool.submit(step_of, backbone, parts.block.channel)
         assert servers[0].line() == "backward"
@@ -160,13 +157,15 @@ def test_killed_in_the_middle_of_a_step(tmp_path: Path, servers: list[Server]) -
     assert time.monotonic() - since < 20
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="cannot be reached"):
-        rounds.begin(0)
+        middle.clear()
     servers.append(Server(tmp_path))
-    assert servers[1].rounds().round == -1
     parts.connect(servers[1].channel(parts.model))
-    servers[1].rounds().begin(0)
+    with pytest.raises(UserError, match=r"nothing is lent to the server .* with --resume"):
+        step_of(backbone, parts.block.channel)
+    middle = servers[1].middle(parts.model)
+    lend_start(middle, row, 1)
     step_of(backbone, parts.block.channel)
-    assert servers[1].rounds().trained([0]).shape == (1, servers[1].rounds().size)
+    assert middle.trained(0).rows.shape == (1, len(row))
 
 
 def test_wrong_tokens(within: tuple[Middle, MiddleServer, str]) -> None:
@@ -176,7 +175,7 @@ def test_wrong_tokens(within: tuple[Middle, MiddleServer, str]) -> None:
         stranger.open(0, training=True)
     stranger.open(1, training=True)
     with pytest.raises(UserError, match="not that of the coordinator"):
-        GrpcRounds(Link(server.address), client_token(SECRET, 1)).begin(1)
+        GrpcMiddle(Link(server.address), model, client_token(SECRET, 1)).clear()
     link = Link(server.address)
     for session in ("", "f" * 32):
         with pytest.raises(UserError, match=r"session is unknown or expired .* --resume"):
@@ -191,6 +190,8 @@ def test_another_configuration(within: tuple[Middle, MiddleServer, str]) -> None
     assert cut(TinyLlama(4), 1, settings="rank 8").model != model != cut(TinyLlama(5), 1).model
     with pytest.raises(UserError, match="start both with the same configuration"):
         channel_to(server, "0" * 16).open(0, training=True)
+    with pytest.raises(UserError, match="start both with the same configuration"):
+        GrpcMiddle(Link(server.address), "0" * 16, admin_token(SECRET)).clear()
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_what_diverges_is_known_as_such_on_both_sides(
     with pytest.raises(Diverged, match="client 1 is not finite any more"):
         channel.close()
     assert not len(middle._sessions)
-    assert list(middle._pending) == [0]
+    assert list(middle._trained) == [0]
 
 
 def test_a_wire_of_bfloat16_overflows_where_float32_does_not(
@@ -269,7 +270,16 @@ def test_oversized_for_the_client_itself(within: tuple[Middle, MiddleServer, str
 def test_malformed_bytes(within: tuple[Middle, MiddleServer, str], data: bytes) -> None:
     _, server, model = within
     with grpc.insecure_channel(server.address) as raw:
-        for method in ("Open", "Forward", "Backward", "Step", "Close", "Begin", "Mixed", "Commit"):
+        for method in (
+            "Open",
+            "Forward",
+            "Backward",
+            "Step",
+            "Close",
+            "Clear",
+            "Lend",
+            "AskTrained",
+        ):
             with pytest.raises(grpc.RpcError) as caught:
                 raw.unary_unary(f"/{SERVICE}/{method}")(data, timeout=10)
             assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
@@ -313,11 +323,11 @@ def test_clients_at_once_share_the_device(within: tuple[Middle, MiddleServer, st
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, range(6)))
-    rows = middle.trained(list(range(6)))
-    middle.begin(0)
+    rows = given_back(middle, range(6)).rows
+    lend_start(middle, middle.adapter.row())
     for client in range(6):
         work(client)
-    assert torch.equal(rows, middle.trained(list(range(6))))
+    assert torch.equal(rows, given_back(middle, range(6)).rows)
 
 
 def test_bfloat16_wire(within: tuple[Middle, MiddleServer, str]) -> None:
@@ -375,7 +385,7 @@ def test_addresses() -> None:
         MiddleServer(middle, "m", SECRET, taken.address)
     taken.stop(0)
     with pytest.raises(UserError, match="cannot be reached"):
-        GrpcRounds(Link(taken.address), "").begin(0)
+        GrpcMiddle(Link(taken.address), "m", "").clear()
 
 
 def test_secret_is_private_and_kept(tmp_path: Path) -> None:
@@ -428,27 +438,30 @@ def test_tls(certificates: Path, mutual: bool) -> None:
     server = MiddleServer(Middle(parts.stack, TRAINING), parts.model, SECRET, tls=tls)
     server.start()
     for good in (pem(certificates, "ours", "ours"), pem(certificates, "ours")):
-        rounds = GrpcRounds(Link(server.address, tls=good, deadline=10.0), admin_token(SECRET))
+        link = Link(server.address, tls=good, deadline=10.0)
+        middle = GrpcMiddle(link, parts.model, admin_token(SECRET))
         if mutual and good.certificate is None:
             with pytest.raises(UserError, match=r"certificate|cannot be reached"):
-                rounds.begin(0)
+                middle.clear()
         else:
-            rounds.begin(0)
+            middle.clear()
     since = time.monotonic()
     with pytest.raises(UserError, match="do not accept each other's certificate") as caught:
-        GrpcRounds(
+        GrpcMiddle(
             Link(server.address, tls=pem(certificates, "theirs", "ours"), deadline=10.0),
+            parts.model,
             admin_token(SECRET),
-        ).begin(0)
+        ).clear()
     assert "\n" not in str(caught.value)
     if mutual:
         with pytest.raises(UserError, match=r"certificate|cannot be reached"):
-            GrpcRounds(
+            GrpcMiddle(
                 Link(server.address, tls=pem(certificates, "ours", "theirs"), deadline=10.0),
+                parts.model,
                 admin_token(SECRET),
-            ).begin(0)
+            ).clear()
     with pytest.raises(UserError, match="cannot be reached"):
-        GrpcRounds(Link(server.address, deadline=10.0), admin_token(SECRET)).begin(0)
+        GrpcMiddle(Link(server.address, deadline=10.0), parts.model, admin_token(SECRET)).clear()
     assert time.monotonic() - since < 25
     server.stop(0)
 

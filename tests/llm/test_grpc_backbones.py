@@ -5,31 +5,27 @@ from pathlib import Path
 import pytest
 import torch
 from tests.llm.split_process import Server
-from tests.llm.split_server import TRAINING, tiny
-from tests.llm.tiny_split import batch, gradients
+from tests.llm.split_server import tiny
+from tests.llm.tiny_split import batch, gradients, lend_start
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import RowState
 from coterie.llm.adapter import Adapter
 from coterie.llm.split.cut import cut
-from coterie.llm.split.middle import Middle
-from coterie.llm.split.state_folder import StateFolder
+from coterie.llm.split.part import Part
 
 STEMS = {"llama": "network.model.layers", "longformer": "network.encoder.layer"}
 ADAPTED = {"llama": 4, "longformer": 8}  # tensors of LoRA in a layer
 
 
-def of_the_middle(folder: Path, kind: str, n_layers: int, k: int, dtype: str) -> dict[str, Tensor]:
-    """Gradients of the server's part by its checkpoint, named as in the whole model.
+def of_the_middle(part: Part, kind: str, n_layers: int, k: int, dtype: str) -> dict[str, Tensor]:
+    """Gradients of the server's part by what it gives back, named as in the whole model.
 
     After the first step Adam's first moment is a tenth of the gradient.
     """
     parts = cut(tiny(kind, n_layers, dtype), k)
-    middle = Middle(parts.stack, TRAINING)
-    StateFolder(folder, parts.model).load(middle._generations)
-    state = middle._generations.state(0).optimizer
-    assert isinstance(state, RowState)
-    row = state.moments["exp_avg"]["row"][0] / 0.1
+    assert isinstance(part.optimizer, RowState)
+    row = part.optimizer.moments["exp_avg"]["row"][0] / 0.1
     named = Adapter(parts.stack.named_parameters()).named_tensors(row)
     pieces = {name: name.split(".", 2)[1:] for name in named}
     return {
@@ -55,22 +51,22 @@ def test_a_second_process_computes_what_the_whole_model_does(
 
     backbone = tiny(kind, n_layers, dtype)
     parts = cut(backbone, k)
+    row = Adapter(parts.stack.named_parameters()).row()
     parts.release()
-    channel, rounds = servers[0].channel(parts.model), servers[0].rounds()
+    channel, middle = servers[0].channel(parts.model), servers[0].middle(parts.model)
     parts.connect(channel)
-    rounds.begin(0)
+    lend_start(middle, row, 1, optimizer=True)
     with channel.session(0, training=True):
         split_loss = backbone.value(tokens, mask)
         split_loss.backward()
         channel.step()
-    rounds.commit(0, rounds.trained([0]), [0])
 
     assert {grad.dtype for grad in expected.values()} == {getattr(torch, dtype)}
     assert split_loss == loss
     stem = STEMS[kind]
     last, moved = f"{stem}.{n_layers - 1}.", f"{stem}.{k + 1}."
     mine = {name.replace(moved, last): grad for name, grad in gradients(backbone).items()}
-    theirs = of_the_middle(tmp_path, kind, n_layers, k, dtype)
+    theirs = of_the_middle(middle.trained(0), kind, n_layers, k, dtype)
     assert len(theirs) == ADAPTED[kind] * (n_layers - 1 - k)
     assert mine.keys().isdisjoint(theirs)
     assert (mine | theirs).keys() == expected.keys()

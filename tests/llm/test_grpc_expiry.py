@@ -6,15 +6,15 @@ import weakref
 from collections.abc import Callable
 
 import torch
-from tests.llm.tiny_split import TinyLlama
+from tests.llm.tiny_split import TinyLlama, lend_start
 
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut
-from coterie.llm.split.grpc_channel import GrpcChannel
-from coterie.llm.split.grpc_link import Link
-from coterie.llm.split.grpc_server import MiddleServer
 from coterie.llm.split.middle import Middle
-from coterie.llm.split.tokens import client_token
+from coterie.llm.split.remote.channel import GrpcChannel
+from coterie.llm.split.remote.link import Link
+from coterie.llm.split.remote.server import MiddleServer
+from coterie.llm.split.remote.tokens import client_token
 from coterie.llm.split.training import Limits, Training
 
 SECRET = "s" * 64
@@ -49,7 +49,7 @@ def test_an_idle_server_frees_what_a_client_left() -> None:
     expire = middle.expire
     middle.expire = lambda: (looks.append(clock.now), expire())  # type: ignore[method-assign]
     server.start()
-    middle.begin(0)
+    lend_start(middle, middle.adapter.row())
     channel = GrpcChannel(Link(server.address), "m", lambda client: client_token(SECRET, client))
     channel.open(0, training=True)
     _, call = channel.forward(HIDDEN, LEARN)
@@ -72,7 +72,7 @@ def test_a_call_without_its_gradient_expires_in_a_session_that_lives() -> None:
     middle = Middle(
         cut(TinyLlama(4), 1).stack, Training(lr=0.1), limits=Limits(ttl=1.0), clock=clock
     )
-    middle.begin(0)
+    lend_start(middle, middle.adapter.row())
     name = middle.open(0, training=True)
     _, old = middle.forward(name, HIDDEN, LEARN)
     clock.now = 0.7

@@ -1,29 +1,30 @@
-"""Rows of many clients cross in parts; a round is committed with the last of them, or not."""
+"""Parts larger than a message cross in pieces; one that is not whole is not there."""
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.llm.split_process import Server
 from tests.llm.split_server import TRAINING
-from tests.llm.tiny_split import TinyLlama
+from tests.llm.tiny_split import TinyLlama, lend_start
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.tensors import tree
 from coterie.core.wire.codec import ProtocolError
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut
-from coterie.llm.split.grpc_channel import GrpcRounds
-from coterie.llm.split.grpc_link import Link
-from coterie.llm.split.grpc_messages import Commit, Done, Mixed
-from coterie.llm.split.grpc_server import MiddleServer
 from coterie.llm.split.middle import Middle
-from coterie.llm.split.partial_rows import PartialRows, parts
-from coterie.llm.split.tokens import admin_token
+from coterie.llm.split.part import Part, given_back, lend
+from coterie.llm.split.remote.channel import GrpcMiddle
+from coterie.llm.split.remote.link import Link
+from coterie.llm.split.remote.messages import AskTrained, Done, Lend, Piece
+from coterie.llm.split.remote.pieces import Pieces
+from coterie.llm.split.remote.pieces import cut as piece_of
+from coterie.llm.split.remote.server import MiddleServer
+from coterie.llm.split.remote.tokens import admin_token
 
 SECRET = "s" * 64
 TOKEN = admin_token(SECRET)
@@ -31,13 +32,13 @@ HIDDEN = torch.linspace(-1, 1, 2 * 5 * 32).reshape(2, 5, 32)
 LEARN = Context(gradient=True, input_gradient=True)
 
 
-@pytest.fixture(params=[64 << 10, 8 << 10], ids=["rows fit", "a row is too long"])
-def small(request: pytest.FixtureRequest) -> Iterator[tuple[Middle, str, int]]:
-    """A server that takes small messages: fewer than ten rows, or not even one."""
+@pytest.fixture(params=[64 << 10, 4 << 10], ids=["a part fits", "a part is too long"])
+def small(request: pytest.FixtureRequest) -> Iterator[tuple[Middle, str]]:
+    """A server that takes small messages."""
     middle = Middle(cut(TinyLlama(4), 1).stack, TRAINING)
     server = MiddleServer(middle, "m", SECRET, max_bytes=request.param)
     server.start()
-    yield middle, server.address, request.param
+    yield middle, server.address
     server.stop(0)
 
 
@@ -65,194 +66,113 @@ def train(middle: Middle, ids: range) -> None:
         middle.close(session)
 
 
-def numbers(n: int, size: int) -> Tensor:
-    return torch.arange(n * size, dtype=torch.float32).reshape(n, size).sin()
+def same(first: Part, second: Part) -> bool:
+    pairs = list(zip(tree.tensors(first), tree.tensors(second), strict=True))
+    return all(torch.equal(one, other) for (_, one), (_, other) in pairs)
 
 
-@given(st.integers(0, 9), st.integers(1, 30), st.integers(1, 700))
-def test_parts_cover_everything_once(n: int, size: int, max_bytes: int) -> None:
-    count = torch.zeros(n, size)
-    begun: dict[int, int] = {}
-    for clients, columns in parts(n, size, max_bytes):
-        part = count[clients, columns]
-        part += 1
-        assert part.numel() == 1 or part.numel() * 16 <= max_bytes
-        assert part.shape == (clients.stop - clients.start, columns.stop - columns.start)
-        for client in range(clients.start, clients.stop):
-            assert begun.get(client, 0) == columns.start
-            begun[client] = columns.stop
-    assert bool((count == 1).all())
-
-
-def test_a_llama_s_rows_do_not_fit_into_one_message() -> None:
-    """LoRA of LLaMA-7B, 15.7 MB a client; 256 MiB are the most."""
-    cuts = list(parts(100, 3_932_160, 256 << 20))
-    assert len(cuts) == 25
-    assert all(4 * 4 * (columns.stop - columns.start) < 128 << 20 for _, columns in cuts)
-
-
-def test_rows_larger_than_a_message_cross_both_ways(small: tuple[Middle, str, int]) -> None:
-    middle, address, most = small
-    ids = range(40)
+def test_parts_cross_both_ways(small: tuple[Middle, str]) -> None:
+    middle, address = small
     link = Spy(address)
-    rounds = GrpcRounds(link, TOKEN)
-    rounds.begin(0)
-    train(middle, ids)
-    expected = middle.trained(ids)
-    assert expected.numel() * 4 > most
-    rows = rounds.trained(ids)
-    assert torch.equal(rows, expected)
-    mixed = rows.flip(0)
-    rounds.commit(0, mixed, ids)
-    assert middle.round == rounds.round == 0
-    for client in ids:
-        assert torch.equal(middle.row(client), mixed[client])
-    assert sum(isinstance(message, Mixed) for message in link.sent) > 3
+    remote = GrpcMiddle(link, "m", TOKEN)
+    part = lend_start(remote, middle.adapter.row(), 40, optimizer=True)
+    assert sum(isinstance(message, Lend) for message in link.sent) >= 40
+    train(middle, range(40))
+    back = given_back(remote, range(40))
+    assert same(back, given_back(middle, range(40)))
+    assert not torch.equal(back.rows, part.rows)
+    counted = {way: size for way, _, _, size in remote.traffic.drain()}
+    numbers = sum(leaf.numel() * leaf.element_size() for _, leaf in tree.tensors(part))
+    for way in ("up", "down"):
+        assert numbers < counted[way] < 1.5 * numbers  # names and shapes are written, too
 
 
-def test_what_has_no_rows_crosses(small: tuple[Middle, str, int]) -> None:
-    middle, address, _ = small
-    rounds = GrpcRounds(Link(address), TOKEN)
-    rounds.begin(0)
-    assert rounds.trained([]).shape == (0, middle.size)
-    rounds.commit(0, torch.empty(0, middle.size), [])
-    assert middle.round == 0
-
-
-def test_a_coordinator_killed_between_parts(small: tuple[Middle, str, int]) -> None:
-    """At every message: nothing is committed before the last; the next one begins anew."""
-    middle, address, _ = small
-    ids, rows = [0, 7, 3, *range(10, 20)], numbers(13, middle.size)
-    rounds = GrpcRounds(Link(address), TOKEN)
-    rounds.begin(0)
-    rounds.commit(0, rows, ids)
+def test_a_coordinator_killed_between_pieces(small: tuple[Middle, str]) -> None:
+    """At every message: what is not whole is not lent, and the next one begins anew."""
+    middle, address = small
+    part = lend_start(middle, middle.adapter.row(), 3, optimizer=True)
     spy = Spy(address)
-    rounds.begin(1)
-    GrpcRounds(spy, TOKEN).commit(1, rows + 1, ids)
-    for last in range(len(spy.sent)):
-        rounds.begin(1)  # takes round 1 back
+    lend(GrpcMiddle(spy, "m", TOKEN), range(3), part)
+    for last in range(1, len(spy.sent)):
         with pytest.raises(KeyboardInterrupt):
-            GrpcRounds(Spy(address, last), TOKEN).commit(1, rows + 2 + last, ids)
-        assert middle.round == 0
-        assert torch.equal(torch.stack([middle.row(client) for client in ids]), rows)
-        rounds.begin(1)
-        with pytest.raises(UserError, match="have come: send the others first"):
-            Link(address).call(Commit(1, torch.tensor(ids)), Done, token=TOKEN)
-        assert middle.round == 0
-        rounds.commit(1, rows - last, ids)
-        assert torch.equal(torch.stack([middle.row(client) for client in ids]), rows - last)
+            lend(GrpcMiddle(Spy(address, last), "m", TOKEN), range(3), part)
+        whole = sum(
+            message.start + len(message.piece) == message.total for message in spy.sent[1:last]
+        )
+        assert sorted(middle._lent) == list(range(whole))
+        lend(GrpcMiddle(Link(address), "m", TOKEN), range(3), part)
+        train(middle, range(3))
+        expected = Middle(cut(TinyLlama(4), 1).stack, TRAINING)
+        lend(expected, range(3), part)
+        train(expected, range(3))
+        assert same(given_back(middle, range(3)), given_back(expected, range(3)))
 
 
-def test_another_try_without_a_new_begin(small: tuple[Middle, str, int]) -> None:
-    middle, address, _ = small
-    rounds, ids = GrpcRounds(Link(address), TOKEN), list(range(10))
-    rows = numbers(10, middle.size)
-    rounds.begin(0)
-    with pytest.raises(KeyboardInterrupt):
-        GrpcRounds(Spy(address, 3), TOKEN).commit(0, rows * 2, ids)
-    with pytest.raises(UserError, match="not finite"):
-        rounds.commit(0, rows / 0, ids)
-    assert middle.round == -1
-    rounds.commit(0, rows[2:], ids[2:])  # two fewer: what came of these is forgotten
-    assert torch.equal(middle.row(5), rows[5])
-    assert torch.equal(middle.row(0), middle.row(99))
+def test_what_is_asked_of_a_server_that_has_it_not(small: tuple[Middle, str]) -> None:
+    middle, address = small
+    link = Link(address)
+    remote = GrpcMiddle(link, "m", TOKEN)
+    with pytest.raises(UserError, match="client 0 has not finished"):
+        remote.trained(0)
+    lend_start(remote, middle.adapter.row(), 2)
+    train(middle, range(1))
+    remote.trained(0)
+    for client, start in ((0, 1 << 40), (0, -1), (1, 5)):
+        with pytest.raises(UserError, match=f"of client {client}'s part: ask from 0"):
+            link.call(AskTrained(client, start), Piece, token=TOKEN)
+    for message in (AskTrained(0, 0), Lend(0, 0, piece_of(b"abc", 0, 3), 3)):
+        with pytest.raises(UserError, match="not that of the coordinator"):
+            link.call(message, Piece, token="")
+    with pytest.raises(UserError, match="refused"):
+        link.call(Lend(0, 0, piece_of(b"abc", 0, 3), 3), Done, token=TOKEN)  # no part
+    assert same(remote.trained(0), middle.trained(0))
 
 
-def test_a_part_of_another_round(small: tuple[Middle, str, int]) -> None:
-    middle, address, _ = small
-    link, ids = Link(address), torch.tensor([4])
-    part = Mixed(0, torch.ones(1, middle.size), ids, 0)
-
-    def refused(message: object, match: str) -> None:
-        with pytest.raises(UserError, match=match):
-            link.call(message, Done, token=TOKEN)
-
-    refused(part, "round 0 has not begun on the server, which has None")
-    GrpcRounds(link, TOKEN).begin(0)
-    refused(Mixed(1, part.rows, ids, 0), "round 1 has not begun on the server, which has 0")
-    link.call(part, Done, token=TOKEN)
-    link.call(part, Done, token=TOKEN)  # from 0 again: the same
-    refused(Commit(1, ids), "round 1 has not begun")
-    refused(Commit(0, torch.tensor([4, 4])), "a client is given twice")
-    refused(Commit(0, ids.int()), "no list of int64")
-    with pytest.raises(UserError, match="not that of the coordinator"):
-        link.call(part, Done, token="")
-    GrpcRounds(link, TOKEN).begin(0)
-    refused(Commit(0, ids), r"of client 4's row 0 of \d+ numbers have come")
-    assert middle.round == -1
+@given(st.binary(min_size=1, max_size=60), st.integers(1, 70))
+def test_pieces_make_the_whole(data: bytes, most: int) -> None:
+    held = Pieces(60)
+    starts = range(0, len(data), most)
+    found = [held.put(3, start, piece_of(data, start, most), len(data)) for start in starts]
+    assert found[:-1] == [None] * (len(starts) - 1)
+    assert found[-1] == data
 
 
-def test_the_parts_of_a_row_come_in_order() -> None:
-    rows = numbers(2, 6)
-    held = PartialRows(6)
-    held.put(rows[:, :2], [5, 9], 0)
-    for start, match in [(3, "goes on at 2, not at 3"), (1, "goes on at 2, not at 1")]:
-        with pytest.raises(UserError, match=match):
-            held.put(rows[:, start : start + 2], [5, 9], start)
-    with pytest.raises(UserError, match="client 9's row goes on at 2"):
-        held.put(rows[1:, 4:], [9], 4)
-    held.put(rows[:1, 2:], [5], 2)
-    with pytest.raises(UserError, match="client 9's row 2 of 6"):
-        held.take([5, 9])
-    with pytest.raises(UserError, match="goes on at 6, not at 2"):
-        held.put(rows[:1, 2:], [5], 2)  # repeated
-    with pytest.raises(UserError, match="goes on at 6, not at 2"):
-        held.put(rows[:, 2:], [9, 5], 2)  # nothing of it is kept
-    held.put(-rows[1:], [9], 0)  # all of it again
-    assert torch.equal(held.take([9, 5]), torch.stack([-rows[1], rows[0]]))
-    with pytest.raises(UserError, match="row 0 of 6"):
-        held.take([9])
-    assert held.take([]).shape == (0, 6)
+def test_the_pieces_of_a_part_come_in_order() -> None:
+    held, data = Pieces(6), b"abcdef"
+
+    def put(client: int, start: int, end: int, total: int = 6) -> bytes | None:
+        return held.put(client, start, piece_of(data, start, end - start), total)
+
+    assert put(5, 0, 2) is None
+    for start in (1, 3):
+        with pytest.raises(UserError, match=f"client 5's part goes on at 2, not at {start}"):
+            put(5, start, start + 1)
+    with pytest.raises(UserError, match="client 9's part goes on at 0, not at 2"):
+        put(9, 2, 4)
+    assert put(5, 2, 4) is None
+    assert put(5, 0, 1) is None  # all of it again
+    assert put(5, 1, 6) == data
+    with pytest.raises(UserError, match="goes on at 0"):
+        put(5, 1, 6)
 
 
 @pytest.mark.parametrize(
-    ("rows", "ids", "start", "error"),
+    ("piece", "start", "total", "error"),
     [
-        (torch.ones(6), [1], 0, ProtocolError),
-        (torch.ones(2, 6), [1], 0, ProtocolError),
-        (torch.ones(1, 6).long(), [1], 0, ProtocolError),
-        (torch.ones(2, 6), [1, 1], 0, UserError),
-        (torch.ones(1, 7), [1], 0, UserError),
-        (torch.ones(1, 0), [1], 0, UserError),
-        (torch.ones(1, 3), [1], -3, UserError),
-        (torch.ones(1, 3), [1], 1 << 62, UserError),
+        (torch.ones(3), 0, 3, ProtocolError),
+        (torch.ones(1, 3, dtype=torch.uint8), 0, 3, ProtocolError),
+        (torch.ones(7, dtype=torch.uint8), 0, 7, UserError),
+        (torch.ones(3, dtype=torch.uint8), 0, 2, UserError),
+        (torch.ones(3, dtype=torch.uint8), 0, 0, UserError),
+        (torch.ones(3, dtype=torch.uint8), -3, 3, UserError),
+        (torch.ones(3, dtype=torch.uint8), 1 << 62, 6, UserError),
     ],
 )
-def test_parts_that_are_none(
-    rows: Tensor, ids: list[int], start: int, error: type[Exception]
+def test_pieces_that_are_none(
+    piece: Tensor, start: int, total: int, error: type[Exception]
 ) -> None:
-    held = PartialRows(6)
+    held = Pieces(6)
     with pytest.raises(error) as caught:
-        held.put(rows, ids, start)
+        held.put(1, start, piece, total)
     assert "\n" not in str(caught.value)
-    with pytest.raises(UserError, match="row 0 of 6"):
-        held.take([1])
-
-
-def test_a_server_killed_between_parts(tmp_path: Path) -> None:
-    """What came of a round that did not end is not there when the server is started again."""
-    server = Server(tmp_path)
-    try:
-        rounds = server.rounds()
-        rows = numbers(300, rounds.size)
-        assert rows.numel() * 4 > 1 << 20  # more than the server takes in a message
-        rounds.begin(0)
-        rounds.commit(0, rows, range(300))
-        rounds.begin(1)
-        link = Spy(server.address, 3)
-        with pytest.raises(KeyboardInterrupt):
-            GrpcRounds(link, admin_token(server.secret)).commit(1, rows + 1, range(300))
-        assert isinstance(link.sent[-1], Mixed)
-        server.kill()
-        server = Server(tmp_path)
-        rounds = server.rounds()
-        assert rounds.round == 0
-        rounds.begin(1)
-        with pytest.raises(UserError, match="row 0 of"):
-            server.rounds()._link.call(
-                Commit(1, torch.arange(2)), Done, token=admin_token(server.secret)
-            )
-        rounds.commit(1, rows + 2, range(300))
-        assert rounds.round == 1
-    finally:
-        server.kill()
+    assert held.put(1, 0, torch.zeros(1, dtype=torch.uint8), 1) == b"\0"

@@ -9,7 +9,7 @@ import torch
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
 from coterie.llm.data.examples import Queries
 from coterie.llm.experiment import Experiment
@@ -24,7 +24,7 @@ def experiment(tmp_path, *flags):
 
 
 def finished(found):
-    module = FederatedModule(found.federation())
+    module = FederatedRun(found.federation())
     while not module.finished:
         module.advance()
     return module

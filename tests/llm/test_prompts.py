@@ -9,10 +9,10 @@ from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.prompt_tokens import PromptTokens, pad_left
 from coterie.llm.backbones.prompts import bigrec_template, compact_template
-from coterie.llm.backbones.text_settings import GenerationSettings
 from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
 from coterie.llm.backbones.tokenizer import END, START, train_tokenizer
 from coterie.llm.data.examples import Examples
+from coterie.llm.settings.backbone import GenerationSettings
 
 TITLES = [f"{word} {number} (19{number}0)" for number in range(5) for word in ("Heat", "The Sting")]
 EXAMPLES = Examples(

@@ -10,7 +10,6 @@ from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.item_text import item_attributes
-from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.recformer.backbone import RecFormer
 from coterie.llm.backbones.recformer.build import (
@@ -20,8 +19,8 @@ from coterie.llm.backbones.recformer.build import (
     small_recformer,
 )
 from coterie.llm.backbones.recformer.tokens import ItemTokens, Limits
-from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.data.examples import Examples
+from coterie.llm.settings.backbone import LoraSettings, PretrainSettings
 
 KEY = Key.from_seed(0)
 WORDS = ["Heat", "Alien", "Fargo", "Rocky", "Jaws", "Speed", "Scream", "Babe", "Clue", "Big"]

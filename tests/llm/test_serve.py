@@ -8,17 +8,21 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
 from coterie.core.settings.configuration import configure
+from coterie.llm.adapter import Adapter
 from coterie.llm.commands.serve import run
 from coterie.llm.experiment import Experiment
-from coterie.llm.settings import Settings, TrainSettings
-from coterie.llm.split.grpc_channel import GrpcChannel, GrpcRounds
-from coterie.llm.split.grpc_link import Link
-from coterie.llm.split.serving import agreement, alone, cut_backbone, parse_layers, training_of
-from coterie.llm.split.tokens import admin_token, client_token, read_secret
+from coterie.llm.halves import agreement, cut_backbone, training_of
+from coterie.llm.settings.run import Settings, TrainSettings
+from coterie.llm.split.part import Part, lend
+from coterie.llm.split.remote.channel import GrpcChannel, GrpcMiddle
+from coterie.llm.split.remote.link import Link
+from coterie.llm.split.remote.serving import parse_layers
+from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
 
 SMALL = ["--model.layers", "4", "--model.width", "16", "--pretrain.steps", "5"]
 COMMAND = "import sys; from coterie.llm.commands.serve import run; run(sys.argv[1:])"
@@ -39,22 +43,20 @@ def test_serves_the_run_of_these_settings(tmp_path: Path) -> None:
         secret = read_secret(tmp_path / "pplr" / "server" / "secret")
         parts = cut_backbone(experiment.backbone, 1, experiment.settings)
         link = Link(address)
-        rounds = GrpcRounds(link, admin_token(secret))
-        assert rounds.status().model == parts.model
+        middle = GrpcMiddle(link, parts.model, admin_token(secret))
+        row = Adapter(parts.stack.named_parameters()).row()[None]
         channel = GrpcChannel(link, parts.model, lambda client: client_token(secret, client))
         parts.connect(channel)
-        rounds.begin(0)
+        lend(middle, [0], Part(row))
         examples = experiment.clients.train[0]
         with channel.session(0, training=True):
             experiment.backbone.eval().loss(examples).backward()
             channel.step()
-        rounds.commit(0, rounds.trained([0]), [0])
-        with pytest.raises(UserError, match="another server uses"):
-            run(["--layers", "1:3", "--port", "0", *words])
+        assert not torch.equal(middle.trained(0).rows, row)
     finally:
         process.send_signal(signal.SIGTERM)
         rest, _ = process.communicate(timeout=30)
-    assert rest == "stopped; committed rounds are kept\n"
+    assert rest == "stopped\n"
     assert process.returncode == 0
 
 
@@ -88,8 +90,6 @@ def test_mistakes_are_one_line(words: list[str], match: str, tmp_path: Path) -> 
     with pytest.raises(UserError, match=match) as caught:
         run([*words, "--out", str(tmp_path)])
     assert "\n" not in str(caught.value)
-    with alone(tmp_path / "pplr" / "server"):
-        pass
 
 
 def test_layers() -> None:

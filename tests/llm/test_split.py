@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.llm.tiny_split import Tiny, TinyLlama, TinyLongformer, batch, gradients
+from tests.llm.tiny_split import Tiny, TinyLlama, TinyLongformer, batch, gradients, lend_start
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
@@ -32,7 +32,7 @@ def split(backbone: Tiny, k: int, training: Training = SGD) -> tuple[Cut, Middle
     middle = Middle(parts.stack, training)
     channel = LocalChannel(middle)
     parts.connect(channel)
-    middle.begin(0)
+    lend_start(middle, middle.adapter.row())
     return parts, middle, channel
 
 
@@ -47,12 +47,12 @@ def split_step(
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
     """Loss, gradients of the client's part, and of the middle (by one step of SGD with rate 1)."""
     parts, middle, channel = split(backbone, k)
-    before = middle.row(0)
+    before = middle.adapter.row()
     with channel.session(0, training=True):
         loss = backbone.value(tokens, mask)
         loss.backward()
         channel.step()
-    after = middle.trained([0])[0]
+    after = middle.trained(0).rows[0]
     assert parts.stack is not None
     return loss.detach(), gradients(backbone), middle.adapter.named_tensors(before - after)
 
@@ -147,7 +147,7 @@ def test_middle_learns_where_the_client_is_frozen() -> None:
     with channel.session(3, training=True):
         backbone.value(tokens, mask).backward()
         channel.step()
-    step = middle.adapter.named_tensors(middle.trained([3])[0] - middle.row(3))
+    step = middle.adapter.named_tensors(middle.trained(3).rows[0] - middle.adapter.row())
     assert all(bool(part.any()) for part in step.values())
     fields = {(way, name) for way, name, *_ in channel.traffic.drain()}
     assert ("up", "gradients") in fields

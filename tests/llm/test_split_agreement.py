@@ -11,8 +11,8 @@ from torch import Tensor
 from coterie.core.settings.sections import EngineSettings, LoggerSettings, RunSettings
 from coterie.llm.data.client_data import PublicData
 from coterie.llm.experiment import Experiment
-from coterie.llm.settings import FederatedDataSettings, Settings
-from coterie.llm.split.serving import agreement
+from coterie.llm.halves import agreement
+from coterie.llm.settings.run import FederatedDataSettings, Settings
 
 DEFAULT = FederatedDataSettings()
 # Of the sample, and with each of them another public slice is seen by pre-training.

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.llm.tiny_split import lend_start
 from torch import nn
 
 from coterie.core.local_training.row_optimizer import RowSGD
@@ -12,10 +13,10 @@ from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.recformer.build import SmallRecFormerSettings, small_recformer
-from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
 from coterie.llm.data.examples import Examples
+from coterie.llm.settings.backbone import GenerationSettings, LoraSettings
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.cut import cut, uncut
 from coterie.llm.split.middle import Middle
@@ -70,7 +71,7 @@ def test_equal(make: Callable[[], Backbone], lora: bool) -> None:
     middle = Middle(parts.stack, Training(1.0, RowSGD()))
     channel = LocalChannel(middle)
     parts.connect(channel)
-    middle.begin(0)
+    lend_start(middle, middle.adapter.row())
     backbone.train()
     with channel.session(0, training=True):
         backbone.prepare()
@@ -80,10 +81,13 @@ def test_equal(make: Callable[[], Backbone], lora: bool) -> None:
     assert float(split_loss.detach()) == pytest.approx(float(loss.detach()), abs=1e-6)
     client = Adapter(backbone.named_parameters())
     assert client.size + middle.size == whole.size
-    found = client.gradient().square().sum() + (middle.trained([0]) - middle.row(0)).square().sum()
+    found = (
+        client.gradient().square().sum()
+        + (middle.trained(0).rows - middle.adapter.row()).square().sum()
+    )
     torch.testing.assert_close(found, expected.square().sum(), rtol=1e-4, atol=1e-6)
 
-    middle.begin(0)
+    lend_start(middle, middle.adapter.row())
     backbone.eval()
     with channel.session(0, training=False):
         backbone.prepare()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.llm.every_backbone import make
+from tests.llm.exported import read_adapter
 from tests.llm.organisations import organisations, settings
 
 from coterie.core.cli.main import main
@@ -15,30 +16,25 @@ from coterie.core.federation.federation import Federation
 from coterie.core.federation.selection import BestRound
 from coterie.core.privacy.check import assert_non_interference
 from coterie.core.registry.papers import find_paper
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.resuming import reopened
-from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.serving import open_run
 from coterie.core.run.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors.keys import Key
-from coterie.llm.adapter_files import load_adapter
+from coterie.core.tensors.saved import save
 from coterie.llm.algorithm import PPLR
-from coterie.llm.backbones.pretrain_settings import PretrainSettings
 from coterie.llm.client import Organisation
 from coterie.llm.data.sequences import newest
 from coterie.llm.experiment import frozen_items
+from coterie.llm.export.trained import TrainedRun
+from coterie.llm.halves import split_backbone
 from coterie.llm.messages import Adapters
 from coterie.llm.quality import measure_users
 from coterie.llm.readings import resolve
-from coterie.llm.settings import (
-    FederatedDataSettings,
-    ModelSettings,
-    Settings,
-    SplitSettings,
-    TrainSettings,
-)
-from coterie.llm.split.halves import split_backbone
-from coterie.llm.trained import TrainedRun
+from coterie.llm.settings.backbone import ModelSettings, PretrainSettings
+from coterie.llm.settings.run import FederatedDataSettings, Settings, TrainSettings
+from coterie.llm.settings.split import SplitSettings
 
 # All twelve items but the history are within the first ten, so Recall@10 is 1 in every round: the
 # first round is the best, and patience decides when a stage ends.
@@ -57,7 +53,7 @@ def module(k=None, dtype=torch.float64, **more):
     model = make("recformer", rank=None).to(dtype)
     halves = split_backbone(model, chosen)
     client = Organisation(chosen, model, halves.channel if halves else None)
-    return FederatedModule(
+    return FederatedRun(
         Federation(
             server=PPLR(chosen, 3, client.adapter.row(), halves),
             client=client,
@@ -147,12 +143,11 @@ def test_a_run_resumed_in_stage_2_ends_as_one_that_was_not(after, k, ended):
     whole, states = ended[k]
     half = module(k)
     run(half, after)
-    checkpoint, file = {}, io.BytesIO()
-    half.on_save_checkpoint(checkpoint)
-    torch.save(checkpoint, file)
+    file = io.BytesIO()
+    torch.save(half.to_plain(), file)
     file.seek(0)
     later = module(k)
-    later.on_load_checkpoint(torch.load(file, weights_only=False))
+    later.load_plain(torch.load(file, weights_only=False))
     assert torch.equal(run(later)[-1].rows, states[-1].rows)
     assert later.results == whole.results
     assert all(map(torch.equal, catalogues(later), catalogues(whole)))
@@ -172,11 +167,9 @@ def test_a_run_resumed_in_stage_2_ends_as_one_that_was_not(after, k, ended):
     ],
 )
 def test_another_number_of_rounds_is_refused_from_stage_2_on(tmp_path, done, wanted, why):
-    first, checkpoint = module(rounds=3, **LONG), {}
+    first = module(rounds=3, **LONG)
     run(first, done)
-    first.on_save_checkpoint(checkpoint)
-    (tmp_path / "checkpoints").mkdir()
-    torch.save(checkpoint, tmp_path / "checkpoints" / "last.ckpt")
+    save({"federation": first.to_plain()}, tmp_path / "checkpoints" / "last.ckpt")
     later = module(rounds=wanted, **LONG).federation
     if why is None:
         assert not reopened(later, tmp_path, wanted)
@@ -191,10 +184,17 @@ def test_a_split_run_goes_through_both_stages_as_the_whole_one(ended):
     for mine, theirs in zip(catalogues(whole), catalogues(split), strict=True):
         torch.testing.assert_close(mine, theirs)
     torch.testing.assert_close(states[-1].rows.sum(1), halves[-1].rows.sum(1))
-    middle, held = split.federation.server.halves.rounds, split.federation.server.held
-    for client in range(3):
-        assert torch.equal(middle.row(client, "best").double(), halves[0].rows[client, held:])
-        assert torch.equal(middle.row(client).double(), halves[-1].rows[client, held:])
+    assert torch.equal(halves[-1].best, halves[0].rows)
+
+
+def test_the_optimizer_of_both_halves_starts_anew_in_stage_2():
+    kept = {"train": PATIENCE["train"] | {"keep_optimizer": True}}
+    (whole, split) = (module(k, **kept) for k in (None, 1))
+    mine, theirs = run(whole), run(split)
+    assert [state.stage for state in mine] == [state.stage for state in theirs]
+    assert mine[-1].stage == 2
+    assert int(theirs[2].optimizer.steps[0]) == int(theirs[-1].optimizer.steps[0])  # 3 rounds each
+    torch.testing.assert_close(mine[-1].rows.sum(1), theirs[-1].rows.sum(1))
 
 
 def unscored(state):
@@ -268,7 +268,7 @@ def test_a_saved_run_scores_and_exports_as_it_was_tested(saved, tmp_path):
     argv = ["llm", "export", "--run", str(saved), "--client", "1", "--to", str(tmp_path / "e")]
     assert main(argv) == 0
     fresh = trained.start()
-    load_adapter(tmp_path / "e", fresh)
+    read_adapter(tmp_path / "e", fresh)
     assert torch.equal(fresh.scores(history), scores)
 
 
@@ -288,6 +288,3 @@ def test_stages_that_a_backbone_has_not_are_refused():
     assert resolve(Settings()).train.stages == 1
     recformer = Settings(model=ModelSettings(name="recformer"))
     assert resolve(recformer).train.stages == 2
-    kept = replace(recformer, train=TrainSettings(keep_optimizer=True), split=SplitSettings(k=1))
-    with pytest.raises(UserError, match=r"choose --train\.stages 1"):
-        resolve(kept)

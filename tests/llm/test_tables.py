@@ -9,20 +9,14 @@ import torch
 from scipy import stats
 
 from coterie.core.errors import UserError
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
 from coterie.core.tables.fingerprint import fingerprint
 from coterie.llm import published
 from coterie.llm.experiment import Experiment
 from coterie.llm.paper import PAPER
-from coterie.llm.settings import (
-    FedMFSettings,
-    MixingSettings,
-    ModelSettings,
-    PretrainSettings,
-    Settings,
-    TrainSettings,
-)
+from coterie.llm.settings.backbone import ModelSettings, PretrainSettings
+from coterie.llm.settings.run import FedMFSettings, MixingSettings, Settings, TrainSettings
 from coterie.llm.tables import costs, make_table, sweeps
 from coterie.llm.tables.contrast import contrasts, verdict_note
 from coterie.llm.tables.convergence import rounds_to, shares
@@ -147,7 +141,7 @@ def test_the_fingerprint_changes_with_the_data_and_not_with_the_folder():
 def test_a_result_is_what_the_run_measured(tmp_path):
     settings = replace(tiny(), run=replace(Settings().run, out=str(tmp_path)))
     experiment = Experiment(settings)
-    module = FederatedModule(experiment.federation())
+    module = FederatedRun(experiment.federation())
     while not module.finished:
         module.advance()
     result = train(settings)
@@ -288,7 +282,7 @@ def test_popularity_is_that_of_the_command_train(make, out):
     ]
     settings = configure(PAPER, flags(**{"run.out": out})).settings
     experiment = Experiment(settings)
-    module = FederatedModule(experiment.federation())
+    module = FederatedRun(experiment.federation())
     while not module.finished:
         module.advance()
     assert experiment.final_metrics(module)["test/popularity/recall@10"] == pytest.approx(found)

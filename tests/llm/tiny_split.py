@@ -8,10 +8,13 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, LongformerConfig, LongformerModel
 
+from coterie.core.local_training.row_optimizer import RowAdam
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples
+from coterie.llm.split.middle import master
+from coterie.llm.split.part import Borrower, Part, lend
 
 VOCABULARY = 37
 
@@ -129,3 +132,11 @@ def batch(
 def gradients(network: nn.Module) -> dict[str, Tensor]:
     """Gradients by name of parameter."""
     return {n: p.grad.clone() for n, p in network.named_parameters() if p.grad is not None}
+
+
+def lend_start(middle: Borrower, row: Tensor, clients: int = 6, *, optimizer: bool = False) -> Part:
+    """Lend clients the part ``row`` ``(d,)``, as before the first round."""
+    rows = master(row).repeat(clients, 1)
+    part = Part(rows, RowAdam().begin({"row": rows}) if optimizer else None)
+    lend(middle, range(clients), part)
+    return part

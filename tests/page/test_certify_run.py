@@ -8,7 +8,7 @@ import torch
 
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certificate import Certificate
 from coterie.page.certificate.federation import FederationGame
@@ -26,7 +26,7 @@ QUICK = CertificateSettings(
 )
 
 
-def played(reading="recommended", rounds=2, lr=0.1, start=None, **game) -> FederatedModule:
+def played(reading="recommended", rounds=2, lr=0.1, start=None, **game) -> FederatedRun:
     settings = Settings(
         reading=reading,
         rounds=rounds,
@@ -35,7 +35,7 @@ def played(reading="recommended", rounds=2, lr=0.1, start=None, **game) -> Feder
         game=GameSettings(**game),
         client_agent=AgentOptions(start=start),
     )
-    module = FederatedModule(Experiment(settings).federation())
+    module = FederatedRun(Experiment(settings).federation())
     while not module.finished:
         module.advance()
     return module
@@ -110,7 +110,7 @@ def test_without_a_choice_the_follower_has_no_gap():
 OVERFLOW = 1e38  # as a learning rate
 
 
-def diverging(reading="recommended", **game) -> FederatedModule:
+def diverging(reading="recommended", **game) -> FederatedRun:
     """Learned actions are sound, but the largest learning rate breaks any training."""
     start = -0.95 if reading == "recommended" else None
     return played(reading, rounds=1, lr=OVERFLOW, start=start, **game)
@@ -134,7 +134,7 @@ def test_a_leader_that_diverges_gets_nothing_and_weighs_nothing(follower):
     assert later[0, broken] < later[1, broken]
 
 
-def first_stage(reading, **changes) -> tuple[FederatedModule, FederatedModule]:
+def first_stage(reading, **changes) -> tuple[FederatedRun, FederatedRun]:
     """A run before its first round and after it, where neither exploring nor samples are drawn."""
     still = AgentOptions(noise_sigma=0.0, warm_up=0)
     settings = Settings(
@@ -146,7 +146,7 @@ def first_stage(reading, **changes) -> tuple[FederatedModule, FederatedModule]:
         server_agent=still,
     )
     experiment = Experiment(replace(settings, **changes))
-    before, after = (FederatedModule(experiment.federation()) for _ in range(2))
+    before, after = (FederatedRun(experiment.federation()) for _ in range(2))
     after.advance()
     return before, after
 
@@ -175,7 +175,7 @@ def test_the_stage_before_learning_is_the_first_round_of_the_run(reading, ratio)
 
 def test_a_certificate_before_the_first_round_leaves_the_run_as_it_is():
     settings = Settings(rounds=2, data=TaskSettings(clients=N), train=TrainSettings(epochs=1))
-    plain, looked_at = (FederatedModule(Experiment(settings).federation()) for _ in range(2))
+    plain, looked_at = (FederatedRun(Experiment(settings).federation()) for _ in range(2))
     first = certify_run(looked_at, QUICK, progress=False)
     for module in (plain, looked_at):
         while not module.finished:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.page.experiment import Experiment
 from coterie.page.game.equilibrium import UTILITIES, settled
 from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
@@ -58,7 +58,7 @@ def run(tolerance, reading="recommended", evaluate_every=1):
         game=GameSettings(patience=3, tolerance=tolerance),
     )
     experiment = Experiment(settings)
-    module = FederatedModule(experiment.federation())
+    module = FederatedRun(experiment.federation())
     while not module.finished:
         module.advance()
     return experiment, module

@@ -7,7 +7,7 @@ import torch
 import yaml
 
 from coterie.core.cli.main import main
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.page.experiment import ACCURACIES, Experiment
 from coterie.page.published import departures
 from coterie.page.readings import idle, resolve
@@ -193,7 +193,7 @@ def test_the_reported_test_is_of_the_round_that_validation_chose():
         rounds=6, data=TaskSettings(clients=4), train=TrainSettings(epochs=1, batch_size=50)
     )
     experiment = Experiment(settings)
-    module = FederatedModule(experiment.federation())
+    module = FederatedRun(experiment.federation())
     while not module.finished:
         module.advance()
     found = experiment.final_metrics(module)
@@ -235,7 +235,7 @@ def test_with_few_clients_a_round_the_mean_is_over_all_clients(tmp_path):
     """The others have the server's model, so that no early round is best by its few clients."""
     train_few = TrainSettings(epochs=1, batch_size=50, participation=0.05)
     settings = Settings(method="fedavg", rounds=4, data=TaskSettings(clients=20), train=train_few)
-    module = FederatedModule(Experiment(settings).federation())
+    module = FederatedRun(Experiment(settings).federation())
     while not module.finished:
         module.advance()
         ids, own = module.journal.clients["test/personal_accuracy"]

@@ -10,10 +10,10 @@ from coterie.core.errors import UserError
 from coterie.core.methods.registry import METHODS
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.registry.papers import find_paper
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.train import fit
 from coterie.core.settings.configuration import configure, parse
-from coterie.core.settings.schema import leaves
+from coterie.core.settings.parser import leaves
 from coterie.page.experiment import ACCURACIES, Experiment
 from coterie.page.methods import remarks, settings_of
 from coterie.page.readings import resolve
@@ -38,10 +38,10 @@ REMARKS = {
 }
 
 
-def ran(settings: Settings) -> tuple[Experiment, FederatedModule]:
+def ran(settings: Settings) -> tuple[Experiment, FederatedRun]:
     experiment = Experiment(settings)
-    module = FederatedModule(experiment.federation())
-    fit(module, [])
+    module = FederatedRun(experiment.federation())
+    fit(module)
     return experiment, module
 
 

@@ -13,9 +13,10 @@ from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.protocol.server import Server
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.resuming import reopened
-from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors import tree
+from coterie.core.tensors.saved import save
 from coterie.page.experiment import Experiment
 from coterie.page.settings.run import Settings, TaskSettings, TrainSettings
 
@@ -32,10 +33,10 @@ def federation(rounds: int) -> Federation:
     return Experiment(settings).federation()
 
 
-def interrupt_after_two(self, trainer, module, *_):
+def interrupt_after_two(self, run):
     """Stands for what keeps checkpoints, until the user stops it."""
-    trainer.save_checkpoint(self.folder / "last.ckpt")
-    if module.round == 2:
+    save({"federation": run.to_plain(), "callbacks": {}}, self.folder / "last.ckpt")
+    if run.round == 2:
         raise KeyboardInterrupt
 
 
@@ -70,7 +71,7 @@ def test_more_rounds_end_in_the_bits_of_a_run_of_as_many(tmp_path, method):
 
 def test_an_unfinished_run_without_a_name_goes_on_as_it_was_said_how(tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as changed:
-        changed.setattr(Checkpoints, "on_train_batch_end", interrupt_after_two)
+        changed.setattr(Checkpoints, "write", interrupt_after_two)
         assert main(["train", "page", *FLAGS, f"--run.out={tmp_path}", "--rounds=4"]) == 130
     folder = tmp_path / "page" / "synthetic-page-softmax-seed0"
     assert saved(folder)["round"] == 2
@@ -145,13 +146,10 @@ def test_a_summary_that_cannot_be_removed_is_one_line(tmp_path, capsys, monkeypa
 
 @pytest.mark.parametrize("rounds", [2, 3, 4])
 def test_an_unfinished_run_cannot_have_fewer_rounds_than_it_has_done(tmp_path, rounds):
-    first = FederatedModule(federation(7))
+    first = FederatedRun(federation(7))
     for _ in range(3):
         first.advance()
-    checkpoint: dict = {}
-    first.on_save_checkpoint(checkpoint)
-    (tmp_path / "checkpoints").mkdir()
-    torch.save(checkpoint, tmp_path / "checkpoints" / "last.ckpt")
+    save({"federation": first.to_plain()}, tmp_path / "checkpoints" / "last.ckpt")
     if rounds > 3:
         assert not reopened(federation(rounds), tmp_path, rounds)
         return
@@ -186,17 +184,14 @@ class Counting(Server[int]):
     ],
 )
 def test_all_blocks_have_as_many_rounds(tmp_path, done, rounds, why):
-    def blocks(number: int) -> FederatedModule:
+    def blocks(number: int) -> FederatedRun:
         one = federation(number)
-        return FederatedModule(replace(one, server=Counting(number), blocks=[*one.blocks] * 2))
+        return FederatedRun(replace(one, server=Counting(number), blocks=[*one.blocks] * 2))
 
     first = blocks(3)
     for _ in range(done):
         first.advance()
-    checkpoint: dict = {}
-    first.on_save_checkpoint(checkpoint)
-    (tmp_path / "checkpoints").mkdir()
-    torch.save(checkpoint, tmp_path / "checkpoints" / "last.ckpt")
+    save({"federation": first.to_plain()}, tmp_path / "checkpoints" / "last.ckpt")
     later = blocks(rounds).federation
     if why is None:
         assert not reopened(later, tmp_path, rounds)

@@ -7,7 +7,7 @@ import torch
 from tests.core.methods.labelled_clients import close, reversed_ids, split
 from tests.page.small_games import game, play, settings
 
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import EngineSettings
 from coterie.page.experiment import Experiment
 from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
@@ -26,7 +26,7 @@ def finished(method, *, rounds=4, chunk=None, free=OFF, reading="recommended", *
         game=free,
         engine=EngineSettings(chunk=chunk),
     )
-    module = FederatedModule(Experiment(chosen).federation())
+    module = FederatedRun(Experiment(chosen).federation())
     for _ in range(rounds):
         module.advance()
     return module

@@ -26,7 +26,7 @@ from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.protocol.journal import Journal
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import EngineSettings
 from coterie.core.tensors import tree
 from coterie.page.experiment import Experiment
@@ -91,7 +91,7 @@ def test_chunks_make_no_difference_where_scores_tie(reading):
     states = []
     for chunk in (None, 1):
         engine = EngineSettings(chunk=chunk, dtype="float64")
-        module = FederatedModule(Experiment(replace(chosen, engine=engine)).federation())
+        module = FederatedRun(Experiment(replace(chosen, engine=engine)).federation())
         while not module.finished:
             module.advance()
         states.append(module.server_state)

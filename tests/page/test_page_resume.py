@@ -5,7 +5,7 @@ import torch
 from tests.page.small_games import AGENT
 
 from coterie.core.errors import UserError
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.page.experiment import Experiment
 from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
@@ -22,7 +22,7 @@ def module(reading="recommended", method="page", **game):
         client_agent=AGENT,
         server_agent=AGENT,
     )
-    return FederatedModule(Experiment(settings).federation())
+    return FederatedRun(Experiment(settings).federation())
 
 
 def advanced(one, rounds):
@@ -32,16 +32,12 @@ def advanced(one, rounds):
 
 
 def saved(one, path):
-    checkpoint = {}
-    one.on_save_checkpoint(checkpoint)
-    torch.save(checkpoint, path)
+    torch.save(one.to_plain(), path)
     return torch.load(path, weights_only=True)
 
 
 def state_of(one):
-    checkpoint = {}
-    one.on_save_checkpoint(checkpoint)
-    return dict(tree.tensors(checkpoint["federation"]))
+    return dict(tree.tensors(one.to_plain()))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +54,7 @@ def test_a_resumed_run_ends_in_the_same_bits(tmp_path, reading, game):
     whole = advanced(module(reading, **game), 7)
     first = advanced(module(reading, **game), 3)
     second = module(reading, **game)
-    second.on_load_checkpoint(saved(first, tmp_path / "last.ckpt"))
+    second.load_plain(saved(first, tmp_path / "last.ckpt"))
     advanced(second, 4)
     expected, found = state_of(whole), state_of(second)
     assert expected.keys() == found.keys()
@@ -73,4 +69,4 @@ def test_a_checkpoint_of_another_game_is_refused(tmp_path):
     first = advanced(module("literal"), 1)
     other = module(method="fedavg")
     with pytest.raises(UserError, match="does not fit this run"):
-        other.on_load_checkpoint(saved(first, tmp_path / "last.ckpt"))
+        other.load_plain(saved(first, tmp_path / "last.ckpt"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.fingerprint import fingerprint
 from coterie.page.experiment import Experiment
 from coterie.page.settings.run import (
@@ -32,7 +32,7 @@ def tiny(method="page", **changes):
 
 
 def finished(settings):
-    module = FederatedModule(Experiment(settings).federation())
+    module = FederatedRun(Experiment(settings).federation())
     epochs = []
     while not module.finished:
         module.advance()
@@ -56,7 +56,7 @@ def test_workers_that_flush_denormals_change_no_number(method, keep_denormals):
     found = []
     for flush in (False, True):
         assert torch.set_flush_denormal(flush)
-        module = FederatedModule(Experiment(tiny(method)).federation())
+        module = FederatedRun(Experiment(tiny(method)).federation())
         weights = module.server_state.weights
         for value in weights.values():
             value.copy_(40 * torch.randn(value.shape, generator=torch.Generator().manual_seed(3)))

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from coterie.core.registry.papers import find_paper
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.train import fit
 from coterie.core.settings.configuration import configure
 from coterie.page.experiment import ACCURACIES, Experiment
@@ -33,8 +33,8 @@ def test_two_stages(data_root, task, clients, samples):
     parts = experiment.task.clients
     held = sum(int(part.lengths.sum()) for part in (parts.train, parts.valid, parts.test))
     assert held == samples
-    module = FederatedModule(experiment.federation())
-    fit(module, [])
+    module = FederatedRun(experiment.federation())
+    fit(module)
     assert module.round == 2
     for row in module.history:
         assert row["fed/clients"] == clients

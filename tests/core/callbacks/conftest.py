@@ -1,29 +1,26 @@
-"""A module that pretends to run rounds, under a real Trainer, for the tests of the loggers."""
+"""Something that pretends to run rounds, in the loop of `coterie train`, for the loggers' tests."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
-from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import ProgressBar
-from torch.utils.data import DataLoader, IterableDataset
 
+from coterie.core.callbacks.contract import restore, states
 from coterie.core.federation.ledger import Ledger
 from coterie.core.protocol.journal import Journal
+from coterie.core.run.train import fit as fit_rounds
+from coterie.core.tensors.saved import load, save
 
 CLIENT_IDS = tuple(range(900_000_000_001, 900_000_000_006))  # numbers that occur nowhere else
 
 
-class PretendedRounds(LightningModule):
+class PretendedRounds:
     """Rounds in blocks of ``per_block``, with the attributes that the callbacks read.
 
     ``secret`` is private state: no logger may ever read it.
     """
 
     def __init__(self, rounds=6, per_block=3, ids=CLIENT_IDS, seconds=0.0, fail_at=None):
-        super().__init__()
-        self.automatic_optimization = False
         self.rounds, self.per_block, self.seconds, self.fail_at = (
             rounds,
             per_block,
@@ -35,10 +32,12 @@ class PretendedRounds(LightningModule):
         self.journal, self.ledger = Journal(), Ledger()
         self.round, self.block, self.finished, self.reopened = 0, -1, False, False
 
-    def train_dataloader(self):
-        return DataLoader(_Ticks(self), batch_size=None)
+    block_open = True
 
-    def training_step(self, batch, batch_idx):
+    def reopen(self):
+        self.finished = self.round == self.rounds
+
+    def advance(self):
         self.journal.clear()
         number = self.round + 1
         if number == self.fail_at:
@@ -52,8 +51,6 @@ class PretendedRounds(LightningModule):
         self._measure(number)
         self.round = number
         self.finished = number == self.rounds
-        self.trainer.should_stop = self.finished
-        self.optimizers().step()
 
     def _measure(self, number):
         self.journal.scalar("fed/loss", 1.0 / number)
@@ -69,50 +66,22 @@ class PretendedRounds(LightningModule):
         """Highest in the middle of a block, lower in later blocks."""
         return [0.1, 0.5, 0.3][(number - 1) % 3] / (1 + self.block)
 
-    def configure_optimizers(self):
-        return torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=0.0)
+    def to_plain(self):
+        return {"round": self.round, "block": self.block, "ledger": self.ledger.rows()}
 
-    def on_save_checkpoint(self, checkpoint):
-        checkpoint["rounds"] = {
-            "round": self.round,
-            "block": self.block,
-            "ledger": self.ledger.rows(),
-        }
-
-    def on_load_checkpoint(self, checkpoint):
-        saved = checkpoint["rounds"]
+    def load_plain(self, saved):
         self.round, self.block = saved["round"], saved["block"]
         self.ledger.load(saved["ledger"])
 
 
-class _Ticks(IterableDataset):
-    def __init__(self, module):
-        self.module = module
-
-    def __len__(self) -> int:
-        return self.module.rounds
-
-    def __iter__(self) -> Iterator[int]:
-        while self.module.round < self.module.rounds:
-            yield self.module.round
-
-
-def fit(module, callbacks, folder, resume=None):
+def fit(run, callbacks, folder, resume=None):
     """Run the rounds; the last checkpoint is ``folder/last.ckpt``."""
-    trainer = Trainer(
-        default_root_dir=folder,
-        max_epochs=1 if resume is None else 2,
-        logger=False,
-        callbacks=list(callbacks),
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
-        accelerator="cpu",
-        num_sanity_val_steps=0,
-    )
-    trainer.fit(module, ckpt_path=resume)
-    trainer.save_checkpoint(folder / "last.ckpt")
-    return trainer
+    if resume is not None:
+        saved = load(resume)
+        run.load_plain(saved["run"])
+        restore(callbacks, saved["callbacks"])
+    fit_rounds(run, callbacks)
+    save({"run": run.to_plain(), "callbacks": states(callbacks)}, folder / "last.ckpt")
 
 
 @pytest.fixture(name="PretendedRounds", scope="session")

@@ -174,19 +174,6 @@ def test_on_a_terminal_each_block_leaves_its_bar(PretendedRounds, fit, tmp_path,
     assert "<00:0" in shown  # time left
 
 
-def test_a_module_without_rounds_is_named(PretendedRounds, fit, tmp_path):
-    class Plain(PretendedRounds):
-        def __init__(self):
-            super().__init__()
-            del self.ledger
-
-        def training_step(self, batch, batch_idx):
-            self.round += 1
-
-    with pytest.raises(TypeError, match="Plain runs no rounds: it lacks ledger"):
-        fit(Plain(), [Costs()], tmp_path)
-
-
 def test_key_names_are_unique_and_start_with_a_namespace():
     names = [key.name for key in KEYS]
     assert len(set(names)) == len(names)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from coterie.core.data.sources.own_csv import read_csv
+from coterie.core.data.sources.own_file import read_own
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import data_set
 from coterie.core.registry.papers import load
@@ -113,4 +113,4 @@ def test_own_csv(tmp_path, edits):
     path = tmp_path / "my.csv"
     rows = b'a,x,2020-01-01T10:00:00Z,3,"T, t"\nb,y,2020-01-02,4.5,U\n' * 2
     path.write_bytes(damaged(b"user,item,time,rating,title\n" + rows, edits))
-    read_or_refuse(read_csv, path)
+    read_or_refuse(read_own, path)

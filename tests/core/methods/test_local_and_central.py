@@ -38,7 +38,8 @@ from coterie.core.methods.ranking.central import Central
 from coterie.core.methods.reference.central import CentralClient, CentralServer
 from coterie.core.methods.reference.local import LocalClient, LocalServer
 from coterie.core.methods.settings.reference import LocalSettings
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
+from coterie.core.run.lightning_module import FederatedModule
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2, "weight_decay": 0.01, "clip": 0.5}
 SERVER = ServerSamples(labelled([15], "server").samples, labelled([9], "reported").samples)
@@ -206,8 +207,8 @@ def test_central_without_samples_stays_where_it_is():
 def test_lightning_drives_both(kind, tmp_path):
     data = split([4, 6])
     server, client = alone(rounds=3) if kind == "local" else together(data, rounds=3)
-    module = FederatedModule(Federation(server, client, [data], rounds=3))
-    fitter(1, default_root_dir=tmp_path).fit(module)
+    module = FederatedRun(Federation(server, client, [data], rounds=3))
+    fitter(-1, default_root_dir=tmp_path).fit(FederatedModule(module))
     assert len(module.history) == 3
 
 

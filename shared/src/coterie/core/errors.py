@@ -17,6 +17,18 @@ class UserError(Exception):
     """
 
 
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted after its folder had been made.
+
+    Attributes:
+        saved: whether there is a checkpoint to go on from.
+    """
+
+    def __init__(self, saved: bool) -> None:
+        super().__init__(saved)
+        self.saved = saved
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Name the known word nearest to a misspelt one, as the end of an error message.
 
@@ -27,5 +39,5 @@ def nearest(word: str, known: Iterable[str]) -> str:
         'known: ml-100k, ml-1m'
     """
     known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else "known: " + ", ".join(known)

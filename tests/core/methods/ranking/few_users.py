@@ -14,7 +14,7 @@ from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.server import Server
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -64,9 +64,9 @@ def cohort_of(
 
 def module_of(
     server: Server[Any], client: Client[Any], data: UserRows, chunk: int | None = None
-) -> FederatedModule:
+) -> FederatedRun:
     """Both halves under the driver, before the first round."""
-    return FederatedModule(Federation(server, client, [data], seed=3, chunk=chunk))
+    return FederatedRun(Federation(server, client, [data], seed=3, chunk=chunk))
 
 
 def run(
@@ -75,7 +75,7 @@ def run(
     data: UserRows,
     rounds: int | None = None,
     chunk: int | None = None,
-) -> FederatedModule:
+) -> FederatedRun:
     """Run some rounds, or all."""
     module = module_of(server, client, data, chunk)
     while not module.finished and (rounds is None or module.round < rounds):

@@ -38,7 +38,7 @@ from coterie.core.tensors.ragged import Ragged
 
 # Measured: what a step holds beside one table (n_items) for each batch and the samples themselves.
 _OTHER_TABLES = 4
-_SAMPLE_BYTES = 64
+SAMPLE_BYTES = 64
 
 
 class ContinualClient(Client[Profile, UserRows], RecommendsItems[Profile]):
@@ -74,7 +74,7 @@ class ContinualClient(Client[Profile, UserRows], RecommendsItems[Profile]):
         samples = data.train.lengths * (1 + model.negatives) * model.epochs
         tables = samples // model.batch_size + _OTHER_TABLES
         n_items = max((table.shape[0] for _, table in tree.tensors(down)), default=0)
-        return tables * n_items * self.dtype.itemsize + samples * _SAMPLE_BYTES
+        return tables * n_items * self.dtype.itemsize + samples * SAMPLE_BYTES
 
     @START_BLOCK
     def start_block(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+import torch
+
 from coterie.continual.algorithm import F3CRec
-from coterie.continual.client import ContinualClient
+from coterie.continual.client import SAMPLE_BYTES, ContinualClient
 from coterie.continual.keys import CLIENT_COLUMNS
 from coterie.continual.messages import UPDATE, ItemTable
 from coterie.continual.published import reference
@@ -16,12 +18,14 @@ from coterie.core.data.interactions.blocks import Block, Stream, temporal_blocks
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.splits import split_block
 from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.sources.catalogue import load_filtered
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
-from coterie.core.run.experiment import RecommendsToUsers, filtered_interactions
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
+from coterie.core.run.estimate import Need
+from coterie.core.run.experiment import RecommendsToUsers
 from coterie.core.tensors.keys import Key
 
 
@@ -39,12 +43,14 @@ class Experiment(RecommendsToUsers[Settings]):
     def stream(self) -> Stream:
         """The interactions after filtering, cut into blocks."""
         data = self.settings.data
-        stream = temporal_blocks(filtered_interactions(data), data.fractions)
+        stream = temporal_blocks(load_filtered(data), data.fractions)
         smallest, settings = stream.blocks[0].n_items, self.settings
         for key, count in (
             ("replay.top_n", settings.replay.top_n),
             ("spp.n_slow", settings.spp.n_slow),
             ("spp.n_fast", settings.spp.n_fast),
+            ("model.negatives", settings.model.negatives),
+            ("top_k", settings.top_k),
         ):
             if count > smallest:
                 raise UserError(
@@ -70,6 +76,31 @@ class Experiment(RecommendsToUsers[Settings]):
         """Build the client half."""
         return ContinualClient(self.settings)
 
+    def needs(self) -> list[Need]:
+        """Estimate tables, private parameters and the samples of a round."""
+        settings, model = self.settings, self.settings.model
+        number = getattr(torch, settings.engine.dtype).itemsize
+        data, each = self.interactions, (1 + model.negatives) * model.epochs
+        most = max(int(block.train.lengths.max()) for block in self.blocks) * each
+        found = [
+            Need(
+                "the embeddings of users and items",
+                ("model.dim",),
+                memory=2 * (data.n_users + data.n_items) * model.dim * number,
+                operations=self.stream.blocks[0].n_users * each * model.dim,
+            ),
+            Need(
+                "the local samples of one user",
+                ("model.epochs", "model.negatives"),
+                memory=most * SAMPLE_BYTES,
+                steps=most // model.batch_size,
+            ),
+        ]
+        if settings.method == "rlp2":
+            memory = data.n_users * settings.rlp2.capacity * number
+            found.append(Need("the error memory of all users", ("rlp2.capacity",), memory))
+        return found
+
     def federation(self) -> Federation:
         """Build both halves over the stream."""
         settings = self.settings
@@ -88,7 +119,7 @@ class Experiment(RecommendsToUsers[Settings]):
             ),
         )
 
-    def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
+    def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
         """Attack one upload of every client of the newest block, behind several Laplace scales.
 
         The server guesses which items are positives, among all items it knows (section 5.6).
@@ -106,7 +137,7 @@ class Experiment(RecommendsToUsers[Settings]):
         settings = self.settings
         return reference(settings.data.name, settings.model.name, settings.method, settings.top_k)
 
-    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+    def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the tests of all blocks and their averages."""
         return self.with_averages(module.results)
 

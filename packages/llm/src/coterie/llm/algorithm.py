@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
+from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.core.metrics.clients import imbalance
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.cohort import Cohort, PerClient
 from coterie.core.protocol.replies import ListReplies
 from coterie.core.protocol.server import Decision
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.llm.messages import (
     EVALUATE,
@@ -35,10 +37,11 @@ from coterie.llm.mixing import (
     warm_up,
 )
 from coterie.llm.quality import LENGTHS, MEASURES
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
+from coterie.llm.split.part import Part, given_back, lend
 
 if TYPE_CHECKING:
-    from coterie.llm.split.halves import Halves
+    from coterie.llm.halves import Halves
 
 ONE_MODEL = ("fedavg", "fedprox", "central")  # methods by which all clients have the same adapter
 
@@ -48,11 +51,13 @@ class State:
     """What the server knows.
 
     Attributes:
-        rows: ``(K, d)`` adapter R_c of every client.
+        rows: ``(K, d)`` adapter R_c of every client; of a split model the part that the client
+            holds comes first, then that of the server's layers.
         best: the same at the best validation round.
         round: t, rounds done.
         chosen: which round ``best`` is of, and its validation Recall@10.
-        middle: what the checkpoint holds of the server's layers, in a split model.
+        optimizer: of the server's layers, K rows; None where there are none, or it starts anew in
+            every round.
         stage: of fine-tuning, from 1.
         began: rounds done when it began.
         best_stage: that of ``best``.
@@ -62,7 +67,7 @@ class State:
     best: Tensor
     round: int = 0
     chosen: BestRound = NO_ROUND
-    middle: Any = None
+    optimizer: RowState | None = None
     stage: int = 1
     began: int = 0
     best_stage: int = 1
@@ -79,6 +84,7 @@ class Trained:
         losses: ``(A,)`` mean training losses L_c.
         sizes: ``(A,)`` int64, numbers of examples |D_c|.
         round: t, from 0.
+        failed: who was asked and did not answer.
     """
 
     ids: Tensor
@@ -87,6 +93,7 @@ class Trained:
     losses: Tensor
     sizes: Tensor
     round: int
+    failed: Collection[int] = ()
 
 
 class PPLR(Selecting[State]):
@@ -97,8 +104,8 @@ class PPLR(Selecting[State]):
         n_clients: K.
         start: ``(d,)`` the adapter that all clients start from. With starts of their own the mean
             of two low-rank adapters would be the mean of two different bases.
-        halves: of a split model. The server then holds the layers R_{k+1} to R_{N-1} and trains
-            them in its own place; in a row they come after what the client holds.
+        halves: of a split model: the layers R_{k+1} to R_{N-1} are in the server's own place. It
+            borrows a client's part of them for every ask, and keeps nothing.
     """
 
     monitor = Monitor("eval/recall@10")
@@ -114,7 +121,7 @@ class PPLR(Selecting[State]):
     def begin(self, key: Key) -> State:
         """Give every client the common adapter."""
         rows = self.start.expand(self.n_clients, -1).clone()
-        return State(rows, rows)
+        return State(rows, rows, optimizer=self._fresh())
 
     def start_block(self, state: State, block: int, cohort: Cohort, key: Key) -> State:
         """Enrol the clients."""
@@ -122,25 +129,20 @@ class PPLR(Selecting[State]):
         return state
 
     def round(self, state: State, cohort: Cohort, key: Key) -> State:
-        """One communication round, then validation."""
-        self._restore(state)
+        """One communication round (Algorithm 1, lines 3 to 17), then validation."""
         if state.stage < self.stages and self._stage_over(state):
             state = self._next_stage(state, cohort)
         replies = self._train(state, self._drawn(cohort, key))  # lines 4 to 9
-        state = self._aggregate(state, replies, cohort)
+        if replies.ids.numel():  # somebody answered
+            state = self._aggregate(state, replies, cohort)  # lines 11 to 16
         state = replace(state, round=state.round + 1)
         if self.stages > 1:
             cohort.journal.scalar("fed/stage", state.stage)
-        return self._checkpointed(self.validated(state, cohort))
-
-    def test(self, state: State, cohort: Cohort) -> None:
-        """Test the best round on all clients."""
-        self._restore(state)
-        super().test(state, cohort)
+        return self.validated(state, cohort)
 
     def served(self, state: State, client: int) -> Tensor:
         """Give what a client downloads to recommend, ``(d,)``; its middle is made ready."""
-        self._restore(state)
+        self._lend(torch.tensor([client]), state.best)
         return state.best[client, : self.held]
 
     def stop(self, state: State, history: Sequence[dict[str, float]]) -> Decision:
@@ -171,16 +173,13 @@ class PPLR(Selecting[State]):
 
     def _next_stage(self, state: State, cohort: Cohort) -> State:
         """Go back to the best adapters; every client embeds the items with its own, for good."""
-        held, last = state.best[:, : self.held], state.round - 1
-        if self.halves is not None and state.chosen.round < state.round:
-            # The last round is committed again, with other rows.
-            self.halves.rounds.begin(last)
-            ids = range(self.n_clients)
-            self.halves.rounds.commit(last, state.best[:, self.held :], list(ids))
+        held = state.best[:, : self.held]
+        self._lend(cohort.ids, state.best)
         rows = {c: Adapters(held[c], state.round) for c in cohort.ids.tolist()}
         cohort.ask(FREEZE, PerClient(rows))
         self._count_crossed(cohort, "freeze")
-        return replace(state, rows=state.best, stage=state.stage + 1, began=state.round)
+        state = replace(state, rows=state.best, optimizer=self._fresh())
+        return replace(state, stage=state.stage + 1, began=state.round)
 
     def _drawn(self, cohort: Cohort, key: Key) -> Cohort:
         """Draw the clients of a round."""
@@ -190,10 +189,7 @@ class PPLR(Selecting[State]):
 
     def _train(self, state: State, cohort: Cohort) -> ListReplies[TrainedAdapter]:
         """Let clients train their adapters; those that fail keep the ones they have."""
-        if self.halves is not None:
-            self.halves.rounds.begin(state.round)
-            if not state.round:
-                self.halves.rounds.keep_best()  # the start, until a round can be measured
+        self._lend(cohort.ids, state.rows, state.optimizer)
         held = state.rows[:, : self.held]
         rows = {c: Adapters(held[c], state.round) for c in cohort.ids.tolist()}
         replies = cohort.ask(UPDATE, PerClient(rows))
@@ -203,41 +199,46 @@ class PPLR(Selecting[State]):
     def _aggregate(
         self, state: State, replies: ListReplies[TrainedAdapter], cohort: Cohort
     ) -> State:
-        """Mix the trained adapters, each client in its own way (lines 11 to 16)."""
-        rows, receivers = state.rows, replies.ids
-        if replies.ids.numel():  # somebody answered
-            trained = self._trained(state, replies)
-            self._report_training(cohort, trained)
-            if bool((trained.sizes > 0).any()):
-                mixed = mix(trained.rows, self._weights(trained, cohort))  # from one snapshot
-                if self.settings.method in ONE_MODEL:
-                    receivers, mixed = self._everybody(replies, mixed)
-                whole = len(receivers) == len(rows)
-                rows = mixed if whole else rows.index_copy(0, receivers, mixed)
-        if self.halves is not None:
-            middle = rows[receivers, self.held :]
-            self.halves.rounds.commit(state.round, middle, receivers.tolist())
-        return replace(state, rows=rows)
+        """Mix the trained adapters, each client in its own way."""
+        state, trained = self._trained(state, replies)
+        self._report_training(cohort, trained)
+        if not bool((trained.sizes > 0).any()):
+            return state
+        weights = self._weights(trained, cohort)  # lines 11 to 14, Eq. 2 to 5
+        mixed = mix(trained.rows, weights)  # lines 15 and 16, from one snapshot
+        return replace(state, rows=self._received(state.rows, trained, mixed))
 
-    def _everybody(
-        self, replies: ListReplies[TrainedAdapter], mixed: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Give the one mean to those who were not drawn too; who failed is behind by a round."""
-        ids = [c for c in range(self.n_clients) if c not in replies.failed]
-        if len(ids) > len(mixed):
-            mixed = mixed[:1].expand(len(ids), -1)
-        return torch.tensor(ids), mixed
-
-    def _trained(self, state: State, replies: ListReplies[TrainedAdapter]) -> Trained:
+    def _trained(self, state: State, replies: ListReplies[TrainedAdapter]) -> tuple[State, Trained]:
         """Put together what the clients sent and, of a split model, what the middle trained."""
         ids, ups = replies.ids, replies.ups.values()
         rows = torch.stack([up.row for up in ups])
         losses = torch.stack([up.loss for up in ups])
         sizes = torch.stack([up.examples for up in ups])
         if self.halves is not None:
-            middle = self.halves.rounds.trained(ids.tolist())
-            rows = torch.cat([rows, middle.to(rows)], dim=1)
-        return Trained(ids, rows, rows - state.rows[ids], losses, sizes, state.round)
+            middle = given_back(self.halves.middle, ids.tolist())
+            rows = torch.cat([rows, middle.rows.to(rows)], dim=1)
+            if state.optimizer is not None:
+                moved = tree.map_tensors(
+                    lambda old, new: old.index_copy(0, ids, new.to(old)),
+                    state.optimizer,
+                    middle.optimizer,
+                )
+                state = replace(state, optimizer=moved)
+        changes = rows - state.rows[ids]
+        failed = frozenset(replies.failed)
+        return state, Trained(ids, rows, changes, losses, sizes, state.round, failed)
+
+    def _received(self, rows: Tensor, trained: Trained, mixed: Tensor) -> Tensor:
+        """Give the adapters of all clients after the mixed ones, ``(A, d)``, have been sent.
+
+        The one mean of FedAvg goes to those who were not drawn too; who failed is behind by a
+        round.
+        """
+        ids = trained.ids
+        if self.settings.method in ONE_MODEL:
+            ids = torch.tensor([c for c in range(self.n_clients) if c not in trained.failed])
+            mixed = mixed if len(ids) == len(mixed) else mixed[:1].expand(len(ids), -1)
+        return mixed if len(ids) == len(rows) else rows.index_copy(0, ids, mixed)
 
     def _weights(self, trained: Trained, cohort: Cohort) -> Tensor:
         """Aggregation weights of every client, ``(A, A)``, rows sum to 1."""
@@ -263,8 +264,6 @@ class PPLR(Selecting[State]):
 
     def keep(self, state: State, cohort: Cohort) -> State:
         """Keep the round's adapters."""
-        if self.halves is not None:
-            self.halves.rounds.keep_best()
         return replace(state, best=state.rows, best_stage=state.stage)
 
     def measure(self, state: State, cohort: Cohort, split: Split) -> None:
@@ -272,6 +271,7 @@ class PPLR(Selecting[State]):
         testing, journal = split == "test", cohort.journal
         rows, stage = (state.best, state.best_stage) if testing else (state.rows, state.stage)
         held = rows[:, : self.held]
+        self._lend(cohort.ids, rows)
         asked = {c: Candidate(held[c], split, stage) for c in cohort.ids.tolist()}
         replies = cohort.ask(EVALUATE, PerClient(asked))
         self._count_crossed(cohort, "evaluate")
@@ -288,24 +288,29 @@ class PPLR(Selecting[State]):
                 inequality = "test/imbalance" if testing else "pplr/imbalance"
                 journal.scalar(inequality, imbalance(values))
 
-    def _restore(self, state: State) -> None:
-        """Bring the server's layers, after a restart, to where the checkpoint stands."""
-        if self.halves is None or state.middle is None:
-            return
-        if self.halves.rounds.round != state.round - 1:
-            self.halves.rounds.load_plain(state.middle)
+    def _fresh(self) -> RowState | None:
+        """State of the optimizer of the server's layers before its first step, if it is kept."""
+        if self.halves is None or not self.settings.train.keep_optimizer:
+            return None
+        return RowAdam().begin({"row": self.halves.start.repeat(self.n_clients, 1)})
 
-    def _checkpointed(self, state: State) -> State:
-        return (
-            state if self.halves is None else replace(state, middle=self.halves.rounds.to_plain())
-        )
+    def _lend(self, ids: Tensor, rows: Tensor, optimizer: RowState | None = None) -> None:
+        """Lend the server's layers the parts of ``rows``, ``(K, d)``, that these clients lack."""
+        if self.halves is not None:
+            part = Part(rows[:, self.held :], optimizer)
+            lend(self.halves.middle, ids.tolist(), tree.take(part, ids))
 
     def _count_crossed(self, cohort: Cohort, step: str) -> None:
-        """Enter activations and gradients between the halves into the ledger."""
-        for way, field, messages, size in (
-            self.halves.channel.traffic.drain() if self.halves else ()
-        ):
+        """Enter what passed between the halves into the ledger.
+
+        So is what coordinator and middle lend one another, where it crosses to another machine.
+        """
+        if self.halves is None:
+            return
+        for way, field, messages, size in self.halves.channel.traffic.drain():
             cohort.crossed(step, way, field, messages, size)
+        for way, field, messages, size in self.halves.lent.drain() if self.halves.lent else ():
+            cohort.crossed("lend", way, field, messages, size)
 
     def _report_training(self, cohort: Cohort, trained: Trained) -> None:
         journal, losses = cohort.journal, trained.losses

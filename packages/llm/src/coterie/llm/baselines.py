@@ -19,13 +19,13 @@ from coterie.core.methods.ranking.server import RankingServer
 from coterie.core.methods.reference.popularity import popularity
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.client_data import PUBLIC, FederatedData
 from coterie.llm.keys import USER_COLUMNS
 from coterie.llm.quality import LENGTHS, measure_users
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 
 USER_METHODS = ("fedmf", "lightfr", "fedpergnn")
 _ITEM_ROWS = {"lightfr": "votes on their bits", "fedpergnn": "noisy and among made-up ones"}
@@ -78,7 +78,7 @@ def user_federation(settings: Settings, data: FederatedData) -> Federation:
 
 
 def attack_users(
-    module: FederatedModule, settings: Settings, scales: Sequence[float]
+    module: FederatedRun, settings: Settings, scales: Sequence[float]
 ) -> dict[float, AttackReport]:
     """Attack one upload of every user of a trained FedMF: which of all items are positives?
 

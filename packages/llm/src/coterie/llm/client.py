@@ -31,11 +31,11 @@ from coterie.llm.messages import (
     Workshop,
 )
 from coterie.llm.quality import MEASURES, measure_users
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 from coterie.llm.split.diverged import Diverged
 
 if TYPE_CHECKING:
-    from coterie.llm.split.channel import Channel, Which
+    from coterie.llm.split.channel import Channel
 
 
 class Organisation(Client[Workshop, OwnData]):
@@ -97,7 +97,7 @@ class Organisation(Client[Workshop, OwnData]):
         testing = down.split == "test"
         queries = data.test if testing else data.valid
         try:
-            with self._session(data, training=False, which="best" if testing else "current"):
+            with self._session(data, training=False):
                 self.load(down.row, mine.catalogue if down.stage > 1 else None)
                 values = measure_users(lambda part: self.backbone.scores(part.history), queries)
         except Diverged:
@@ -116,7 +116,7 @@ class Organisation(Client[Workshop, OwnData]):
             history: n rows of item numbers.
             catalogue: as in `load`.
         """
-        with self._open(client, training=False, which="best"):
+        with self._open(client, training=False):
             self.load(row, catalogue)
             return self.backbone.scores(history)
 
@@ -160,10 +160,10 @@ class Organisation(Client[Workshop, OwnData]):
         return up, replace(mine, optimizer=kept)
 
     def _session(
-        self, data: OwnData, *, training: bool, which: Which = "current", key: Any = None
+        self, data: OwnData, *, training: bool, key: Any = None
     ) -> AbstractContextManager[None]:
         """Speak with the server's layers, if there are any, until the block ends."""
-        return self._open(data.id, training=training, which=which, key=key)
+        return self._open(data.id, training=training, key=key)
 
     def _open(self, client: int, **how: Any) -> AbstractContextManager[None]:
         return nullcontext() if self.channel is None else self.channel.session(client, **how)

@@ -12,19 +12,21 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.sources.catalogue import load_filtered
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
-from coterie.core.run.experiment import RecommendsToUsers, filtered_interactions
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
+from coterie.core.run.estimate import Need
+from coterie.core.run.experiment import RecommendsToUsers
 from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
+from coterie.llm.backbone import make_backbone
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.backbones.make import make_backbone
 from coterie.llm.baselines import USER_METHODS, attack_users, measure_popularity, user_federation
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, OrganisationData, build
@@ -34,10 +36,12 @@ from coterie.llm.keys import CLIENT_COLUMNS
 from coterie.llm.messages import Workshop
 from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 
 if TYPE_CHECKING:
-    from coterie.llm.split.halves import Halves
+    from coterie.llm.halves import Halves
+
+_TRAINED_BYTES = 16  # of a parameter with its gradient and Adam's two moments
 
 
 class Experiment(RecommendsToUsers[Settings]):
@@ -55,7 +59,7 @@ class Experiment(RecommendsToUsers[Settings]):
         """The interactions, split by time and shared out among clients."""
         data = self.settings.data
         return build(
-            filtered_interactions(data),
+            load_filtered(data),
             data.clients,
             Key.from_seed(self.settings.seed).fold("data"),
             max_history=data.max_history,
@@ -100,6 +104,43 @@ class Experiment(RecommendsToUsers[Settings]):
         total = {name: sum(row[name] for row in rows) for name in rows[0]}
         return [*rows, total | {"client": "all"}]
 
+    def needs(self) -> list[Need]:
+        """Estimate the backbone, or the vectors of methods without one, and a round's training."""
+        settings = self.settings
+        if self.of_users:
+            return self._needs_of_users()
+        found = [Need("local training", ("train.epochs",), steps=settings.train.epochs)]
+        if settings.model.path is not None:
+            return found  # of a size that is not chosen here
+        model, examples = settings.model, sum(map(len, self.clients.train))
+        layers = 12 * model.layers * model.width**2
+        adapters = 8 * settings.lora.rank * model.width * model.layers
+        return [
+            *found,
+            Need(
+                "the backbone",
+                ("model.width", "model.layers"),
+                memory=_TRAINED_BYTES * (layers + self.data.n_items * model.width),
+                operations=6 * examples * layers * settings.train.epochs,
+            ),
+            Need("the adapter", ("lora.rank",), adapters if model.trained == "lora" else 0),
+        ]
+
+    def _needs_of_users(self) -> list[Need]:
+        settings, data = self.settings, self.data
+        sizes = {
+            "fedmf": ("fedmf.dim", settings.fedmf.dim, settings.fedmf.negatives),
+            "lightfr": ("lightfr.bits", settings.lightfr.bits // 32, settings.lightfr.negatives),
+            "fedpergnn": ("fedpergnn.dim", settings.fedpergnn.dim, settings.fedpergnn.negatives),
+        }
+        key, numbers, negatives = sizes[settings.method]
+        rows = self.interactions.n_users + data.n_items
+        samples = len(self.interactions) * negatives
+        return [
+            Need("the vectors of users and items", (key,), memory=4 * rows * numbers),
+            Need("the local samples", (f"{settings.method}.negatives",), operations=64 * samples),
+        ]
+
     def federation(self) -> Federation:
         """Build both halves."""
         settings = self.settings
@@ -119,7 +160,7 @@ class Experiment(RecommendsToUsers[Settings]):
             client_columns=CLIENT_COLUMNS,
         )
 
-    def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
+    def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
         """Attack one upload of item rows of every user, behind several Laplace scales.
 
         Raises:
@@ -132,7 +173,7 @@ class Experiment(RecommendsToUsers[Settings]):
             "`coterie llm attack` attacks the hidden states that leave a split model"
         )
 
-    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+    def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the test of the best round, and popularity's on the same users."""
         found = measure_popularity(self.data, "test")
         inequality = imbalance(self.of_clients(module)["recall@10"])
@@ -144,7 +185,7 @@ class Experiment(RecommendsToUsers[Settings]):
             },
         }
 
-    def of_clients(self, module: FederatedModule) -> dict[str, Tensor]:
+    def of_clients(self, module: FederatedRun) -> dict[str, Tensor]:
         """Give the test of every organisation by name, ``(K,)`` each; NaN without a user in it.
 
         Where users are clients, this is the mean over the users of each organisation.
@@ -165,7 +206,7 @@ class Experiment(RecommendsToUsers[Settings]):
         """Whether every user is a client, as in the methods without a language model."""
         return self.settings.method in USER_METHODS
 
-    def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
+    def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Give the test of every client."""
         users = [len(queries) for queries in self.data.clients.test]
         rows = [{"client": client, "test_users": count} for client, count in enumerate(users)]
@@ -174,7 +215,7 @@ class Experiment(RecommendsToUsers[Settings]):
                 row[name] = value
         return rows
 
-    def notes(self, module: FederatedModule) -> list[str]:
+    def notes(self, module: FederatedRun) -> list[str]:
         """Tell of clients that had nothing to train on, and of histories that were cut."""
         found = []
         idle = self.data.idle_clients()
@@ -189,7 +230,7 @@ class Experiment(RecommendsToUsers[Settings]):
             )
         return found
 
-    def scores(self, module: FederatedModule, user: int) -> Tensor:
+    def scores(self, module: FederatedRun, user: int) -> Tensor:
         """Score all items for a user, ``(1, n_items)``, by the adapter of its organisation.
 
         Raises:
@@ -204,14 +245,14 @@ class Experiment(RecommendsToUsers[Settings]):
         history = self.data.split.before_test().take(torch.tensor([user]))
         return self._score(module, client, newest(history, self.settings.data.max_history))
 
-    def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
+    def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
         """Score all items for someone new, ``(1, n_items)``, by the largest client's adapter."""
         if self.of_users:
             return super().scores_for_newcomer(module, items)
         history = Ragged.from_lists([items.tolist()])
         return self._score(module, 0, newest(history, self.settings.data.max_history))
 
-    def _score(self, module: FederatedModule, client: int, history: Ragged) -> Tensor:
+    def _score(self, module: FederatedRun, client: int, history: Ragged) -> Tensor:
         organisation, server = module.federation.client, module.federation.server
         assert isinstance(organisation, Organisation)
         assert isinstance(server, PPLR)
@@ -221,12 +262,12 @@ class Experiment(RecommendsToUsers[Settings]):
     def _halves(self) -> Halves | None:
         if self.settings.split.k is None:
             return None
-        from coterie.llm.split.halves import split_backbone  # grpc and transformers are heavy
+        from coterie.llm.halves import split_backbone  # grpc and transformers are heavy
 
         return split_backbone(self.backbone, self.settings)
 
 
-def frozen_items(module: FederatedModule, client: int) -> Tensor | None:
+def frozen_items(module: FederatedRun, client: int) -> Tensor | None:
     """Give the item embeddings that a client keeps, ``(n_items, h)``; None in stage 1."""
     if module.server_state.best_stage == 1:
         return None

@@ -3,9 +3,8 @@
 from typing import get_args
 
 from coterie.core.registry.papers import Paper
-from coterie.llm.data.names import AMAZON_2018
 from coterie.llm.keys import KEYS, PANELS
-from coterie.llm.settings import Method
+from coterie.llm.settings.run import Method
 
 PAPER = Paper(
     name="pplr",
@@ -13,7 +12,7 @@ PAPER = Paper(
     title="LLM-based Federated Recommendation",
     reference="Zhao, Wang, Xu, See-Kiong, Chua and Feng, arXiv 2402.09959",
     methods=get_args(Method),
-    settings="coterie.llm.settings:Settings",
+    settings="coterie.llm.settings.run:Settings",
     experiment="coterie.llm.experiment:Experiment",
     client="coterie.llm.client:Organisation",
     tables="coterie.llm.tables:make_table",
@@ -21,7 +20,6 @@ PAPER = Paper(
     variant_keys=("data.name", "model.name"),
     keys=KEYS,
     panels=PANELS,
-    data_sets=AMAZON_2018,
     commands={
         "attack": "Reconstruct the input from what each layer sends, to choose k",
         "cost": "Compare storage, inference and communication of FedAvg and PPLR",

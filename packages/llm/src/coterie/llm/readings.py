@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.core.errors import UserError
-from coterie.llm.settings import Settings, TrainSettings
+from coterie.llm.settings.run import Settings, TrainSettings
 
 FULLY_TRAINED = ("tiny-item", "recformer")
 STAGES = {"recformer": 2}  # of fine-tuning; 1 for the others
@@ -36,7 +36,7 @@ def resolve(settings: Settings) -> Settings:
     What a backbone trains by default, and in how many stages, is filled in too.
 
     Raises:
-        UserError: the backbone, or a split of it, cannot be fine-tuned in that many stages.
+        UserError: the backbone cannot be fine-tuned in that many stages.
 
     Example:
         >>> resolve(Settings(reading="literal")).mixing.similarity
@@ -57,9 +57,4 @@ def _staged(settings: Settings) -> TrainSettings:
     stages = most if train.stages is None else train.stages
     if stages > most:
         raise UserError(f"'train.stages' is {stages}, but fine-tuning of {name} has {most}")
-    if stages > 1 and train.keep_optimizer and settings.split.k is not None:
-        raise UserError(
-            "'train.keep_optimizer' does not go with the second stage of a split model: the "
-            "server's layers cannot start their optimizer anew; choose --train.stages 1"
-        )
     return replace(train, stages=stages)

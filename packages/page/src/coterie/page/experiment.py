@@ -15,8 +15,9 @@ from coterie.core.federation.selection import best_of
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.privacy.build import middleware
+from coterie.core.run.driver import FederatedRun
+from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import Experiment as BaseExperiment
-from coterie.core.run.rounds import FederatedModule
 from coterie.core.tensors.keys import Key
 from coterie.page.data.make import make_task
 from coterie.page.data.task import Task
@@ -29,6 +30,9 @@ from coterie.page.readings import idle, resolve
 from coterie.page.settings.run import Settings
 
 ACCURACIES = ("server_accuracy", "global_accuracy", "personal_accuracy")
+_CLIENT_BYTES = 1 << 10  # at least: a few samples of 60 features
+_EXPERIENCE = 4  # at least: a state, an action, a reward and the next state
+_NETWORKS = 8  # actor, critic, a target of each, and what Adam keeps of the first two
 MONITOR = Monitor("eval/accuracy")
 
 
@@ -78,6 +82,28 @@ class Experiment(BaseExperiment[Settings]):
             {"who": "server", **held},
         ]
 
+    def needs(self) -> list[Need]:
+        """Estimate samples, steps and agents of the clients, without drawing the task."""
+        settings, train = self.settings, self.settings.train
+        clients = settings.data.clients or 1
+        found = [
+            Need("the samples of the clients", ("data.clients",), memory=clients * _CLIENT_BYTES),
+            Need("local training", ("train.epochs",), steps=train.epochs),
+        ]
+        agents = {"page": ("client_agent", settings.client_agent.ddpg())}
+        agents["dap-fl"] = ("dap_fl.agent", settings.dap_fl.agent)
+        if settings.method in agents:
+            section, agent = agents[settings.method]
+            first, second = agent.hidden
+            numbers = _NETWORKS * first * second + _EXPERIENCE * agent.capacity
+            keys = f"{section}.hidden", f"{section}.capacity", "data.clients"
+            memory = clients * numbers * 4
+            found.append(Need("the clients' agents", keys, memory, steps=agent.updates))
+        if settings.method == "page":
+            server = 4 * _EXPERIENCE * settings.server_agent.ddpg().capacity * clients
+            found.append(Need("the server's agent", ("server_agent.capacity",), server))
+        return found
+
     def federation(self) -> Federation:
         """Build both halves."""
         settings = self.settings
@@ -95,7 +121,7 @@ class Experiment(BaseExperiment[Settings]):
             client_columns=CLIENT_COLUMNS,
         )
 
-    def finish(self, module: FederatedModule, folder: Path) -> None:
+    def finish(self, module: FederatedRun, folder: Path) -> None:
         """Test how near the play is to an equilibrium, and was before learning, where asked to."""
         from coterie.page.certificate.of_run import certify_both, forget
 
@@ -104,7 +130,7 @@ class Experiment(BaseExperiment[Settings]):
             chosen, shown = self.settings.certificate, self.settings.run.progress
             self._certified = certify_both(module, chosen, folder, shown)
 
-    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+    def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the test of the round that was best on validation data, and of the last one."""
         best = best_of(module.history, MONITOR).round
         if not best:  # nothing was measured
@@ -116,7 +142,7 @@ class Experiment(BaseExperiment[Settings]):
         found |= {f"last/{n}": last[f"test/{n}"] for n in ACCURACIES if f"test/{n}" in last}
         return found
 
-    def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
+    def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Give what every client had in the last round that was evaluated."""
         rows = [{"client": client} for client in self.task.clients.ids.tolist()]
         for name in ACCURACIES[1:]:
@@ -126,7 +152,7 @@ class Experiment(BaseExperiment[Settings]):
                     rows[client][name] = value
         return rows
 
-    def notes(self, module: FederatedModule) -> list[str]:
+    def notes(self, module: FederatedRun) -> list[str]:
         """Say how a game ended, or which of a method's settings take the place of general ones."""
         if self.settings.method != "page":
             return remarks(self.settings)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import lightning
-
-from coterie.core.callbacks.contract import rounds_of
+from coterie.core.callbacks.contract import RoundCallback, Rounds
 from coterie.core.privacy.build import accountant
 from coterie.core.settings.sections import PrivacySettings
 
 
-class PrivacyBudget(lightning.Callback):
+class PrivacyBudget(RoundCallback):
     """Note ``privacy/epsilon`` of a client in every round so far, against the server.
 
     Nothing is noted where nothing is guaranteed (noise without a clip).
@@ -21,20 +19,17 @@ class PrivacyBudget(lightning.Callback):
     def __init__(self, settings: PrivacySettings) -> None:
         self.accountant = accountant(settings)
 
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *_: Any
-    ) -> None:
+    def note(self, run: Rounds) -> None:
         """Count the round."""
-        journal = rounds_of(pl_module).journal
         self.accountant.step()
         epsilon = self.accountant.epsilon()
         if math.isfinite(epsilon):
-            journal.scalar("privacy/epsilon", epsilon)
+            run.journal.scalar("privacy/epsilon", epsilon)
 
     def state_dict(self) -> dict[str, Any]:
         """Rounds so far, for a resumed run."""
         return self.accountant.to_plain()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore `state_dict`."""
-        self.accountant.load_plain(state_dict)
+        self.accountant.load_plain(state)

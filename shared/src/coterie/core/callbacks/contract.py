@@ -1,23 +1,23 @@
-"""What the logging callbacks read from the module that runs the rounds."""
+"""What happens beside the rounds: one base class, for runs with and without Lightning."""
 
 from __future__ import annotations
 
-from typing import Protocol, cast
-
-from lightning import LightningModule
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from coterie.core.federation.ledger import Ledger
 from coterie.core.protocol.journal import Journal
 
 
 class Rounds(Protocol):
-    """A module whose training step is one communication round.
+    """What a callback reads of a run.
 
     Attributes:
-        journal: what the round measured, still full in ``on_train_batch_end``.
+        journal: what the round measured.
         ledger: bytes since the start of the run.
-        round: rounds done so far over all blocks, so 1 after the first step.
+        round: rounds done so far over all blocks, so 1 after the first.
         block: the data block of that round, from 0.
+        block_open: whether that block goes on.
         finished: whether that round was the last one.
         reopened: whether the round restored was the last one before the run got more rounds.
     """
@@ -26,17 +26,62 @@ class Rounds(Protocol):
     ledger: Ledger
     round: int
     block: int
+    block_open: bool
     finished: bool
     reopened: bool
 
+    def to_plain(self) -> dict[str, Any]:
+        """Everything a checkpoint must hold, as tensors and plain values."""
+        ...
 
-def rounds_of(module: LightningModule) -> Rounds:
-    """View a Lightning module as the source of rounds.
 
-    Raises:
-        TypeError: an attribute that the callbacks read is missing.
+class RoundCallback:
+    """Notes numbers in the journal, or writes them somewhere; a subclass has what it needs.
+
+    All callbacks have noted a round before the first one writes it. Lightning's callbacks are
+    another thing: they see a run that goes on under a `lightning.Trainer`.
+
+    Example:
+        >>> class Stop(RoundCallback):
+        ...     def note(self, run):
+        ...         run.journal.scalar("fed/odd", run.round % 2)
     """
-    missing = [name for name in Rounds.__annotations__ if not hasattr(module, name)]
-    if missing:
-        raise TypeError(f"{type(module).__name__} runs no rounds: it lacks {', '.join(missing)}")
-    return cast(Rounds, module)
+
+    def start(self, run: Rounds) -> None:
+        """Before the first round, after a checkpoint was restored."""
+
+    def before_round(self, run: Rounds) -> None:
+        """Before a round."""
+
+    def note(self, run: Rounds) -> None:
+        """After a round: add to its journal."""
+
+    def write(self, run: Rounds) -> None:
+        """After a round: take its journal somewhere."""
+
+    def end(self, run: Rounds) -> None:
+        """After the last round of this process."""
+
+    def failed(self, run: Rounds) -> None:
+        """After an exception or an interruption, which goes on its way."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run must know: plain values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+
+
+def states(callbacks: Sequence[RoundCallback]) -> dict[str, dict[str, Any]]:
+    """States by the names of the callbacks' classes, for a checkpoint; the empty ones left out."""
+    found = {type(callback).__name__: callback.state_dict() for callback in callbacks}
+    return {name: state for name, state in found.items() if state}
+
+
+def restore(callbacks: Sequence[RoundCallback], saved: dict[str, dict[str, Any]]) -> None:
+    """Give every callback its part of what `states` made; one that had none starts afresh."""
+    for callback in callbacks:
+        state = saved.get(type(callback).__name__)
+        if state is not None:
+            callback.load_state_dict(state)

@@ -7,19 +7,16 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
-
-from coterie.core.callbacks.contract import rounds_of
+from coterie.core.callbacks.contract import RoundCallback, Rounds
 from coterie.core.callbacks.stream import STREAM
 from coterie.core.files import storage_error
 
 FIRST_COLUMNS = ("round", "block")
 
 
-class CsvLog(Callback):
+class CsvLog(RoundCallback):
     """Write every round's scalars to ``metrics.csv``.
 
     Columns are ``round``, ``block``, then keys in the order of their first appearance. A key that
@@ -39,25 +36,21 @@ class CsvLog(Callback):
         self._columns: list[str] = []
         self._file: TextIO | None = None
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def start(self, run: Rounds) -> None:
         """Keep the lines up to the restored round, none for a new run."""
         with self._explained():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             columns, lines = _read(self.path)
-            rounds = rounds_of(pl_module)
-            lines = [line for line in lines if int(line["round"]) <= rounds.round]
-            if rounds.reopened and lines:  # what was noted for being the end, is not the end's
+            lines = [line for line in lines if int(line["round"]) <= run.round]
+            if run.reopened and lines:  # what was noted for being the end, is not the end's
                 lines[-1] |= {key: "" for key in columns if key.endswith(STREAM)}
             keys = [key for key in columns if any(line[key] for line in lines)]
             self._rewrite(list(dict.fromkeys((*FIRST_COLUMNS, *keys))), lines)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def write(self, run: Rounds) -> None:
         """Append the round's line and hand it to the operating system."""
-        rounds = rounds_of(pl_module)
-        scalars = rounds.journal.scalars
-        line = {"round": str(rounds.round), "block": str(rounds.block)}
+        scalars = run.journal.scalars
+        line = {"round": str(run.round), "block": str(run.block)}
         line |= {key: number(value) for key, value in scalars.items() if key not in FIRST_COLUMNS}
         new = [key for key in line if key not in self._columns]
         with self._explained():
@@ -65,13 +58,11 @@ class CsvLog(Callback):
                 self._rewrite([*self._columns, *new], _read(self.path)[1])
             self._append(line)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def end(self, run: Rounds) -> None:
         """Close the file."""
         self._close()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def failed(self, run: Rounds) -> None:
         """Close the file."""
         self._close()
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
-
-from coterie.core.callbacks.contract import rounds_of
+from coterie.core.callbacks.contract import RoundCallback, Rounds
 from coterie.core.metrics.monitor import Monitor
 
 STREAM = "_stream"  # ends the names of numbers that only the last round of a run has
 
 
-class StreamScore(Callback):
-    """Note ``<monitor>_stream`` in the last round; list it before the loggers.
+class StreamScore(RoundCallback):
+    """Note ``<monitor>_stream`` in the last round.
 
     It is the mean, over the blocks after the first, of each block's best validation score (with
     one block, that block's). The best round of the whole run would not do: in a stream the first
@@ -29,23 +26,20 @@ class StreamScore(Callback):
         self.monitor = monitor
         self._best: dict[int, float] = {}
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def note(self, run: Rounds) -> None:
         """Track the best of every block; note the mean when the run is finished."""
-        rounds = rounds_of(pl_module)
-        block, score = rounds.block, rounds.journal.scalars.get(self.monitor.key, math.nan)
+        block, score = run.block, run.journal.scalars.get(self.monitor.key, math.nan)
         if not math.isnan(score):
             self._best[block] = self.monitor.best((self._best.get(block, math.nan), score))
-        if rounds.finished and self._best:
+        if run.finished and self._best:
             later = [best for block, best in self._best.items() if block > 0]
             scores = later or list(self._best.values())
-            rounds.journal.scalar(f"{self.monitor.key}{STREAM}", sum(scores) / len(scores))
+            run.journal.scalar(f"{self.monitor.key}{STREAM}", sum(scores) / len(scores))
 
     def state_dict(self) -> dict[str, Any]:
         """Best scores so far, for a resumed run."""
         return {"best": self._best}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore `state_dict`."""
-        self._best = state_dict["best"]
+        self._best = state["best"]

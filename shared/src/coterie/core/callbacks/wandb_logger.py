@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
-
 from coterie.core.callbacks.client_log import ClientRows, histogram
-from coterie.core.callbacks.contract import Rounds, rounds_of
+from coterie.core.callbacks.contract import RoundCallback, Rounds
 from coterie.core.callbacks.wandb_run import WandbRun
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.keys import KEYS, X_AXIS, MetricKey
@@ -54,12 +51,13 @@ class RunCard:
         return f"{self.paper}/{self.data}"
 
 
-class WandbLog(Callback):
+class WandbLog(RoundCallback):
     """Log rounds to W&B; never needs a network or an account, never breaks a run.
 
     W&B gets the journal's scalars, histograms of per-client measurements and a capped table under
     hashed client names; no private state, no ids, no console output, no artifact of ours.
-    Lightning's own WandbLogger is not used: it logs by ``self.log`` against its own step counter.
+    Lightning's own WandbLogger (``--trainer.logger wandb``) is no substitute: it runs W&B in the
+    training's process and knows neither histograms nor clients.
 
     A resumed run has the same W&B run id: online it goes on in the same run, offline it writes a
     second file that ``wandb sync`` adds to the first. Under ``wandb agent`` the run is online.
@@ -100,7 +98,7 @@ class WandbLog(Callback):
         self._due: dict[str, int] = {}  # measurement -> round of its next histogram
         self._run: WandbRun | None = None
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def start(self, run: Rounds) -> None:
         """Start the run."""
         if self.settings.wandb == "off":
             return
@@ -123,20 +121,16 @@ class WandbLog(Callback):
             },
         )
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def write(self, run: Rounds) -> None:
         """Log the round."""
         if self._run is not None:
-            self._log(self._run, rounds_of(pl_module))
+            self._log(self._run, run)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def end(self, run: Rounds) -> None:
         """Finish the run."""
         self._finish(0)
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def failed(self, run: Rounds) -> None:
         """Finish the run as failed."""
         self._finish(1)
 
@@ -149,12 +143,12 @@ class WandbLog(Callback):
             "due": dict(self._due),
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore `state_dict`."""
-        self._id = state_dict["id"]
-        self.rows.salt = state_dict["salt"]
-        self.rows.written = state_dict["written"]
-        self._due = state_dict["due"]
+        self._id = state["id"]
+        self.rows.salt = state["salt"]
+        self.rows.written = state["written"]
+        self._due = state["due"]
 
     def _log(self, run: WandbRun, rounds: Rounds) -> None:
         measured = {

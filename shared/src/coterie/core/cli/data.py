@@ -13,11 +13,11 @@ from coterie.core.cli.output import print_json, print_rows, say
 from coterie.core.data.interactions.blocks import temporal_blocks
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Interactions
 from coterie.core.data.interactions.kcore import k_core
-from coterie.core.data.sources.catalogue import list_data, load, sample_counts
+from coterie.core.data.sources.catalogue import list_data, load_all, sample_counts
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import DataSet, data_sets, default_core
+from coterie.core.settings.parser import settings_parser
 from coterie.core.settings.sections import DataSettings
-from coterie.core.settings.typed_values import TypedValues
 
 
 def run(argv: Sequence[str]) -> None:
@@ -27,17 +27,20 @@ def run(argv: Sequence[str]) -> None:
         UserError: there is no such data set, or it is malformed.
     """
     parser = Arguments("data", "Show the data sets that are here, or the blocks of one.")
-    parser.add_argument("name", nargs="?", help="a data set, or the path of a CSV file")
+    parser.add_argument("name", nargs="?", help="a data set, or the path of a file")
     parser.add_argument("--data_root", metavar="DIR", help="default: $COTERIE_DATA")
-    parser.add_argument("--columns", metavar="user=u,item=i,time=t", help="of a CSV file")
+    parser.add_argument("--columns", metavar="user=u,item=i,time=t", help="of a file")
+    parser.add_argument("--min_rating", metavar="R", help="lowest rating that counts")
     parser.add_argument("--min_interactions", metavar="K", help="k of the k-core filter")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     given = parser.parse_args(argv)
     if given.name is None:
         _all(given.data_root, given.json)
         return
-    flags = {"columns": given.columns, "min_interactions": given.min_interactions}
-    typed = TypedValues(DataSettings).from_flags({k: v for k, v in flags.items() if v is not None})
+    names = ("columns", "min_rating", "min_interactions")
+    flags = {name: text for name in names if (text := getattr(given, name)) is not None}
+    words = [f"--{key}={text}" for key, text in flags.items()]
+    typed, _ = settings_parser(DataSettings).flags(words)
     settings = DataSettings(name=given.name, root=given.data_root, **typed)
     _one(settings, given.json)
 
@@ -50,8 +53,11 @@ def _all(root: str | None, as_json: bool) -> None:
     if as_json:
         for row in rows:
             print_json(row)
-    else:
-        print_rows(rows)
+        return
+    if not any(row["problem"] for row in rows):
+        for row in rows:
+            del row["problem"]
+    print_rows(rows)
 
 
 def _one(settings: DataSettings, as_json: bool) -> None:
@@ -63,10 +69,10 @@ def _one(settings: DataSettings, as_json: bool) -> None:
 
 
 def _samples(entry: DataSet, settings: DataSettings, as_json: bool) -> None:
-    if settings.columns or settings.min_interactions is not None:
+    if settings != DataSettings(name=settings.name, root=settings.root):
         raise UserError(
-            f"'{entry.name}' holds labelled samples: --columns and --min_interactions are for "
-            "interactions, leave them out"
+            f"'{entry.name}' holds labelled samples: --columns, --min_rating and "
+            "--min_interactions are for interactions, leave them out"
         )
     rows = sample_counts(entry.name, settings.root)
     if as_json:
@@ -83,7 +89,7 @@ def _samples(entry: DataSet, settings: DataSettings, as_json: bool) -> None:
 def _interactions(settings: DataSettings, as_json: bool) -> None:
     core = settings.min_interactions
     core = default_core(settings.name) if core is None else core
-    found = load(settings.name, settings.root, settings.columns)
+    found = load_all(settings)
     kept = k_core(found, core)
     if kept.split is None:
         statistics = temporal_blocks(kept).statistics()

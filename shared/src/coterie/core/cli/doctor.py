@@ -17,7 +17,7 @@ from coterie.core.cli.output import print_json, print_rows, say
 from coterie.core.registry.data_sets import data_root, data_sets, find_file
 from coterie.core.registry.papers import find_paper, papers
 from coterie.core.run.runfolder import DEFAULT_OUT
-from coterie.core.settings.config_files import presets
+from coterie.core.settings.packed import presets
 
 Check = tuple[str, bool, str]  # what, whether it is fine, in words
 _ENOUGH = 1 << 30  # bytes on the disk

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from coterie.core.cli.arguments import Arguments
-from coterie.core.cli.output import print_json, print_rows, say
+from coterie.core.cli.output import cell, console, print_json, print_rows, say
 from coterie.core.registry.data_sets import data_sets
 from coterie.core.registry.papers import papers
-from coterie.core.settings.config_files import presets, variants
+from coterie.core.settings.packed import presets, variants
 
 
 def run(argv: Sequence[str]) -> None:
@@ -31,9 +32,27 @@ def run(argv: Sequence[str]) -> None:
     if given.json:
         print_json({"papers": known, "data": sets, "presets": presets()})
         return
-    if known:
-        print_rows(known, title="Papers")
-    else:
+    for paper in known:
+        say(f"{paper['paper']}: {paper['title']}")
+        for name in ("reference", "package", "methods", "variants"):
+            say(_wrapped(name, cell(paper[name])))
+    if not known:
         say("No paper is installed, say: pip install ./packages/continual")
     print_rows(sets, title="Data sets (coterie data shows which are here)")
     say(f"Presets: {', '.join(presets()) or 'none'}")
+
+
+def _wrapped(name: str, text: str) -> str:
+    """Fold a value to the width of the terminal, between words, below its name."""
+    head = f"  {name:<10} "
+    width = min(console().width, 100)
+    below = " " * len(head)
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=head,
+        subsequent_indent=below,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import Interrupted, UserError, nearest
 from coterie.core.registry.papers import papers
 
 COMMANDS = {
@@ -24,6 +24,10 @@ COMMANDS = {
     "bench": "Measure speed against a reference loop",
     "sweep": "Search for hyper-parameters on this machine",
 }
+_MEMORY = (
+    "this machine has too little memory for these settings: lower sizes (of the model, of batches, "
+    "of the data), or --engine.chunk"
+)
 BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 
 
@@ -40,13 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(words)
     except UserError as error:
         return _stop("error: " + " ".join(str(error).split()), BAD_INPUT)
-    except KeyboardInterrupt:
-        return _stop(_interrupted(words), INTERRUPTED)
-    except SystemExit as end:
-        # Lightning turns an interruption into exit(1).
-        if isinstance(end.__context__, KeyboardInterrupt):
-            return _stop(_interrupted(words), INTERRUPTED)
-        raise
+    except (MemoryError, RuntimeError) as error:
+        if not _of_memory(error):
+            raise
+        return _stop(f"error: {_MEMORY}", BAD_INPUT)
+    except KeyboardInterrupt as end:
+        return _stop(_interrupted(words, end), INTERRUPTED)
     except BrokenPipeError:
         # As in `coterie list | head`: keep the interpreter from flushing into the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -54,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    if words[:1] == ["help"] and len(words) > 1:
+        words = [*words[1:], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
         sys.stdout.write(_usage())
         return 0 if words else BAD_INPUT
@@ -116,11 +121,20 @@ def _commands_of_papers() -> list[str]:
     ]
 
 
-def _interrupted(words: list[str]) -> str:
+def _interrupted(words: list[str], end: KeyboardInterrupt) -> str:
     if words[0] != "train":
         return "interrupted"
-    again = [*(word for word in words if word != "--resume"), "--resume"]
-    return f"interrupted; to go on, say: {shlex.join(['coterie', *again])}"
+    again = shlex.join(["coterie", *(word for word in words if word != "--resume")])
+    if not isinstance(end, Interrupted):
+        return f"interrupted before anything was saved; to begin again, say: {again}"
+    if not end.saved:
+        return f"interrupted before a round was saved; to begin again, say: {again} --resume"
+    return f"interrupted; to go on, say: {again} --resume"
+
+
+def _of_memory(error: Exception) -> bool:
+    words = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 def _stop(line: str, status: int) -> int:

@@ -1,13 +1,15 @@
-"""``coterie recommend --run DIR``: recommend items to a user of a run, or to a new one."""
+"""``coterie recommend --run DIR``: recommend items to a user of a run, a new one, or all."""
 
 from __future__ import annotations
 
+import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments, positive
-from coterie.core.cli.output import print_json, print_rows
+from coterie.core.cli.output import print_json, print_rows, say
 from coterie.core.errors import UserError
 from coterie.core.run.runfolder import paper_of
 
@@ -18,15 +20,19 @@ def run(argv: Sequence[str]) -> None:
     Raises:
         UserError: there is no such run, user or file.
     """
-    parser = Arguments("recommend", "Recommend items to a user of a run, or to a new one.")
+    parser = Arguments("recommend", "Recommend items to a user of a run, a new one, or all.")
     parser.add_argument("--run", required=True, type=Path, help="folder of the run")
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--user", help="id of the user, as in the data set")
     who.add_argument(
         "--new-user",
         type=Path,
-        metavar="CSV",
+        metavar="FILE",
         help="history of someone new (column 'item' or 'title'); adapts here, uploads nothing",
+    )
+    who.add_argument("--all", action="store_true", help="all users of the run, into --out")
+    parser.add_argument(
+        "--out", type=Path, metavar="CSV", help="with --all: columns user, rank, item, score"
     )
     parser.add_argument("--top", type=positive, default=10, help="how many items (default: 10)")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
@@ -34,12 +40,32 @@ def run(argv: Sequence[str]) -> None:
     paper_of(given.run)
     if given.new_user is not None and not given.new_user.is_file():
         raise UserError(f"there is no file {given.new_user}: check the path")
-    rows = import_module("coterie.core.run.serving").recommend(
+    if given.all or given.out is not None:
+        _all(given)
+        return
+    rows, notes = import_module("coterie.core.run.serving").recommend(
         given.run, user=given.user, new_user=given.new_user, top=given.top
     )
+    for note in notes:
+        sys.stderr.write(f"coterie: {note}\n")
     if given.json:
         for row in rows:
             print_json(row)
     else:
         who_for = f"user {given.user}" if given.user is not None else str(given.new_user)
         print_rows(rows, title=f"For {who_for}")
+
+
+def _all(given: Namespace) -> None:
+    if not given.all or given.out is None:
+        raise UserError("--all and --out FILE.csv go together: give both or neither")
+    if not given.out.absolute().parent.is_dir():
+        raise UserError(f"there is no folder {given.out.parent}: make it, or choose another --out")
+    users, left_out = import_module("coterie.core.run.serving").recommend_all(
+        given.run, given.out, given.top
+    )
+    if given.json:
+        print_json({"users": users, "left_out": left_out, "file": str(given.out)})
+        return
+    without = f" ({left_out:,} took no part and have none)" if left_out else ""
+    say(f"Written to {given.out}: {users:,} users{without}")

@@ -14,9 +14,10 @@ from coterie.core.cli.output import aside, print_json, print_rows, say
 from coterie.core.cli.train import configure_run
 from coterie.core.registry.papers import Paper, load
 from coterie.core.run.runfolder import DEFAULT_OUT, RunFolder
-from coterie.core.settings.config_files import read_text, sweep_file
+from coterie.core.settings.config_files import read_text
 from coterie.core.settings.configuration import to_yaml
-from coterie.core.settings.schema import leaves
+from coterie.core.settings.packed import sweep_file
+from coterie.core.settings.parser import leaves
 from coterie.core.settings.sweeps import Sweep, read_sweep
 from coterie.core.tables.report import Report
 

@@ -27,6 +27,9 @@ def run(argv: Sequence[str]) -> None:
     if configuration.given.print_config:
         say(to_yaml(configuration.settings, paper.name).rstrip())
         return
+    general = f"configs/{paper.name}.yaml"
+    if general not in configuration.sources and not configuration.settings.run.resume:
+        say(f"Settings: there is no {general}, packed or in the checkout: its defaults are used")
     if configuration.variants:
         files = ", ".join(f"configs/{paper.name}/{name}.yaml" for name in configuration.variants)
         say(f"Settings: {files} (--variant none for the general ones)")

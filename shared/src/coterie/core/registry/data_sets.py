@@ -12,6 +12,8 @@ from coterie.core.errors import UserError, nearest
 _GROUPLENS = "https://files.grouplens.org/datasets/"
 _READERS = "coterie.core.data.sources.readers:"
 _TITLED = "coterie.core.data.sources.titled_readers:"
+_AMAZON = "coterie.core.data.sources.amazon:"
+_AMAZON_SITE = "https://cseweb.ucsd.edu/~jmcauley/datasets/amazon_v2/"
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,25 @@ DATA_SETS: dict[str, DataSet] = {
             files=("Industrial_and_Scientific.interactions.csv",),
             reader=_TITLED + "read_amazon_titles",
             by_hand="columns user_id,item_id,position,split,title",
+        ),
+        # These come 5-core and are filtered no further, though some items have no title.
+        DataSet(
+            name="amazon-games",
+            about="Amazon reviews of Video_Games, 1999-2018, 5-core: titles, brands, categories",
+            terms="research use",
+            core=0,
+            files=("Video_Games_5.json",),
+            reader=_AMAZON + "read_games",
+            by_hand=f"get it and meta_Video_Games.json.gz from {_AMAZON_SITE}",
+        ),
+        DataSet(
+            name="amazon-books",
+            about="Amazon reviews of Books, 1996-2018, 5-core: titles, brands, categories",
+            terms="research use",
+            core=0,
+            files=("Books_5.json",),
+            reader=_AMAZON + "read_books",
+            by_hand=f"get it and meta_Books.json.gz from {_AMAZON_SITE}",
         ),
         DataSet(
             name="microlens",

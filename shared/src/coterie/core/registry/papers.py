@@ -79,7 +79,7 @@ def find_paper(name: str) -> Paper:
             return paper
     if not known:
         raise UserError("no paper is installed, say: pip install ./packages/continual")
-    names = [*known, *(paper.package for paper in known.values())]
+    names = {*known, *(paper.package for paper in known.values())}
     raise UserError(f"paper '{name}' is not installed: {nearest(name, names)}")
 
 

@@ -60,6 +60,14 @@ def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any
     )
 
 
+def show_stopped(folder: Path, rounds: int) -> None:
+    """Say that the Trainer stopped a run before its end, and what can be done with it."""
+    Console(soft_wrap=True, highlight=False).print(
+        f"stopped by the Trainer after round {rounds}, before the run's end: --resume goes on, "
+        f"coterie evaluate --run {folder} measures it as it is"
+    )
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, float) and not value.is_integer():
         return f"{value:.4f}"

@@ -10,20 +10,17 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.interactions.kcore import k_core
-from coterie.core.data.sources.catalogue import load
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.protocol.messages import Down
 from coterie.core.protocol.recommending import RecommendsItems, ServesItems
-from coterie.core.registry.data_sets import default_core
+from coterie.core.run.estimate import Need
 from coterie.core.settings.base import BaseSettings
-from coterie.core.settings.sections import DataSettings
 from coterie.core.tensors.ragged import Ragged
 
 if TYPE_CHECKING:
     from coterie.core.privacy.attack import AttackReport
-    from coterie.core.run.rounds import FederatedModule
+    from coterie.core.run.driver import FederatedRun
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 
@@ -45,6 +42,13 @@ class Experiment(Generic[Settings]):
         """What the data are, for people."""
         return self.settings.data.name
 
+    def needs(self) -> Sequence[Need]:
+        """Estimate what the run needs, from settings and sizes of the data; nothing is built.
+
+        Default: nothing is known, so nothing is refused.
+        """
+        return []
+
     def federation(self) -> Federation:
         """Build both halves and the clients' data."""
         raise NotImplementedError(f"{type(self).__name__} must say what a run is made of")
@@ -53,18 +57,18 @@ class Experiment(Generic[Settings]):
         """Tabulate the data, one row a block. Default: no table."""
         return []
 
-    def finish(self, module: FederatedModule, folder: Path) -> None:
+    def finish(self, module: FederatedRun, folder: Path) -> None:
         """Write what a finished run has beside metrics, curves and checkpoints into its folder."""
 
-    def final_metrics(self, module: FederatedModule) -> dict[str, float]:
+    def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the final measurements of a run. Default: what its tests noted."""
         return dict(module.results)
 
-    def client_table(self, module: FederatedModule) -> list[dict[str, Any]]:
+    def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Tabulate the final measurements of every client. Default: they are too many."""
         return []
 
-    def notes(self, module: FederatedModule) -> list[str]:
+    def notes(self, module: FederatedRun) -> list[str]:
         """Say, in a line each, what the user should know of a finished run beside its numbers."""
         return []
 
@@ -89,7 +93,7 @@ class RecommendsToUsers(Experiment[Settings]):
         """What the data are, for people."""
         return self.interactions.source
 
-    def scores(self, module: FederatedModule, user: int) -> Tensor:
+    def scores(self, module: FederatedRun, user: int) -> Tensor:
         """Score all items for a user of the data, ``(1, n_items)``, as its device does.
 
         Raises:
@@ -97,11 +101,11 @@ class RecommendsToUsers(Experiment[Settings]):
         """
         return scores_of_user(module, user)
 
-    def scores_for_newcomer(self, module: FederatedModule, items: Tensor) -> Tensor:
+    def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
         """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``."""
         return scores_of_newcomer(module, items)
 
-    def attack(self, module: FederatedModule, scales: Sequence[float]) -> dict[float, AttackReport]:
+    def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
         """Attack one upload of every client, behind Laplace noise of several scales.
 
         Raises:
@@ -110,17 +114,7 @@ class RecommendsToUsers(Experiment[Settings]):
         raise UserError("no item rows leave a client, so there is nothing to attack")
 
 
-def filtered_interactions(data: DataSettings) -> Interactions:
-    """Load a data set and drop users and items with too few interactions.
-
-    Raises:
-        UserError: there is no such data set, or it cannot be read.
-    """
-    least = default_core(data.name) if data.min_interactions is None else data.min_interactions
-    return k_core(load(data.name, data.root, data.columns), least)
-
-
-def scores_of_user(module: FederatedModule, user: int) -> Tensor:
+def scores_of_user(module: FederatedRun, user: int) -> Tensor:
     """Score all items for a user who is a client, ``(1, n_items)``, as its device does.
 
     Raises:
@@ -132,7 +126,7 @@ def scores_of_user(module: FederatedModule, user: int) -> Tensor:
     return _client(module).predict(_served(module, user), module.store.take(ids))
 
 
-def scores_of_newcomer(module: FederatedModule, items: Tensor) -> Tensor:
+def scores_of_newcomer(module: FederatedRun, items: Tensor) -> Tensor:
     """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``.
 
     Private parameters are fitted to them here; nothing is uploaded.
@@ -142,13 +136,13 @@ def scores_of_newcomer(module: FederatedModule, items: Tensor) -> Tensor:
     return _client(module).predict(down, _client(module).adapt(down, history, key))
 
 
-def _served(module: FederatedModule, user: int | None) -> Down:
+def _served(module: FederatedRun, user: int | None) -> Down:
     server = module.federation.server
     assert isinstance(server, ServesItems)
     return server.serve(module.server_state, user, module.newest_cohort())
 
 
-def _client(module: FederatedModule) -> RecommendsItems[Any]:
+def _client(module: FederatedRun) -> RecommendsItems[Any]:
     client = module.federation.client
     assert isinstance(client, RecommendsItems)
     return client

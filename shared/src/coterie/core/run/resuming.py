@@ -10,7 +10,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.files import writing
 from coterie.core.registry.papers import Paper
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.runfolder import RunFolder, resumable
 from coterie.core.settings.schema import values_of
 
@@ -55,29 +55,31 @@ def reopened(federation: Federation, path: Path, rounds: int) -> bool:
     last = path / "checkpoints" / LAST
     if not last.is_file():
         return False
-    module = FederatedModule(federation)
-    module.on_load_checkpoint(read_checkpoint(last))
-    why = _obstacle(module, rounds)
+    run = FederatedRun(federation)
+    run.load_plain(read_checkpoint(last)["federation"])
+    done = run.finished
+    why = _obstacle(run, rounds)
     if why is not None:
+        flag = "" if done else "leave the flag out, or "
         raise UserError(
-            f"cannot resume {path} with 'rounds' {rounds}: {why}; leave the flag out, or start a "
-            "new run without --resume"
+            f"cannot resume {path} with 'rounds' {rounds}: {why}; {flag}start a new run without "
+            "--resume"
         )
-    return module.reopened
+    return run.reopened
 
 
-def _obstacle(module: FederatedModule, rounds: int) -> str | None:
+def _obstacle(run: FederatedRun, rounds: int) -> str | None:
     """What is against another number of rounds; a complete run is reopened if there is nothing."""
-    complete = module.finished
+    complete = run.finished
     try:
-        module.reopen()
-        module.federation.server.change_rounds(module.server_state, module.history, rounds)
+        run.reopen()
+        run.federation.server.change_rounds(run.server_state, run.history, rounds)
     except UserError as error:
         return str(error)
-    if module.block_open and not complete and module.ends_here():
-        return f"it has done {module.block_round} already"
-    if module.finished:
-        return f"it came to its end by itself in round {module.round}, more change nothing"
-    if module.block > 0 or (module.block == 0 and not module.block_open):
+    if run.block_open and not complete and run.ends_here():
+        return f"it has done {run.block_round} already"
+    if run.finished:
+        return f"it came to its end by itself in round {run.round}, more change nothing"
+    if run.block > 0 or (run.block == 0 and not run.block_open):
         return "earlier blocks had another number"
     return None

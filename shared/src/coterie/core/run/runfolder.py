@@ -19,12 +19,11 @@ from coterie.core.files import write_json, write_text, writing
 from coterie.core.registry.papers import Paper, find_paper, load
 from coterie.core.run.summary import Summary, versions
 from coterie.core.settings.config_files import Source, read_config, read_text, read_yaml
-from coterie.core.settings.configuration import build_settings, to_yaml
-from coterie.core.settings.schema import values_of
-from coterie.core.settings.typed_values import TypedValues
+from coterie.core.settings.configuration import to_yaml
+from coterie.core.settings.schema import build, values_of
 
 DEFAULT_OUT = "runs"
-MAY_CHANGE = ("rounds", "run", "logger", "engine.chunk", "engine.threads", "data.root")
+MAY_CHANGE = ("rounds", "run", "logger", "trainer", "engine.chunk", "engine.threads", "data.root")
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,7 @@ class RunFolder:
         paper = paper_of(path)
         cls_settings = load(paper.settings)
         source = read_config(path / "config.yaml", cls_settings, paper.name)
-        values = TypedValues(cls_settings).from_file(source.values, source.name)
-        stored = build_settings(cls_settings, values)
+        stored = build(cls_settings, source.values)
         if settings is not None:
             _check_compatible(path, stored, settings)
         return cls(path, paper.name, stored if settings is None else settings)
@@ -191,7 +189,7 @@ def resumable(paper: Paper, settings: Any, again: Callable[[Path], Any] | None =
             return path
     raise UserError(
         f"no unfinished run {parent / name} with these settings: leave --resume out to start one, "
-        "name another by --run.name, or give a finished one more --rounds"
+        "name another by --run.name, or give a finished one of a single block more --rounds"
     )
 
 

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor
 
 from coterie.core.callbacks.checkpoints import LAST, read_checkpoint
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError, nearest
+from coterie.core.files import write_text
 from coterie.core.metrics.ranking import top_k
 from coterie.core.privacy.attack import plot_curve
 from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment, RecommendsToUsers
-from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.runfolder import RunFolder
+from coterie.core.tensors.ragged import Ragged
+
+_BATCH = 256  # users who are ranked at once
 
 
 def open_run(
     run: Path, change: Callable[[Any], Any] | None = None
-) -> tuple[Experiment[Any], FederatedModule]:
+) -> tuple[Experiment[Any], FederatedRun]:
     """Load a run's data and the state of its last checkpoint.
 
     Args:
@@ -36,13 +41,15 @@ def open_run(
         UserError: there is no such run, or its checkpoint is missing, damaged or of another run.
     """
     folder = RunFolder.open(run)
-    settings = _here(folder) if change is None else change(_here(folder))
-    experiment: Experiment[Any] = load(find_paper(folder.paper).experiment)(settings)
-    module = FederatedModule(experiment.federation())
     path = folder.checkpoints / LAST
     if not path.is_file():
         raise UserError(f"{run} has no checkpoint {path}: train it first, or go on with --resume")
-    module.on_load_checkpoint(read_checkpoint(path))
+    saved = read_checkpoint(path)
+    settings = _here(folder) if change is None else change(_here(folder))
+    torch.set_num_threads(settings.engine.threads)
+    experiment: Experiment[Any] = load(find_paper(folder.paper).experiment)(settings)
+    module = FederatedRun(experiment.federation())
+    module.load_plain(saved["federation"])
     return experiment, module
 
 
@@ -58,43 +65,100 @@ def evaluate(run: Path) -> dict[str, float]:
 
 def recommend(
     run: Path, *, user: str | None = None, new_user: Path | None = None, top: int = 10
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Recommend the best items that the user has not consumed yet.
 
     Args:
         run: folder of a run.
         user: id of one of its users, as in the data set.
-        new_user: CSV with a column ``item`` (ids) or ``title``: the history of someone new, whose
+        new_user: file with a column ``item`` (ids) or ``title``: the history of someone new, whose
             private parameters are fitted here with the public ones fixed; nothing is uploaded.
         top: how many.
 
     Returns:
-        Rows ``rank, item, title, score``, best first.
+        Rows ``rank, item, title, score``, best first; and what the user should know of them, a line
+        each.
 
     Raises:
-        UserError: the user or an item is unknown, or as `open_run`.
+        UserError: the user or all items are unknown, or as `open_run`.
     """
     experiment, module = _open_recommender(run)
-    data = experiment.interactions
+    data, notes = experiment.interactions, []
     if new_user is not None:
-        known = read_history(new_user, data)
+        known, unknown = read_history(new_user, data)
+        if unknown:
+            some = ", ".join(name[:40] for name in unknown[:3])
+            these = some if len(unknown) <= 3 else f"{some}, ..."
+            notes.append(f"{len(unknown)} of {len(unknown) + len(known)} items unknown: {these}")
         scores = experiment.scores_for_newcomer(module, known)
     else:
         number = _user_number(str(user), data)
-        scores = experiment.scores(module, number)
         known = data.item[data.user == number].unique()
-    known = known[known < scores.shape[1]]
-    seen = torch.zeros_like(scores, dtype=torch.bool)
-    seen[0, known] = True
-    best = top_k(scores, top, seen)[0]
-    return [
+        scores = experiment.scores(module, number)
+    rows = [
         {
             "rank": rank,
             "item": data.item_names[item],
             "title": data.titles[item] if data.titles else "",
-            "score": round(float(scores[0, item]), 4),
+            "score": score,
         }
-        for rank, item in enumerate(best[best >= 0].tolist(), start=1)
+        for rank, item, score in _best(scores, Ragged.from_lists([known.tolist()]), top)[0]
+    ]
+    return rows, notes
+
+
+def recommend_all(run: Path, out: Path, top: int = 10) -> tuple[int, int]:
+    """Recommend to all users of a run, into a CSV file ``user,rank,item,score``.
+
+    Args:
+        run: folder of a run.
+        out: the file; it is there when it is whole.
+        top: how many items for each user.
+
+    Returns:
+        How many users have recommendations, and how many have none because they took no part.
+
+    Raises:
+        UserError: nobody took part, the file cannot be written, or as `open_run`.
+    """
+    experiment, module = _open_recommender(run)
+    data = experiment.interactions
+    items = Ragged.from_pairs(data.user, data.item, data.n_users)
+    lines, batch = io.StringIO(newline=""), []
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(["user", "rank", "item", "score"])
+    served, refusal = 0, None
+    for number in range(data.n_users):
+        try:
+            batch.append((number, experiment.scores(module, number)))
+        except UserError as error:
+            refusal = error
+        if batch and (len(batch) == _BATCH or number + 1 == data.n_users):
+            users = torch.tensor([user for user, _ in batch])
+            found = _best(torch.cat([scores for _, scores in batch]), items.take(users), top)
+            for user, best in zip(users.tolist(), found, strict=True):
+                name = data.user_names[user]
+                writer.writerows([name, rank, data.item_names[i], s] for rank, i, s in best)
+            served, batch = served + len(batch), []
+    if not served:
+        raise UserError(f"there is nobody to recommend to: {refusal}")
+    write_text(out, lines.getvalue())
+    return served, data.n_users - served
+
+
+def _best(scores: Tensor, known: Ragged, top: int) -> list[list[tuple[int, int, float]]]:
+    """Rank, item and score of the best items that each user does not know, best first."""
+    inside = known.values < scores.shape[1]
+    seen = Ragged.from_pairs(known.rows[inside], known.values[inside], len(known))
+    best = top_k(scores, top, seen)
+    values = scores.gather(1, best.clamp(min=0)).tolist()
+    return [
+        [
+            (k, item, round(v, 4))
+            for k, (item, v) in enumerate(zip(*row, strict=True), 1)
+            if item >= 0
+        ]
+        for row in zip(best.tolist(), values, strict=True)
     ]
 
 
@@ -117,33 +181,36 @@ def attack(run: Path, scales: Sequence[float]) -> tuple[list[dict[str, Any]], Pa
     return rows, plot_curve(curve, run / "attack.png")
 
 
-def read_history(path: Path, data: Interactions) -> Tensor:
-    """Read the items of a new user, ``(n,)`` int64 item numbers without repetition.
+def read_history(path: Path, data: Interactions) -> tuple[Tensor, list[str]]:
+    """Read the items of a new user.
+
+    Returns:
+        ``(n,)`` int64 item numbers without repetition, and what is unknown to the run.
 
     Raises:
-        UserError: the file is not a CSV with a column item or title, or none of them is known.
+        UserError: the file has no column item or title, is malformed, or none of them is known.
     """
-    try:
-        table = pd.read_csv(path, dtype=str, skipinitialspace=True)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as CSV: {error}") from error
+    from coterie.core.data.sources.own_file import read_columns  # pyarrow is heavy
+
+    table = read_columns(path, ("item", "title"), remedy="correct or delete the line")
     for column, names in (("item", data.item_names), ("title", data.titles or [])):
-        if column in table.columns and names:
+        if column in table.names and names:
             number = {name: place for place, name in enumerate(names)}
-            wanted = table[column].dropna().tolist()
-            found = sorted({number[name] for name in wanted if name in number})
+            wanted = list(dict.fromkeys(w for w in table.strings(column) if w.strip()))
+            places = [number.get(word, number.get(word.strip())) for word in wanted]
+            found = sorted({place for place in places if place is not None})
             if found:
-                return torch.tensor(found)
-            hint = nearest(str(wanted[0]), number) if wanted else "the column is empty"
+                pairs = zip(wanted, places, strict=True)
+                return torch.tensor(found), [word for word, place in pairs if place is None]
+            hint = nearest(wanted[0], number) if wanted else "the column is empty"
             if len(hint) > 200:
                 hint = "see the item ids of the data set"
             raise UserError(f"{path}: none of its {column}s is known to the run: {hint}")
-    raise UserError(
-        f"{path} has the columns {', '.join(table.columns)}: it needs one named item (ids) or title"
-    )
+    columns = ", ".join(table.names[:20])
+    raise UserError(f"{path} has the columns {columns}: it needs one named item (ids) or title")
 
 
-def _open_recommender(run: Path) -> tuple[RecommendsToUsers[Any], FederatedModule]:
+def _open_recommender(run: Path) -> tuple[RecommendsToUsers[Any], FederatedRun]:
     experiment, module = open_run(run)
     if not isinstance(experiment, RecommendsToUsers):
         paper = RunFolder.open(run).paper

@@ -1,20 +1,18 @@
-"""`coterie train`: run a paper's experiment under a Lightning Trainer, in a run folder."""
+"""`coterie train`: run a paper's experiment in a run folder."""
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
-from lightning.pytorch.callbacks import Callback
 
 from coterie.core.callbacks.budget import PrivacyBudget
-from coterie.core.callbacks.checkpoints import LAST, AtomicCheckpointIO, Checkpoints
+from coterie.core.callbacks.checkpoints import LAST, Checkpoints, read_checkpoint
+from coterie.core.callbacks.contract import RoundCallback, restore
 from coterie.core.callbacks.costs import Costs
 from coterie.core.callbacks.csv import CsvLog
 from coterie.core.callbacks.dashboard import render
@@ -22,14 +20,15 @@ from coterie.core.callbacks.progress import RoundProgress
 from coterie.core.callbacks.refusals import Refusals
 from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
-from coterie.core.errors import UserError
+from coterie.core.errors import Interrupted, UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.files import writing
 from coterie.core.registry.papers import Paper, load
-from coterie.core.run.console import show_data, show_results
+from coterie.core.run.console import show_data, show_results, show_stopped
+from coterie.core.run.driver import FederatedRun
+from coterie.core.run.estimate import check
 from coterie.core.run.experiment import Experiment
 from coterie.core.run.resuming import open_folder
-from coterie.core.run.rounds import FederatedModule
 from coterie.core.run.runfolder import RunFolder
 from coterie.core.run.summary import Summary
 from coterie.core.settings.schema import values_of
@@ -47,28 +46,39 @@ def train(paper: Paper, settings: Any) -> Path:
     """
     torch.set_num_threads(settings.engine.threads)
     experiment: Experiment[Any] = load(paper.experiment)(settings)
+    check(experiment.needs())
     federation = experiment.federation()
+    asked = settings.trainer
+    trainer = import_module("coterie.core.run.trainer") if asked.is_asked_for else None
+    theirs = [] if trainer is None else trainer.asked_for(asked)
     folder = open_folder(paper, experiment.settings, federation)
     show_data(paper, experiment)
-    module = FederatedModule(federation)
+    run = FederatedRun(federation)
     costs = Costs()
-    with writing(folder.path, "then go on by --resume"):
-        after_rounds = [costs, *callbacks(paper, experiment, federation, folder)]
-        fit(module, after_rounds, _resume_from(folder))
-        check_accepted(module.history)
+    with _interruptible(folder), writing(folder.path, "then go on by --resume"):
+        using = callbacks(paper, experiment, federation, folder, costs)
+        saved = resume(run, using, folder.checkpoints / LAST)
+        if trainer is None:
+            fit(run, using)
+        else:
+            trainer.fit(run, using, asked, theirs, folder.path, saved)
+        check_accepted(run.history)
         render(folder.path, paper, federation.monitor, f"seed {settings.seed}")
-        experiment.finish(module, folder.path)
-    folder.write_json("ledger.json", module.ledger.rows())
+        if not run.finished:
+            show_stopped(folder.path, run.round)
+            return folder.path
+        experiment.finish(run, folder.path)
+    folder.write_json("ledger.json", run.ledger.rows())
     summary = Summary(
-        rounds=module.round,
-        metrics=experiment.final_metrics(module),
+        rounds=run.round,
+        metrics=experiment.final_metrics(run),
         reference=experiment.reference(),
-        up_bytes=module.ledger.bytes("up"),
-        down_bytes=module.ledger.bytes("down"),
+        up_bytes=run.ledger.bytes("up"),
+        down_bytes=run.ledger.bytes("down"),
         seconds=costs.seconds,
-        notes=experiment.notes(module),
+        notes=experiment.notes(run),
     )
-    clients = experiment.client_table(module)
+    clients = experiment.client_table(run)
     folder.write_summary(summary)
     if clients:
         folder.write_json("clients.json", clients)
@@ -76,30 +86,45 @@ def train(paper: Paper, settings: Any) -> Path:
     return folder.path
 
 
-def fit(module: FederatedModule, using: list[Callback], resume_from: Path | None = None) -> None:
-    """Run all rounds of a federation.
+def fit(run: FederatedRun, using: Sequence[RoundCallback] = ()) -> None:
+    """Run all rounds of a federation. A Lightning Trainer would do no more, at 9 s of imports.
 
     Args:
-        module: drives the federation.
-        using: callbacks, in the order in which they see a finished round.
-        resume_from: a checkpoint to go on from.
+        run: at its start, or restored.
+        using: happens beside the rounds, in this order.
+    """
+    try:
+        run.reopen()
+        for callback in using:
+            callback.start(run)
+        while not run.finished:
+            for callback in using:
+                callback.before_round(run)
+            run.advance()
+            for callback in using:
+                callback.note(run)
+            for callback in using:
+                callback.write(run)
+        for callback in using:
+            callback.end(run)
+    except BaseException:
+        for callback in using:
+            callback.failed(run)
+        raise
+
+
+def resume(run: FederatedRun, using: Sequence[RoundCallback], last: Path) -> dict[str, Any] | None:
+    """Restore a run, and what happens beside it, from its last checkpoint; None if it has none.
 
     Raises:
         UserError: the checkpoint is damaged or of another run.
     """
-    with _quiet():
-        trainer = lightning.Trainer(
-            accelerator="cpu",
-            max_epochs=-1,  # the server says when a run ends
-            num_sanity_val_steps=0,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=any(isinstance(c, RoundProgress) for c in using),
-            enable_model_summary=False,
-            callbacks=using,
-            plugins=[AtomicCheckpointIO()],
-        )
-        trainer.fit(module, ckpt_path=resume_from, weights_only=True)
+    if not last.is_file():
+        return None
+    saved = read_checkpoint(last)
+    run.load_plain(saved["federation"])
+    restore(using, saved["callbacks"])
+    return saved
 
 
 def check_accepted(history: Sequence[dict[str, float]]) -> None:
@@ -120,12 +145,16 @@ def check_accepted(history: Sequence[dict[str, float]]) -> None:
 
 
 def callbacks(
-    paper: Paper, experiment: Experiment[Any], federation: Federation, folder: RunFolder
-) -> list[Callback]:
-    """List what else happens after every round; the checkpoint is last, so it holds the others."""
+    paper: Paper,
+    experiment: Experiment[Any],
+    federation: Federation,
+    folder: RunFolder,
+    costs: Costs,
+) -> list[RoundCallback]:
+    """List what happens beside the rounds; the checkpoint, which is last, holds all others."""
     settings = experiment.settings
     monitor = federation.monitor
-    found: list[Callback] = [Refusals()]
+    found: list[RoundCallback] = [costs, Refusals()]
     if monitor is not None:
         found.append(StreamScore(monitor))
     if settings.privacy.noise != "none":
@@ -141,26 +170,17 @@ def callbacks(
         card = RunCard(paper.name, method, settings.data.name, settings.seed, tags=tags)
         shown = (monitor, federation.client_columns, paper.keys)
         found.append(WandbLog(settings.logger, folder.path, card, config, *shown))
-    found.append(Checkpoints(folder.checkpoints, settings.run.checkpoint_every, monitor))
+    every = settings.run.checkpoint_every
+    found.append(Checkpoints(folder.checkpoints, every, monitor, tuple(found)))
     return found
 
 
-def _resume_from(folder: RunFolder) -> Path | None:
-    last = folder.checkpoints / LAST
-    return last if last.is_file() else None
-
-
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Lightning's advice about hardware, workers and its other products out of the output."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+def _interruptible(folder: RunFolder) -> Iterator[None]:
+    """Tell an interruption whether it left a checkpoint; Lightning turns one into exit(1)."""
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"lightning\..*")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        yield
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and not isinstance(end.__context__, KeyboardInterrupt):
+            raise
+        raise Interrupted(saved=(folder.checkpoints / LAST).is_file()) from None

@@ -11,6 +11,7 @@ from coterie.core.settings.sections import (
     NamedData,
     PrivacySettings,
     RunSettings,
+    TrainerSettings,
     at_least,
 )
 
@@ -41,6 +42,7 @@ class BaseSettings:
     engine: EngineSettings = field(default_factory=EngineSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     logger: LoggerSettings = field(default_factory=LoggerSettings)
+    trainer: TrainerSettings = field(default_factory=TrainerSettings)
     run: RunSettings = field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType, UnionType
+from collections.abc import Iterable, Mapping
+from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-from docstring_parser import parse_from_object
 
 from coterie.core.errors import UserError
 
@@ -34,11 +31,6 @@ class Leaf:
     help: str
 
     @property
-    def section(self) -> str:
-        """The key without its last part; empty at the top."""
-        return self.key.rpartition(".")[0]
-
-    @property
     def is_flag(self) -> bool:
         """Whether it is true or false."""
         return bool in alternatives(self.hint)
@@ -60,43 +52,25 @@ class Leaf:
         return tuple(str(choice) for part in parts for choice in part)
 
 
-@functools.cache
-def leaves(settings: type) -> Mapping[str, Leaf]:
-    """List all settings below a dataclass by dotted key, in the order of its fields.
+def hints(settings: type) -> dict[str, Any]:
+    """List the types of all settings below a dataclass by dotted key.
 
     Example:
-        >>> from coterie.core.settings.sections import PrivacySettings
-        >>> found = leaves(PrivacySettings)
-        >>> list(found)[:2]
-        ['clip', 'noise']
-        >>> found["noise"].expected, found["clip"].expected
-        ('one of none, laplace, gaussian', 'a number, or null')
+        >>> from coterie.core.settings.sections import EngineSettings
+        >>> hints(EngineSettings)["threads"]
+        <class 'int'>
     """
-    return MappingProxyType({leaf.key: leaf for leaf in _walk(settings, "")})
-
-
-def sections(settings: type) -> dict[str, str]:
-    """List the sections of a settings dataclass with the first line of their docstrings.
-
-    Sections are nested dataclasses; a section of a section has a dotted key.
-    """
-    found = {}
+    found: dict[str, Any] = {}
     for name, hint in get_type_hints(settings).items():
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            found[name] = (hint.__doc__ or "").splitlines()[0]
-            found |= {f"{name}.{below}": text for below, text in sections(hint).items()}
+            found |= {f"{name}.{key}": below for key, below in hints(hint).items()}
+        else:
+            found[name] = hint
     return found
 
 
-def build(
-    settings: type[Settings], values: Mapping[str, Any], start: Settings | None = None
-) -> Settings:
+def build(settings: type[Settings], values: Mapping[str, Any]) -> Settings:
     """Make the dataclass from values by dotted key; what is not given keeps its default.
-
-    Args:
-        settings: the class.
-        values: by dotted key.
-        start: has the defaults; None = those of the class.
 
     Raises:
         UserError: a value is out of range; the setting is named by its whole key.
@@ -106,18 +80,26 @@ def build(
         >>> build(EngineSettings, {"chunk": 64}).chunk
         64
     """
+    try:
+        return _changed(settings(), values)
+    except ValueError as error:
+        raise UserError(" ".join(str(error).split())) from None
+
+
+def _changed(start: Any, values: Mapping[str, Any]) -> Any:
     given: dict[str, Any] = {}
-    defaults = _defaults(settings, start)
-    for name, hint in get_type_hints(settings).items():
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            below = {k[len(name) + 1 :]: v for k, v in values.items() if k.startswith(f"{name}.")}
-            try:
-                given[name] = build(hint, below, defaults[name])
-            except UserError as error:
-                raise UserError(within(name, hint, str(error))) from None
-        elif name in values:
+    for name in (field.name for field in dataclasses.fields(start)):
+        old = getattr(start, name)
+        if name in values:
             given[name] = values[name]
-    return settings(**(given if start is None else defaults | given))
+        elif dataclasses.is_dataclass(old):
+            prefix = f"{name}."
+            below = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+            try:
+                given[name] = _changed(old, below) if below else old
+            except UserError as error:
+                raise UserError(within(name, type(old), str(error))) from None
+    return dataclasses.replace(start, **given)
 
 
 def within(section: str, settings: type, message: str) -> str:
@@ -153,24 +135,6 @@ def values_of(settings: Any) -> dict[str, Any]:
         else:
             found[field.name] = list(value) if isinstance(value, tuple) else value
     return found
-
-
-def to_tree(settings: Any) -> dict[str, Any]:
-    """Nest settings as plain values, the form of a configuration file.
-
-    Example:
-        >>> from coterie.core.settings.sections import EngineSettings
-        >>> to_tree(EngineSettings(threads=2))["threads"]
-        2
-    """
-    tree: dict[str, Any] = {}
-    for key, value in values_of(settings).items():
-        *path, name = key.split(".")
-        below = tree
-        for part in path:
-            below = below.setdefault(part, {})
-        below[name] = value
-    return tree
 
 
 def suggest(key: str, known: Iterable[str]) -> str:
@@ -219,36 +183,6 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 def _last(key: str) -> str:
     return key.rpartition(".")[2]
-
-
-def _walk(settings: type, prefix: str, start: Any = None) -> Iterator[Leaf]:
-    texts = {param.arg_name: param.description or "" for param in _documented(settings)}
-    defaults = _defaults(settings, start)
-    for name, hint in get_type_hints(settings).items():
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            yield from _walk(hint, f"{prefix}{name}.", defaults[name])
-        else:
-            text = " ".join(texts.get(name, "").split())
-            yield Leaf(prefix + name, hint, defaults[name], text)
-
-
-def _documented(settings: type) -> list[Any]:
-    """Attribute docstrings of a dataclass and, before them, of its bases."""
-    bases = [base for base in reversed(settings.__mro__) if dataclasses.is_dataclass(base)]
-    return [param for base in bases for param in parse_from_object(base).params]
-
-
-def _defaults(settings: type, start: Any) -> dict[str, Any]:
-    """Give the default of every field: what ``start`` has, or the class."""
-    if start is not None:
-        return {field.name: getattr(start, field.name) for field in dataclasses.fields(start)}
-    return {field.name: _default(field) for field in dataclasses.fields(settings)}
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return None if field.default is dataclasses.MISSING else field.default
 
 
 def _words(hint: Any) -> str:

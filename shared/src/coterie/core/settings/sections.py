@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from coterie.core.errors import UserError
 
+LARGEST = 2**31 - 1
+"""What no count may exceed: nothing that is counted here could be held."""
+LONGEST_NAME = 255
+"""Bytes of the name of a file or folder, on nearly all file systems."""
+MOST_THREADS = 1024
+"""More than any machine has use for; libgomp breaks down somewhere above."""
 
-def at_least(key: str, value: float | None, low: float) -> None:
+
+def at_least(key: str, value: float | None, low: float, most: float = LARGEST) -> None:
     """Check the range of a setting; None stands for a default and passes.
 
+    Args:
+        key: of the setting.
+        value: its value.
+        low: the least.
+        most: the most that a whole number may be.
+
     Raises:
-        UserError: the value is below ``low``.
+        UserError: the value is below ``low``, or a whole number above ``most``.
 
     Example:
         >>> at_least("rounds", 0, 1)
@@ -22,6 +37,8 @@ def at_least(key: str, value: float | None, low: float) -> None:
     """
     if value is not None and value < low:
         raise UserError(f"'{key}' must be at least {low:g}, not {value:g}")
+    if isinstance(value, int) and value > most:
+        raise UserError(f"'{key}' must be at most {most}, not {value}")
 
 
 def between(key: str, value: float | None, low: float, high: float) -> None:
@@ -56,14 +73,20 @@ class DataSettings(NamedData):
     """Which interactions to train on."""
 
     name: str = "sample"
-    """Name of a data set (`coterie data` lists them), or the path of a CSV file."""
+    """Name of a data set (`coterie data` lists them), or the path of a CSV, Parquet or JSON lines
+    file."""
     columns: dict[str, str] | None = None
-    """Columns of a CSV file, as user=NAME,item=NAME,time=NAME."""
+    """Columns of a file, as user=NAME,item=NAME,time=NAME. Other roles: rating, title, genres,
+    split (train, valid or test: the parts that the file gives) and order (the position among the
+    user's rows, in place of time)."""
+    min_rating: float | None = None
+    """Lowest rating that counts as an interaction; default is any above 0."""
     min_interactions: int | None = None
     """k of the k-core filter; default is what the literature uses with the data set."""
 
     def __post_init__(self) -> None:
         at_least("data.min_interactions", self.min_interactions, 0)
+        between("data.min_rating", self.min_rating, 0, float("inf"))
 
 
 @dataclass(frozen=True)
@@ -80,7 +103,7 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         at_least("engine.chunk", self.chunk, 1)
-        at_least("engine.threads", self.threads, 1)
+        at_least("engine.threads", self.threads, 1, MOST_THREADS)
 
 
 @dataclass(frozen=True)
@@ -106,6 +129,14 @@ class PrivacySettings:
         between("privacy.clip", self.clip, 0, float("inf"))
         at_least("privacy.scale", self.scale, 0)
         between("privacy.delta", self.delta, 0, 1)
+        at_least("privacy.padded_rows", self.padded_rows, 1)
+        idle = {"uploads": self.uploads != "dense", "padded_rows": self.padded_rows is not None}
+        for name, changed in idle.items():
+            if changed and self.noise == "none":
+                raise UserError(
+                    f"'privacy.{name}' has no effect without noise: leave it out, or set "
+                    "privacy.noise to laplace or gaussian"
+                )
 
 
 @dataclass(frozen=True)
@@ -129,6 +160,40 @@ class LoggerSettings:
 
 
 @dataclass(frozen=True)
+class TrainerSettings:
+    """Lightning's Trainer, which drives the rounds where one of these is given."""
+
+    logger: Literal["none", "csv", "tensorboard", "wandb", "mlflow"] = "none"
+    """One of Lightning's loggers, besides what `logger` says; it writes into the run folder."""
+    callbacks: tuple[str, ...] = ()
+    """Callbacks of Lightning as package.module:Class, or a function in place of the class; made
+    without arguments. They may monitor every column of metrics.csv."""
+    max_epochs: int = -1
+    """Stop after so many rounds, to go on by --resume; -1 for never."""
+    max_time: str | None = None
+    """Stop after DD:HH:MM:SS, to go on by --resume."""
+    enable_model_summary: bool = False
+    """Print Lightning's table of the server's tensors."""
+    profiler: Literal["simple", "advanced"] | None = None
+    """Print Lightning's profile of the run."""
+
+    def __post_init__(self) -> None:
+        at_least("trainer.max_epochs", self.max_epochs, -1)
+        if self.max_time is not None and not re.fullmatch(r"\d\d:\d\d:\d\d:\d\d", self.max_time):
+            raise UserError(
+                f"'trainer.max_time' must be DD:HH:MM:SS, as 00:01:30:00, not {self.max_time!r}"
+            )
+        for name in self.callbacks:
+            if not re.fullmatch(r"[\w.]+:\w+", name):
+                raise UserError(f"'trainer.callbacks' must be package.module:Class, not {name!r}")
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether a setting is another than its default."""
+        return self != TrainerSettings()
+
+
+@dataclass(frozen=True)
 class RunSettings:
     """The run folder, checkpoints and progress."""
 
@@ -137,7 +202,8 @@ class RunSettings:
     name: str | None = None
     """Name of this run's folder; default is made of data set, method, backbone and seed."""
     resume: bool = False
-    """Go on with a run of that name from its last checkpoint, perhaps with more rounds."""
+    """Go on with a run of that name from its last checkpoint, with more rounds if its data are one
+    block."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints."""
     progress: bool = True
@@ -145,5 +211,26 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         at_least("run.checkpoint_every", self.checkpoint_every, 1)
-        if self.name is not None and (self.name in ("", ".", "..") or "/" in self.name):
-            raise UserError(f"'run.name' must be the name of a folder, not '{self.name}'")
+        for part in Path(self.out or "").parts:
+            _check_folder("run.out", part)
+        if self.name is not None:
+            _check_folder("run.name", self.name)
+            if self.name in ("", ".", "..") or "/" in self.name:
+                raise UserError(f"'run.name' must be the name of a folder, not '{self.name}'")
+
+
+def _check_folder(key: str, name: str) -> None:
+    """Refuse what no file system takes, or nobody can type again.
+
+    Raises:
+        UserError: it is blank, too long, or has characters that cannot be printed.
+    """
+    if name and not name.strip():
+        raise UserError(f"'{key}' must be the name of a folder, not blank")
+    if not name.replace(" ", "").isprintable() and name:
+        raise UserError(f"'{key}' must be printable text in UTF-8, not {ascii(name)[:60]}")
+    if len(name.encode()) > LONGEST_NAME:
+        raise UserError(
+            f"'{key}' has a name of {len(name.encode())} bytes, and a folder may have "
+            f"{LONGEST_NAME}: shorten it"
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from coterie.core.settings.configuration import configure
@@ -35,9 +34,8 @@ class BackboneStudy(Study[S, R]):
         """Settings of a backbone: its tuned configuration if there is one, then the user's."""
         if backbone == self._backbone:
             return self.settings
-        given = self.configuration.given
-        flags = given.flags | {"model.name": backbone}
-        found: S = configure(self.paper, replace(given, flags=flags).argv()).settings
+        words = [*self.configuration.given.argv, "--model.name", backbone]
+        found: S = configure(self.paper, words).settings
         return found
 
     @property

@@ -12,7 +12,7 @@ from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
 from coterie.core.data.interactions.places import distinct_places
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.data.sources.catalogue import load
+from coterie.core.data.sources.catalogue import load_all
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -46,7 +46,7 @@ def workload(settings: Settings) -> Workload:
     if data.name == "sample":
         return ml_100k_sized("random data of ML-100K's size")
     try:
-        load(data.name, data.root, data.columns)
+        load_all(data)
     except UserError as error:
         return ml_100k_sized(f"random data of ML-100K's size ({error})")
     experiment = Experiment(settings)

@@ -15,7 +15,7 @@ from coterie.continual.settings import Method
 from coterie.continual.tables.study import NAMES, Study
 from coterie.continual.temporal_mean import knowledge_shift
 from coterie.core.errors import UserError
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.paired import compare, spread
 from coterie.core.tables.report import Report
 
@@ -32,7 +32,7 @@ class ItemShift:
         self.static: list[float] = []
         self.dynamic: list[float] = []
 
-    def after_round(self, experiment: Experiment, module: FederatedModule) -> None:
+    def after_round(self, experiment: Experiment, module: FederatedRun) -> None:
         """Look at the end of every block."""
         if module.block_open:
             return

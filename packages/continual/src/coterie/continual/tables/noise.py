@@ -14,7 +14,7 @@ from coterie.continual.settings import Settings
 from coterie.continual.tables.study import METRIC_NAMES, NAMES, Study, averages
 from coterie.core.privacy.attack import attack_curve
 from coterie.core.privacy.scorers import SCORERS
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tables.paired import compare, spread
 from coterie.core.tables.report import Report
@@ -30,7 +30,7 @@ class Attack:
     def __init__(self) -> None:
         self.auc: dict[str, float] = {}
 
-    def after_round(self, experiment: Experiment, module: FederatedModule) -> None:
+    def after_round(self, experiment: Experiment, module: FederatedRun) -> None:
         """Attack the uploads that follow the first round of D1."""
         if module.block != 1 or module.block_round != 1:
             return

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
 from coterie.core.files import writing
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.result import Result
+from coterie.core.tensors.saved import load, save
 
 Base = dict[str, Any]
 
@@ -23,7 +21,7 @@ Base = dict[str, Any]
 class Probe(Protocol):
     """Measures something during a run. A class of a module's top level, made without arguments."""
 
-    def after_round(self, experiment: Experiment, module: FederatedModule) -> None:
+    def after_round(self, experiment: Experiment, module: FederatedRun) -> None:
         """Look at a round that has just ended."""
         ...
 
@@ -80,24 +78,19 @@ def train_base(settings: Settings, path: Path) -> None:
     while module.block_open:
         base = _snapshot(module)
         module.advance()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
-        try:
-            torch.save(base, temporary)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        save(base, path)
 
 
 def train_run(plan: Plan, path: Path) -> None:
     """Make a run and write its `RunResult`."""
-    base = None if plan.base is None else torch.load(plan.base, weights_only=True)
+    base = None if plan.base is None else load(plan.base)
     train(plan.settings, base, plan.probe)[1].write(path)
 
 
 def train(
     settings: Settings, base: Base | None = None, probe: type[Probe] | None = None
-) -> tuple[FederatedModule, RunResult]:
+) -> tuple[FederatedRun, RunResult]:
     """Run a federation to its end; bit-equal with and without ``base``.
 
     Args:
@@ -123,14 +116,14 @@ def train(
     return module, result
 
 
-def _module(experiment: Experiment) -> FederatedModule:
+def _module(experiment: Experiment) -> FederatedRun:
     with warnings.catch_warnings():
         # Table 8 says so itself, once.
         warnings.filterwarnings("ignore", message=".*gives no privacy guarantee")
-        return FederatedModule(experiment.federation())
+        return FederatedRun(experiment.federation())
 
 
-def _start_from(module: FederatedModule, base: Base) -> None:
+def _start_from(module: FederatedRun, base: Base) -> None:
     """Put a run where the base block has one round to go."""
     if base["block"] < 0:  # the base block has a single round
         return
@@ -138,16 +131,14 @@ def _start_from(module: FederatedModule, base: Base) -> None:
     own = module.store.to_plain()["rows"]["memory"]
     rows = base["store"]["rows"] | {"memory": own}
     store = base["store"] | {"rows": rows}
-    module.on_load_checkpoint({"federation": base | {"store": store}})
+    module.load_plain(base | {"store": store})
 
 
-def _snapshot(module: FederatedModule) -> Base:
-    checkpoint: dict[str, Any] = {}
-    module.on_save_checkpoint(checkpoint)
-    return deepcopy(checkpoint["federation"])
+def _snapshot(module: FederatedRun) -> Base:
+    return deepcopy(module.to_plain())
 
 
-def _note_block(result: RunResult, module: FederatedModule, top_k: int) -> None:
+def _note_block(result: RunResult, module: FederatedRun, top_k: int) -> None:
     """Note validation, length and test by user of a block that has just ended."""
     block, history = module.block, module.history
     result.metrics[f"valid/block{block}"] = max(h[f"eval/ndcg@{top_k}"] for h in history)

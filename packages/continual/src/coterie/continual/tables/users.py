@@ -20,7 +20,7 @@ from coterie.continual.tables.runs import RunResult
 from coterie.continual.tables.study import NAMES, Study
 from coterie.core.errors import UserError
 from coterie.core.metrics.ranking import top_k
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.paired import compare, spread
 from coterie.core.tables.report import Report
 from coterie.core.tensors.keys import Key
@@ -40,7 +40,7 @@ class UserShift:
         self.lists = self.ids = torch.empty(0, dtype=torch.int64)
         self.columns: dict[str, list[float]] = {}
 
-    def after_round(self, experiment: Experiment, module: FederatedModule) -> None:
+    def after_round(self, experiment: Experiment, module: FederatedRun) -> None:
         """Look at the end of D0, the first round of D1 and the end of D1."""
         if module.block == 0 and not module.block_open:
             self._after_base(experiment, module)
@@ -55,7 +55,7 @@ class UserShift:
         """Give ``shift``, ``before`` (a00) and ``after`` (a10), one number a user."""
         return self.columns
 
-    def _after_base(self, experiment: Experiment, module: FederatedModule) -> None:
+    def _after_base(self, experiment: Experiment, module: FederatedRun) -> None:
         first, second = experiment.blocks[:2]
         tested = first.ids[first.test.lengths > 0]
         self.ids = tested[torch.isin(tested, second.ids)]
@@ -105,7 +105,7 @@ def _table(study: Study, table: int) -> Report:
     return Report(study.file(f"table{table}"), title, rows, view, notes)
 
 
-def _test_on_base(experiment: Experiment, module: FederatedModule, ids: Tensor) -> Tensor:
+def _test_on_base(experiment: Experiment, module: FederatedRun, ids: Tensor) -> Tensor:
     """NDCG on the test of D0 with the parameters of the last block's best round, ``(K,)``."""
     data = experiment.blocks[0]
     part = data.take(torch.searchsorted(data.ids, ids))

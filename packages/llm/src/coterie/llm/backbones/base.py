@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.data.examples import Examples
+from coterie.llm.settings.backbone import LoraSettings
 
 
 class Backbone(nn.Module, ABC):

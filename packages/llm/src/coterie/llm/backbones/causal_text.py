@@ -18,8 +18,8 @@ from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.lora import add_lora, base_model
 from coterie.llm.backbones.prompt_tokens import PromptTokens, pad_left
 from coterie.llm.backbones.prompts import Template
-from coterie.llm.backbones.text_settings import GenerationSettings, LoraSettings
 from coterie.llm.data.examples import Examples
+from coterie.llm.settings.backbone import GenerationSettings, LoraSettings
 
 _IGNORED = -100  # the label that cross_entropy leaves out
 

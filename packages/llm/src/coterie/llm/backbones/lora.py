@@ -9,7 +9,7 @@ from torch import nn
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.llm.backbones.text_settings import LoraSettings
+from coterie.llm.settings.backbone import LoraSettings
 
 
 def add_lora(model: nn.Module, settings: LoraSettings, targets: tuple[str, ...], key: Key) -> None:

@@ -13,8 +13,8 @@ from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.lora import add_lora
-from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.data.examples import Examples
+from coterie.llm.settings.backbone import LoraSettings
 
 _ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _IGNORED = -100  # the label that cross_entropy leaves out

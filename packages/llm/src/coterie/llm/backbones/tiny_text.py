@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.prompts import compact_template, plain
-from coterie.llm.backbones.text_settings import GenerationSettings
 from coterie.llm.backbones.tokenizer import END, train_tokenizer
+from coterie.llm.settings.backbone import GenerationSettings
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import json
 import sys
 from dataclasses import asdict
 
-from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.bench.federation import Shape
 from coterie.llm.bench.memory import measure
+from coterie.llm.settings.backbone import LoraSettings
 
 if __name__ == "__main__":
     clients, shape = json.loads(sys.argv[1])

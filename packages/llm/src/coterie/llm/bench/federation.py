@@ -13,11 +13,11 @@ from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import OrganisationData
 from coterie.llm.data.examples import Examples, Queries
+from coterie.llm.settings.backbone import LoraSettings
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from coterie.llm.bench.federation import Shape
 from coterie.llm.bench.memory import memory
 from coterie.llm.bench.split import split
 from coterie.llm.bench.switching import switching
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 
 Row = dict[str, Any]
 

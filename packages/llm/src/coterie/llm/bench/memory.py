@@ -23,14 +23,14 @@ from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.replies import ListReplies
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.llm.algorithm import PPLR, State
-from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.bench.federation import Shape
 from coterie.llm.client import Organisation
 from coterie.llm.messages import TrainedAdapter
 from coterie.llm.readings import resolve
-from coterie.llm.settings import FederatedDataSettings, Settings, TrainSettings
+from coterie.llm.settings.backbone import LoraSettings
+from coterie.llm.settings.run import FederatedDataSettings, Settings, TrainSettings
 
 Row = dict[str, Any]
 
@@ -129,7 +129,7 @@ def measure(clients: int, shape: Shape) -> Measured:
     client = Organisation(settings, shape.backbone())
     data = shape.organisations(clients, shape.batch, queries=1)
     server = _Watched(settings, clients, client.adapter.row())
-    module = FederatedModule(Federation(server, client, [data]))
+    module = FederatedRun(Federation(server, client, [data]))
     peak = 0
     for _ in range(_ROUNDS):
         forget_peak()

@@ -18,18 +18,18 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.bench.federation import Shape
 from coterie.llm.data.examples import Examples
+from coterie.llm.settings.backbone import LoraSettings
 from coterie.llm.split.channel import Channel, LocalChannel
 from coterie.llm.split.cut import cut
-from coterie.llm.split.grpc_channel import GrpcChannel
-from coterie.llm.split.grpc_link import Link
-from coterie.llm.split.grpc_server import MiddleServer
 from coterie.llm.split.middle import Middle
-from coterie.llm.split.state_folder import StateFolder
-from coterie.llm.split.tokens import client_token, make_secret
+from coterie.llm.split.part import Part
+from coterie.llm.split.remote.channel import GrpcChannel
+from coterie.llm.split.remote.link import Link
+from coterie.llm.split.remote.server import MiddleServer
+from coterie.llm.split.remote.tokens import client_token, make_secret
 from coterie.llm.split.training import Training
 
 Row = dict[str, Any]
@@ -177,7 +177,7 @@ def _local(size: Size) -> _Split:
     assert part.parts is not None
     assert part.parts.stack is not None
     middle = Middle(part.parts.stack, Training(_LR))
-    middle.begin(0)
+    middle.lend(0, Part(middle.adapter.row()[None]))
     part.begin(LocalChannel(middle), 0)
     return part
 
@@ -211,8 +211,9 @@ def _serve(size: Size, folder: str, connection: Any) -> None:
     torch.set_num_threads(1)
     parts = cut(size.backbone(), size.k)
     assert parts.stack is not None
-    middle = Middle(parts.stack, Training(_LR), folder=StateFolder(Path(folder), parts.model))
-    middle.begin(0)
+    middle = Middle(parts.stack, Training(_LR))
+    for client in (0, 1):
+        middle.lend(client, Part(middle.adapter.row()[None]))
     server = MiddleServer(middle, parts.model, make_secret(Path(folder) / "secret"))
     server.start()
     connection.send(server.address)

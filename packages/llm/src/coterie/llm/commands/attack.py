@@ -14,7 +14,7 @@ from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.configuration import configure
 
 if TYPE_CHECKING:
-    from coterie.llm.attack_states import Victims
+    from coterie.llm.attack.states import Victims
 
 ABOUT = (
     "Rebuild the tokens of users from the hidden states of each layer, to choose k: a network "
@@ -72,10 +72,10 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
     """Attack under every seed and draw; rows for programs, and what is to be said."""
     # Torch only where it is needed: --help does not wait for it.
     from coterie.core.tensors.keys import Key
-    from coterie.llm.attack import Attacker, attack, rows
-    from coterie.llm.attack_figure import draw
+    from coterie.llm.attack.figure import draw
+    from coterie.llm.attack.inversion import Attacker, attack, rows
 
-    found, path = _of_run(given) if given.run else _of_settings(given, flags)
+    found, path = _victims(given, flags)
     attacker = Attacker(steps=given.steps, loss=given.loss)
     reports = [
         attack(found.states, found.user, found.table, attacker, Key.from_seed(seed).fold("attack"))
@@ -99,46 +99,32 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
     return table, notes
 
 
-def _of_run(given: Any) -> tuple[Victims, Path]:
+def _victims(given: Any, flags: Sequence[str]) -> tuple[Victims, Path]:
+    """Give what is attacked, of a run or of a backbone before training, and where to draw."""
     from coterie.core.tensors.keys import Key
-    from coterie.llm.attack_states import known_embeddings, victims
-    from coterie.llm.split.serving import use_threads
-    from coterie.llm.trained import TrainedRun
+    from coterie.llm.attack.states import known_embeddings, victims
+    from coterie.llm.export.trained import TrainedRun
+    from coterie.llm.split.remote.serving import use_threads
 
-    run = TrainedRun(given.run)
-    use_threads(run.experiment.settings)
-    clients = range(run.n_clients) if given.client is None else [given.client]
-    run.check(clients[0])
-    table = known_embeddings(run.start())
-    data, key = run.experiment.settings.data, Key.from_seed(given.seeds[0])
-    found = victims(
-        run.experiment.data, run.backbone, table, clients, data.max_history, given.examples, key
-    )
-    return found, given.run / "attack.png"
-
-
-def _of_settings(given: Any, flags: Sequence[str]) -> tuple[Victims, Path]:
-    from coterie.core.tensors.keys import Key
-    from coterie.llm.attack_states import known_embeddings, victims
-    from coterie.llm.split.serving import use_threads
-
-    paper = find_paper("llm")
-    settings = configure(paper, flags).settings
+    if given.run:
+        run = TrainedRun(given.run)
+        experiment, path = run.experiment, given.run / "attack.png"
+        clients = range(run.n_clients) if given.client is None else [given.client]
+        run.check(clients[0])
+        start, backbone = run.start, run.backbone
+    else:
+        paper = find_paper("llm")
+        experiment = load(paper.experiment)(configure(paper, flags).settings)
+        clients = range(experiment.settings.data.clients)
+        start, backbone = (lambda: experiment.backbone), (lambda client: experiment.backbone)
+        chosen = experiment.settings
+        folder = Path(chosen.run.out or DEFAULT_OUT).expanduser() / paper.name / "attack"
+        path = folder / f"{Path(chosen.data.name).stem}-{chosen.model.name}.png"
+    settings = experiment.settings
     use_threads(settings)
-    experiment = load(paper.experiment)(settings)
-    backbone, clients = experiment.backbone, range(settings.data.clients)
-    longest, key = settings.data.max_history, Key.from_seed(given.seeds[0])
-    found = victims(
-        experiment.data,
-        lambda client: backbone,
-        known_embeddings(backbone),
-        clients,
-        longest,
-        given.examples,
-        key,
-    )
-    folder = Path(settings.run.out or DEFAULT_OUT).expanduser() / paper.name / "attack"
-    return found, folder / f"{Path(settings.data.name).stem}-{settings.model.name}.png"
+    table, key = known_embeddings(start()), Key.from_seed(given.seeds[0])
+    longest, most = settings.data.max_history, given.examples
+    return victims(experiment.data, backbone, table, clients, longest, most, key), path
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.configuration import configure
-from coterie.llm.cost import Cost, costs, spread_of_splits, verdict
+from coterie.llm.cost.formulas import Cost, costs, spread_of_splits, verdict
 
 if TYPE_CHECKING:
-    from coterie.llm.cost_inputs import Inputs
+    from coterie.llm.cost.inputs import Inputs
 
 ABOUT = (
     "Compare what FedAvg and PPLR cost a client over k, the layers below the server's: storage, "
@@ -40,7 +40,7 @@ def run(argv: Sequence[str]) -> None:
     paper = find_paper("llm")
     settings = configure(paper, flags).settings
     # Torch only where it is needed: --help does not wait for it.
-    from coterie.llm.split.serving import use_threads
+    from coterie.llm.split.remote.serving import use_threads
 
     use_threads(settings)
     with aside(given.json):
@@ -93,7 +93,7 @@ def _parser() -> Arguments:
 
 def _derived(experiment: Any, given: Any) -> _Shown:
     """Table 2, derived from sizes."""
-    from coterie.llm.cost_inputs import of_config, of_experiment
+    from coterie.llm.cost.inputs import of_config, of_experiment
 
     if given.hf:
         inputs = of_config(
@@ -113,8 +113,8 @@ def _derived(experiment: Any, given: Any) -> _Shown:
 
 def _measured(experiment: Any, given: Any) -> _Shown:
     """Figure 3b, measured."""
-    from coterie.llm.cost_figure import draw, plain_rows, rows
-    from coterie.llm.cost_inputs import measured
+    from coterie.llm.cost.figure import draw, plain_rows, rows
+    from coterie.llm.cost.inputs import measured
 
     found = measured(experiment, given.k, given.repeats)
     settings = experiment.settings

@@ -9,8 +9,9 @@ from coterie.core.cli.arguments import Arguments, wants_help
 from coterie.core.cli.output import aside, print_json, say
 
 ABOUT = (
-    "Save a client's adapter of the best round as a folder of peft, or with --merged its whole "
-    "model as a folder of transformers. What was saved is read back and must give the same scores."
+    "Save a client's adapter of the best round as a folder of peft, with the frozen model that it "
+    "is of in DIR/base if that has no published name; or with --merged its whole model as a folder "
+    "of transformers. What was saved is read back and must give the same scores."
 )
 _CHECKED = 64  # examples on which what was saved is compared
 
@@ -49,9 +50,8 @@ def _export(run: Path, client: int, to: Path, merged: bool) -> dict[str, object]
     # Torch only where it is needed: --help does not wait for it.
     from transformers.utils import logging
 
-    from coterie.llm.export import export_adapter, export_merged
-    from coterie.llm.item_embeddings import EMBEDDINGS
-    from coterie.llm.trained import TrainedRun
+    from coterie.llm.export.folders import EMBEDDINGS, export_adapter, export_merged
+    from coterie.llm.export.trained import TrainedRun
 
     logging.disable_progress_bar()
     trained = TrainedRun(run)

@@ -16,12 +16,9 @@ from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.configuration import configure
 
 ABOUT = (
-    "Serve the layers between the client's: train and keep every client's adapter of them. Give "
-    "the settings of `coterie train llm` too, the same as the clients'."
-)
-_KEEP = (
-    "committed rounds kept, to go back to when the coordinator is killed: at least 1 more than its "
-    "--run.checkpoint_every, or 2 more where --train.stages is 2 (default: by these settings)"
+    "Serve the layers between the client's: train every client's adapter of them, which the "
+    "coordinator lends for each ask; nothing is kept. Give the settings of `coterie train llm`, "
+    "the same as the clients'."
 )
 
 
@@ -38,18 +35,10 @@ def run(argv: Sequence[str]) -> None:
     given, flags = parser.parse_known_args(list(argv))
     paper = find_paper("llm")
     settings = configure(paper, flags).settings
-    state = given.state or Path(settings.run.out or DEFAULT_OUT) / "pplr" / "server"
     _check_tls(given)
-    # Torch and grpc only where they are needed: --help does not wait for them.
-    from coterie.llm.split.serving import alone
-
-    state = state.expanduser()
-    with alone(state):
-        _serve(given, load(paper.experiment)(settings), state)
-
-
-def _serve(given: Any, experiment: Any, state: Path) -> None:
-    server = _server(given, experiment, state)
+    out = Path(settings.run.out or DEFAULT_OUT).expanduser()
+    secret = given.secret or out / "pplr" / "server" / "secret"
+    server = _server(given, load(paper.experiment)(settings), secret)
     signal.signal(signal.SIGTERM, _stop)
     server.start()
     say(f"serving layers {given.layers} at {server.address}")
@@ -58,7 +47,7 @@ def _serve(given: Any, experiment: Any, state: Path) -> None:
         server.wait()
     except KeyboardInterrupt:
         server.stop()
-        say("stopped; committed rounds are kept")
+        say("stopped")
 
 
 def _parser() -> Arguments:
@@ -69,11 +58,11 @@ def _parser() -> Arguments:
     parser.add_argument("--cert", type=Path, help="certificate of the server (PEM)")
     parser.add_argument("--key", type=Path, help="its key (PEM)")
     parser.add_argument("--client-ca", type=Path, help="demand client certificates that follow")
-    parser.add_argument("--state", type=Path, help="committed rounds (default: OUT/pplr/server)")
-    parser.add_argument("--secret", type=Path, help="tokens follow from it (default: STATE/secret)")
+    parser.add_argument(
+        "--secret", type=Path, help="tokens follow from it (default: OUT/pplr/server/secret)"
+    )
     parser.add_argument("--max-mib", type=positive, default=256, help="largest message")
     parser.add_argument("--ttl", type=positive, default=600, help="seconds until a client is gone")
-    parser.add_argument("--keep", type=positive, help=_KEEP)
     return parser
 
 
@@ -91,18 +80,13 @@ def _check_tls(given: Any) -> None:
         raise UserError("--cert and --key belong together: give both or none")
 
 
-def _server(given: Any, experiment: Any, state: Path) -> Any:
-    from coterie.llm.split.grpc_link import Tls
-    from coterie.llm.split.grpc_server import MiddleServer
-    from coterie.llm.split.serving import (
-        check_layers,
-        cut_backbone,
-        make_middle,
-        parse_layers,
-        rounds_to_keep,
-        use_threads,
-    )
-    from coterie.llm.split.tokens import make_secret
+def _server(given: Any, experiment: Any, secret: Path) -> Any:
+    # Torch and grpc only where they are needed: --help does not wait for them.
+    from coterie.llm.halves import cut_backbone, make_middle
+    from coterie.llm.split.remote.link import Tls
+    from coterie.llm.split.remote.server import MiddleServer
+    from coterie.llm.split.remote.serving import check_layers, parse_layers, use_threads
+    from coterie.llm.split.remote.tokens import make_secret
     from coterie.llm.split.training import Limits
 
     layers, settings = parse_layers(given.layers), experiment.settings
@@ -112,11 +96,10 @@ def _server(given: Any, experiment: Any, state: Path) -> Any:
     use_threads(settings)
     k = check_layers(layers, experiment.backbone)
     parts = cut_backbone(experiment.backbone, k, settings)
-    limits = Limits(ttl=float(given.ttl), keep=given.keep or rounds_to_keep(settings))
     return MiddleServer(
-        make_middle(parts, settings, limits, state),
+        make_middle(parts, settings, Limits(ttl=float(given.ttl))),
         parts.model,
-        make_secret(given.secret or state / "secret"),
+        make_secret(secret),
         f"{given.host}:{given.port}",
         tls=tls,
         max_bytes=given.max_mib << 20,

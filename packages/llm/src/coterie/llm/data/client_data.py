@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,10 +14,6 @@ from coterie.llm.data.examples import Examples, Queries
 from coterie.llm.data.partition import cluster_users, few_shot, public_users
 from coterie.llm.data.sequences import evaluation_queries, training_examples
 from coterie.llm.data.split import GlobalSplit, global_split
-from coterie.llm.data.tables import example_table, item_table, titles_of
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 PUBLIC, NOBODY = -1, -2
 
@@ -118,17 +112,7 @@ class FederatedData:
         Raises:
             UserError: if the source has none.
         """
-        return titles_of(self.interactions)
-
-    @cached_property
-    def items(self) -> Dataset:
-        """Texts of the items, see `coterie.llm.data.tables.item_table`."""
-        return item_table(self.interactions)
-
-    @cached_property
-    def examples(self) -> Dataset:
-        """The clients' training examples, see `coterie.llm.data.tables.example_table`."""
-        return example_table(self.clients.train, self.clients.ids)
+        return self.interactions.require_titles()
 
     def idle_clients(self) -> list[int]:
         """List the clients that have users but nothing to train on, in order to say so."""

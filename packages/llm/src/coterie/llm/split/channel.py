@@ -17,7 +17,6 @@ from coterie.llm.split.context import Context
 from coterie.llm.split.diverged import finite
 from coterie.llm.split.middle import Middle
 
-Which = Literal["current", "best"]
 WIRE_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -65,22 +64,23 @@ class Channel(ABC):
         self.traffic = Traffic()
         self._wire = None if wire is None else WIRE_TYPES[wire]
         self._caches = itertools.count()
+        self._session: str | None = None
 
-    @abstractmethod
-    def open(
-        self, client: int, *, training: bool, which: Which = "current", key: Key | None = None
-    ) -> None:
+    def open(self, client: int, *, training: bool, key: Key | None = None) -> None:
         """Begin a session; one that is open is dropped.
 
         Args:
             client: whose adapter is used.
-            training: whether the adapter is trained, from the state before this round.
-            which: the adapter now, or the best one kept; training needs the one now.
+            training: whether the adapter is trained, from the part that was lent.
             key: of dropout in the middle; needed if it is on.
 
         Raises:
             UserError: refused.
         """
+        if self._session is not None:
+            with suppress(UserError):  # it may have expired
+                self.close(keep=False)
+        self._session = self._open(client, training, key)
 
     def forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
         """Run the middle.
@@ -124,27 +124,26 @@ class Channel(ABC):
     def step(self) -> None:
         """Let the middle make one optimizer step with the gradients since the last one."""
 
-    @abstractmethod
     def close(self, *, keep: bool = True) -> None:
         """End the session.
 
         Args:
-            keep: what was trained is pending until the round is committed; otherwise it is lost.
+            keep: what was trained waits for the coordinator; otherwise it is lost.
 
         Raises:
             Diverged: what was trained is not finite, and is lost.
         """
+        session, self._session = self._current(), None
+        self._close(session, keep)
 
     def new_cache(self) -> int:
         """Number a new cache for generation."""
         return next(self._caches)
 
     @contextmanager
-    def session(
-        self, client: int, *, training: bool, which: Which = "current", key: Key | None = None
-    ) -> Iterator[None]:
+    def session(self, client: int, *, training: bool, key: Key | None = None) -> Iterator[None]:
         """Open a session for a block; an exception drops what was trained in it."""
-        self.open(client, training=training, which=which, key=key)
+        self.open(client, training=training, key=key)
         try:
             yield
         except BaseException:
@@ -153,6 +152,17 @@ class Channel(ABC):
                 self.close(keep=False)
             raise
         self.close()
+
+    def _current(self) -> str:
+        if self._session is None:
+            raise UserError("no session is open: open one for the client first")
+        return self._session
+
+    @abstractmethod
+    def _open(self, client: int, training: bool, key: Key | None) -> str: ...
+
+    @abstractmethod
+    def _close(self, session: str, keep: bool) -> None: ...
 
     @abstractmethod
     def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]: ...
@@ -172,23 +182,15 @@ class LocalChannel(Channel):
     def __init__(self, middle: Middle, wire: str | None = None) -> None:
         super().__init__(wire)
         self._middle = middle
-        self._session: str | None = None
-
-    def open(
-        self, client: int, *, training: bool, which: Which = "current", key: Key | None = None
-    ) -> None:
-        """Begin a session; see `Channel.open`."""
-        if self._session is not None:
-            self.close(keep=False)
-        self._session = self._middle.open(client, training=training, which=which, key=key)
 
     def step(self) -> None:
         """Let the middle make one optimizer step."""
         self._middle.step(self._current())
 
-    def close(self, *, keep: bool = True) -> None:
-        """End the session."""
-        session, self._session = self._current(), None
+    def _open(self, client: int, training: bool, key: Key | None) -> str:
+        return self._middle.open(client, training=training, key=key)
+
+    def _close(self, session: str, keep: bool) -> None:
         self._middle.close(session, keep=keep)
 
     def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
@@ -196,8 +198,3 @@ class LocalChannel(Channel):
 
     def _backward(self, call: int, grad: Tensor) -> Tensor | None:
         return self._middle.backward(self._current(), call, grad)
-
-    def _current(self) -> str:
-        if self._session is None:
-            raise UserError("no session is open: open one for the client first")
-        return self._session

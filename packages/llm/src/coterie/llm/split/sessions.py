@@ -47,6 +47,7 @@ class Session:
         pending: calls by number.
         calls: number of the next one.
         cache: of generation, with its number and its batch size.
+        keep: whether the optimizer's state is given back.
     """
 
     client: int
@@ -60,6 +61,7 @@ class Session:
     pending: dict[int, Pending] = field(default_factory=dict)
     calls: int = 0
     cache: tuple[int, int, Any] | None = None
+    keep: bool = False
 
 
 class Sessions:

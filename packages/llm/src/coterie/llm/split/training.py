@@ -16,14 +16,12 @@ class Training:
         optimizer: one step a call of `Middle.step`.
         clip: largest L2 norm of the gradient of the middle's row; None for no limit.
         mu: FedProx, pull to the row at the start of the session.
-        keep_optimizer: whether its state outlasts the round.
     """
 
     lr: float
     optimizer: RowOptimizer = field(default_factory=RowAdam)
     clip: float | None = None
     mu: float = 0.0
-    keep_optimizer: bool = True
 
 
 @dataclass(frozen=True)
@@ -35,12 +33,9 @@ class Limits:
         sessions: how many may be open.
         pending: how many calls of a session may await their gradient.
         tokens: of one call, cached ones included.
-        keep: committed rounds kept, at least 2; more than the rounds between two checkpoints of the
-            run.
     """
 
     ttl: float = 600.0
     sessions: int = 1024
     pending: int = 32
     tokens: int = 1 << 20
-    keep: int = 2

@@ -11,7 +11,7 @@ from coterie.core.tables.figures import figure_report
 from coterie.core.tables.paired import Spread, spread
 from coterie.core.tables.plots import Bars, Lines, Panel
 from coterie.core.tables.report import Report
-from coterie.llm.settings import Method
+from coterie.llm.settings.run import Method
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
 from coterie.llm.tables.layout import finite_spread, summary
 from coterie.llm.tables.mechanism import PARTS, extents, mechanism_notes, mechanism_rows

@@ -12,7 +12,7 @@ from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Bars, Panel
 from coterie.core.tables.report import Report
 from coterie.llm.published import printed_wrong, table3
-from coterie.llm.settings import Method
+from coterie.llm.settings.run import Method
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
 from coterie.llm.tables.runs import RunResult
 from coterie.llm.tables.study import NAMES, Results, Study, imbalances, of_client
@@ -101,7 +101,7 @@ def _line(study: Study, backbone: str, method: str, results: Sequence[RunResult]
     return line
 
 
-def _printed(study: Study, backbone: str, method: str) -> tuple[tuple[float, ...], float] | None:
+def _printed(study: Study, backbone: str, method: str) -> tuple[list[float], float] | None:
     if backbone != _IN_PAPER or study.settings.data.clients != 5:
         return None
     return table3(study.data, method)

@@ -10,13 +10,13 @@ from coterie.core.tables.paired import Spread, spread
 from coterie.core.tables.plots import Lines
 from coterie.core.tables.report import Report
 from coterie.core.tensors.keys import Key
-from coterie.llm.attack import Attacker, attack
-from coterie.llm.attack import rows as attack_rows
-from coterie.llm.attack_states import known_embeddings, victims
-from coterie.llm.cost import Cost, costs, spread_of_splits, verdict
-from coterie.llm.cost_inputs import measured, of_experiment
+from coterie.llm.attack.inversion import Attacker, attack
+from coterie.llm.attack.inversion import rows as attack_rows
+from coterie.llm.attack.states import known_embeddings, victims
+from coterie.llm.cost.formulas import Cost, costs, spread_of_splits, verdict
+from coterie.llm.cost.inputs import measured, of_experiment
+from coterie.llm.cost.step_cost import StepCost
 from coterie.llm.experiment import Experiment
-from coterie.llm.step_cost import StepCost
 from coterie.llm.tables.study import Study
 
 ATTACKER = Attacker()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coterie.core.data.sources.catalogue import load
+from coterie.core.data.sources.catalogue import load_all
 from coterie.core.tables.fingerprint import data_digest
 from coterie.llm.readings import resolve
-from coterie.llm.settings import MixingSettings, Settings
+from coterie.llm.settings.run import MixingSettings, Settings
 
 _ATTENTION = {"similarity", "similarity_on", "size_weighted"}
 _HEATING = {"alpha", "beta", "tau", "exponent", "size_weighted"}
@@ -51,5 +51,4 @@ def plain(settings: Settings, section: str) -> Settings:
 
 def digest(settings: Settings) -> str:
     """Hash the data set that the settings name."""
-    data = settings.data
-    return data_digest(load(data.name, data.root, data.columns))
+    return data_digest(load_all(settings.data))

@@ -11,7 +11,7 @@ from coterie.core.tables.paired import spread
 from coterie.core.tables.report import Report
 from coterie.llm.published import BACKBONES as PAPER_BACKBONES
 from coterie.llm.published import COLUMNS, table1
-from coterie.llm.settings import Method
+from coterie.llm.settings.run import Method
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
 from coterie.llm.tables.mechanism import mechanism_notes, mechanism_rows
 from coterie.llm.tables.runs import RunResult

@@ -14,7 +14,7 @@ from coterie.core.tensors.keys import Key
 from coterie.llm.baselines import all_users, measure_popularity
 from coterie.llm.experiment import Experiment
 from coterie.llm.quality import LENGTHS, MEASURES
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 from coterie.llm.tables.runs import RunResult, organisation_means
 
 

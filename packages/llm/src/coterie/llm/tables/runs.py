@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from coterie.core.metrics.clients import imbalance
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.result import Result
 from coterie.llm.data.client_data import FederatedData
 from coterie.llm.experiment import Experiment
 from coterie.llm.quality import MEASURES
-from coterie.llm.settings import Settings
+from coterie.llm.settings.run import Settings
 
 COURSE = (
     "fed/loss",
@@ -68,7 +68,7 @@ def train(settings: Settings) -> RunResult:
     """Run a federation to its end; its clients are organisations, or users of organisations."""
     experiment = Experiment(settings)
     began = time.perf_counter()
-    module = FederatedModule(experiment.federation())
+    module = FederatedRun(experiment.federation())
     result = RunResult()
     while not module.finished:
         module.advance()
@@ -99,7 +99,7 @@ def organisation_means(data: FederatedData, users: Tensor, values: Tensor) -> li
     return (total.index_add_(0, client, values) / count).tolist()
 
 
-def _note_round(result: RunResult, module: FederatedModule, experiment: Experiment) -> None:
+def _note_round(result: RunResult, module: FederatedRun, experiment: Experiment) -> None:
     for name in COURSE:
         if name not in module.journal.clients:
             continue
@@ -111,7 +111,7 @@ def _note_round(result: RunResult, module: FederatedModule, experiment: Experime
         result.course.setdefault(name, []).append(placed)
 
 
-def _note_end(result: RunResult, module: FederatedModule) -> None:
+def _note_end(result: RunResult, module: FederatedRun) -> None:
     """Note the overall metrics, the rounds and the traffic of a run that is finished."""
     best = module.results["test/best_round"]
     result.metrics |= {"rounds": module.round, "best_round": best}
@@ -129,7 +129,7 @@ def _note_end(result: RunResult, module: FederatedModule) -> None:
         result.metrics[way] = size / trainings if trainings else float("nan")
 
 
-def _trained(module: FederatedModule, settings: Settings) -> int:
+def _trained(module: FederatedRun, settings: Settings) -> int:
     """Count the numbers that a client trains: an adapter; or public parts and its own vector."""
     state = module.server_state
     if hasattr(state, "rows"):

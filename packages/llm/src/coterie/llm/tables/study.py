@@ -10,7 +10,8 @@ from typing import cast, get_args
 from coterie.core.tables.backbones import BackboneStudy
 from coterie.core.tables.jobs import Job
 from coterie.llm.paper import PAPER
-from coterie.llm.settings import BackboneName, Method, Settings
+from coterie.llm.settings.backbone import BackboneName
+from coterie.llm.settings.run import Method, Settings
 from coterie.llm.tables.essence import digest, essential, plain
 from coterie.llm.tables.references import REFERENCES, ReferencePlan, reference_run
 from coterie.llm.tables.runs import RunResult, train_run

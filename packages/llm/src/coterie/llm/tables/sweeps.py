@@ -11,7 +11,7 @@ from coterie.core.tables.figures import figure_report
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Heat, Lines
 from coterie.core.tables.report import Report
-from coterie.llm.settings import Method, Settings
+from coterie.llm.settings.run import Method, Settings
 from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
 from coterie.llm.tables.layout import summary
 from coterie.llm.tables.study import NAMES, Study, column, imbalances

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.methods.kit.model_client import GlobalModel
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.bench.loop import Batch, ClientLoop
@@ -34,7 +34,7 @@ class Rounds:
         game = replace(settings.game, patience=_NEVER)  # a game at rest would end the turns
         settings = replace(settings, train=train, game=game, rounds=_NEVER)
         self.experiment = Experiment(settings)
-        self.module = FederatedModule(self.experiment.federation())
+        self.module = FederatedRun(self.experiment.federation())
         self.client: Any = self.module.federation.client
 
     def advance(self) -> None:

@@ -22,7 +22,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation.cohort import fitting
 from coterie.core.local_training.fit import Params
 from coterie.core.local_training.stacking import concatenate
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.algorithm import PageServer, Played, onto
@@ -56,7 +56,7 @@ class FederationGame:
             choose in it.
     """
 
-    def __init__(self, module: FederatedModule) -> None:
+    def __init__(self, module: FederatedRun) -> None:
         client, server = module.federation.client, module.federation.server
         if not isinstance(client, PageClient) or not isinstance(server, PageServer):
             raise UserError("only a game has an equilibrium: certify a run of --method page")

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.progress import counting
 from coterie.core.tables.report import Report
 from coterie.core.tensors.keys import Key
@@ -24,7 +24,7 @@ ENDINGS = ("json", "md", "png")
 
 
 def certify_run(
-    module: FederatedModule, settings: CertificateSettings, progress: bool = True
+    module: FederatedRun, settings: CertificateSettings, progress: bool = True
 ) -> Certificate:
     """Test how near the play of a run is to an equilibrium, from where it stands.
 
@@ -45,7 +45,7 @@ def certify_run(
 
 
 def certify_both(
-    module: FederatedModule, settings: CertificateSettings, folder: Path, progress: bool = True
+    module: FederatedRun, settings: CertificateSettings, folder: Path, progress: bool = True
 ) -> list[str]:
     """Certify a run before its first round and as it stands, and write both; give a line on each.
 
@@ -59,9 +59,9 @@ def certify_both(
     return [f"before learning: {conclusion(before)}", f"at the end: {conclusion(after)}"]
 
 
-def before_learning(module: FederatedModule) -> FederatedModule:
+def before_learning(module: FederatedRun) -> FederatedRun:
     """The same run before its first round: W(1), and agents that know nothing."""
-    return FederatedModule(module.federation)
+    return FederatedRun(module.federation)
 
 
 def grid(size: int, n_action: int) -> Tensor:

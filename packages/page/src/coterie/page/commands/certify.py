@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from coterie.core.cli.arguments import Arguments, wants_help
 from coterie.core.cli.output import aside, print_json, print_rows, say
 from coterie.core.errors import UserError
 from coterie.core.settings.configuration import split
-from coterie.core.settings.schema import leaves
-from coterie.core.settings.typed_values import TypedValues
+from coterie.core.settings.parser import leaves
 from coterie.page.settings.certificate import CertificateSettings
 
 ABOUT = (
@@ -39,7 +39,7 @@ def run(argv: Sequence[str]) -> None:
             say(f"  --{leaf.key:<14} {leaf.help} (default: {leaf.default})")
         return
     given, flags = parser.parse_known_args(list(argv))
-    typed = TypedValues(CertificateSettings).from_flags(_flags(flags))
+    typed = _flags(flags)
     # Torch only where it is needed: --help does not wait for it.
     from coterie.core.run.serving import open_run
     from coterie.page.certificate.of_run import certify_run, save
@@ -65,7 +65,7 @@ def run(argv: Sequence[str]) -> None:
         raise SystemExit(1)
 
 
-def _flags(argv: Sequence[str]) -> dict[str, str]:
+def _flags(argv: Sequence[str]) -> Mapping[str, Any]:
     """Settings by name; the test has no files of settings.
 
     Raises:

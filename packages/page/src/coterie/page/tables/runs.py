@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.result import Result
 from coterie.page.certificate.of_run import before_learning, certify_run
 from coterie.page.experiment import Experiment
@@ -88,7 +88,7 @@ def train_run(settings: Settings, path: Path) -> None:
 
 def train(settings: Settings) -> RunResult:
     """Run a federation to its end."""
-    module = FederatedModule(Experiment(settings).federation())
+    module = FederatedRun(Experiment(settings).federation())
     result, best = RunResult(), -math.inf
     traffic = _traffic(module)
     while not module.finished:
@@ -118,12 +118,12 @@ def _note(result: RunResult, scalars: dict[str, float]) -> None:
     result.rounds += 1
 
 
-def _of_clients(module: FederatedModule) -> dict[str, list[float]]:
+def _of_clients(module: FederatedRun) -> dict[str, list[float]]:
     journal = module.journal.clients
     return {name: journal[name][1].tolist() for name in _OF_CLIENTS if name in journal}
 
 
-def _traffic(module: FederatedModule) -> dict[str, float]:
+def _traffic(module: FederatedRun) -> dict[str, float]:
     """Bytes so far, without those of evaluations."""
     found = {"cost/up_bytes": 0.0, "cost/down_bytes": 0.0}
     for row in module.ledger.rows():

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from coterie.core.methods.kit import averaging
-from coterie.core.run.rounds import FederatedModule
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.report import Report
 from coterie.page import algorithm
 from coterie.page.experiment import Experiment
@@ -73,7 +73,7 @@ def measure(settings: Settings) -> Times:
     Args:
         settings: of a run of FedAvg or PAGE; at most 12 rounds of it are run.
     """
-    module = FederatedModule(Experiment(_short(settings)).federation())
+    module = FederatedRun(Experiment(_short(settings)).federation())
     total = module.federation.rounds
     warm = min(_WARM_UP + 1, total - 1)
     for _ in range(warm):
@@ -119,7 +119,7 @@ def _short(settings: Settings) -> Settings:
     return replace(settings, rounds=rounds, **agents)
 
 
-def _places(module: FederatedModule) -> list[Place]:
+def _places(module: FederatedRun) -> list[Place]:
     """Where the operations of a run are."""
     client: Any = module.federation.client
     server: Any = module.federation.server

@@ -20,8 +20,7 @@ class Interactions:
         user: ``(n,)`` int64 user numbers, below ``n_users``.
         item: ``(n,)`` int64 item numbers, below ``n_items``.
         time: ``(n,)`` int64 in the source's own unit; only the order counts. A source without
-            times has the same number (0) in every row, see `require_time`; where ``split`` is
-            given, it is the position among the user's own interactions.
+            times has the same number (0) in every row, see `require_time`.
         rating: ``(n,)`` float32, all above 0, or None.
         user_names: original id of every user number.
         item_names: original id of every item number.
@@ -31,6 +30,7 @@ class Interactions:
         split: ``(n,)`` int64, the parts that the source itself comes in (`TRAIN`, `VALID`,
             `TEST`), or None for almost all sources.
         brands: brand of every item number ("" where it is not known), or None.
+        positions: ``time`` is no more than the position among the user's own interactions.
     """
 
     user: Tensor  # (n,) int64
@@ -44,6 +44,7 @@ class Interactions:
     source: str
     split: Tensor | None = None  # (n,) int64
     brands: list[str] | None = None
+    positions: bool = False
 
     def __len__(self) -> int:
         return self.user.numel()
@@ -86,6 +87,20 @@ class Interactions:
             brands=None if self.brands is None else [self.brands[old] for old in items],
         )
 
+    def require_titles(self) -> list[str]:
+        """Return ``titles``.
+
+        Raises:
+            UserError: if the source has none.
+        """
+        if self.titles is None:
+            raise UserError(
+                f"{self.source} has no titles: put the data set's file of titles there, name the "
+                "column of a file of yours by --data.columns title=COLUMN, or choose a model that "
+                "reads none"
+            )
+        return self.titles
+
     def require_time(self, purpose: str) -> Tensor:
         """Return ``time`` if it tells rows apart.
 
@@ -96,7 +111,7 @@ class Interactions:
             UserError: if every row has the same time, as in a file without timestamps, or the
                 source knows no more than the order of each user's interactions.
         """
-        if self.split is not None:
+        if self.positions:
             raise UserError(
                 f"{purpose} needs timestamps, and {self.source} has only the order of each user's "
                 "interactions: use a data set with timestamps"

@@ -8,15 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.sources.download import download
-from coterie.core.data.sources.own_csv import read_csv
 from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
-from coterie.core.registry.data_sets import DataSet, data_root, data_set, data_sets, find_file
+from coterie.core.registry.data_sets import (
+    DataSet,
+    data_root,
+    data_set,
+    data_sets,
+    default_core,
+    find_file,
+)
 from coterie.core.registry.papers import load as imported
 from coterie.core.registry.papers import papers
+from coterie.core.settings.sections import DataSettings
 
-_ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz")
+_ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", ".parquet", ".jsonl", ".ndjson", ".json")
 
 
 @dataclass(frozen=True)
@@ -37,29 +45,71 @@ class Listing:
     problem: str = ""
 
 
+def load_filtered(settings: DataSettings) -> Interactions:
+    """Load what the settings name, through the k-core filter that they or the literature choose.
+
+    Raises:
+        UserError: as `load`, or the filter leaves nothing.
+    """
+    core = settings.min_interactions
+    core = default_core(settings.name) if core is None else core
+    return k_core(load_all(settings), core)
+
+
+def load_all(settings: DataSettings) -> Interactions:
+    """Load what the settings name, before the k-core filter.
+
+    Raises:
+        UserError: as `load`.
+    """
+    return load(settings.name, settings.root, settings.columns, settings.min_rating)
+
+
 def load(
     name_or_path: str | Path,
     root: str | Path | None = None,
     columns: Mapping[str, str] | None = None,
+    min_rating: float | None = None,
 ) -> Interactions:
-    """Load a data set by name, or a CSV file by path.
+    """Load a data set by name, or a file of the user's own by path.
 
     Args:
-        name_or_path: one of `coterie.core.registry.data_sets.names`, or the path of a CSV file.
+        name_or_path: one of `coterie.core.registry.data_sets.names`, or the path of a file.
         root: folder of the data sets; default $COTERIE_DATA, else ~/.cache/coterie. A set that is
             missing there is downloaded from its official address.
-        columns: of a CSV file, see `coterie.core.data.sources.own_csv.read_csv`.
+        columns: of a file, see `coterie.core.data.sources.own_file.read_own`.
+        min_rating: the lowest rating that counts as an interaction; None for any above 0.
 
     Raises:
         UserError: for an unknown name, a file that is missing and cannot be fetched, or a
-            malformed one.
+            malformed one; or no rating is high enough.
     """
-    name = str(name_or_path)
+    found = _load(str(name_or_path), root, columns)
+    if min_rating is None:
+        return found
+    if found.rating is None:
+        raise UserError(
+            f"{found.source} has no ratings: leave --data.min_rating out, or name the column of a "
+            "file of yours by --data.columns rating=COLUMN"
+        )
+    kept = found.rating >= min_rating
+    if not bool(kept.any()):
+        highest = float(found.rating.max())
+        raise UserError(
+            f"{found.source} has no rating of {min_rating:g} or more (the highest is {highest:g}): "
+            "choose a lower --data.min_rating"
+        )
+    return found.take(kept).renumbered()
+
+
+def _load(name: str, root: str | Path | None, columns: Mapping[str, str] | None) -> Interactions:
     if _is_path(name) and name not in data_sets():
         path = Path(name).expanduser()
         if not path.is_file():
             raise UserError(f"there is no file {path}: check the path")
-        return read_csv(path, columns)
+        from coterie.core.data.sources.own_file import read_own  # pyarrow is heavy
+
+        return read_own(path, columns)
     entry = data_set(name)
     if entry.kind != "interactions":
         raise UserError(

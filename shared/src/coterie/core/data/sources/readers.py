@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
 import torch
 
 from coterie.core.data.interactions.interactions import Interactions
@@ -63,7 +63,7 @@ def read_ml_latest_small(folder: Path) -> Interactions:
     if movies := find_file(folder, "movies.csv"):
         layout = Layout(("movieId", "title", "genres"), ",", header=True, quoted=True)
         titles, genres = _titles_and_genres(read_table(movies, layout), "movieId")
-    names = dict(zip(table.layout.columns, _RATINGS, strict=True))
+    names = dict(zip(table.names, _RATINGS, strict=True))
     return _of_ratings(table, titles, genres, f"ml-latest-small ({path.name})", names)
 
 
@@ -112,57 +112,65 @@ def read_hetrec_movielens(folder: Path) -> Interactions:
 
 
 def build(
-    user: list[str] | np.ndarray,
-    item: list[str] | np.ndarray,
+    user: np.ndarray | pa.Array,
+    item: np.ndarray | pa.Array,
     time: np.ndarray,
     rating: np.ndarray | None,
     titles: Titles | None,
     genres: Genres | None,
     source: str,
+    *,
+    split: np.ndarray | None = None,
+    positions: bool = False,
 ) -> Interactions:
     """Number users and items by first appearance, in file order.
 
     Args:
-        user: ``(n,)`` original ids.
+        user: ``(n,)`` original ids, whole numbers or text.
         item: ``(n,)`` original ids.
         time: ``(n,)`` int64.
         rating: ``(n,)`` or None; rows with ``rating <= 0`` are dropped.
         titles: title by original item id; an item without one is called by its id.
         genres: genres by original item id.
         source: for messages.
+        split: ``(n,)`` int64, the part of every row, or None.
+        positions: the times are positions among a user's own rows.
 
     Raises:
         UserError: if no row is left.
     """
-    user, item = np.asarray(user, dtype=object), np.asarray(item, dtype=object)
-    if rating is not None:
-        keep = rating > 0
-        user, item, time, rating = user[keep], item[keep], time[keep], rating[keep]
-    if not len(user):
+    kept = np.arange(len(time)) if rating is None else np.flatnonzero(rating > 0)
+    if not len(kept):
         raise UserError(f"{source} has no interaction with a rating above 0: check the file")
-    user_number, users = pd.factorize(user)
-    item_number, items = pd.factorize(item)
-    names = [str(name) for name in items]
+    user_number, users = _numbered(user, kept)
+    item_number, names = _numbered(item, kept)
     return Interactions(
-        user=torch.from_numpy(user_number.astype(np.int64)),
-        item=torch.from_numpy(item_number.astype(np.int64)),
-        time=torch.from_numpy(np.array(time, dtype=np.int64)),
-        rating=None if rating is None else torch.from_numpy(rating.astype(np.float32)),
-        user_names=[str(name) for name in users],
+        user=user_number,
+        item=item_number,
+        time=torch.from_numpy(time[kept]),
+        rating=None if rating is None else torch.from_numpy(rating[kept].astype(np.float32)),
+        user_names=users,
         item_names=names,
         titles=None if titles is None else [titles.get(name) or name for name in names],
         genres=None if genres is None else [genres.get(name, []) for name in names],
         source=source,
+        split=None if split is None else torch.from_numpy(split[kept]),
+        positions=positions,
     )
 
 
-def needed(folder: Path, name: str) -> Path:
-    """Find the interactions file of a data set.
+def needed(folder: Path, name: str, *files: str) -> Path:
+    """Find a file of a data set.
+
+    Args:
+        folder: of the data set.
+        name: of the data set.
+        files: alternative names; default are those of its interactions.
 
     Raises:
         UserError: if it is not there.
     """
-    files = DATA_SETS[name].files
+    files = files or DATA_SETS[name].files
     path = find_file(folder, *files)
     if path is None:
         raise UserError(
@@ -198,17 +206,17 @@ def _of_ratings(
 def _of_tags(
     table: Table, titles: Titles | None, genres: Genres | None, source: str
 ) -> Interactions:
-    user, item, _, time = (table.integers(column) for column in table.layout.columns)
-    rows = pd.DataFrame({"user": user, "item": item, "time": time}).drop_duplicates()
-    return build(
-        rows.user.to_numpy(),
-        rows.item.to_numpy(),
-        rows.time.to_numpy(),
-        None,
-        titles,
-        genres,
-        source,
-    )
+    user, item, _, time = (table.integers(column) for column in table.names)
+    rows = np.stack([user, item, time], axis=1)
+    first = np.sort(np.unique(rows, axis=0, return_index=True)[1])
+    return build(user[first], item[first], time[first], None, titles, genres, source)
+
+
+def _numbered(ids: np.ndarray | pa.Array, kept: np.ndarray) -> tuple[torch.Tensor, list[str]]:
+    """Number of every kept row by first appearance, ``(m,)`` int64, and the name of every one."""
+    coded = pa.array(ids).take(pa.array(kept)).dictionary_encode()
+    number = np.array(coded.indices.to_numpy(), dtype=np.int64)
+    return torch.from_numpy(number), coded.dictionary.cast(pa.string()).to_pylist()
 
 
 def _titles_and_genres(table: Table, key: str) -> tuple[Titles, Genres]:
@@ -240,6 +248,6 @@ def _with_or_without_header(
     """Read a file that some public copies carry without its header line."""
     layout = Layout(columns, encoding=encoding, whole_lines=True)
     bare = read_table(path, layout)
-    if str(bare.frame.iloc[0, 0]).strip() != columns[0]:
+    if bare.values(columns[0])[0].as_py().strip() != columns[0]:
         return bare
     return read_table(path, Layout(columns, header=True, encoding=encoding, whole_lines=True))

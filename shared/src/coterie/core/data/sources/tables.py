@@ -6,19 +6,24 @@ import csv
 import gzip
 import io
 import itertools
-import warnings
 import zlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as arrow_csv
 
 from coterie.core.errors import UserError
 
 _CHUNK = 1 << 20
+_BLOCK = 1 << 30  # bytes that are parsed at once, at most
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,48 @@ class Layout:
 
 @dataclass(frozen=True)
 class Table:
-    """A parsed file; remembers its text, so that a fault found later still has a line number."""
+    """A parsed file that knows where its rows stand, so that a fault names the place.
+
+    Attributes:
+        path: the file.
+        names: all columns that it has.
+        columns: those that are read.
+        place: line (or row) of the file on which a row of the table starts.
+        remedy: what to do about a malformed file.
+        unit: ``line``, or ``row`` where the file is no text.
+    """
 
     path: Path
-    layout: Layout
-    text: str
-    frame: pd.DataFrame
+    names: tuple[str, ...]
+    columns: pa.Table
+    place: Callable[[int], int]
+    remedy: str
+    unit: str = "line"
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def values(self, column: str) -> pa.Array:
+        """Column as one Arrow array, as it is in the file."""
+        found = self.columns[column]
+        if pa.types.is_dictionary(found.type):
+            found = found.cast(found.type.value_type)
+        return found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
+
+    def whole(self, column: str) -> np.ndarray | None:
+        """Column as ``(n,)`` int64 where all of it is written in whole numbers, else None."""
+        values = self.values(column)
+        if _is_text(values.type):
+            values = pc.utf8_trim_whitespace(values)
+            if pc.any(pc.match_substring(values, "x", ignore_case=True)).as_py():
+                return None  # Arrow would read 0x1F as 31
+        elif not pa.types.is_integer(values.type):
+            return None
+        try:
+            found = values.cast(pa.int64())
+        except pa.ArrowInvalid:
+            return None
+        return None if found.null_count else np.array(found.to_numpy())
 
     def integers(self, column: str) -> np.ndarray:
         """Column as ``(n,)`` int64.
@@ -60,14 +101,13 @@ class Table:
         Raises:
             UserError: naming the first line with anything else.
         """
-        values = self.frame[column]
-        if values.dtype != np.int64:
-            number = pd.to_numeric(values.astype(str), errors="coerce").astype(np.float64)
-            with np.errstate(invalid="ignore"):
-                bad = ~(np.isfinite(number) & (number % 1 == 0) & (number.abs() < 2.0**63))
-            self._refuse(bad.to_numpy(), column, "a whole number")
-            values = number.astype(np.int64)
-        return values.to_numpy()
+        if (whole := self.whole(column)) is not None:
+            return whole
+        number = _floats(self.values(column))
+        with np.errstate(invalid="ignore"):
+            bad = ~(np.isfinite(number) & (number % 1 == 0) & (np.abs(number) < 2.0**63))
+        self._refuse(bad, column, "a whole number")
+        return number.astype(np.int64)
 
     def numbers(self, column: str) -> np.ndarray:
         """Column as ``(n,)`` float64, all finite.
@@ -75,90 +115,133 @@ class Table:
         Raises:
             UserError: naming the first line with anything else.
         """
-        values = self.frame[column]
-        if values.dtype not in (np.int64, np.float64):
-            values = pd.to_numeric(values.astype(str), errors="coerce")
-        values = values.astype(np.float64)
-        self._refuse(~np.isfinite(values.to_numpy()), column, "a number")
-        return values.to_numpy()
+        number = _floats(self.values(column))
+        self._refuse(~np.isfinite(number), column, "a number")
+        return number
 
-    def strings(self, column: str) -> list[str]:
-        """Column as text, missing fields refused.
+    def text(self, column: str) -> pa.Array:
+        """Column of text or whole numbers as ``(n,)`` text, missing fields refused.
 
         Raises:
-            UserError: naming the first line where the field is missing.
+            UserError: naming the first line where the field is missing, or holds a NUL byte; or
+                the column is of another type.
         """
-        values = self.frame[column]
-        self._refuse(values.isna().to_numpy(), column, "there")
-        return values.astype(str).tolist()
+        values = self.values(column)
+        if not (_is_text(values.type) or pa.types.is_integer(values.type)):
+            raise UserError(
+                f"{self.path}: column '{column}' is of type {values.type}: ids, titles and parts "
+                "are text or whole numbers"
+            )
+        self._refuse(values.is_null().to_numpy(zero_copy_only=False), column, "there")
+        values = values.cast(pa.large_string())
+        nul = pc.match_substring(values, "\0").to_numpy(zero_copy_only=False)
+        if nul.any():
+            raise self.fault(int(nul.argmax()), f"column '{column}' holds a NUL byte")
+        return values
+
+    def strings(self, column: str) -> list[str]:
+        """Column as a list, see `text`."""
+        found: list[str] = self.text(column).to_pylist()
+        return found
+
+    def filled(self, column: str) -> pa.Array:
+        """Column as `text` gives it, blank fields refused too.
+
+        Raises:
+            UserError: naming the first line where the field is blank.
+        """
+        values = self.text(column)
+        blank = pc.equal(pc.utf8_trim_whitespace(values), "").to_numpy(zero_copy_only=False)
+        if blank.any():
+            raise self.fault(int(blank.argmax()), f"column '{column}' is empty")
+        return values
 
     def fault(self, row: int, what: str) -> UserError:
-        """Make the error for data row ``row``."""
-        return located(self.path, _line_of(self.text, self.layout, row), what, self.layout.remedy)
+        """Make the error for row ``row`` of the table."""
+        return located(self.path, self.place(row), what, self.remedy, self.unit)
 
     def _refuse(self, bad: np.ndarray, column: str, wanted: str) -> None:
         if not bad.any():
             return
         row = int(bad.argmax())
-        value = self.frame[column].iloc[row]
-        if pd.isna(value) or value == "":
+        value = self.values(column)[row].as_py()
+        if value is None or value == "":
             raise self.fault(row, f"column '{column}' is missing")
         raise self.fault(row, f"column '{column}' is '{str(value)[:40]}', not {wanted}")
 
 
-def located(path: Path, line: int, what: str, remedy: str) -> UserError:
+def located(path: Path, line: int, what: str, remedy: str, unit: str = "line") -> UserError:
     """Make the one-line error of a malformed file."""
     # A damaged file puts anything into the message, line ends included.
-    return UserError(f"{path}, line {line}: " + " ".join(f"{what}; {remedy}".split()))
+    return UserError(f"{path}, {unit} {line}: " + " ".join(f"{what}; {remedy}".split()))
 
 
-def read_table(path: Path, layout: Layout, as_text: bool = False) -> Table:
+def read_table(path: Path, layout: Layout) -> Table:
     """Read a table, plain or gzipped.
 
     Args:
         path: the file; a name that ends with ``.gz`` is decompressed.
         layout: how it is written.
-        as_text: keep all fields as text instead of recognising numbers.
 
     Raises:
-        UserError: if the file cannot be read, is empty, cut off, in another encoding, or a line
-            has too few or too many fields. Fields that are not numbers are refused by `Table`'s
-            methods, for the columns that are asked for.
+        UserError: as `parse_table` and `read_text`.
     """
-    text = read_text(path, layout)
+    return parse_table(path, read_text(path, layout), layout)
+
+
+def parse_table(
+    path: Path, text: str, layout: Layout, only: Collection[str] | None = None
+) -> Table:
+    """Parse the text of a file.
+
+    Args:
+        path: of the file, for messages.
+        text: from `read_text`.
+        layout: how it is written.
+        only: the columns to read; None for all.
+
+    Raises:
+        UserError: if the file has no rows, or a line has too few or too many fields. Fields that
+            are not numbers are refused by `Table`'s methods, for the columns that are asked for.
+    """
     if layout.separator == "::":
-        # pandas would fall back to its slow parser for a separator of two characters.
+        # A separator is one character to the parser.
         text = text.replace("::", "\t")
         layout = replace(layout, separator="\t")
     _check_first_line(path, text, layout)
+    data = text.encode()
+    quoted = layout.quoted and b'"' in data
+    chosen = list(layout.columns) if only is None else [c for c in layout.columns if c in only]
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            frame = pd.read_csv(
-                io.StringIO(text),
-                sep=layout.separator,
-                names=list(layout.columns),
-                header=0 if layout.header else None,
-                index_col=False,
-                quoting=csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE,
-                dtype=str if as_text else None,
-                keep_default_na=False,
-                low_memory=False,
-            )
-    except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError, OverflowError) as error:
-        refusal = str(error).splitlines()[0]
+        columns = arrow_csv.read_csv(
+            pa.BufferReader(data),
+            arrow_csv.ReadOptions(
+                column_names=list(layout.columns),
+                block_size=min(len(data) + 1, _BLOCK),
+                use_threads=False,
+            ),
+            arrow_csv.ParseOptions(
+                delimiter=layout.separator,
+                quote_char='"' if quoted else False,
+                newlines_in_values=quoted,
+                invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
+            ),
+            arrow_csv.ConvertOptions(
+                column_types=dict.fromkeys(chosen, pa.large_string()),
+                include_columns=chosen,
+                strings_can_be_null=False,
+            ),
+        )
+    except pa.ArrowInvalid as error:
         raise _miscounted(path, text, layout) or located(
-            path, text.count("\n") + 1, refusal, layout.remedy
+            path, text.count("\n") + 1, str(error), layout.remedy
         ) from None
-    if frame.empty:
-        raise located(path, 1, "the file has no rows", layout.remedy)
-    # pandas fills up a line that is too short. Counting separators is fast; lines are looked at
-    # only where the sum is wrong, or where separators within quotes could make up for it.
-    separators = (len(frame) + layout.header) * (len(layout.columns) - 1)
-    doubtful = text.count(layout.separator) != separators or (layout.quoted and '"' in text)
-    if doubtful and (fault := _miscounted(path, text, layout)):
+    if quoted and data.count(b'"') % 2 and (fault := _unclosed(path, text, layout)):
         raise fault
-    return Table(path, layout, text, frame)
+    columns = columns.slice(layout.header)
+    if not len(columns):
+        raise located(path, 1, "the file has no rows", layout.remedy)
+    return Table(path, layout.columns, columns, partial(_line_of, text, layout), layout.remedy)
 
 
 def read_text(path: Path, layout: Layout) -> str:
@@ -182,8 +265,27 @@ def read_text(path: Path, layout: Layout) -> str:
 
 
 def first_line(text: str, separator: str, quoted: bool) -> list[str]:
-    """Fields of the first line that is not blank."""
-    return next((fields for _, fields in _lines(text, separator, quoted)), [])
+    """Fields of the first line that is not blank; none if they cannot be told."""
+    try:
+        return next((fields for _, fields in _lines(text, separator, quoted)), [])
+    except csv.Error:  # a field beyond the csv module's limit, as of another separator
+        return []
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _floats(values: pa.Array) -> np.ndarray:
+    """Numbers as ``(n,)`` float64; NaN for anything else."""
+    if _is_text(values.type):
+        values = pc.utf8_trim_whitespace(values)
+        values = pc.if_else(pc.match_substring_regex(values, _NUMBER), values, None)
+    try:
+        number = values.cast(pa.float64(), safe=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return np.full(len(values), np.nan)
+    return np.array(number.to_numpy(zero_copy_only=False))
 
 
 def _lines(text: str, separator: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
@@ -235,9 +337,16 @@ def _miscounted(path: Path, text: str, layout: Layout) -> UserError | None:
     return None
 
 
+def _unclosed(path: Path, text: str, layout: Layout) -> UserError | None:
+    """Find a last field that begins with a quote and swallows the lines that follow."""
+    line, fields = deque(_lines(text, layout.separator, layout.quoted), maxlen=1).pop()
+    if "\n" in fields[-1] and not text.rstrip().endswith('"'):
+        return located(path, line, "a quote is not closed", layout.remedy)
+    return None
+
+
 def _line_of(text: str, layout: Layout, row: int) -> int:
     """Line on which data row ``row`` starts."""
     lines = _lines(text, layout.separator, layout.quoted)
     found = next(itertools.islice(lines, row + layout.header, None), None)
-    # pandas counts a last line of two quotes as a row, the csv module as a blank line.
     return len(text.splitlines()) if found is None else found[0]

@@ -6,16 +6,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import torch
+import pyarrow as pa
 
-from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Interactions
+from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.sources.given_split import check_positions, parts_of
 from coterie.core.data.sources.readers import build, ids_of, needed
-from coterie.core.data.sources.tables import Layout, Table, located, read_table, read_text
+from coterie.core.data.sources.tables import Layout, located, read_table, read_text
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import find_file
-
-_PARTS = {"train": TRAIN, "valid": VALID, "test": TEST}
 
 
 def read_amazon_titles(folder: Path) -> Interactions:
@@ -31,18 +29,17 @@ def read_amazon_titles(folder: Path) -> Interactions:
     columns = ("user_id", "item_id", "position", "split", "title")
     table = read_table(path, Layout(columns, ",", header=True, quoted=True, whole_lines=True))
     position, item = table.integers("position"), ids_of(table, "item_id")
-    part = _parts(table)
-    user = np.asarray(table.strings("user_id"), dtype=object)
-    _check_order(table, user, position, part)
+    user, part = table.text("user_id"), parts_of(table, "split")
+    check_positions(table, user, position, part)
     titles = dict(zip(reversed(item), reversed(table.strings("title")), strict=True))
     source = f"amazon-titles ({path.name})"
-    found = build(user, item, position, None, titles, None, source)
-    brands = _brands(folder)
-    return replace(
-        found,
-        split=torch.from_numpy(part),
-        brands=None if brands is None else [brands.get(name, "") for name in found.item_names],
+    found = build(
+        user, pa.array(item), position, None, titles, None, source, split=part, positions=True
     )
+    brands = _brands(folder)
+    if brands is None:
+        return found
+    return replace(found, brands=[brands.get(name, "") for name in found.item_names])
 
 
 def read_microlens(folder: Path) -> Interactions:
@@ -66,28 +63,6 @@ def read_microlens(folder: Path) -> Interactions:
         None,
         f"microlens ({path.name})",
     )
-
-
-def _parts(table: Table) -> np.ndarray:
-    values = table.strings("split")
-    part = np.array([_PARTS.get(value, -1) for value in values], dtype=np.int64)
-    if (part < 0).any():
-        row = int((part < 0).argmax())
-        what = f"column 'split' is '{values[row][:40]}', not train, valid or test"
-        raise table.fault(row, what)
-    return part
-
-
-def _check_order(table: Table, user: np.ndarray, position: np.ndarray, part: np.ndarray) -> None:
-    number = np.unique(user, return_inverse=True)[1]
-    order = np.lexsort((position, number))
-    same = number[order][1:] == number[order][:-1]
-    for wrong, what in (
-        (np.diff(position[order]) == 0, "the user has this position twice"),
-        (np.diff(part[order]) < 0, "the part is before that of the user's position before it"),
-    ):
-        if (wrong & same).any():
-            raise table.fault(int(order[1:][int((wrong & same).argmax())]), what)
 
 
 def _brands(folder: Path) -> dict[str, str] | None:

@@ -15,8 +15,8 @@ from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.lora import add_lora
 from coterie.llm.backbones.recformer.model import RecformerModel
 from coterie.llm.backbones.recformer.tokens import Encoded, ItemTokens
-from coterie.llm.backbones.text_settings import LoraSettings
 from coterie.llm.data.examples import Examples
+from coterie.llm.settings.backbone import LoraSettings
 
 _TARGETS = ("query", "value", "query_global", "value_global")
 _ITEMS_AT_ONCE = 256

@@ -1,0 +1,1 @@
+"""How well the input is rebuilt from what each layer gives (Figure 3a)."""

@@ -1,0 +1,42 @@
+"""Figure 3a of PPLR, measured: how well the input can be rebuilt, over depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.core.tables.paired import Spread
+from coterie.core.tables.plots import Lines, plot_lines
+
+_LINES = {
+    "trained attack (h, 4h, h)": "",
+    "nearest embedding of h_l": "nearest_",
+    "without h_l": "trivial_",
+}
+_PANELS = {"cosine": "cosine with the input embedding", "recovery": "share of tokens found"}
+
+
+def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path:
+    """Draw cosine and token recovery over layers, with standard deviations over seeds, as PNG.
+
+    Args:
+        rows: as `coterie.llm.attack.inversion.rows` gives them.
+        seeds: number of them.
+        path: file to write.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    layers = [row["layer"] for row in rows]
+    panels = []
+    for measure, label in _PANELS.items():
+        lines = {
+            name: [
+                Spread(row[f"{prefix}{measure}"], row[f"{prefix}{measure}_sd"], seeds)
+                for row in rows
+            ]
+            for name, prefix in _LINES.items()
+        }
+        panels.append(Lines("layer l", layers, lines, y_label=label))
+    return plot_lines(panels, "", "Rebuilding the input of unseen users from h_l", path)

@@ -1,0 +1,124 @@
+"""Make the backbone of a run: built, pre-trained on the public slice, given its adapter."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from coterie.core.files import writing
+from coterie.core.settings.schema import values_of
+from coterie.core.tensors.keys import Key
+from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.causal_text import load_causal_text
+from coterie.llm.backbones.item_text import item_attributes
+from coterie.llm.backbones.pretraining import pretrain
+from coterie.llm.backbones.prompts import bigrec_template
+from coterie.llm.backbones.recformer.build import (
+    SmallRecFormerSettings,
+    load_recformer,
+    small_recformer,
+)
+from coterie.llm.backbones.tiny_item import TinyItem
+from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
+from coterie.llm.data.client_data import FederatedData
+from coterie.llm.settings.run import Settings
+
+
+def make_backbone(settings: Settings, data: FederatedData, cache: Path) -> Backbone:
+    """Build and pre-train the backbone, or read it from the cache, and add the common adapter.
+
+    Args:
+        settings: of the run.
+        data: gives items, titles and the public slice.
+        cache: folder of pre-trained backbones; runs of other methods with the same data, backbone
+            and seed read the same file.
+    """
+    key = Key.from_seed(settings.seed).fold("backbone")
+    backbone = _untrained(settings, data, key)
+    if settings.model.path is None:
+        _pretrained(backbone, settings, data, cache, key)
+    if settings.model.trained == "lora":
+        backbone.add_lora(settings.lora, key)
+    return backbone.to(getattr(torch, settings.engine.dtype))
+
+
+def _untrained(settings: Settings, data: FederatedData, key: Key) -> Backbone:
+    """Build the backbone of that name; one with a path comes pre-trained."""
+    model, history = settings.model, settings.data.max_history
+    match model.name:
+        case "tiny-item":
+            size = {"width": model.width, "layers": model.layers, "heads": model.heads}
+            return TinyItem(data.n_items, **size, context=history, key=key)
+        case "tiny-text":
+            text = TinyTextSettings(
+                model.layers, model.width, model.heads, model.vocabulary, model.context
+            )
+            return tiny_text(data.titles(), text, key, settings.generation)
+        case "llama":
+            template = bigrec_template(model.noun)
+            path = str(model.path)
+            return load_causal_text(
+                path, data.titles(), template, settings.generation, model.context
+            )
+        case "recformer":
+            attributes = item_attributes(data.interactions)
+            if model.path is not None:
+                return load_recformer(model.path, attributes, model.base)
+            small = SmallRecFormerSettings(
+                layers=model.layers,
+                hidden=model.width,
+                heads=model.heads,
+                vocabulary=model.vocabulary,
+                tokens=model.context,
+                items=history,
+            )
+            return small_recformer(attributes, small, key)
+
+
+def _pretrained(
+    backbone: Backbone, settings: Settings, data: FederatedData, cache: Path, key: Key
+) -> None:
+    path = cache / f"{settings.model.name}-{_fingerprint(settings, data)}.safetensors"
+    try:
+        backbone.load_state_dict(load_file(path), strict=False)
+        return
+    except (OSError, SafetensorError, RuntimeError):
+        pass  # absent, or half of it: made again
+    public, limit = data.public, settings.data.max_history
+    pretrain(backbone, public.train, public.held_out, settings.pretrain, key, limit)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with writing(path):
+        cache.mkdir(parents=True, exist_ok=True)
+        try:
+            tied = {name: value.detach().clone() for name, value in backbone.state_dict().items()}
+            save_file(tied, temporary)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _fingerprint(settings: Settings, data: FederatedData) -> str:
+    """Digest of all that pre-training depends on."""
+    values = values_of(settings)
+    named = {n: v for n, v in values.items() if n.split(".")[0] in ("model", "pretrain", "seed")}
+    del named["model.trained"], named["model.base"]
+    named["max_history"] = settings.data.max_history
+    digest = hashlib.sha256(json.dumps(named, sort_keys=True, default=str).encode())
+    public = data.public
+    for examples in (public.train, public.held_out):
+        for tensor in (examples.history.values, examples.history.offsets, examples.target):
+            digest.update(tensor.numpy().tobytes())
+    digest.update(_texts(data))
+    return digest.hexdigest()[:16]
+
+
+def _texts(data: FederatedData) -> bytes:
+    titles: Any = data.interactions.titles or data.n_items
+    return json.dumps(titles).encode()

@@ -1,0 +1,196 @@
+"""What `coterie llm cost` compares: sizes of a model, and the tokens of the clients' data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from coterie.core.errors import UserError
+from coterie.core.tensors.keys import Key
+from coterie.llm.backbone import make_backbone
+from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.causal_text import CausalText
+from coterie.llm.backbones.hub import from_hub
+from coterie.llm.cost.formulas import ModelSize, Usage, spread_of_splits
+from coterie.llm.cost.model_size import read_config, size_of, size_of_config, writes
+from coterie.llm.cost.notes import ENCODER_NOTE, TITLES_NOTE, catalogue_notes, generation_note
+from coterie.llm.cost.step_cost import StepCost, measure_steps
+from coterie.llm.cost.token_count import (
+    catalogue_tokens,
+    generated_tokens,
+    prompt_tokens,
+    recommending_tokens,
+    training_tokens,
+    validation_tokens,
+)
+from coterie.llm.data.examples import Examples, Queries
+from coterie.llm.data.sequences import thinned
+from coterie.llm.experiment import Experiment
+from coterie.llm.split.channel import WIRE_TYPES
+
+_SAMPLE = 200  # users who stand for all
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Of the cost table.
+
+    Attributes:
+        title: what is compared.
+        size: of the model.
+        round_tokens: tokens of a round of each client, without the items' texts.
+        usage: of a client on average.
+        notes: how they were found.
+    """
+
+    title: str
+    size: ModelSize
+    round_tokens: list[float]
+    usage: Usage
+    notes: list[str]
+
+
+def of_experiment(experiment: Experiment) -> Inputs:
+    """Size and tokens of a run's own backbone."""
+    settings, backbone, parts = experiment.settings, _untrained(experiment), _read(experiment)
+    train, users = settings.train, experiment.clients.valid
+    catalogue = catalogue_tokens(backbone)
+    epoch = [training_tokens(backbone, part, train.batch_size) for part in parts]
+    tokens = [float(train.epochs * count) for count in epoch]
+    valid = sum(validation_tokens(backbone, queries) for queries in users) / len(users)
+    stages = train.stages or 1
+    usage = Usage(
+        round_tokens=_mean(tokens),
+        # With two stages a query is asked of the second one, which keeps the items' embeddings.
+        query_tokens=_query_tokens(backbone, users) + (catalogue.training if stages == 1 else 0),
+        item_tokens=catalogue.training,
+        validation_tokens=valid + catalogue.validation,
+    )
+    size = _size(backbone, settings.split.wire)
+    title = f"{settings.model.name} on {settings.data.name}, a client and round"
+    notes = [_tokens_note(tokens, sum(epoch) / sum(map(len, parts)), "padding included")]
+    if size.splits:
+        notes += catalogue_notes(catalogue, size, stages)
+    if size.splits and isinstance(backbone, CausalText):
+        notes.append(generation_note(settings.generation, usage.query_tokens, size))
+    return Inputs(title, size, tokens, usage, notes)
+
+
+def of_config(
+    experiment: Experiment, name: str, *, full: bool, bytes: int, tokens: int | None
+) -> Inputs:
+    """Size of a Hugging Face model that is not loaded, and tokens of a run's data in its prompts.
+
+    Args:
+        experiment: gives the data, and how titles are written.
+        name: see `read_config`.
+        full: train all parameters instead of LoRA.
+        bytes: a number.
+        tokens: of an example; None counts those of BIGRec's prompt.
+
+    Raises:
+        UserError: there is no such model, or it is of a kind that cannot be split.
+    """
+    settings, users = experiment.settings, experiment.clients.valid
+    config = read_config(name)
+    size = size_of_config(config, None if full else settings.lora, bytes)
+    parts = _read(experiment)
+    how = "as given by --tokens"
+    example = float(tokens or 0)
+    if tokens is None:
+        tokenizer, how = _tokenizer(name)
+        titles = experiment.data.titles()
+        example = prompt_tokens(_joined(parts), titles, tokenizer)
+    read = [settings.train.epochs * len(part) * example for part in parts]
+    notes, query = [_tokens_note(read, example, how)], example
+    if writes(config):
+        query = generated_tokens(example, 1, settings.generation)
+        notes += [generation_note(settings.generation, query, size), TITLES_NOTE]
+    else:
+        notes.append(ENCODER_NOTE)
+    usage = Usage(_mean(read), query, validation_tokens=query * _mean(list(map(len, users))))
+    what = "all parameters" if full else f"LoRA of rank {settings.lora.rank}"
+    title = f"{name} ({bytes} bytes a number, {what}) on {settings.data.name}, a client and round"
+    return Inputs(title, size, read, usage, notes)
+
+
+def measured(experiment: Experiment, splits: Sequence[int] | None, repeats: int) -> list[StepCost]:
+    """Measure a training step of the largest client over k.
+
+    Raises:
+        UserError: the backbone cannot be split.
+    """
+    backbone, settings = _untrained(experiment), experiment.settings
+    largest = max(_read(experiment), key=len)
+    batch = largest.take(torch.arange(min(len(largest), settings.train.batch_size)))
+    size = _size(backbone)
+    if not size.splits:
+        size.middle(1)  # refuses, and says what is needed
+    key = Key.from_seed(settings.seed).fold("cost")
+    return measure_steps(backbone, batch, splits or spread_of_splits(size), repeats, key)
+
+
+def _untrained(experiment: Experiment) -> Backbone:
+    """The model before pre-training, which changes neither its sizes nor its speed."""
+    settings = experiment.settings
+    settings = replace(settings, pretrain=replace(settings.pretrain, steps=0))
+    with TemporaryDirectory() as cache:
+        return make_backbone(settings, experiment.data, Path(cache))
+
+
+def _size(backbone: Backbone, wire: str | None = None) -> ModelSize:
+    number = next(p for p in backbone.parameters() if p.is_floating_point())
+    size = size_of(backbone, list(backbone.layers), backbone.hidden, number.element_size())
+    return size if wire is None else replace(size, wire=WIRE_TYPES[wire].itemsize)
+
+
+def _query_tokens(backbone: Backbone, users: Sequence[Queries]) -> float:
+    """Tokens to recommend to one of them, each alone and so without padding, on average."""
+    most = _SAMPLE // len(users) + 1
+    alone = [
+        queries.history.take(row)
+        for queries in users
+        for row in torch.arange(min(len(queries), most))[:, None]
+    ]
+    return _mean([recommending_tokens(backbone, history) for history in alone])
+
+
+def _read(experiment: Experiment) -> list[Examples]:
+    """Every client's examples as a backbone reads them in an epoch."""
+    key = Key.from_seed(experiment.settings.seed).fold("cost")
+    longest = experiment.settings.data.max_history
+    return [thinned(part, longest, key) for part in experiment.clients.train]
+
+
+def _tokenizer(name: str) -> tuple[object | None, str]:
+    from transformers import CONFIG_MAPPING, AutoTokenizer
+
+    guess = "estimated from BIGRec's prompt, 4 characters a token"
+    if name in CONFIG_MAPPING:  # a kind of model has no tokenizer of its own
+        return None, guess
+    try:
+        return from_hub(AutoTokenizer, name), "counted in BIGRec's prompt"
+    except UserError:
+        return None, guess
+
+
+def _joined(parts: Sequence[Examples]) -> Examples:
+    history = parts[0].history
+    for part in parts[1:]:
+        history = history.concatenate(part.history)
+    return Examples(history, torch.cat([part.target for part in parts]))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _tokens_note(tokens: Sequence[float], example: float, how: str) -> str:
+    return (
+        f"A client reads {_mean(tokens):,.0f} tokens in a round on average ({min(tokens):,.0f} to "
+        f"{max(tokens):,.0f}), {example:,.1f} an example, {how}."
+    )

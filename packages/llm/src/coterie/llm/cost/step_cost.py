@@ -1,0 +1,199 @@
+"""Measured time and memory of a client's training step over k (PPLR, Figure 3b)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.local_training.row_optimizer import RowAdam
+from coterie.core.tensors.keys import Key
+from coterie.llm.adapter import Adapter
+from coterie.llm.backbones.base import Backbone
+from coterie.llm.data.examples import Examples
+from coterie.llm.split.channel import LocalChannel
+from coterie.llm.split.context import Context
+from coterie.llm.split.cut import cut, uncut
+from coterie.llm.split.middle import Middle
+from coterie.llm.split.part import Part
+from coterie.llm.split.training import Training
+
+_ADAM = 3  # numbers beside each trained one: its gradient and two moments
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Of one training step of a client.
+
+    Attributes:
+        k: layers below the server's; None where the client holds all.
+        seconds: that the client computes, without the server's part; one a repetition.
+        server_seconds: that the server computes in the same steps.
+        model: bytes of the client's parameters.
+        optimizer: bytes of the gradients and of Adam's moments.
+        activations: bytes that the client's part of the graph keeps for the backward pass.
+    """
+
+    k: int | None
+    seconds: tuple[float, ...]
+    server_seconds: tuple[float, ...]
+    model: int
+    optimizer: int
+    activations: int
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the client needs in a step."""
+        return self.model + self.optimizer + self.activations
+
+
+def measure_steps(
+    backbone: Backbone, batch: Examples, splits: Sequence[int], repeats: int, key: Key
+) -> list[StepCost]:
+    """Measure the whole model first, then every k; all take turns, so that noise hits all alike.
+
+    The server's part runs in this process; its time and its graph are left out of the client's.
+
+    Args:
+        backbone: with its adapter; as before afterwards, but for gradients.
+        batch: the examples of a step.
+        splits: values of k.
+        repeats: timed steps for each.
+        key: of dropout.
+
+    Raises:
+        UserError: the backbone cannot be split at one of them.
+    """
+    found: dict[int | None, list[StepCost]] = {None: [], **{k: [] for k in splits}}
+    for repeat in range(repeats + 1):
+        for k, steps in found.items():
+            with _client(backbone, k, key) as channel:
+                _step(backbone, batch, channel, key)  # caches warm again after the others' turns
+                steps.append(_step(backbone, batch, channel, key))
+        if repeat == 0:  # the first turn pays for what is set up once
+            for steps in found.values():
+                steps.clear()
+    return [
+        replace(
+            steps[0],
+            k=k,
+            seconds=sum((step.seconds for step in steps), ()),
+            server_seconds=sum((step.server_seconds for step in steps), ()),
+        )
+        for k, steps in found.items()
+    ]
+
+
+class _Saved:
+    """Adds up what the graph keeps, each storage once.
+
+    Args:
+        held: parameters, which are there anyway.
+    """
+
+    def __init__(self, held: Sequence[Tensor]) -> None:
+        self.bytes, self.active = 0, True
+        self._known = {_storage(tensor) for tensor in held}
+        self._kept: list[Tensor] = []
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Count a tensor that the graph keeps."""
+        if self.active and _storage(tensor) not in self._known:
+            self._known.add(_storage(tensor))
+            self._kept.append(tensor)  # else its address could be given to another one
+            self.bytes += tensor.untyped_storage().nbytes()
+        return tensor
+
+
+class _TimedChannel(LocalChannel):
+    """Takes the time that the middle needs, and keeps its graph out of the count."""
+
+    def __init__(self, middle: Middle) -> None:
+        super().__init__(middle)
+        self.seconds = 0.0
+        self.saved: _Saved | None = None
+
+    def step(self) -> None:
+        """Let the middle make one optimizer step."""
+        with self._elsewhere():
+            super().step()
+
+    def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
+        with self._elsewhere():
+            return super()._forward(hidden, context)
+
+    def _backward(self, call: int, grad: Tensor) -> Tensor | None:
+        with self._elsewhere():
+            return super()._backward(call, grad)
+
+    @contextmanager
+    def _elsewhere(self) -> Iterator[None]:
+        begun = _now()
+        if self.saved is not None:
+            self.saved.active = False
+        try:
+            yield
+        finally:
+            if self.saved is not None:
+                self.saved.active = True
+            self.seconds += _now() - begun
+
+
+@contextmanager
+def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[_TimedChannel | None]:
+    """Make the backbone that of a client inside the block."""
+    if k is None:
+        yield None
+        return
+    parts = cut(backbone, k)
+    try:
+        assert parts.stack is not None  # the backbone is whole
+        middle = Middle(parts.stack, Training(lr=1e-3))
+        middle.lend(0, Part(middle.adapter.row()[None]))
+        channel = _TimedChannel(middle)
+        parts.connect(channel)
+        with channel.session(0, training=True, key=key):
+            yield channel
+    finally:
+        uncut(parts)
+
+
+def _step(backbone: Backbone, batch: Examples, channel: _TimedChannel | None, key: Key) -> StepCost:
+    adapter, optimizer = Adapter(backbone.named_parameters()), RowAdam()
+    row = {"row": adapter.row()[None]}
+    state: Any = optimizer.begin(row)
+    parameters = list(backbone.parameters())
+    backbone.train()
+    backbone.prepare()
+    saved = _Saved([*parameters, *backbone.buffers()])
+    if channel is not None:
+        channel.saved, channel.seconds = saved, 0.0
+    begun = _now()
+    with key.torch_rng(), torch.autograd.graph.saved_tensors_hooks(saved.add, lambda kept: kept):
+        backbone.loss(batch).backward()
+    if channel is not None:
+        channel.step()
+    optimizer.step(row, {"row": adapter.gradient()[None]}, state, 1e-3)
+    seconds = _now() - begun
+    elsewhere = 0.0 if channel is None else channel.seconds
+    adapter.clear()
+    size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    trained = sum(p.numel() * p.element_size() for p in adapter.parameters)
+    own = (seconds - elsewhere,)
+    return StepCost(None, own, (elsewhere,), size, _ADAM * trained, saved.bytes)
+
+
+def _now() -> float:
+    """Seconds, after all that an accelerator has been asked to do."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,201 @@
+"""How many tokens pass from layer to layer, which is what a split model sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.tensors.ragged import Ragged
+from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.causal_text import CausalText
+from coterie.llm.backbones.prompt_tokens import PromptTokens
+from coterie.llm.backbones.prompts import bigrec_template
+from coterie.llm.data.examples import Examples, Queries
+from coterie.llm.quality import measure_users
+from coterie.llm.settings.backbone import GenerationSettings
+
+_CONTEXT, _ANSWER = 512, 128  # BIGRec's
+_CHARACTERS = 4  # of English text in a token, by and large
+_SAMPLE = 512  # examples or texts that stand for all
+
+
+@dataclass(frozen=True)
+class CatalogueTokens:
+    """Tokens of the texts of all items, which pass forward only.
+
+    Attributes:
+        training: embedded before a client trains, each time.
+        validation: embedded before a client is validated or tested, each time.
+        once: embedded when items are first scored, and kept.
+    """
+
+    training: int = 0
+    validation: int = 0
+    once: int = 0
+
+
+class _Counted(Exception):
+    """Raised at the first layer: the others need not run."""
+
+
+class _StandIn(nn.Module):
+    """In place of all layers: adds up the tokens that reach it, and passes them on."""
+
+    def __init__(self, ends: bool, first: nn.Module) -> None:
+        super().__init__()
+        self.tokens = 0
+        self._ends, self._decoder = ends, hasattr(first, "self_attn")
+
+    def forward(self, hidden_states: Tensor, *given: Any, **named: Any) -> Tensor | tuple[Tensor]:
+        """Count ``(B, T, h)``."""
+        self.tokens += hidden_states.shape[0] * hidden_states.shape[1]
+        if self._ends:
+            raise _Counted
+        return hidden_states if self._decoder else (hidden_states,)
+
+
+class _Counter:
+    """Puts a stand-in for the layers into a backbone inside a ``with`` block.
+
+    Args:
+        backbone: as before afterwards.
+        ends: whether a pass ends there; otherwise it goes on without layers.
+    """
+
+    def __init__(self, backbone: Backbone, *, ends: bool = True) -> None:
+        self._backbone, self._layers = backbone, list(backbone.layers)
+        self._stand_in = _StandIn(ends, self._layers[0])
+
+    def __enter__(self) -> _Counter:
+        self._backbone.use_layers([self._stand_in])
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._backbone.use_layers(self._layers)
+
+    def take(self) -> int:
+        """Give the tokens since the last time."""
+        found, self._stand_in.tokens = self._stand_in.tokens, 0
+        return found
+
+
+@torch.no_grad()
+def catalogue_tokens(backbone: Backbone) -> CatalogueTokens:
+    """Count the tokens by which a backbone embeds all items, padding included.
+
+    Args:
+        backbone: to be thrown away, or prepared anew: the embeddings that it keeps then are
+            those of a network without layers.
+    """
+    nothing = Ragged.from_lists([])
+    with _Counter(backbone, ends=False) as counter:
+        backbone.prepare()
+        training = counter.take()
+        backbone.scores(nothing)
+        first = training + counter.take()
+        backbone.prepare()
+        backbone.scores(nothing)
+        again = counter.take()
+    return CatalogueTokens(training, again, first - again)
+
+
+@torch.no_grad()
+def training_tokens(backbone: Backbone, examples: Examples, batch_size: int) -> int:
+    """Count the tokens of one epoch, padding included; the examples run through no layer.
+
+    What a RecFormer reads to embed its items is counted by `catalogue_tokens`.
+    """
+    if len(examples):
+        backbone.prepare()
+    with _Counter(backbone) as counter:
+        for index in torch.arange(len(examples)).split(batch_size):
+            with suppress(_Counted):
+                backbone.loss(examples.take(index))
+        return counter.take()
+
+
+def validation_tokens(backbone: Backbone, queries: Queries) -> float:
+    """Count the tokens of a client's users when all are recommended to, without the items' texts.
+
+    Where titles are written, it is as many as can be, see `generated_tokens`.
+
+    Args:
+        backbone: prepared.
+        queries: n users.
+    """
+    found = 0.0
+
+    def score(part: Queries) -> Tensor:
+        nonlocal found
+        found += recommending_tokens(backbone, part.history)
+        return torch.zeros(len(part), backbone.n_items)
+
+    measure_users(score, queries)
+    return found
+
+
+@torch.no_grad()
+def recommending_tokens(backbone: Backbone, history: Ragged) -> float:
+    """Count the tokens to score all items after each history, without the items' texts.
+
+    Args:
+        backbone: prepared.
+        history: n rows of item numbers.
+    """
+    if isinstance(backbone, CausalText):
+        rows, batch = backbone.text.prompts(history), backbone.generation.batch
+        parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
+        sizes = [len(part) * max(map(len, part)) for part in parts]  # padded
+        return generated_tokens(sum(sizes), len(rows), backbone.generation)
+    with _Counter(backbone) as counter:
+        with suppress(_Counted):
+            backbone.scores(history)
+        return counter.take()
+
+
+def generated_tokens(prompts: float, queries: float, how: GenerationSettings) -> float:
+    """Count the tokens of writing titles to the full length and embedding what was written.
+
+    Every beam reads the prompt, and then its own tokens but the last. A text that is no title is
+    embedded by itself, in as many tokens, start token included. How soon texts end depends on the
+    model and cannot be known before.
+
+    Args:
+        prompts: tokens of all prompts.
+        queries: number of prompts.
+        how: a title is written.
+
+    Example:
+        >>> generated_tokens(100, 1, GenerationSettings(beams=4, max_new_tokens=6))
+        426
+    """
+    written = how.beams * (how.max_new_tokens - 1)
+    embedded = how.candidates * how.max_new_tokens  # without the end token, with that of the start
+    return how.beams * prompts + queries * (written + embedded)
+
+
+def prompt_tokens(examples: Examples, titles: Sequence[str], tokenizer: Any) -> float:
+    """Count the tokens of a BIGRec prompt with its answer, a mean without padding.
+
+    Args:
+        examples: histories and targets; at least one.
+        titles: of all items.
+        tokenizer: of the model; None estimates four characters a token.
+    """
+    part = examples.take(torch.arange(min(len(examples), _SAMPLE)))
+    template = bigrec_template()
+    if tokenizer is not None:
+        text = PromptTokens(template, tokenizer, titles, _CONTEXT, _ANSWER)
+        rows = [*text.prompts(part.history), *text.answers(part.target)]
+        return sum(map(len, rows)) / len(part)
+    pairs = zip(part.history.tolists(), part.target.tolist(), strict=True)
+    texts = [
+        template.prompt([titles[item] for item in items]) + template.answer(titles[target])
+        for items, target in pairs
+    ]
+    return sum(map(len, texts)) / _CHARACTERS / len(part)

@@ -1,0 +1,148 @@
+"""A trained run, opened to look into: the whole backbone with the adapter of a client."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import UserError
+from coterie.core.run.runfolder import RunFolder, paper_of
+from coterie.core.run.serving import open_run
+from coterie.llm.adapter import Adapter
+from coterie.llm.algorithm import PPLR, State
+from coterie.llm.backbones.base import Backbone
+from coterie.llm.client import Organisation
+from coterie.llm.data.examples import Examples
+from coterie.llm.experiment import Experiment, frozen_items
+from coterie.llm.settings.run import Settings
+from coterie.llm.settings.split import SplitSettings
+
+
+class TrainedRun:
+    """The best round of a run. Of a split model both halves are put together here.
+
+    Args:
+        path: folder of the run.
+
+    Attributes:
+        experiment: its data and settings, but for the split.
+
+    Raises:
+        UserError: there is no such run, it is of another paper or of a method without a language
+            model, or its checkpoint is missing or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        paper = paper_of(path)
+        if paper.name != "pplr":
+            raise UserError(f"{path} is a run of {paper.name}, not of pplr")
+        settings: Settings = RunFolder.open(path).settings
+        experiment, module = open_run(path, _whole)
+        client, server, state = (
+            module.federation.client,
+            module.federation.server,
+            module.server_state,
+        )
+        if not (
+            isinstance(experiment, Experiment)
+            and isinstance(client, Organisation)
+            and isinstance(server, PPLR)
+            and isinstance(state, State)
+        ):
+            raise UserError(f"{path} is a run of {settings.method}, which has no language model")
+        self.experiment: Experiment = experiment
+        self._client, self._state, self._start = client, state, server.start
+        self._module = module
+        self._k = settings.split.k
+
+    @property
+    def n_clients(self) -> int:
+        """K."""
+        return self._state.best.shape[0]
+
+    @property
+    def best_round(self) -> int:
+        """The round of the best validation, from 1; 0 before the first."""
+        return self._state.chosen.round
+
+    def start(self) -> Backbone:
+        """Give the shared backbone as it was before the first round."""
+        self._client.load(self._start)
+        return self._client.backbone
+
+    def backbone(self, client: int) -> Backbone:
+        """Give the shared backbone with the adapter of a client, and its frozen items, in it.
+
+        Raises:
+            UserError: there is no such client.
+        """
+        self._client.load(self.row(client), frozen_items(self._module, client))
+        return self._client.backbone
+
+    def row(self, client: int) -> Tensor:
+        """Give the adapter of a client, ``(d,)``, in the order of the whole backbone.
+
+        Raises:
+            UserError: there is no such client.
+        """
+        self.check(client)
+        row = self._state.best[client]
+        return row if self._k is None else whole_row(self._client.backbone, row, self._k)
+
+    def examples(self, client: int, most: int) -> Examples:
+        """Give some training examples of a client, or of another one if it has none."""
+        parts = self.experiment.data.clients.train
+        part = parts[client] if len(parts[client]) else max(parts, key=len)
+        return part.take(torch.arange(min(len(part), most)))
+
+    def check(self, client: int) -> None:
+        """Refuse a client who is none.
+
+        Raises:
+            UserError: there is no such client.
+        """
+        if not 0 <= client < self.n_clients:
+            raise UserError(f"client {client} is none of the run: choose 0 to {self.n_clients - 1}")
+
+    def check_trained(self, client: int) -> None:
+        """Refuse a client whose adapter is the one that all started from.
+
+        Raises:
+            UserError: it is, or there is no such client.
+        """
+        if torch.equal(self.row(client), self._start):
+            raise UserError(
+                f"the adapter of client {client} is empty: no round has changed what all clients "
+                "started from; train the run further, or choose another client"
+            )
+
+
+def whole_row(backbone: Backbone, row: Tensor, k: int) -> Tensor:
+    """Bring the row of a split model, the client's part and then the middle's, into one order.
+
+    Args:
+        backbone: whole.
+        row: ``(d,)``.
+        k: layers below the middle.
+
+    Returns:
+        ``(d,)``, in the order of the whole backbone's parameters.
+    """
+    middle = {id(p) for layer in list(backbone.layers)[k:-1] for p in layer.parameters()}
+    parameters = Adapter(backbone.named_parameters()).parameters
+    inside = [id(parameter) in middle for parameter in parameters]
+    sizes = [parameter.numel() for parameter in parameters]
+    held = sum(size for size, within in zip(sizes, inside, strict=True) if not within)
+    parts, place = [], {False: 0, True: held}
+    for size, within in zip(sizes, inside, strict=True):
+        parts.append(row[place[within] : place[within] + size])
+        place[within] += size
+    return torch.cat(parts)
+
+
+def _whole(settings: Any) -> Any:
+    return replace(settings, split=SplitSettings())

@@ -1,0 +1,160 @@
+"""Split the backbone of a run: the client's half stays in it, the server's is reached by a channel.
+
+One process plays all clients and the coordinator. The middle is in it as well, or, with
+``--split.server``, in another process or on another machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from coterie.core.errors import UserError
+from coterie.core.registry.data_sets import data_sets, default_core
+from coterie.core.settings.schema import values_of
+from coterie.llm.adapter import Adapter
+from coterie.llm.backbones.base import Backbone
+from coterie.llm.settings.run import FederatedDataSettings, Settings
+from coterie.llm.split.channel import Channel, LocalChannel, Traffic
+from coterie.llm.split.cut import Cut, cut
+from coterie.llm.split.middle import Middle, master
+from coterie.llm.split.part import Borrower
+from coterie.llm.split.training import Limits, Training
+
+_SHARED = ("model.", "pretrain.", "lora.")  # sections both sides must agree on
+# Of the data: what decides which examples the backbone is pre-trained on, and how they are read.
+_PUBLIC = ("columns", "public", "max_history", "min_history", "span", "stride")
+
+
+@dataclass(frozen=True)
+class Halves:
+    """A backbone in two halves.
+
+    Attributes:
+        channel: from the clients to the middle; the backbone runs over it.
+        middle: as the coordinator sees it.
+        start: ``(d,)`` what every client's part of the middle starts from, in at least float32.
+        lent: bytes between coordinator and middle; None where both are in this process.
+    """
+
+    channel: Channel
+    middle: Borrower
+    start: Tensor
+    lent: Traffic | None = None
+
+
+def split_backbone(backbone: Backbone, settings: Settings) -> Halves | None:
+    """Split a backbone as the settings say; None where they do not split it.
+
+    Args:
+        backbone: whole; left with the client's half.
+        settings: with the reading's choices resolved.
+
+    Raises:
+        UserError: k is out of range, the backbone cannot be split, or no server answers.
+    """
+    split = settings.split
+    if split.k is None:
+        return None
+    parts = cut_backbone(backbone, split.k, settings)
+    assert parts.stack is not None
+    start = master(Adapter(parts.stack.named_parameters()).row())
+    if split.server is not None:
+        return _remote(parts, settings, start)
+    middle = make_middle(parts, settings)
+    channel = LocalChannel(middle, split.wire)
+    parts.connect(channel)
+    return Halves(channel, middle, start)
+
+
+def cut_backbone(backbone: Backbone, k: int, settings: Settings) -> Cut:
+    """Cut a backbone in two, as `coterie.llm.split.cut.cut`, with the settings' agreement.
+
+    Raises:
+        UserError: k is out of range, or the layers are of a kind that cannot be split.
+    """
+    return cut(backbone, k, settings=agreement(settings))
+
+
+def make_middle(parts: Cut, settings: Settings, limits: Limits | None = None) -> Middle:
+    """Make the server's half of a backbone that is cut.
+
+    Args:
+        parts: with the middle.
+        settings: of the run.
+        limits: of a client's use.
+
+    Raises:
+        UserError: the middle is not here, or has nothing to train.
+    """
+    if parts.stack is None:
+        raise UserError("the middle is not here: it is the server's")
+    return Middle(parts.stack, training_of(settings), limits=limits)
+
+
+def training_of(settings: Settings) -> Training:
+    """Give the way the middle is trained: as the client trains its own part.
+
+    Args:
+        settings: with the reading's choices resolved.
+    """
+    train = settings.train
+    mu = train.mu if settings.method == "fedprox" else 0.0
+    return Training(train.lr, mu=mu)
+
+
+def agreement(settings: Settings) -> str:
+    """Write down what client and server must agree on, for `coterie.llm.split.cut.cut`.
+
+    Args:
+        settings: with the reading's choices resolved.
+    """
+    how = training_of(settings)
+    shared = {n: v for n, v in values_of(settings).items() if n.startswith(_SHARED)}
+    shared |= {"seed": settings.seed, "dtype": settings.engine.dtype}
+    shared |= {"data": _public_data(settings.data)}
+    shared |= {"lr": how.lr, "mu": how.mu}
+    return json.dumps(shared, sort_keys=True, default=str)
+
+
+def _remote(parts: Cut, settings: Settings, start: Tensor) -> Halves:
+    from coterie.llm.split.remote.channel import GrpcChannel, GrpcMiddle
+    from coterie.llm.split.remote.link import Link, Tls
+    from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
+
+    split = settings.split
+    if split.server is None or split.secret is None:
+        raise UserError("--split.server needs --split.secret, the file that the server has written")
+    secret = read_secret(Path(split.secret).expanduser())
+    tls = Tls(_path(split.ca), _path(split.cert), _path(split.key)) if split.ca else None
+    link = Link(split.server, tls=tls, deadline=split.deadline)
+    channel = GrpcChannel(link, parts.model, lambda c: client_token(secret, c), split.wire)
+    parts.connect(channel)
+    parts.release()
+    middle = GrpcMiddle(link, parts.model, admin_token(secret))
+    return Halves(channel, middle, start, middle.traffic)
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text).expanduser()
+
+
+def _public_data(data: FederatedDataSettings) -> dict[str, Any]:
+    """Describe the public slice: the same wherever the data lie, another if it is another."""
+    least = default_core(data.name) if data.min_interactions is None else data.min_interactions
+    chosen = {name: getattr(data, name) for name in _PUBLIC}
+    return {"source": _source(data.name), "min_interactions": least, **chosen}
+
+
+def _source(name: str) -> str:
+    """A known name, or for a file of the user's own the digest of what is in it."""
+    path = Path(name).expanduser()
+    if name in data_sets() or not path.is_file():
+        return name
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,1 @@
+"""Settings of a run; torch-free, and nothing of the package but one another."""

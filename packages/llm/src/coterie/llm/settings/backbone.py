@@ -1,0 +1,136 @@
+"""Settings of the backbone; torch-free, the docstring of a field is its ``--help`` text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from coterie.core.errors import UserError
+from coterie.core.settings.sections import at_least, between
+
+BackboneName = Literal["tiny-item", "tiny-text", "llama", "recformer"]
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The backbone, one frozen network that all clients share."""
+
+    name: BackboneName = "tiny-item"
+    """tiny-item: a small Llama over item tokens, pre-trained in seconds on a public slice;
+    tiny-text: one over titles; llama: any causal language model of Hugging Face, with BIGRec's
+    prompt and grounding; recformer: a Longformer over titles, brands and categories."""
+    path: str | None = None
+    """Hugging Face name or folder of a llama, or file of a published RecFormer; a RecFormer without
+    one is small and pre-trained on the public slice."""
+    base: str = "allenai/longformer-base-4096"
+    """Hugging Face name or folder of the Longformer whose shape and tokenizer a published RecFormer
+    has."""
+    noun: Literal["film", "game", "book", "product"] = "film"
+    """What the items are called in the prompt of a llama."""
+    context: int = 192
+    """Most tokens that a backbone over text reads; longer histories lose their oldest items."""
+    vocabulary: int = 2000
+    """Most tokens of the tokenizer of a tiny backbone over text."""
+    width: int = 64
+    """Hidden size h of a tiny backbone."""
+    layers: int = 2
+    """Number N of layers of a tiny backbone."""
+    heads: int = 2
+    """Attention heads of a tiny backbone."""
+    trained: Literal["lora", "all"] | None = None
+    """What a client trains (section 3.1): low-rank adapters, or all parameters; default: all for
+    tiny-item and recformer, as the paper does with RecFormer, else lora."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "layers", "heads", "context", "vocabulary"):
+            at_least(f"model.{name}", getattr(self, name), 1)
+        if self.name == "llama" and self.path is None:
+            raise UserError(
+                "'model.path' is missing: name the llama, as --model.path meta-llama/Llama-2-7b-hf"
+            )
+        if self.name.startswith("tiny") and self.path is not None:
+            raise UserError(
+                f"'model.path' does not go with {self.name}, which is made here: leave it out, or "
+                "choose --model.name llama or recformer"
+            )
+        if self.width % (2 * self.heads):
+            raise UserError(
+                f"'model.width' {self.width} must be a multiple of twice 'model.heads' {self.heads}"
+            )
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """How a small backbone is trained on the public slice, before adapters are added to it."""
+
+    steps: int = 400
+    """Most optimizer steps."""
+    batch: int = 64
+    """Examples in a step."""
+    lr: float = 3e-3
+    """Learning rate of AdamW, reached after the warm-up; it falls to 0 as a cosine."""
+    weight_decay: float = 0.01
+    """Weight decay of AdamW."""
+    warmup: int = 20
+    """Steps in which the learning rate rises."""
+    check_every: int = 25
+    """Steps between two looks at the held-out examples."""
+    patience: int = 4
+    """Looks without a better loss before training stops."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "warmup"):
+            at_least(f"pretrain.{name}", getattr(self, name), 0)
+        for name in ("batch", "check_every", "patience"):
+            at_least(f"pretrain.{name}", getattr(self, name), 1)
+        between("pretrain.lr", self.lr, 0, float("inf"))
+        at_least("pretrain.weight_decay", self.weight_decay, 0)
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """Low-rank adapters; the defaults are BIGRec's."""
+
+    rank: int = 8
+    """Rank r of the factors A and B."""
+    alpha: float = 16.0
+    """Scale: the product of the factors counts alpha / rank."""
+    dropout: float = 0.05
+    """Dropout before A."""
+    targets: tuple[str, ...] = ()
+    """Names of the linear modules with LoRA; default: query and value projections."""
+
+    def __post_init__(self) -> None:
+        at_least("lora.rank", self.rank, 1)
+        between("lora.alpha", self.alpha, 0, float("inf"))
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"'lora.dropout' must be from 0 to below 1, not {self.dropout:g}")
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """How a causal language model writes a title; the defaults are BIGRec's."""
+
+    beams: int = 4
+    """Beams of the search; 1 is greedy."""
+    candidates: int = 1
+    """How many of the best texts are grounded, at most `beams`; the paper takes 1."""
+    max_new_tokens: int = 128
+    """Most tokens of a text, end token included."""
+    length_penalty: float = 1.0
+    """Beams are compared by log probability / length ** this."""
+    temperature: float = 1.0
+    """Of several candidates: the distance that counts as much as e times the probability."""
+    batch: int = 64
+    """Histories that are read at once."""
+
+    def __post_init__(self) -> None:
+        for name in ("beams", "candidates", "batch"):
+            at_least(f"generation.{name}", getattr(self, name), 1)
+        at_least("generation.max_new_tokens", self.max_new_tokens, 2)
+        between("generation.temperature", self.temperature, 0, float("inf"))
+        if self.candidates > self.beams:
+            raise UserError(
+                f"'generation.candidates' is {self.candidates}, above the {self.beams} beams: "
+                "raise 'generation.beams'"
+            )

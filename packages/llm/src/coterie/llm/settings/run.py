@@ -1,0 +1,164 @@
+"""Settings of LLM-based federated recommendation. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from coterie.core.errors import UserError
+from coterie.core.methods.settings.ranking import (
+    FedMFSettings,
+    FedPerGNNSettings,
+    LightFRSettings,
+    LightGCNSettings,
+    MFSettings,
+)
+from coterie.core.settings.base import BaseSettings
+from coterie.core.settings.sections import DataSettings, at_least, between
+from coterie.llm.settings.backbone import (
+    GenerationSettings,
+    LoraSettings,
+    ModelSettings,
+    PretrainSettings,
+)
+from coterie.llm.settings.split import SplitSettings
+
+Method = Literal[
+    "pplr",
+    "pplr-attention",
+    "pplr-heating",
+    "fedavg",
+    "fedprox",
+    "local",
+    "central",
+    "fedmf",
+    "lightfr",
+    "fedpergnn",
+]
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Local training of a client in a round."""
+
+    epochs: int = 1
+    """Local epochs E."""
+    batch_size: int = 64
+    """Examples in a step."""
+    lr: float = 2e-3
+    """Learning rate of Adam."""
+    keep_optimizer: bool = False
+    """Go on with the optimizer's moments of the client's last round; the public code does not."""
+    stages: int | None = None
+    """Stages of fine-tuning; default: 2 for recformer, else 1. The first embeds the items anew in
+    every round; the second goes on from its best round, with the item embeddings of that frozen."""
+    patience_frozen: int = 3
+    """Rounds of the second stage without a better validation before a run ends (public code)."""
+    mu: float = 0.01
+    """μ of FedProx: pull μ/2 ‖R_c - R‖² towards the adapter received; other methods have none."""
+
+    def __post_init__(self) -> None:
+        at_least("train.epochs", self.epochs, 1)
+        at_least("train.batch_size", self.batch_size, 1)
+        between("train.lr", self.lr, 0, float("inf"))
+        at_least("train.stages", self.stages, 1)
+        at_least("train.patience_frozen", self.patience_frozen, 1)
+        at_least("train.mu", self.mu, 0)
+
+
+@dataclass(frozen=True)
+class MixingSettings:
+    """The dynamic balance strategy (section 3.1)."""
+
+    alpha: float = 0.7
+    """α, speed-related warm-up factor (Eq. 4); higher is faster."""
+    beta: float = 5.0
+    """β, time-related warm-up factor (Eq. 4); lower is faster."""
+    tau: float = 0.05
+    """τ, temperature of the softened losses (Eq. 4)."""
+    similarity: Literal["shifted", "cosine"] | None = None
+    """(cosine + 1) / 2 (public code), or the plain cosine (Eq. 3); default: the reading's."""
+    similarity_on: Literal["weights", "updates"] | None = None
+    """Cosine of the adapters, or of what a round changed in them; default: the reading's."""
+    exponent: Literal["paper", "released"] | None = None
+    """(t + 1)/β in Eq. 4, or t + 1/β as the public code computes; default: the reading's."""
+    size_weighted: bool = False
+    """Weight peers by their numbers of examples too; neither paper nor public code do."""
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "tau"):
+            between(f"mixing.{name}", getattr(self, name), 0, float("inf"))
+
+
+@dataclass(frozen=True)
+class FederatedDataSettings(DataSettings):
+    """The data and how they are shared out."""
+
+    clients: int = 5
+    """Number K of clients: clusters of users, by k-means over their vectors in a truncated
+    SVD of the train matrix."""
+    public: float = 0.2
+    """Share of users who are public: tiny backbones are pre-trained on them; they are neither
+    clients nor evaluated."""
+    shots: int | None = None
+    """Training examples of all clients together (few-shot); default: all."""
+    valid_users: int | None = None
+    """Most users whom a client validates on, drawn once; default: all. Writing titles is slow."""
+    max_history: int = 10
+    """Newest items of a user that a backbone reads (public code)."""
+    min_history: int | None = None
+    """Items before the first target of a user; default: max_history, or all but one of a user who
+    has fewer (public code). With 1, every item but the first is a target."""
+    span: int = 10
+    """History items are drawn, in order, from this many before the target, anew in every epoch;
+    equal to max_history, the newest are always taken (the paper)."""
+    stride: int = 1
+    """A target every so many items of a user; 1 is the paper's."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("clients", "max_history", "stride"):
+            at_least(f"data.{name}", getattr(self, name), 1)
+        at_least("data.shots", self.shots, 1)
+        at_least("data.valid_users", self.valid_users, 1)
+        at_least("data.min_history", self.min_history, 1)
+        at_least("data.public", self.public, 0)
+        if self.span < self.max_history:
+            raise UserError(
+                f"'data.span' {self.span} must be at least 'data.max_history' {self.max_history}"
+            )
+
+
+@dataclass(frozen=True)
+class Settings(BaseSettings):
+    """One run of LLM-based federated recommendation."""
+
+    method: Method = "pplr"
+    """PPLR, one of its halves (Figure 4), or what it is compared with (Table 1); of these, fedmf,
+    lightfr and fedpergnn have no language model, and every user is a client."""
+    rounds: int = 20
+    """Most communication rounds T; of each stage, where train.stages is 2 (public code)."""
+    patience: int = 5
+    """Rounds without a better validation Recall@10 before a run, or its first stage, ends (public
+    code)."""
+    participation: float = 1.0
+    """Share of the clients drawn in each round; all, where training is centralised. The mean of
+    FedAvg and FedProx goes to all clients, in PPLR those not drawn keep their adapters."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    pretrain: PretrainSettings = field(default_factory=PretrainSettings)
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    generation: GenerationSettings = field(default_factory=GenerationSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    mixing: MixingSettings = field(default_factory=MixingSettings)
+    split: SplitSettings = field(default_factory=SplitSettings)
+    fedmf: FedMFSettings = field(default_factory=FedMFSettings)
+    lightfr: LightFRSettings = field(default_factory=LightFRSettings)
+    fedpergnn: FedPerGNNSettings = field(default_factory=FedPerGNNSettings)
+    mf: MFSettings = field(default_factory=MFSettings)
+    lightgcn: LightGCNSettings = field(default_factory=LightGCNSettings)
+    data: FederatedDataSettings = field(default_factory=FederatedDataSettings)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("patience", self.patience, 1)
+        between("participation", self.participation, 0, 1)

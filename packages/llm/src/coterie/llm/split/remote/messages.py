@@ -1,0 +1,124 @@
+"""What travels between a client, the coordinator and the server of the middle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from coterie.llm.split.context import Context
+
+SERVICE = "coterie.llm.split.Middle"
+TOKEN, SESSION = "coterie-token", "coterie-session"  # names of metadata
+
+
+@dataclass(frozen=True)
+class Open:
+    """Begin a session; see `coterie.llm.split.middle.Middle.open`."""
+
+    client: int
+    training: bool
+    key: int | None
+    model: str
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The name of the session."""
+
+    session: str
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Hidden states ``(B, T, h)`` from the client's lower layers."""
+
+    hidden: Tensor
+    context: Context
+
+
+@dataclass(frozen=True)
+class Activation:
+    """Hidden states ``(B, T, h)`` after the middle."""
+
+    hidden: Tensor
+    call: int
+
+
+@dataclass(frozen=True)
+class Backward:
+    """Gradient ``(B, T, h)`` of what a call gave."""
+
+    call: int
+    gradient: Tensor
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Gradient ``(B, T, h)`` of what a call got, if it was wanted."""
+
+    gradient: Tensor | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """Make an optimizer step."""
+
+
+@dataclass(frozen=True)
+class Close:
+    """End the session."""
+
+    keep: bool
+
+
+@dataclass(frozen=True)
+class Done:
+    """It is done."""
+
+
+@dataclass(frozen=True)
+class Clear:
+    """Forget all that was lent and trained."""
+
+    model: str
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """It is forgotten; ``max_bytes`` is the server's largest message."""
+
+    max_bytes: int
+
+
+@dataclass(frozen=True)
+class Lend:
+    """A piece of the bytes of a client's `coterie.llm.split.part.Part`.
+
+    Attributes:
+        client: whose.
+        start: place of the first byte; at 0 the part begins anew.
+        piece: ``(n,)`` uint8.
+        total: bytes of the part; with the last of them it is lent.
+    """
+
+    client: int
+    start: int
+    piece: Tensor
+    total: int
+
+
+@dataclass(frozen=True)
+class AskTrained:
+    """Ask for the bytes of the part that a client trained, from ``start`` on."""
+
+    client: int
+    start: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some of the ``total`` bytes of a part, ``(n,)`` uint8."""
+
+    piece: Tensor
+    total: int

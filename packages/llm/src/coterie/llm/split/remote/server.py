@@ -1,0 +1,246 @@
+"""Serve the middle to clients and a coordinator in other processes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from coterie.core.errors import UserError
+from coterie.core.tensors.keys import Key
+from coterie.core.wire.codec import Header, ProtocolError, decode, encode
+from coterie.llm.split.diverged import Diverged
+from coterie.llm.split.middle import Middle
+from coterie.llm.split.part import Part
+from coterie.llm.split.remote.link import MAX_BYTES, Tls, grpc, is_loopback, options
+from coterie.llm.split.remote.messages import (
+    SERVICE,
+    SESSION,
+    TOKEN,
+    Activation,
+    AskTrained,
+    Backward,
+    Clear,
+    Cleared,
+    Close,
+    Done,
+    Forward,
+    Gradient,
+    Lend,
+    Open,
+    Opened,
+    Piece,
+    Step,
+)
+from coterie.llm.split.remote.pieces import Pieces, cut
+from coterie.llm.split.remote.tokens import admin_token, client_token, same
+
+_LOG = logging.getLogger(__name__)
+_PER_NUMBER = 64  # most bytes of a part for each trained number: its row and optimizer in float64
+_WAITING = 64  # calls at once; more are refused, not queued
+_CODES = {
+    PermissionError: grpc.StatusCode.UNAUTHENTICATED,
+    UserError: grpc.StatusCode.FAILED_PRECONDITION,
+    Diverged: grpc.StatusCode.OUT_OF_RANGE,
+    ProtocolError: grpc.StatusCode.INVALID_ARGUMENT,
+}
+
+Metadata = dict[str, str]
+
+
+class MiddleServer:
+    """A gRPC server of one middle on one device; calls run one after another.
+
+    Args:
+        middle: is used by this server alone.
+        model: fingerprint that clients must have.
+        secret: from which all tokens follow.
+        address: ``host:port`` to listen at; port 0 takes a free one.
+        tls: certificate and key of the server; ``root`` demands certificates of the clients. None
+            sends in the clear, which is allowed on this machine only.
+        max_bytes: of a message.
+
+    Attributes:
+        address: with the port that was taken.
+
+    Raises:
+        UserError: the address cannot be listened at, or TLS is missing or broken.
+    """
+
+    def __init__(
+        self,
+        middle: Middle,
+        model: str,
+        secret: str,
+        address: str = "127.0.0.1:0",
+        *,
+        tls: Tls | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._middle, self._model, self._secret = middle, model, secret
+        self._max_bytes = max_bytes
+        self._coming = Pieces(_PER_NUMBER * middle.size + (1 << 16))
+        self._going: tuple[int, bytes] = (-1, b"")
+        self._device = threading.Lock()
+        self._stopped = threading.Event()
+        # One thread, as one call computes at a time: each would have memory of its own, to be
+        # fetched anew. It multiplies matrices with all cores until told, and rounds otherwise.
+        pool = ThreadPoolExecutor(
+            1, "middle", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
+        )
+        self._server = grpc.server(
+            pool,
+            options=options(max_bytes),
+            maximum_concurrent_rpcs=_WAITING,
+        )
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, self._handlers()),)
+        )
+        self.address = self._listen(address, tls)
+
+    def start(self) -> None:
+        """Answer calls, and drop what has waited too long, in threads of its own."""
+        self._server.start()
+        threading.Thread(target=self._expire, name="expiry", daemon=True).start()
+
+    def wait(self) -> None:
+        """Block until the server is stopped."""
+        self._server.wait_for_termination()
+
+    def stop(self, grace: float = 1.0) -> None:
+        """Refuse new calls, and end those that run after ``grace`` seconds."""
+        self._stopped.set()
+        self._server.stop(grace).wait()
+
+    def _expire(self) -> None:
+        """Free the graphs of clients who are gone, though nobody else calls."""
+        while not self._stopped.wait(self._middle.ttl / 10):
+            with self._device:
+                self._middle.expire()
+
+    def _handlers(self) -> dict[str, Any]:
+        answers: dict[type, Callable[[Any, Metadata], Any]] = {
+            Open: self._open,
+            Forward: self._forward,
+            Backward: self._backward,
+            Step: self._step,
+            Close: self._close,
+            Clear: self._admin(self._clear),
+            Lend: self._admin(self._lend),
+            AskTrained: self._admin(self._trained),
+        }
+        return {
+            kind.__name__: grpc.unary_unary_rpc_method_handler(self._behaviour(kind, answer))
+            for kind, answer in answers.items()
+        }
+
+    def _behaviour(
+        self, kind: type, answer: Callable[[Any, Metadata], Any]
+    ) -> Callable[[bytes, Any], bytes]:
+        """What gRPC calls: bytes in, bytes out, refusals as status codes."""
+
+        def behave(request: bytes, context: Any) -> bytes:
+            metadata = {name: str(value) for name, value in context.invocation_metadata()}
+            try:
+                decoded: tuple[Any, Header] = decode(request, kind, max_bytes=self._max_bytes)
+                with self._device:
+                    reply = answer(decoded[0], metadata)
+                return encode(Done() if reply is None else reply, Header(kind.__name__, ()))
+            except (PermissionError, UserError, ProtocolError) as error:
+                code, line = _CODES[type(error)], str(error)
+            except Exception:
+                _LOG.exception("%s failed", kind.__name__)
+                code, line = grpc.StatusCode.INTERNAL, "it failed; its own output says why"
+            return context.abort(code, line)
+
+        return behave
+
+    def _open(self, message: Open, metadata: Metadata) -> Opened:
+        if not same(metadata.get(TOKEN, ""), client_token(self._secret, message.client)):
+            raise PermissionError(f"the token is not that of client {message.client}")
+        self._check_model(message.model)
+        key = None
+        if message.key is not None:
+            if not -(1 << 63) <= message.key < 1 << 63:
+                raise ProtocolError("key is no int64")
+            key = Key(torch.tensor(message.key, dtype=torch.int64))
+        return Opened(self._middle.open(message.client, training=message.training, key=key))
+
+    def _forward(self, message: Forward, metadata: Metadata) -> Activation:
+        name = metadata.get(SESSION, "")
+        return Activation(*self._middle.forward(name, message.hidden, message.context))
+
+    def _backward(self, message: Backward, metadata: Metadata) -> Gradient:
+        name = metadata.get(SESSION, "")
+        return Gradient(self._middle.backward(name, message.call, message.gradient))
+
+    def _step(self, message: Step, metadata: Metadata) -> None:
+        self._middle.step(metadata.get(SESSION, ""))
+
+    def _close(self, message: Close, metadata: Metadata) -> None:
+        self._middle.close(metadata.get(SESSION, ""), keep=message.keep)
+
+    def _clear(self, message: Clear) -> Cleared:
+        self._check_model(message.model)
+        self._middle.clear()
+        self._going = (-1, b"")
+        return Cleared(self._max_bytes)
+
+    def _lend(self, message: Lend) -> None:
+        data = self._coming.put(message.client, message.start, message.piece, message.total)
+        if data is not None:
+            self._middle.lend(message.client, decode(data, Part, max_bytes=len(data))[0])
+
+    def _trained(self, message: AskTrained) -> Piece:
+        if message.start == 0:
+            part = self._middle.trained(message.client)
+            self._going = message.client, encode(part, Header("trained", (), message.client))
+        client, data = self._going
+        if client != message.client or not 0 <= message.start < len(data):
+            raise UserError(
+                f"no byte {message.start} of client {message.client}'s part: ask from 0"
+            )
+        return Piece(cut(data, message.start, self._max_bytes // 2), len(data))
+
+    def _check_model(self, model: str) -> None:
+        if model != self._model:
+            raise UserError(
+                f"the client's model or settings ({model[:16]}) are not the server's "
+                f"({self._model}): start both with the same configuration"
+            )
+
+    def _admin(self, answer: Callable[[Any], Any]) -> Callable[[Any, Metadata], Any]:
+        def guarded(message: Any, metadata: Metadata) -> Any:
+            if not same(metadata.get(TOKEN, ""), admin_token(self._secret)):
+                raise PermissionError("the token is not that of the coordinator")
+            return answer(message)
+
+        return guarded
+
+    def _listen(self, address: str, tls: Tls | None) -> str:
+        host = address.rpartition(":")[0]
+        try:
+            if tls is None:
+                if not is_loopback(host):
+                    raise UserError(
+                        f"{address} can be reached from elsewhere: give --cert and --key, or "
+                        "listen at 127.0.0.1"
+                    )
+                port = self._server.add_insecure_port(address)
+            else:
+                root, certificate, key = tls.read()
+                credentials = grpc.ssl_server_credentials(
+                    [(key, certificate)], root, require_client_auth=root is not None
+                )
+                port = self._server.add_secure_port(address, credentials)
+        except (RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"cannot listen at {address}: the port is taken, or the certificate and the key do "
+                f"not fit ({reason})"
+            ) from None
+        return f"{host}:{port}"

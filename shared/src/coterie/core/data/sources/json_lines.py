@@ -1,0 +1,209 @@
+"""Files of one JSON object a line, as Arrow tables of the fields that are asked for.
+
+Arrow alone infers the type of every field and gives up on fields that come and go or change their
+type, as the official Amazon files have them. So the lines are parsed against a fixed schema, block
+by block.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import zlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import json as arrow_json
+
+from coterie.core.data.sources.tables import Table, located
+from coterie.core.errors import UserError
+
+_BLOCK = 32 << 20  # bytes of text that are parsed at once
+_REMEDY = "fetch the file again"
+
+
+def cached_json_lines(path: Path, schema: pa.Schema) -> pa.Table:
+    """Read the fields of a schema; other fields are skipped, absent ones are null.
+
+    The table is kept in a folder ``.arrow`` beside the file and found there the next time,
+    memory-mapped, unless the file has changed; where that folder cannot be written, the table stays
+    in memory.
+
+    Args:
+        path: the file, plain or ``.gz``.
+        schema: names and types; a field that is not nullable must be in every line.
+
+    Raises:
+        UserError: naming file and line, if the file cannot be read, is cut off, or a line is not an
+            object with these fields.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): check the path") from None
+    folder = path.parent / ".arrow"
+    # Files from before a change of the schema must not be found again either.
+    mark = zlib.crc32(str(schema).encode())
+    cached = folder / f"{path.name}-{stat.st_size}-{stat.st_mtime_ns}-{mark:08x}.arrow"
+    if not cached.is_file():
+        if not _can_hold(folder):
+            return pa.concat_tables(_blocks(path, schema, _REMEDY))
+        _write(path, schema, cached)
+    return pa.ipc.open_stream(pa.memory_map(str(cached))).read_all()
+
+
+def read_json_table(
+    path: Path, wanted: Collection[str], fractions: Collection[str], remedy: str
+) -> Table:
+    """Read those of the wanted fields that the first line has, with the types that they have there.
+
+    Args:
+        path: the file, plain or ``.gz``.
+        wanted: names of fields.
+        fractions: those of them whose numbers may have fractions even if the first one has none.
+        remedy: what to do about a malformed line.
+
+    Raises:
+        UserError: as `cached_json_lines`.
+    """
+    number, first = next(_objects(path), (1, b""))
+    try:
+        found = json.loads(first)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        what = "the line is no JSON object" if first else "the file is empty"
+        raise located(path, number, what, remedy)
+    schema = pa.schema(
+        [
+            pa.field(name, _type_of(value, name in fractions))
+            for name, value in found.items()
+            if name in wanted
+        ]
+    )
+    table = pa.concat_tables(_blocks(path, schema, remedy)) if len(schema) else pa.table({})
+
+    def place(row: int) -> int:
+        return next(line for at, (line, _) in enumerate(_objects(path)) if at == row)
+
+    return Table(path, tuple(found), table, place, remedy)
+
+
+def _type_of(value: object, fractions: bool) -> pa.DataType:
+    if isinstance(value, list):
+        return pa.list_(pa.string())
+    if isinstance(value, str | bool | dict):
+        return pa.string()
+    if value is None and not fractions:
+        return pa.string()
+    return pa.float64() if fractions or isinstance(value, float) else pa.int64()
+
+
+def _objects(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Number and text of every line that is not blank."""
+    with _opened(path) as stream:
+        line = 1
+        while block := _lines(path, stream, line, _REMEDY):
+            for number, text in enumerate(block.split(b"\n"), line):
+                if text.strip():
+                    yield number, text
+            line += block.count(b"\n")
+
+
+def _can_hold(folder: Path) -> bool:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def _write(path: Path, schema: pa.Schema, target: Path) -> None:
+    part = target.with_suffix(f".{os.getpid()}.part")
+    try:
+        with pa.OSFile(str(part), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+            for table in _blocks(path, schema, _REMEDY):
+                writer.write_table(table)
+        os.replace(part, target)
+    except OSError as error:
+        raise UserError(f"cannot write to {target.parent} ({error}): make room there") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _blocks(path: Path, schema: pa.Schema, remedy: str) -> Iterator[pa.Table]:
+    line, empty = 1, True
+    with _opened(path) as stream:
+        while block := _lines(path, stream, line, remedy):
+            if block.strip():
+                yield _parse(path, schema, block, line, remedy)
+                empty = False
+            line += block.count(b"\n")
+    if empty:
+        raise located(path, 1, "the file is empty", remedy)
+
+
+def _opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
+    try:
+        return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): check the path") from None
+
+
+def _lines(path: Path, stream: gzip.GzipFile | io.BufferedReader, line: int, remedy: str) -> bytes:
+    """Whole lines of about a block."""
+    try:
+        return stream.read(_BLOCK) + stream.readline()
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        what = "the gzip data after this line are corrupt or cut off"
+        raise located(path, line, what, remedy) from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): check the path") from None
+
+
+def _parse(path: Path, schema: pa.Schema, block: bytes, line: int, remedy: str) -> pa.Table:
+    nullable = pa.schema([field.with_nullable(True) for field in schema])
+    try:
+        table = arrow_json.read_json(
+            io.BytesIO(block),
+            read_options=arrow_json.ReadOptions(block_size=len(block) + 1),
+            parse_options=arrow_json.ParseOptions(
+                explicit_schema=nullable, unexpected_field_behavior="ignore"
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise _fault(path, schema, block, line, str(error), remedy) from None
+    if any(table[field.name].null_count for field in schema if not field.nullable):
+        raise _fault(path, schema, block, line, "a field is missing", remedy)
+    return table.cast(schema)
+
+
+def _fault(
+    path: Path, schema: pa.Schema, block: bytes, line: int, otherwise: str, remedy: str
+) -> UserError:
+    """Find the first line of the block that is not as it must be."""
+    for number, text in enumerate(block.split(b"\n"), line):
+        if text.strip() and (what := _objection(schema, text)):
+            return located(path, number, what, remedy)
+    return located(path, line, f"in the lines from here: {otherwise[:80]}", remedy)
+
+
+def _objection(schema: pa.Schema, text: bytes) -> str | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return "the line is no JSON object, or cut off"
+    if not isinstance(found, dict):
+        return "the line is no JSON object"
+    for field in schema:
+        value = found.get(field.name)
+        if value is None and not field.nullable:
+            return f"there is no '{field.name}'"
+        try:
+            pa.array([value], field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
+            return f"'{field.name}' is {str(value)[:40]!r}, not of type {field.type}"
+    return None

@@ -1,0 +1,233 @@
+"""Reader of a file of the user's own: CSV, Parquet or JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.sources.given_split import check_positions, parts_of
+from coterie.core.data.sources.json_lines import read_json_table
+from coterie.core.data.sources.readers import build
+from coterie.core.data.sources.tables import (
+    Layout,
+    Table,
+    first_line,
+    located,
+    parse_table,
+    read_text,
+)
+from coterie.core.errors import UserError, nearest
+
+ROLES = ("user", "item", "time", "rating", "title", "genres", "split", "order")
+# A column of such a name may mean something else: these are read only where they are named.
+_ONLY_NAMED = ("split", "order")
+_SEPARATORS = (",", "\t", ";")
+_FRACTIONS_PER_SECOND = 1_000_000
+_REMEDY = "correct or delete the line, or name other columns by --data.columns"
+_MOST_NAMED = 20  # columns that a message lists
+
+
+def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactions:
+    """Read a file of one interaction a row.
+
+    Ids are kept as text. Times may be numbers (any unit) or ISO 8601 dates (kept as microseconds
+    since 1970, UTC where no zone is given). Without a time every time is 0, which is refused only
+    where times are needed. Genres are separated by ``|``.
+
+    Args:
+        path: the file, see `read_columns`.
+        columns: column name by role. A role that is not named is looked for under its own name,
+            except ``split`` (train, valid or test: the parts that the file gives) and ``order``
+            (the position among the user's own rows, in place of ``time``).
+
+    Raises:
+        UserError: for an unknown role or column, or a malformed line, naming file and line.
+    """
+    wanted = _wanted(columns or {})
+    table = read_columns(path, set(wanted.values()), fractions={wanted["rating"]})
+    role_of = _roles(table, wanted, set(columns or {}))
+    user, item = table.filled(role_of["user"]), table.filled(role_of["item"])
+    time, part = np.zeros(len(table), np.int64), None
+    if "time" in role_of:
+        time = _times(table, role_of["time"])
+    if "split" in role_of:
+        part = parts_of(table, role_of["split"])
+    if "order" in role_of:
+        time = table.integers(role_of["order"])
+        check_positions(table, user, time, part)
+    return build(
+        user,
+        item,
+        time,
+        _ratings(table, role_of["rating"]) if "rating" in role_of else None,
+        _by_item(item, table.strings(role_of["title"])) if "title" in role_of else None,
+        _genres(item, table, role_of["genres"]) if "genres" in role_of else None,
+        str(path),
+        split=part,
+        positions="order" in role_of,
+    )
+
+
+def read_columns(
+    path: Path, wanted: Collection[str], fractions: Collection[str] = (), remedy: str = _REMEDY
+) -> Table:
+    """Read those of the wanted columns that a file has.
+
+    Args:
+        path: Parquet (``.parquet``), JSON lines (``.jsonl``, ``.ndjson``, ``.json``), or else CSV
+            in UTF-8 with a header line; text may be gzipped (``.gz``). The separator of a CSV file
+            (comma, tab or semicolon) is the one that finds most of the columns in the header.
+        wanted: names of columns.
+        fractions: see `coterie.core.data.sources.json_lines.read_json_table`.
+        remedy: what to do about a malformed line.
+
+    Raises:
+        UserError: the file cannot be read, or is malformed.
+    """
+    name = path.name.removesuffix(".gz")
+    if name.endswith(".parquet"):
+        return _parquet(path, wanted, remedy)
+    if name.endswith((".jsonl", ".ndjson", ".json")):
+        return read_json_table(path, wanted, fractions, remedy)
+    text = read_text(path, Layout((), remedy=remedy))
+    separator = _separator(text, set(wanted))
+    header = [field.strip() for field in first_line(text, separator, quoted=True)]
+    if len(set(header)) < len(header):
+        raise located(path, 1, "a column name occurs twice", "rename one of them")
+    layout = Layout(tuple(header), separator, header=True, quoted=True, remedy=remedy)
+    # A file without any of them is not parsed: its columns are all that the message needs.
+    known = [column for column in header if column in wanted]
+    return parse_table(path, text, layout, known) if known else _nothing(path, header)
+
+
+def columns_hint(word: str, names: Collection[str]) -> str:
+    """Name the nearest of the columns, or what there is; briefly even where there are thousands.
+
+    Example:
+        >>> columns_hint("usr", ["user", "item"])
+        "did you mean 'user'?"
+    """
+    if len(names) <= _MOST_NAMED:
+        return nearest(word, names)
+    some = ", ".join(name[:40] for name in list(names)[:3])
+    return f"the file has {len(names):,} columns, the first are {some}"
+
+
+def _nothing(path: Path, names: list[str]) -> Table:
+    return Table(path, tuple(names), pa.table({}), lambda row: 1, "")
+
+
+def _parquet(path: Path, wanted: Collection[str], remedy: str) -> Table:
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = tuple(file.schema_arrow.names)
+            columns = file.read([name for name in names if name in wanted])
+    except OSError as error:
+        why = error.strerror or str(error).splitlines()[0][:80]
+        raise UserError(f"{path} cannot be read ({why}): check the file") from None
+    except pa.ArrowException as error:
+        what = str(error).splitlines()[0][:80]
+        raise UserError(f"{path} is no whole Parquet file ({what}): write it again") from None
+    if not len(columns) and columns.num_columns:
+        raise UserError(f"{path} has no rows: check the file")
+    return Table(path, names, columns, lambda row: row + 1, remedy, unit="row")
+
+
+def _wanted(columns: Mapping[str, str]) -> dict[str, str]:
+    for role in columns:
+        if role not in ROLES:
+            raise UserError(f"--data.columns: '{role}' is no role: {nearest(role, ROLES)}")
+    if {"time", "order"} <= set(columns):
+        raise UserError("--data.columns: 'order' takes the place of 'time': leave one of them out")
+    left_out = {"time"} if "order" in columns else set()
+    return {
+        role: columns.get(role, role)
+        for role in ROLES
+        if role in columns or role not in (*_ONLY_NAMED, *left_out)
+    }
+
+
+def _separator(text: str, wanted: set[str]) -> str:
+    def found(separator: str) -> tuple[int, int]:
+        fields = [field.strip() for field in first_line(text, separator, quoted=True)]
+        return len(wanted.intersection(fields)), len(fields)
+
+    return max(_SEPARATORS, key=found)
+
+
+def _roles(table: Table, wanted: dict[str, str], named: set[str]) -> dict[str, str]:
+    """Column of every role that the file has."""
+    for role in [role for role in ROLES if role in named | {"user", "item"}]:
+        if wanted[role] not in table.names:
+            what = f"no column '{wanted[role]}' for the {role}"
+            hint = f"{columns_hint(wanted[role], table.names)} (--data.columns {role}=COLUMN)"
+            raise located(table.path, 1, what, hint, table.unit)
+    return {role: column for role, column in wanted.items() if column in table.names}
+
+
+def _ratings(table: Table, column: str) -> np.ndarray:
+    rating = table.numbers(column)
+    too_large = np.abs(rating) > np.finfo(np.float32).max
+    if too_large.any():
+        raise table.fault(int(too_large.argmax()), f"column '{column}' is too large for a rating")
+    return rating
+
+
+def _times(table: Table, column: str) -> np.ndarray:
+    """Times as ``(n,)`` int64: whole numbers as they are, fractions and dates in microseconds."""
+    values = table.values(column)
+    if pa.types.is_temporal(values.type):
+        missing = values.is_null().to_numpy(zero_copy_only=False)
+        if missing.any():
+            raise table.fault(int(missing.argmax()), f"column '{column}' is missing")
+        zone = getattr(values.type, "tz", None)
+        return np.array(values.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()))
+    if (whole := table.whole(column)) is not None:  # exact even for nanoseconds
+        return whole
+    if not pa.types.is_floating(values.type):
+        filled = table.filled(column)
+        try:
+            float(filled[0].as_py())
+        except ValueError:
+            return _dates(table, column, filled)
+    number = table.numbers(column)
+    if not (number % 1).any() and np.abs(number).max() < 2.0**53:
+        return number.astype(np.int64)
+    scaled = number * _FRACTIONS_PER_SECOND
+    too_large = np.abs(scaled) >= 2.0**63
+    if too_large.any():
+        raise table.fault(int(too_large.argmax()), f"column '{column}' is too large for a time")
+    return np.rint(scaled).astype(np.int64)
+
+
+def _dates(table: Table, column: str, values: pa.Array) -> np.ndarray:
+    import pandas as pd  # reads every form of ISO 8601, mixed zones too, as Arrow does not
+
+    words = pd.Series(values.to_pylist())
+    dates = pd.to_datetime(words, format="ISO8601", utc=True, errors="coerce")
+    bad = dates.isna().to_numpy()
+    if bad.any():
+        row = int(bad.argmax())
+        what = f"column '{column}' is '{words[row][:40]}', neither a number nor an ISO 8601 date"
+        raise table.fault(row, what)
+    return dates.dt.tz_convert(None).to_numpy().astype("datetime64[us]").astype(np.int64)
+
+
+def _by_item(item: pa.Array, values: list[str]) -> dict[str, str]:
+    """First value given for every item."""
+    return dict(zip(reversed(item.to_pylist()), reversed(values), strict=True))
+
+
+def _genres(item: pa.Array, table: Table, column: str) -> dict[str, list[str]]:
+    values = table.values(column)
+    if pa.types.is_list(values.type) and pa.types.is_string(values.type.value_type):
+        rows = [[genre for genre in row or [] if genre] for row in values.to_pylist()]
+    else:
+        rows = [[genre for genre in row.split("|") if genre] for row in table.strings(column)]
+    return dict(zip(reversed(item.to_pylist()), reversed(rows), strict=True))

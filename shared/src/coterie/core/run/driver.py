@@ -1,0 +1,203 @@
+"""A run of a federation: where it stands, how it goes on, what a checkpoint holds.
+
+Imports neither lightning nor torchmetrics, so that what only looks into a run starts at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import UserError
+from coterie.core.federation.cohort import InProcessCohort
+from coterie.core.federation.federation import Federation
+from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.store import PrivateStore
+from coterie.core.local_training.step_count import counting_steps
+from coterie.core.protocol.journal import Journal
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+from coterie.core.wire.restoring import restore
+
+Measured = dict[str, tuple[Tensor, Tensor]]
+"""Measurements of clients: name -> ids and values, both ``(R,)``."""
+
+
+class FederatedRun:
+    """One run of a federation, a communication round at a time.
+
+    Where it stands is its own state (block, round), never a caller's counter, so that a run
+    continues from a checkpoint exactly where it was.
+
+    Args:
+        federation: what is run.
+
+    Attributes:
+        journal: what the last round measured.
+        ledger: bytes that crossed the boundary.
+        block: number of the block that the last round belongs to, from 0; -1 before the first.
+        round: rounds done, over all blocks.
+        block_round: rounds done in that block.
+        block_open: whether that block goes on.
+        finished: whether the run is complete.
+        reopened: whether rounds follow after what was the end of the run when it was saved.
+        results: final measurements, the journal's scalars named ``test/…``.
+        client_results: the same of every client, ``name -> (ids, values)``, of the newest block.
+
+    Example:
+        run = FederatedRun(experiment.federation())
+        while not run.finished:
+            run.advance()
+            print(run.round, run.journal.scalars)
+    """
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self.journal, self.ledger = Journal(), Ledger()
+        self.store: PrivateStore[Any] = PrivateStore(stacked=federation.client.form == "stacked")
+        self.block = -1
+        self.round = self.block_round = 0
+        self.history: list[dict[str, float]] = []
+        self.results: dict[str, float] = {}
+        self.client_results: Measured = {}
+        self.block_open = self.finished = self.reopened = False
+        root = Key.from_seed(federation.seed)
+        self._secret, self._server_key = root.fold("clients"), root.fold("server")
+        self.server_state = federation.server.begin(self._server_key.fold("begin"))
+
+    def advance(self) -> None:
+        """Run one communication round, and what opens or closes its block."""
+        self.journal.clear()
+        server = self.federation.server
+        if not self.block_open:
+            self._open_block()
+        self.block_round += 1
+        cohort, key = self._cohort(self.block_round), self._key(self.block_round)
+        with counting_steps() as made:
+            self.server_state = server.round(self.server_state, cohort, key)
+        if made.total:  # 0 where the clients are processes of their own
+            self.journal.scalar("cost/local_steps", made.total)
+        self.round += 1
+        self.history.append(dict(self.journal.scalars))
+        decision = server.stop(self.server_state, self.history)
+        if decision != "go":
+            self.server_state = server.end_block(self.server_state, cohort, key.fold("end"))
+            self.block_open = False
+            self.finished = decision == "end" or self.block + 1 == len(self.federation.blocks)
+        tests = {n: v for n, v in self.journal.scalars.items() if n.startswith("test/")}
+        self.results.update(tests)
+        measured = {n: v for n, v in self.journal.clients.items() if n.startswith("test/")}
+        self.client_results.update(measured)
+
+    def reopen(self) -> None:
+        """Take back the end of a run, where the server would not end it any more.
+
+        Raises:
+            UserError: the end cannot be taken back.
+        """
+        if self.finished and not self.ends_here():
+            server = self.federation.server
+            self.server_state = server.reopen(self.server_state, self.history)
+            self.finished, self.block_open, self.reopened = False, True, True
+
+    def ends_here(self) -> bool:
+        """Whether the server would end the block after the rounds that are done."""
+        return self.federation.server.stop(self.server_state, self.history) != "go"
+
+    def to_plain(self) -> dict[str, Any]:
+        """Give server state, private state of all clients, ledger and position, for a checkpoint.
+
+        They are tensors and plain values, not copied.
+        """
+        return {
+            "server": tree.to_plain(self.server_state),
+            "store": self.store.to_plain(),
+            "ledger": self.ledger.rows(),
+            "history": self.history,
+            "results": self.results,
+            "client_results": {
+                name: {"ids": ids, "values": values}
+                for name, (ids, values) in self.client_results.items()
+            },
+            **{name: getattr(self, name) for name in _POSITION},
+        }
+
+    def load_plain(self, saved: Mapping[str, Any]) -> None:
+        """Go on where `to_plain` was asked.
+
+        Raises:
+            UserError: it was asked of another method or backbone.
+        """
+        try:
+            self.server_state = restore(self.server_state, saved["server"])
+            self.store.load_plain(saved["store"], self._private_structure())
+            self.ledger.load(saved["ledger"])
+            self.history, self.results = saved["history"], saved["results"]
+            self.client_results = {
+                name: (pair["ids"], pair["values"])
+                for name, pair in saved["client_results"].items()
+            }
+            for name in _POSITION:
+                setattr(self, name, saved[name])
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise UserError(
+                f"the checkpoint does not fit this run ({error}): it is of another method, "
+                "backbone or version; start a new run with another --run.name"
+            ) from error
+
+    def retest(self) -> dict[str, float]:
+        """Measure the newest block again on its test data."""
+        self.journal.clear()
+        self.federation.server.test(self.server_state, self.newest_cohort())
+        return dict(self.journal.scalars)
+
+    def newest_cohort(self) -> InProcessCohort:
+        """All clients of the newest block, or before it of the first, to look into a run.
+
+        They have no middleware; before the first round they are not enrolled yet.
+        """
+        return dataclasses.replace(self._cohort(self.block_round), middleware=())
+
+    def _open_block(self) -> None:
+        self.block += 1
+        self.block_round = 0
+        self.history = []
+        cohort = self._cohort(0)
+        self.server_state = self.federation.server.start_block(
+            self.server_state, self.block, cohort, self._key(0)
+        )
+        self.block_open = True
+
+    def _cohort(self, round_in_block: int) -> InProcessCohort:
+        federation = self.federation
+        data = federation.blocks[max(self.block, 0)]
+        return InProcessCohort(
+            federation.client,
+            data.ids,
+            data,
+            self.store,
+            self._secret,
+            (self.block, round_in_block),
+            self.ledger,
+            self.journal,
+            federation.chunk,
+            federation.middleware,
+        )
+
+    def _key(self, round_in_block: int) -> Key:
+        return self._server_key.fold("block", self.block, "round", round_in_block)
+
+    def _private_structure(self) -> Any:
+        """Private state of one client, for its structure only."""
+        blocks, client = self.federation.blocks, self.federation.client
+        key = self._secret.fold(blocks[0].ids[:1])
+        if client.form == "list":
+            return client.enrol(blocks[0][0], Key(key.state[0]))
+        return client.enrol(blocks[0].take(torch.tensor([0])), key)
+
+
+_POSITION = ("block", "round", "block_round", "block_open", "finished")

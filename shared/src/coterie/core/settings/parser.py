@@ -1,0 +1,202 @@
+"""One parser for the settings of a paper, from flags and files. Torch-free."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
+
+from coterie.core.errors import UserError, nearest
+from coterie.core.settings.schema import Leaf, alternatives, hints, suggest
+
+SHORT_FORMS = {
+    "data.name": "--data",
+    "data.root": "--data_root",
+    "run.out": "--out",
+    "run.resume": "--resume",
+}
+_ABOUT_SETTINGS = {
+    "config": ("FILE", "Read settings from a YAML file; may be repeated, the last one wins."),
+    "preset": ("NAME", "Use a preset, as smoke for a run of seconds."),
+    "variant": ("NAME", "Use a tuned configuration, or 'none'; default fits the data set."),
+}
+_SHOWN = 200  # characters of a wrong value that a message repeats
+set_parsing_settings(
+    docstring_parse_attribute_docstrings=True,
+    subclasses_disabled=[dataclasses.is_dataclass],  # a section is its class, whatever it inherits
+)
+
+
+class SettingsParser(ArgumentParser):
+    """jsonargparse's parser of a settings class, whose mistakes are one line.
+
+    Types, defaults and help are those of the class and its attribute docstrings; beside them it
+    knows short forms, bare true flags, pairs as ``user=u,item=i``, and where settings come from.
+
+    Args:
+        settings: the dataclass.
+    """
+
+    def __init__(self, settings: type) -> None:
+        super().__init__(prog="coterie", exit_on_error=False, add_help=False, print_config=None)
+        self.add_argument("--help", action="store_true", help="Show this help.")
+        for name, (metavar, text) in _ABOUT_SETTINGS.items():
+            kind = "append" if name == "config" else "store"
+            self.add_argument(f"--{name}", metavar=metavar, action=kind, help=text)
+        text = "Print the resulting settings and end."
+        self.add_argument("--print_config", action="store_true", help=text)
+        self._own = {action.dest for action in self._actions}
+        self.add_class_arguments(settings)
+        self.leaves: dict[str, Leaf] = {}
+        self._typed = ("", "")  # flag and text that argparse reads just now
+        known = hints(settings)
+        for action in [action for action in self._actions if action.dest not in self._own]:
+            if action.dest in known:
+                self._add_leaf(action, known[action.dest])
+            else:  # a whole section as one flag, which jsonargparse adds
+                action.help = argparse.SUPPRESS
+                del self._option_string_actions[f"--{action.dest}"]
+
+    @property
+    def sections(self) -> set[str]:
+        """Dotted keys of all sections."""
+        above = (key.split(".")[:-1] for key in self.leaves)
+        return {".".join(parts[: i + 1]) for parts in above for i in range(len(parts))}
+
+    def flags(self, argv: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Read a command line.
+
+        Returns:
+            settings by dotted key, and the values of ``--config`` and its like by name.
+
+        Raises:
+            UserError: a flag is unknown, lacks its value, or has one of the wrong type.
+        """
+        try:
+            found = dict(self.parse_args(list(argv), defaults=False).items())
+        except ArgumentError as error:
+            raise self._wrong_flag(str(error), argv) from None
+        except (RecursionError, ValueError):
+            raise _wrong(
+                self.leaves[self._typed[0]], self._typed[1], f"--{self._typed[0]}"
+            ) from None
+        for key, value in found.items():
+            if not _finite(value):
+                raise _wrong(self.leaves[key], value, f"--{key}")
+        return {k: v for k, v in found.items() if k in self.leaves}, {
+            k: v for k, v in found.items() if k in self._own
+        }
+
+    def file(self, values: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Check values as they stand in the file ``name``, by dotted key.
+
+        Raises:
+            UserError: a value has the wrong type; the key, the file and what is expected are named.
+        """
+        found: dict[str, Any] = {}
+        for key, value in values.items():
+            leaf, where = self.leaves[key], f"'{key}' in {name}"
+            null = value is None and type(None) not in alternatives(leaf.hint)
+            if null or not _finite(value):  # jsonargparse takes null as not given
+                raise _wrong(leaf, value, where)
+        try:
+            found = dict(self.parse_object(dict(values), defaults=False).items())
+        except ArgumentError as error:
+            key = _key(str(error))
+            raise _wrong(self.leaves[key], values[key], f"'{key}' in {name}") from None
+        return found
+
+    def _add_leaf(self, action: argparse.Action, hint: Any) -> None:
+        key = action.dest
+        text = " ".join((action.help or "").split())
+        leaf = self.leaves[key] = Leaf(key, hint, action.default, text)
+        short = SHORT_FORMS.get(key)
+        if short is not None and short not in self._option_string_actions:
+            # Of argparse alone: jsonargparse would take --data for the section of --data.columns.
+            self._option_string_actions[short] = action
+            action.help = f"{text} Short form: {short}."
+        if leaf.is_flag:
+            action.nargs, action.const = "?", True
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Read one text, which argparse asks for; keep it for the message, and read pairs."""
+        self._typed = (action.dest, arg_string)
+        leaf = self.leaves.get(action.dest)
+        plain = arg_string.lstrip().startswith("{") or arg_string == "null"
+        if leaf is not None and leaf.is_mapping and not plain:
+            pairs = [pair.split("=", 1) for pair in arg_string.split(",")]
+            if any(len(pair) != 2 or not all(pair) for pair in pairs):
+                raise _wrong(leaf, arg_string, f"--{leaf.key}")
+            return json.dumps(dict(pairs))
+        return super()._get_value(action, arg_string)
+
+    def _wrong_flag(self, message: str, argv: Sequence[str]) -> UserError:
+        """Say what jsonargparse says, in one line that names the flag and the remedy."""
+        unknown = re.match("unrecognized arguments: (.*)", message, re.DOTALL)
+        if unknown:
+            word = next((word for word in argv if unknown[1].startswith(word)), unknown[1])
+            if not word.startswith("--"):
+                return UserError(f"unexpected '{word}': settings are given as --key value")
+            key = word[2:].partition("=")[0]
+            names = [name[2:] for name in self._option_string_actions if name != "--help"]
+            hint = suggest(key, names).replace("mean '", "mean '--")
+            return UserError(f"unknown setting '--{key}': {hint}")
+        lacking = re.match("argument (--[^:/]+).*: expected", message)
+        if lacking:
+            leaf = self.leaves.get(lacking[1][2:])
+            return UserError(
+                f"{lacking[1]}: expected {leaf.expected if leaf else 'a value'} after it"
+            )
+        return self._wrong_value()
+
+    def _wrong_value(self) -> UserError:
+        key, text = self._typed
+        return _wrong(self.leaves[key], text, f"--{key}")
+
+
+@functools.cache
+def settings_parser(settings: type) -> SettingsParser:
+    """Make the parser of a settings class, once."""
+    return SettingsParser(settings)
+
+
+def leaves(settings: type) -> Mapping[str, Leaf]:
+    """List all settings below a dataclass by dotted key, in the order of its fields.
+
+    Example:
+        >>> from coterie.core.settings.sections import PrivacySettings
+        >>> found = leaves(PrivacySettings)
+        >>> list(found)[:2]
+        ['clip', 'noise']
+        >>> found["noise"].expected, found["clip"].expected
+        ('one of none, laplace, gaussian', 'a number, or null')
+    """
+    return settings_parser(settings).leaves
+
+
+def _key(message: str) -> str:
+    found = re.match('Parser key "([^"]+)"', message)
+    return found[1] if found else message
+
+
+def _finite(value: Any) -> bool:
+    numbers = value if isinstance(value, list | tuple) else (value,)
+    return all(math.isfinite(number) for number in numbers if isinstance(number, float))
+
+
+def _wrong(leaf: Leaf, value: Any, where: str) -> UserError:
+    hint = ""
+    if leaf.choices and str(value) not in leaf.choices:
+        close = nearest(str(value), leaf.choices)
+        hint = f"; {close}" if close.startswith("did") else ""
+    shown = "null" if value is None else f"'{value}'"
+    if len(shown) > _SHOWN:
+        shown = f"a text of {len(shown) - 2} characters"
+    return UserError(f"{where}: expected {leaf.expected}, not {shown}{hint}")
