@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.core.methods.method_cases import METHODS, SECRET, method, play, sample_data
+from tests.core.methods.method_cases import METHODS, SECRET, down_of, method, play, sample_data
 from tests.in_process import in_process_bytes, request_bytes
 from torch import nn
 
@@ -12,9 +12,7 @@ from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.fedamp import CloudModel
-from coterie.core.methods.feddyn import DynamicModel
 from coterie.core.methods.kit.model_client import GlobalModel
-from coterie.core.methods.scaffold import ControlledModel
 from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
 
@@ -37,15 +35,10 @@ def asks(name, server, data):
     """Steps and messages of two rounds; FedAMP's are those of one client."""
     state = play(server, method(name)[1], data, 1).state
     shared = ("evaluate", GlobalModel(state.weights))
-    down = GlobalModel(state.weights)
+    down = down_of(name, state)
     if name == "fedamp":
         cloud = {key: value[None] for key, value in state.weights.items()}
         down = CloudModel(cloud, torch.full((1,), 0.5, dtype=torch.float64))
-    if name == "scaffold":
-        down = ControlledModel(state.weights, state.control, state.block)
-    if name == "feddyn":
-        mean = state.sizes.samples / state.sizes.clients
-        down = DynamicModel(state.weights, mean, state.block)
     more = {"scaffold": [("size", None)], "feddyn": [("size", None)], "pfedme": []}
     if name == "pfedme":
         more["pfedme"] = [("personalise", down)]
