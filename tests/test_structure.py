@@ -35,9 +35,16 @@ def forbidden_calls(tree: ast.Module) -> list[str]:
     return [name for name in calls if name in FORBIDDEN]
 
 
+def is_overload(node: Function | ast.ClassDef) -> bool:
+    """Overloads are signatures of one function, which is documented where it is written."""
+    return any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list)
+
+
 def public(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, Function | ast.ClassDef]]:
     """Yield public definitions with their dotted names; what is nested in a function is private."""
     for node in body:
+        if isinstance(node, Function | ast.ClassDef) and is_overload(node):
+            continue
         if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
             yield prefix + node.name, node
             if isinstance(node, ast.ClassDef):
@@ -70,11 +77,12 @@ def room_of(module: str) -> str:
 
 
 def modules(package: str) -> dict[str, Path]:
-    """Return the modules of a package, a folder's ``__init__`` as ``folder.__init__``."""
+    """Return the modules of a package; an ``__init__`` counts where it holds more than words."""
     found = {}
     for path in SOURCES:
         dotted = path.with_suffix("").as_posix().split("/src/")[1].replace("/", ".")
-        if dotted.startswith(f"coterie.{package}.") and dotted != f"coterie.{package}.__init__":
+        holds_words = path.stem == "__init__" and len(ast.parse(path.read_text()).body) == 1
+        if dotted.startswith(f"coterie.{package}.") and not holds_words:
             found[dotted] = path
     return found
 

@@ -108,7 +108,7 @@ def test_stage_2_goes_on_from_the_best_round_with_frozen_items():
     assert one.server_state.began == 3
     for client in range(3):
         torch.testing.assert_close(
-            kept[0][client][0], expected_catalogue(first[0].rows[client]), rtol=0, atol=0
+            kept[0][client], expected_catalogue(first[0].rows[client]), rtol=0, atol=0
         )
         assert all(torch.equal(later[client], kept[0][client]) for later in kept)
     assert not torch.equal(kept[0][0], kept[0][1])
