@@ -10,6 +10,7 @@ from torch import Tensor
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods import ditto, fedamp, fedavg, feddyn, pfedme, scaffold
+from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.methods.settings import drift as drift_settings
 from coterie.core.methods.settings import proximal
 from coterie.core.protocol.journal import Journal
@@ -43,6 +44,16 @@ METHODS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
 }
 
 Weights = dict[str, Tensor]
+
+
+def down_of(name: str, state: Any) -> Any:
+    """What the clients chosen receive in the state of a server; FedAMP's is another for each."""
+    if name == "scaffold":
+        return scaffold.ControlledModel(state.weights, state.control, state.block)
+    if name == "feddyn":
+        mean = state.sizes.samples / state.sizes.clients
+        return feddyn.DynamicModel(state.weights, mean, state.block)
+    return GlobalModel(state.weights)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from tests.core.methods.method_cases import (
     Linear,
     Net,
     assert_same,
+    down_of,
     method,
     play,
     sample_data,
@@ -157,7 +158,7 @@ def message(name, server, data):
             {key: models + 0.0 for key, models in state.models.items()},
             torch.full((len(data),), 0.5, dtype=torch.float64),
         )
-    return server.down(state)
+    return down_of(name, state)
 
 
 @every_method

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.core.methods.method_cases import METHODS, SECRET, method, play, sample_data
+from tests.core.methods.method_cases import METHODS, SECRET, down_of, method, play, sample_data
 from tests.in_process import in_process_bytes, request_bytes
 from torch import nn
 
@@ -35,11 +35,10 @@ def asks(name, server, data):
     """Steps and messages of two rounds; FedAMP's are those of one client."""
     state = play(server, method(name)[1], data, 1).state
     shared = ("evaluate", GlobalModel(state.weights))
+    down = down_of(name, state)
     if name == "fedamp":
         cloud = {key: value[None] for key, value in state.weights.items()}
         down = CloudModel(cloud, torch.full((1,), 0.5, dtype=torch.float64))
-    else:
-        down = server.down(state)
     more = {"scaffold": [("size", None)], "feddyn": [("size", None)], "pfedme": []}
     if name == "pfedme":
         more["pfedme"] = [("personalise", down)]

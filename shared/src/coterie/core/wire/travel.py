@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -60,8 +59,15 @@ def hints_of(cls: Any) -> dict[str, Any]:
     return {n: hint for n, hint in found.items() if get_origin(hint) is not ClassVar}
 
 
-fields_of = functools.cache(hints_of)
-"""The same, remembered: for classes that are complete."""
+def fields_of(cls: Any) -> dict[str, Any]:
+    """The same, remembered: for classes that are complete."""
+    found = _FIELDS.get(cls)
+    if found is None:
+        found = _FIELDS[cls] = hints_of(cls)
+    return found
+
+
+_FIELDS: dict[Any, dict[str, Any]] = {}
 
 
 def _refused(hint: Any) -> str | None:
