@@ -87,7 +87,7 @@ def train(paper: Paper, settings: Any) -> Path:
 
 
 def fit(run: FederatedRun, using: Sequence[RoundCallback] = ()) -> None:
-    """Run all rounds of a federation. A Lightning Trainer would do no more, at 9 s of imports.
+    """Run all rounds of a federation. A Trainer would do no more, at 6 s of imports.
 
     Args:
         run: at its start, or restored.
