@@ -44,6 +44,13 @@ ALWAYS = (
 
 Values = dict[str, float]
 
+_OFFSETS = "a ragged upload counts one offset a client, not one more for every chunk of clients"
+NAMED: dict[str, dict[str, tuple[float, str]]] = {
+    "pplr/sample/fedpergnn": {"last row cost/up_bytes_total": (77414528.0, _OFFSETS)},
+    "pplr/ml-100k/fedpergnn": {"last row cost/up_bytes_total": (587198144.0, _OFFSETS)},
+}
+"""Numbers that were moved on purpose since the recording: run -> key -> what it is now, why."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -284,12 +291,14 @@ def check(run: Run, recording: Recording) -> Outcome:
     except RunFailed as error:
         return Outcome(run.name, "failed", str(error), time.perf_counter() - start)
     seconds = time.perf_counter() - start
-    recorded = recording.runs[run.name]
+    named = NAMED.get(run.name, {})
+    recorded = recording.runs[run.name] | {key: value for key, (value, _) in named.items()}
     exact = not recording.other_machine()
     different = tuple(differences(recorded, found, None if exact else TOLERANCE))
     same_bits = not differences(recorded, found)
     if not different:
         how = f"{len(found)} numbers" if same_bits else f"up to {TOLERANCE:g}, not bit for bit"
+        how += "".join(f"; {key}: {why}" for key, (_, why) in named.items())
         return Outcome(run.name, "equal", how, seconds, same_bits)
     text = f"{len(different)} of {len(recorded | found)} numbers, first {different[0]}"
     return Outcome(run.name, "different", text, seconds, False, different)
