@@ -196,7 +196,7 @@ def test_all_blocks_have_as_many_rounds(tmp_path, done, rounds, why):
     if why is None:
         assert not reopened(later, tmp_path, rounds)
         return
-    with pytest.raises(UserError, match=f"with 'rounds' {rounds}: {why}; leave the flag out"):
+    with pytest.raises(UserError, match=f"with 'rounds' {rounds}: {why}; "):
         reopened(later, tmp_path, rounds)
 
 
