@@ -174,7 +174,7 @@ def test_another_number_of_rounds_is_refused_from_stage_2_on(tmp_path, done, wan
     if why is None:
         assert not reopened(later, tmp_path, wanted)
         return
-    with pytest.raises(UserError, match=f"with 'rounds' {wanted}: {why}; leave the flag out"):
+    with pytest.raises(UserError, match=f"with 'rounds' {wanted}: {why}; "):
         reopened(later, tmp_path, wanted)
 
 
