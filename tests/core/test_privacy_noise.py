@@ -1,6 +1,7 @@
 """Clipping and noise: norms, distributions, independence of chunks, and what the ledger counts."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,10 +168,17 @@ def test_noise_on_touched_rows_only_is_refused() -> None:
         LaplaceNoise(0.1, padded_rows=3)
 
 
-def test_noise_refuses_integers_and_names_the_chunk_that_fits() -> None:
-    up = Upload(factored(2), {"w": torch.zeros(2, 3, dtype=torch.int64)}, torch.zeros(2), None)
+@pytest.mark.parametrize("layer", [Clip(1.0), Clip(1.0, 1), LaplaceNoise(1.0), GaussianNoise(1.0)])
+@pytest.mark.parametrize(
+    "ids", [torch.ones(2, 3, dtype=torch.int64), Ragged.from_lists([[7], [8, 9]])]
+)
+def test_ids_are_neither_clipped_nor_hidden_by_noise(layer: Any, ids: Any) -> None:
+    up = Upload(factored(2), {"w": ids}, torch.zeros(2), None)
     with pytest.raises(UserError, match=r"'head.w' holds no real numbers"):
-        LaplaceNoise(1.0)(up, keys(2))
+        layer(up, keys(2))
+
+
+def test_noise_names_the_chunk_that_fits() -> None:
     # 100,000 whole tables of 1152 x 32 would be 13.7 GiB; nothing may be allocated before.
     big = TouchedRows(Ragged.from_lists([[]] * 100_000), torch.zeros(0, 32), 1152)
     with pytest.raises(UserError, match=r"13\.7 GiB: set engine\.chunk to 1820 or less"):

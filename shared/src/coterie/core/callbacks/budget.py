@@ -20,14 +20,14 @@ class PrivacyBudget(RoundCallback):
         self.accountant = accountant(settings)
 
     def note(self, run: Rounds) -> None:
-        """Count the round."""
-        self.accountant.step()
+        """Count what each client released in the round."""
+        self.accountant.step(run.journal.releases)
         epsilon = self.accountant.epsilon()
         if math.isfinite(epsilon):
             run.journal.scalar("privacy/epsilon", epsilon)
 
     def state_dict(self) -> dict[str, Any]:
-        """Rounds so far, for a resumed run."""
+        """Releases so far, for a resumed run."""
         return self.accountant.to_plain()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

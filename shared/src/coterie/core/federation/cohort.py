@@ -14,6 +14,7 @@ from torch import Tensor
 from coterie.core.federation.guard import guard, versions, written
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
+from coterie.core.privacy.parameters import parameter_names
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.cohort import Aligned, Cohort, PerClient
 from coterie.core.protocol.folds import Fold
@@ -97,6 +98,7 @@ class InProcessCohort(Cohort):
         name = self._method(step)
         # Counted for each step, so that asking for one changes no draw of another.
         nonce = (*self.when, next(self._asked[name]))
+        self.journal.releases += bool(len(self) and parameter_names(step.up))
         failed: dict[int, str] = {}
         accepted, kept, total = [], [], None
         for index in self._chunks(down):

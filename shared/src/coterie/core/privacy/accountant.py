@@ -1,10 +1,11 @@
-"""What noise and clipping guarantee: epsilon over the rounds so far.
+"""What noise and clipping guarantee: epsilon over the uploads so far.
 
 Noise is added on the device, so there are two readers to account for:
 
 - `"server"` sees each upload of each client, and knows whom it asked. Any two data sets of one
   client give uploads at most 2 C apart after clipping to C, and sampling hides nothing from the
-  reader who drew the sample. Every round that a client takes part in costs it the full price.
+  reader who drew the sample. Every upload of parameters costs its client the full price; a round
+  may ask for several, or for none.
 - `"sum"` sees only the sum over a round's cohort (other clients; or the server behind a secure
   sum). The noise of m clients adds up, and a cohort drawn without replacement and kept secret
   amplifies. Clients are trusted to add their noise.
@@ -12,7 +13,7 @@ Noise is added on the device, so there are two readers to account for:
 Both are (epsilon, delta)-differential privacy of everything one client has, any data replaced by
 any other (replace-one). Gaussian rounds compose by Rényi divergences (`dp_accounting`); sampling is
 without replacement (Wang, Balle, Kasiviswanathan, AISTATS 2019), as `Cohort.sample` draws; Poisson
-sampling would not fit. Laplace noise with uploads clipped to an L1 norm C is pure: 2 C / λ a round,
+sampling would not fit. Laplace noise with uploads clipped to an L1 norm C is pure: 2 C / λ each,
 delta 0.
 
 Epsilon is infinite, "no guarantee", without noise; without a clip, since then one upload may differ
@@ -35,7 +36,7 @@ Reader = Literal["server", "sum"]
 
 @dataclass
 class Accountant:
-    """Rounds so far and the noise in them; plain values only, so a checkpoint can hold it.
+    """Releases so far and the noise in them; plain values only, so a checkpoint can hold it.
 
     Attributes:
         noise: "gaussian" (``scale`` σ, clip in L2), "laplace" (``scale`` λ, clip in L1) or "none".
@@ -43,7 +44,7 @@ class Accountant:
         clip: C, the largest norm of an upload; None = not clipped.
         delta: δ of the Gaussian guarantee.
         uploads: "dense"; with anything else nothing is guaranteed.
-        rounds: ``(cohort size, population) -> number of rounds``.
+        releases: ``(cohort size, population) -> number of uploads`` of each client.
 
     Example:
         >>> accountant = Accountant("laplace", scale=2.0, clip=1.0)
@@ -60,12 +61,13 @@ class Accountant:
     clip: float | None = None
     delta: float = 1e-5
     uploads: str = "dense"
-    rounds: dict[tuple[int, int], int] = field(default_factory=dict)
+    releases: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def step(self, fraction: float = 1.0, clients: int = 1) -> None:
-        """Count one round.
+    def step(self, times: int = 1, fraction: float = 1.0, clients: int = 1) -> None:
+        """Count releases: uploads of parameters that a client of a round sends.
 
         Args:
+            times: how many each client sends in the round.
             fraction: share of the clients that was drawn, in (0, 1].
             clients: how many took part; 1 counts no other client's noise.
 
@@ -76,7 +78,9 @@ class Accountant:
             raise ValueError(f"a round needs a fraction in (0, 1] and clients, not {fraction}")
         # Rounded down: a smaller population amplifies less.
         population = max(clients, math.floor(clients / fraction))
-        self.rounds[clients, population] = self.rounds.get((clients, population), 0) + 1
+        if times:
+            cohort = clients, population
+            self.releases[cohort] = self.releases.get(cohort, 0) + times
 
     def epsilon(self, reader: Reader = "server", participations: int | None = None) -> float:
         """Epsilon of one client against a reader; infinite where nothing is guaranteed.
@@ -85,7 +89,7 @@ class Accountant:
             reader: who looks, "server" or "sum" (see the module's text).
             participations: rounds the client took part in, for the reader "server"; None = all.
         """
-        total = sum(self.rounds.values())
+        total = sum(self.releases.values())
         if total == 0 or participations == 0:
             return 0.0
         if self._nothing() is not None:
@@ -107,12 +111,12 @@ class Accountant:
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """The rounds so far, for a checkpoint."""
-        return {"rounds": [[*cohort, count] for cohort, count in self.rounds.items()]}
+        """The releases so far, for a checkpoint."""
+        return {"releases": [[*cohort, count] for cohort, count in self.releases.items()]}
 
     def load_plain(self, plain: dict[str, Any]) -> None:
         """Restore what `to_plain` gave."""
-        self.rounds = {(size, population): n for size, population, n in plain["rounds"]}
+        self.releases = {(size, population): n for size, population, n in plain["releases"]}
 
     def _nothing(self) -> str | None:
         """Why nothing is guaranteed; None where something is."""
@@ -132,7 +136,7 @@ class Accountant:
         # Amplification without replacement: Balle, Barthe, Gaboardi, NeurIPS 2018.
         return sum(
             times * _amplified(one, size / population)
-            for (size, population), times in self.rounds.items()
+            for (size, population), times in self.releases.items()
         )
 
     def _gaussian(self, reader: Reader, count: int) -> float:
@@ -143,7 +147,7 @@ class Accountant:
         if reader == "server":
             accountant.compose(dp_accounting.GaussianDpEvent(multiplier), count)
         else:
-            for (size, population), times in self.rounds.items():
+            for (size, population), times in self.releases.items():
                 event = dp_accounting.GaussianDpEvent(multiplier * math.sqrt(size))
                 sampled = dp_accounting.SampledWithoutReplacementDpEvent(population, size, event)
                 accountant.compose(sampled, times)

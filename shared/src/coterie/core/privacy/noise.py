@@ -93,8 +93,6 @@ class _Noise:
         key = key.fold("noise", path)
         if isinstance(value, Rows):
             return self.rows(value, key)
-        if not value.is_floating_point():
-            raise UserError(f"upload field '{path}' holds no real numbers: noise cannot hide it")
         noise = self._draw(key, value[0].numel() if len(value) else 0, value.dtype)
         return value + noise.reshape(value.shape)
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from coterie.core.errors import UserError
 from coterie.core.protocol.messages import Report, Reveals, declared
 from coterie.core.tensors import tree
 from coterie.core.tensors.rows import Rows
@@ -27,24 +28,51 @@ def change_parameters(up: U, change: Change) -> U:
 
     Args:
         up: the stacked upload.
-        change: gets the dotted path and a `Rows` or a tensor ``(C, ...)``.
+        change: gets the dotted path and a `Rows` or a tensor ``(C, ...)`` of real numbers.
+
+    Raises:
+        UserError: a parameter holds something else, such as ids, which can be neither clipped nor
+            hidden by noise.
     """
     fields: dict[str, Any] = {}
     for name in parameter_fields(up):
         inside = {name: getattr(up, name)}
-        paths = iter([path for path, _ in tree.values(inside)])
+        paths = iter([path for path, value in tree.values(inside) if _real(path, value)])
         fields |= tree.map_values(lambda value, paths=paths: change(next(paths), value), inside)
     return dataclasses.replace(up, **fields) if fields else up  # type: ignore[type-var]
 
 
 def parameters(up: Any) -> list[Rows | Tensor]:
-    """List the parameters of an upload, in declaration order."""
-    found: Any = [tree.values(getattr(up, name)) for name in parameter_fields(up)]
-    return [leaf for leaves in found for _, leaf in leaves]
+    """List the parameters of an upload, in declaration order.
+
+    Raises:
+        UserError: as `change_parameters`.
+    """
+    found: Any = tree.values({name: getattr(up, name) for name in parameter_fields(up)})
+    return [leaf for path, leaf in found if _real(path, leaf)]
 
 
 def parameter_fields(up: Any) -> list[str]:
     """Names of the fields that hold parameters."""
-    if up is None or isinstance(up, Report):
+    return [] if up is None else parameter_names(type(up))
+
+
+def parameter_names(message: type | None) -> list[str]:
+    """Names of the fields of a class of uploads that hold parameters."""
+    if message is None or issubclass(message, Report):
         return []
-    return [field.name for field in declared(type(up)) if field.reveals in PARAMETERS]
+    return [field.name for field in declared(message) if field.reveals in PARAMETERS]
+
+
+def _real(path: str, value: Any) -> bool:
+    """Whether a parameter holds real numbers.
+
+    Raises:
+        UserError: it does not.
+    """
+    if isinstance(value, Rows) or (isinstance(value, Tensor) and value.is_floating_point()):
+        return True
+    raise UserError(
+        f"upload field '{path}' holds no real numbers, so it can be neither clipped nor hidden by "
+        "noise: leave privacy.clip and privacy.noise out, or choose another method"
+    )

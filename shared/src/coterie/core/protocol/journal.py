@@ -15,11 +15,13 @@ class Journal:
         scalars: name -> value, such as ``eval/ndcg@20``.
         clients: name -> (ids, values), per-client measurements ``(R,)``.
         refused: ``(step, client, why)`` of answers that were left out.
+        releases: asks in which clients uploaded parameters: what a privacy budget counts.
     """
 
     scalars: dict[str, float] = field(default_factory=dict)
     clients: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     refused: list[tuple[str, int, str]] = field(default_factory=list)
+    releases: int = 0
 
     def scalar(self, name: str, value: float | Tensor) -> None:
         """Note one number."""
@@ -38,3 +40,4 @@ class Journal:
         self.scalars.clear()
         self.clients.clear()
         self.refused.clear()
+        self.releases = 0

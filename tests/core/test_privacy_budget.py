@@ -1,0 +1,79 @@
+"""The budget counts what clients release, an upload of parameters each, not rounds."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tests.core.linear_client import MEASURE, UPDATE, Error, Intercept, LinearClient, Slope
+from torch import Tensor
+
+from coterie.core.callbacks.budget import PrivacyBudget
+from coterie.core.data.samples.samples import SampleData
+from coterie.core.federation.cohort import InProcessCohort
+from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.store import PrivateStore
+from coterie.core.privacy.build import middleware
+from coterie.core.protocol.journal import Journal
+from coterie.core.settings.sections import PrivacySettings
+from coterie.core.tensors.keys import Key
+
+SETTINGS = PrivacySettings(clip=1.0, noise="laplace", scale=4.0)
+ONE = 2 * 1.0 / 4.0  # ε of an upload: any two are 2 C apart in L1, over λ
+DOWN = Slope({"linear.w": torch.zeros(3)})
+
+
+class Measuring(LinearClient):
+    @MEASURE
+    def measure(
+        self, down: Slope, mine: Intercept, data: SampleData, key: Key
+    ) -> tuple[Error, None]:
+        return Error(mine.value), None
+
+
+def cohort(journal: Journal, round_: int, store: PrivateStore, clients: int = 3) -> InProcessCohort:
+    ids = torch.arange(clients)
+    samples: dict[str, Tensor] = {"x": torch.ones(2 * clients, 3), "y": torch.ones(2 * clients)}
+    data = SampleData(ids, samples, 2 * torch.arange(clients + 1))
+    found = InProcessCohort(
+        Measuring(),
+        ids,
+        data,
+        store,
+        Key.from_seed(0),
+        (round_,),
+        Ledger(),
+        journal,
+        middleware=middleware(SETTINGS),
+    )
+    found.enrol()
+    return found
+
+
+def test_rounds_of_two_uploads_of_one_and_of_none() -> None:
+    budget, journal, store = PrivacyBudget(SETTINGS), Journal(), PrivateStore()
+    spent = 0.0
+    for round_, uploads in enumerate((2, 1, 0, 2)):
+        journal.clear()
+        part = cohort(journal, round_, store)
+        for _ in range(uploads):
+            part.ask(UPDATE, DOWN)
+        part.ask(MEASURE, DOWN)  # a report: measurements have no noise, and no guarantee
+        budget.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
+        spent += uploads * ONE
+        assert journal.scalars["privacy/epsilon"] == pytest.approx(spent)
+
+
+def test_asking_nobody_costs_nothing() -> None:
+    journal = Journal()
+    cohort(journal, 0, PrivateStore(), clients=0).ask(UPDATE, DOWN)
+    assert journal.releases == 0
+
+
+def test_the_budget_goes_on_after_a_resume() -> None:
+    budget, later = PrivacyBudget(SETTINGS), PrivacyBudget(SETTINGS)
+    journal = Journal(releases=3)
+    budget.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
+    later.load_state_dict(budget.state_dict())
+    later.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
+    assert math.isclose(journal.scalars["privacy/epsilon"], 6 * ONE)
