@@ -196,7 +196,10 @@ def test_all_blocks_have_as_many_rounds(tmp_path, done, rounds, why):
     if why is None:
         assert not reopened(later, tmp_path, rounds)
         return
-    with pytest.raises(UserError, match=f"with 'rounds' {rounds}: {why}; "):
+    # A complete run has nothing to go on with; any other goes on without the flag.
+    leave = "" if first.finished else "leave the flag out, or "
+    told = f"with 'rounds' {rounds}: {why}; {leave}start a new run"
+    with pytest.raises(UserError, match=told):
         reopened(later, tmp_path, rounds)
 
 
