@@ -93,7 +93,7 @@ def test_random_data_stands_in_and_says_so(monkeypatch):
     def fail(*_):
         raise UserError("there is no network")
 
-    monkeypatch.setattr("coterie.continual.bench.workload.load", fail)
+    monkeypatch.setattr("coterie.continual.bench.workload.load_all", fail)
     absent = workload(replace(chosen(), data=replace(Settings().data, name="ml-100k")))
     assert absent.name == "random data of ML-100K's size (there is no network)"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from coterie.core.callbacks.checkpoints import Checkpoints
+from coterie.core.callbacks.checkpoints import Checkpoints, read_checkpoint
 from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting, best_of
@@ -132,40 +132,40 @@ class Rounds:
         self.block = self.round = 0
         self.block_open, self.finished = True, False
 
-
-class Trainer:
-    """Writes the number of the round in place of a checkpoint."""
-
-    def save_checkpoint(self, path):
-        path.write_text(str(self.round))
+    def to_plain(self):
+        return {"round": self.round}
 
 
-@pytest.mark.parametrize(("monitor", "best", "stream"), [(RMSE, "5", 0.2), (AUC, "6", 0.4)])
+def saved_round(path):
+    return read_checkpoint(path)["federation"]["round"]
+
+
+@pytest.mark.parametrize(("monitor", "best", "stream"), [(RMSE, 5, 0.2), (AUC, 6, 0.4)])
 def test_checkpoints_and_the_streams_score_follow_the_direction(tmp_path, monitor, best, stream):
     checkpoints, score = Checkpoints(tmp_path, 1, monitor), StreamScore(monitor)
-    rounds, trainer = Rounds(), Trainer()
+    rounds = Rounds()
     for number, value in enumerate([0.1, 0.9, 0.5, 0.3, 0.2, 0.4], start=1):
         rounds.journal.clear()
         rounds.journal.scalar(monitor.key, value)
-        rounds.round = trainer.round = number
+        rounds.round = number
         rounds.block, rounds.finished = int(number > 3), number == 6
-        score.on_train_batch_end(trainer, rounds, None, None, 0)
-        checkpoints.on_train_batch_end(trainer, rounds)
-    assert (tmp_path / "best.ckpt").read_text() == best
+        score.note(rounds)
+        checkpoints.write(rounds)
+    assert saved_round(tmp_path / "best.ckpt") == best
     assert rounds.journal.scalars[f"{monitor.key}_stream"] == stream
 
 
 def test_the_best_checkpoint_is_of_the_round_that_is_tested(tmp_path):
     """A gain beyond the digits that count makes no round the best one."""
     monitor = Monitor("eval/auc", digits=5)
-    checkpoints, rounds, trainer = Checkpoints(tmp_path, 1, monitor), Rounds(), Trainer()
+    checkpoints, rounds = Checkpoints(tmp_path, 1, monitor), Rounds()
     scores = [0.3, 0.300004, 0.2]
     for number, value in enumerate(scores, start=1):
         rounds.journal.scalar(monitor.key, value)
-        rounds.round = trainer.round = number
-        checkpoints.on_train_batch_end(trainer, rounds)
+        rounds.round = number
+        checkpoints.write(rounds)
     chosen = best_of([{monitor.key: score} for score in scores], monitor)
-    assert (tmp_path / "best.ckpt").read_text() == str(chosen.round) == "1"
+    assert saved_round(tmp_path / "best.ckpt") == chosen.round == 1
 
 
 def test_w_and_b_keeps_the_better_end(tmp_path):

@@ -18,6 +18,7 @@ DEFAULT = FederatedDataSettings()
 # Of the sample, and with each of them another public slice is seen by pre-training.
 OTHERS = {
     "min_interactions": 8,
+    "min_rating": 4.0,
     "public": 0.4,
     "max_history": 5,
     "min_history": 3,

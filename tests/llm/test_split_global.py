@@ -172,10 +172,10 @@ def test_without_times():
 
 
 def test_an_order_of_each_user_is_no_global_time():
-    data = table([(0, 0, 0), (0, 1, 1)], split=[0, 1])
+    data = replace(table([(0, 0, 0), (0, 1, 1)]), positions=True)
     with pytest.raises(UserError, match="has only the order of each user's interactions"):
         data.require_time("cutting blocks")
-    assert replace(data, split=None).require_time("cutting blocks").tolist() == [0, 1]
+    assert replace(data, positions=False).require_time("cutting blocks").tolist() == [0, 1]
 
 
 @pytest.mark.real_data

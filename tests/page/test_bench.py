@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from coterie.core.bench.hardware import Limits
+from coterie.core.settings.sections import EngineSettings
 from coterie.page.bench import measure
 from coterie.page.bench.loop import ClientLoop
 from coterie.page.bench.memory import memory
 from coterie.page.bench.rounds import FedAvgRounds, local_steps
-from coterie.page.settings.run import EngineSettings, Settings, TaskSettings, TrainSettings
+from coterie.page.settings.run import Settings, TaskSettings, TrainSettings
 
 SMALL = Settings(
     data=TaskSettings(clients=4), train=TrainSettings(epochs=2, batch_size=64, clip=1.0)

@@ -28,7 +28,7 @@ from coterie.llm.split.training import Limits, Training
 
 _SHARED = ("model.", "pretrain.", "lora.")  # sections both sides must agree on
 # Of the data: what decides which examples the backbone is pre-trained on, and how they are read.
-_PUBLIC = ("columns", "public", "max_history", "min_history", "span", "stride")
+_PUBLIC = ("columns", "min_rating", "public", "max_history", "min_history", "span", "stride")
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def _test_on_base(experiment: Experiment, module: FederatedRun, ids: Tensor) -> 
     part = data.take(torch.searchsorted(data.ids, ids))
     down = EvaluationTable(module.server_state.best, split="test")
     key = Key.from_seed(experiment.settings.seed).fold(ids)
-    return experiment.client().evaluate(down, module.store.take(ids), part, key)[0].ndcg
+    return experiment.client().evaluate(down, module.store.take(ids), part, key)[0].ndcg[:, 0]
 
 
 def _groups(run: RunResult) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.core.methods import fedavg
 from coterie.core.methods.kit import averaging
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.report import Report
@@ -130,7 +131,7 @@ def _places(module: FederatedRun) -> list[Place]:
         (server, "evaluate_if_due", EVALUATION),
     ]
     if not isinstance(server, algorithm.PageServer):
-        return [*common, (server, "aggregate", AGGREGATION)]
+        return [*common, (fedavg, "mean_added", AGGREGATION)]
     return [
         *common,
         (client, "learnt", CLIENT_AGENTS),
