@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.protocol.messages import Report, Reveals, declared
+from coterie.core.protocol.messages import Report, Reveals, Up, declared
 from coterie.core.tensors import tree
 from coterie.core.tensors.rows import Rows
 
@@ -57,7 +57,7 @@ def parameter_fields(up: Any) -> list[str]:
     return [] if up is None else parameter_names(type(up))
 
 
-def parameter_names(message: type | None) -> list[str]:
+def parameter_names(message: type[Up] | None) -> list[str]:
     """Names of the fields of a class of uploads that hold parameters."""
     if message is None or issubclass(message, Report):
         return []
