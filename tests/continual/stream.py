@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 import torch
+from tests.in_process import cohort_in_process
 
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
@@ -17,7 +18,6 @@ from coterie.continual.settings import (
     SPPSettings,
 )
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.journal import Journal
@@ -130,7 +130,7 @@ def simulate(chosen, blocks, *, chunk=None, n_items=N_ITEMS, after_block=None, m
 
         def cohort(r, t=t, data=data, journal=journal):
             parts = (run.store, secret, (t, r), run.ledger, journal, chunk, middleware)
-            return InProcessCohort(client, data.ids, data, *parts)
+            return cohort_in_process(client, data, *parts)
 
         run.state = server.start_block(
             run.state, t, cohort(0), server_key.fold("block", t, "round", 0)

@@ -14,10 +14,10 @@ from tests.continual.stream import (
     settings,
     simulate,
 )
+from tests.in_process import cohort_in_process
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import UPDATE, ItemTable
-from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.folds import Sum
@@ -143,7 +143,7 @@ def test_the_federated_round_of_one_client_is_local_sgd():
 def cohort_of(chosen, data, chunk=None, when=(0, 1)):
     secret = Key.from_seed(chosen.seed).fold("clients")
     parts = (PrivateStore(), secret, when, Ledger(), Journal(), chunk)
-    return InProcessCohort(ContinualClient(chosen), data.ids, data, *parts)
+    return cohort_in_process(ContinualClient(chosen), data, *parts)
 
 
 def test_a_thousand_clients():

@@ -6,14 +6,13 @@ import sys
 
 import pytest
 import torch
-from tests.in_process import in_process_bytes, request_bytes
+from tests.in_process import cohort_in_process, in_process_bytes, request_bytes
 
 from coterie.continual.client import make_client
 from coterie.continual.messages import EvaluationTable, ItemTable, LookBack
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.process import serve
-from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.journal import Journal
@@ -76,8 +75,8 @@ def test_the_process_answers_the_same_bytes(tmp_path, method, backbone):
     place = torch.tensor([1])
     for block, round_, step, down, asked in asks():
         data = blocks()[block]
-        cohort = InProcessCohort(
-            client, data.ids, data, store, SECRET, (block, round_), Ledger(), Journal(), chunk=1
+        cohort = cohort_in_process(
+            client, data, store, SECRET, (block, round_), Ledger(), Journal(), chunk=1
         )
         cohort.enrol()
         expected = in_process_bytes(cohort, step, down, asked)[1]

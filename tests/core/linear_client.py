@@ -6,13 +6,16 @@ Stands in for a client half of a user's own, imported by name in the client's pr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.local_training.fit import RowAdam, RowState, fit, masked
+from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
+from coterie.core.protocol.expected import Like, Number
 from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
@@ -28,9 +31,11 @@ class Slope(Down):
 
 @dataclass(frozen=True)
 class SlopeUpdate(Up):
-    change: dict[str, Tensor] = leaves("slope", reveals=Reveals.PARAMETERS)
+    change: dict[str, Tensor] = leaves(
+        "slope", reveals=Reveals.PARAMETERS, expected=Like("weights")
+    )
     rows: Rows = leaves("rows", reveals=Reveals.ITEMS_TOUCHED)
-    loss: Tensor | None = leaves("loss", reveals=Reveals.MEASUREMENT)
+    loss: Tensor | None = leaves("loss", reveals=Reveals.MEASUREMENT, expected=Number())
 
 
 @dataclass(frozen=True)
@@ -109,11 +114,11 @@ def _loss(params: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
     return (batch["x"] @ params["w"] + params["b"] - batch["y"]).square().mean()
 
 
-def make_client(lr: float = 0.1, batch_size: int | None = 2) -> LinearClient:
-    return LinearClient(lr, batch_size)
+def make_client(card: Card, folder: Path) -> LinearClient:
+    return LinearClient(**card.settings)
 
 
-def make_fedavg(batch_size: int | None = 2) -> Client:
+def make_fedavg(card: Card, folder: Path) -> Client:
     """FedAvg over a network, the way a deployment would make its client half."""
     from torch import nn
 
@@ -129,8 +134,8 @@ def make_fedavg(batch_size: int | None = 2) -> Client:
             return (self.linear(batch["x"])[:, 0] - batch["y"]).square().mean()
 
     with Key.from_seed(0).torch_rng():
-        return FedAvgClient(Net(), FedAvgSettings(epochs=2, batch_size=batch_size))
+        return FedAvgClient(Net(), FedAvgSettings(epochs=2, batch_size=2))
 
 
-def make_number() -> int:
+def make_number(card: Card, folder: Path) -> int:
     return 3

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from tests.in_process import OpenCohort, cohort_in_process
 from torch import Tensor
 
-from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
@@ -115,12 +115,10 @@ class ListPeers(Client[Models, int]):
         return None, replace(mine, models=[*mine.models, torch.ones(2)])
 
 
-def cohort_of(client: Client, ids: tuple[int, ...] = (2, 5, 9)) -> InProcessCohort:
+def cohort_of(client: Client, ids: tuple[int, ...] = (2, 5, 9)) -> OpenCohort:
     """Everybody enrolled."""
     data = Nobody(torch.tensor(ids))
     store: PrivateStore = PrivateStore(stacked=client.form == "stacked")
-    cohort = InProcessCohort(
-        client, data.ids, data, store, Key.from_seed(0), (0, 1), Ledger(), Journal()
-    )
+    cohort = cohort_in_process(client, data, store, Key.from_seed(0), (0, 1), Ledger(), Journal())
     cohort.enrol()
     return cohort

@@ -221,7 +221,8 @@ def test_a_client_without_the_step_is_refused():
     class Deaf(Client[PeerModels, None]):
         pass
 
-    asked = replace(cohort_of(StackedPeers()), client=Deaf())
+    whole = cohort_of(StackedPeers())
+    asked = whole.holding(whole.data, Deaf())
     with pytest.raises(TypeError, match=r"Deaf does not serve Step\('send'.*the steps none"):
         asked.ask(STACKED, Call())
     with pytest.raises(TypeError, match="does not serve"):

@@ -1,14 +1,12 @@
 """FedAvg and FedProx against a naive loop in float64 and closed forms."""
 
-from dataclasses import replace
-
 import pytest
 import torch
+from tests.in_process import OpenCohort, cohort_in_process
 from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
@@ -55,10 +53,9 @@ def sample_data(lengths=LENGTHS, ids=None) -> SampleData:
     return SampleData.from_clients(clients, ids)
 
 
-def cohort_of(client, data, chunk=None, round_number=1, middleware=()) -> InProcessCohort:
-    cohort = InProcessCohort(
+def cohort_of(client, data, chunk=None, round_number=1, middleware=()) -> OpenCohort:
+    cohort = cohort_in_process(
         client,
-        data.ids,
         SplitSamples.of(data, valid=data),
         PrivateStore(),
         SECRET,
@@ -223,7 +220,7 @@ def test_client_order_makes_no_difference(name):
     state = server.begin(KEY)
     for number in (1, 2):
         cohort = cohort_of(client, data, 3, number)
-        cohort = replace(cohort, ids=turned.ids, data=SplitSamples.of(turned))
+        cohort = cohort.holding(SplitSamples.of(turned))
         state = server.round(state, cohort, KEY.fold("round", number))
     for key, value in straight.weights.items():
         torch.testing.assert_close(state.weights[key], value, atol=1e-13, rtol=1e-13)

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from tests.in_process import cohort_in_process
 from torch import Tensor
 
-from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.cohort import PerClient
+from coterie.core.protocol.expected import Flag
 from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
@@ -24,12 +25,14 @@ from coterie.core.tensors.rows import FactoredRows
 @dataclass(frozen=True)
 class Ask(Down):
     factor: Tensor = carries("what to multiply with")  # ()
+    lost: tuple[int, ...] = carries("clients whose training diverges", default=())
 
 
 @dataclass(frozen=True)
 class Answer(Up):
     total: Tensor = leaves("sum", reveals=Reveals.MEASUREMENT)
     own: Tensor = leaves("values", reveals=Reveals.PARAMETERS)
+    lost: Tensor = leaves("whether to leave it out", reveals=Reveals.NOTHING, expected=Flag())
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Widths:
         return Widths(self.ids[index], self.widths.take(index))
 
 
-GROW = ListStep("grow", Ask, Answer)
+GROW = ListStep("grow", Ask, Answer, diverged="lost")
 
 
 class WideClient(Client[Width, OwnWidth]):
@@ -69,14 +72,14 @@ class WideClient(Client[Width, OwnWidth]):
     @GROW
     def grow(self, down: Ask, mine: Width, data: OwnWidth, key: Key) -> tuple[Answer, Width]:
         weights = mine.weights * down.factor
-        return Answer(weights.sum(), weights), Width(weights)
+        lost = torch.tensor(data.id in down.lost)
+        return Answer(weights.sum(), weights, lost), Width(weights)
 
 
 def cohort(store=None, client=None):
     data = Widths(torch.tensor([2, 5, 9]), Ragged.from_lists([[3], [1], [4]]))
-    return InProcessCohort(
+    return cohort_in_process(
         client or WideClient(),
-        data.ids,
         data,
         PrivateStore(stacked=False) if store is None else store,
         Key.from_seed(0),
@@ -91,12 +94,7 @@ def test_who_diverged_keeps_its_new_state_and_its_answer_is_left_out(lost):
     asked = cohort()
     asked.enrol()
     own = {2: 6.0, 5: 2.0, 9: 8.0}  # answers, by client
-    gone = {own[c] for c in lost}
-    replies = asked.ask(
-        GROW,
-        Ask(torch.tensor(2.0)),
-        who_diverged=lambda up: torch.tensor([float(up.total) in gone]),
-    )
+    replies = asked.ask(GROW, Ask(torch.tensor(2.0), tuple(lost)))
     assert replies.ids.tolist() == [c for c in own if c not in lost]
     assert [float(up.total) for up in replies.ups.values()] == [
         own[c] for c in own if c not in lost
@@ -135,7 +133,7 @@ def test_the_list_form_folds_and_survives_a_checkpoint():
         @GROW
         def grow(self, down: Ask, mine: Width, data: OwnWidth, key: Key) -> tuple[Answer, Width]:
             up, new = super().grow(down, mine, data, key)
-            return Answer(up.total, up.own.sum()), new
+            return Answer(up.total, up.own.sum(), up.lost), new
 
     folding = cohort(asked.store, OnlyTotals())
     assert float(folding.ask(GROW, Ask(torch.tensor(2.0)), reduce=Sum()).total.total) == 16.0
@@ -159,7 +157,8 @@ class FaintClient(WideClient):
     def grow(self, down: Ask, mine: Width, data: OwnWidth, key: Key) -> tuple[Answer, Width]:
         value = torch.nan if mine.weights.shape[0] == 4 else 1.0
         weights = mine.weights * value
-        return Answer(weights.sum(), weights), Width(weights)
+        lost = torch.tensor(data.id in down.lost)
+        return Answer(weights.sum(), weights, lost), Width(weights)
 
 
 def test_a_client_that_is_refused_drops_out_of_the_list():

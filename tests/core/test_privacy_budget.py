@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.core.linear_client import MEASURE, UPDATE, Error, Intercept, LinearClient, Slope
+from tests.in_process import OpenCohort, cohort_in_process
 from torch import Tensor
 
 from coterie.core.callbacks.budget import PrivacyBudget
 from coterie.core.data.samples.samples import SampleData
-from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.privacy.build import middleware
@@ -31,11 +31,11 @@ class Measuring(LinearClient):
         return Error(mine.value), None
 
 
-def cohort(journal: Journal, round_: int, store: PrivateStore, clients: int = 3) -> InProcessCohort:
+def cohort(journal: Journal, round_: int, store: PrivateStore, clients: int = 3) -> OpenCohort:
     ids = torch.arange(clients)
     samples: dict[str, Tensor] = {"x": torch.ones(2 * clients, 3), "y": torch.ones(2 * clients)}
     data = SampleData(ids, samples, 2 * torch.arange(clients + 1))
-    found = InProcessCohort(
+    found = cohort_in_process(
         Measuring(),
         ids,
         data,

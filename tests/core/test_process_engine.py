@@ -20,7 +20,7 @@ from tests.core.linear_client import (
     make_client,
     make_fedavg,
 )
-from tests.in_process import in_process_bytes, request_bytes
+from tests.in_process import OpenCohort, cohort_in_process, in_process_bytes, request_bytes
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
@@ -28,7 +28,6 @@ from coterie.core.engines import folder as folder_module
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.process import answer, main, read_reply, serve
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.kit.model_client import GlobalModel
@@ -58,11 +57,11 @@ def sample_data() -> SampleData:
     )
 
 
-def cohort_of(client, when=(0, 1), store=None, middleware=(), data=None) -> InProcessCohort:
+def cohort_of(client, when=(0, 1), store=None, middleware=(), data=None) -> OpenCohort:
     data = sample_data() if data is None else data
     store = PrivateStore() if store is None else store
-    cohort = InProcessCohort(
-        client, data.ids, data, store, SECRET, when, Ledger(), Journal(), middleware=middleware
+    cohort = cohort_in_process(
+        client, data, store, SECRET, when, Ledger(), Journal(), middleware=middleware
     )
     cohort.enrol()
     return cohort

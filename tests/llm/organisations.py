@@ -1,8 +1,8 @@
 """A small federation of organisations for tests: random histories, a random tiny backbone."""
 
 import torch
+from tests.in_process import cohort_in_process
 
-from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.journal import Journal
@@ -70,9 +70,8 @@ def federation(chosen, model=None, data=None):
 
 
 def cohort_of(client, data, when=(0, 1), store=None):
-    asked = InProcessCohort(
+    asked = cohort_in_process(
         client,
-        data.ids,
         data,
         store or PrivateStore(stacked=False),
         Key.from_seed(5).fold("clients"),

@@ -16,14 +16,12 @@ from tests.core.methods.labelled_clients import (
     run,
     split,
 )
-from tests.in_process import in_process_bytes, request_bytes
+from tests.hosted import same_both_ways
+from tests.in_process import cohort_in_process
 from tests.page.small_games import LENGTHS, game, pairs, play, settings
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.engines.process import answer
-from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
-from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.protocol.journal import Journal
 from coterie.core.run.driver import FederatedRun
@@ -119,7 +117,7 @@ def test_a_client_that_fails_weighs_nothing_and_its_slots_stay(reading):
     bad = split(LENGTHS)
     bad.train.samples["x"][bad.train.offsets[broken]] = torch.nan
     journal = Journal()
-    cohort = InProcessCohort(client, bad.ids, bad, good.store, SECRET, (0, 4), Ledger(), journal)
+    cohort = cohort_in_process(client, bad, good.store, SECRET, (0, 4), Ledger(), journal)
     state = server.round(good.state, cohort, KEY.fold("round", 4))
     assert journal.refused == [("update", broken, "its training diverged")]
     now = good.private([broken])
@@ -171,7 +169,7 @@ def test_if_all_fail_the_model_stays(reading, tune_p):
 def test_an_agent_whose_training_diverged_gets_the_lowest_reward(reading):
     data, broken = split(LENGTHS), 2
     data.train.samples["x"][data.train.offsets[broken] : data.train.offsets[broken + 1]] *= 1e200
-    chosen = settings(reading, train={"lr": 1e120}, lr_min=1e110)
+    chosen = settings(reading)
     first, second = (play(chosen, stages, data) for stages in (1, 2))
     assert first.journals[0].refused == [("update", broken, "its training diverged")]
     kept = first.private(IDS)
@@ -284,20 +282,9 @@ def test_the_boundary_holds(reading, ratio):
 
 
 @each_reading
-def test_a_process_answers_the_same_bytes(reading):
-    chosen, data, store = settings(reading), split([5, 0, 4]), PrivateStore()
-    server, client = game(chosen, data)
-    state = server.begin(KEY)
-    kept = dict.fromkeys(data.ids.tolist(), b"")
-    down = Stage(state.weights, torch.tensor(0.5, dtype=torch.float64), 3)
-    for number in range(4):
-        cohort = InProcessCohort(
-            client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal()
-        )
-        cohort.enrol()
-        request = request_bytes(cohort, "update", down)
-        expected = in_process_bytes(cohort, "update", down)
-        for place, one in enumerate(data.ids.tolist()):
-            own = data.take(torch.tensor([place]))
-            reply, kept[one] = answer(client, request, kept[one], own, SECRET.fold(one))
-            assert reply == expected[one]
+def test_a_process_answers_the_same_bits(reading, tmp_path):
+    data = split([5, 0, 4])
+    server, client = game(settings(reading), data)
+    weights = server.begin(KEY).weights
+    down = Stage(weights, torch.tensor(0.5, dtype=torch.float64), 3)
+    same_both_ways(tmp_path, client, data, [("update", down)] * 4, SECRET)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.in_process import cohort_in_process
 from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.models.classifier import Classifier, SoftmaxRegression
@@ -90,8 +90,8 @@ def run(server, client, data, rounds, chunk=None) -> Run:
     made = Run(server.begin(KEY))
     for number in range(rounds + 1):
         journal = Journal()
-        cohort = InProcessCohort(
-            client, data.ids, data, made.store, SECRET, (0, number), made.ledger, journal, chunk
+        cohort = cohort_in_process(
+            client, data, made.store, SECRET, (0, number), made.ledger, journal, chunk
         )
         if number == 0:
             made.state = server.start_block(made.state, 0, cohort, KEY)
@@ -175,11 +175,11 @@ def reversed_ids(server, client, data, rounds) -> Any:
     made = Run(server.begin(KEY))
     for number in range(rounds + 1):
         whole = (made.store, SECRET, (0, number), made.ledger, Journal(), 3)
-        cohort = InProcessCohort(client, data.ids, data, *whole)
+        cohort = cohort_in_process(client, data, *whole)
         if number == 0:
             made.state = server.start_block(made.state, 0, cohort, KEY)
             continue
-        turned = InProcessCohort(client, data.ids[turn], data.take(turn), *whole)
+        turned = cohort_in_process(client, data.take(turn), *whole)
         made.state = server.round(made.state, turned, KEY.fold("round", number))
     return made
 

@@ -1,6 +1,6 @@
 """What the tests of the methods share: small federations, and one client's plain gradients."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -85,10 +85,10 @@ def play(
     """Run rounds with one store of private state; ``order`` is how the clients are stored."""
     played = Played(server.begin(KEY), PrivateStore())
     for number in range(1, rounds + 1):
-        cohort = replace(cohort_of(client, data, chunk, number), store=played.store)
+        cohort = cohort_of(client, data, chunk, number).keeping(played.store)
         cohort.enrol()
         if order is not None:
-            cohort = replace(cohort, ids=cohort.ids[order], data=cohort.data.take(order))
+            cohort = cohort.holding(cohort.data.take(order))
         played.state = server.round(played.state, cohort, KEY.fold("round", number))
         played.journals.append(cohort.journal)
     return played

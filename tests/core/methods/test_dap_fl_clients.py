@@ -16,17 +16,12 @@ from tests.core.methods.labelled_clients import (
     split,
 )
 from tests.core.methods.test_dap_fl import AGENT, halves
-from tests.in_process import in_process_bytes, request_bytes
+from tests.hosted import same_both_ways
 
 from coterie.core.agents.settings import DDPGSettings
-from coterie.core.engines.process import answer
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import InProcessCohort
-from coterie.core.federation.ledger import Ledger
-from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.dap_fl import DapFLSettings
 from coterie.core.methods.kit.model_client import GlobalModel
-from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
 
 
@@ -141,18 +136,7 @@ def test_the_defaults_are_pages():
     assert DapFLSettings().weighting == "equal"
 
 
-def test_a_process_answers_the_same_bytes():
-    (server, client), data, store = halves(), split([5, 0, 4]), PrivateStore()
+def test_a_process_answers_the_same_bits(tmp_path):
+    (server, client), data = halves(), split([5, 0, 4])
     down = GlobalModel(server.begin(KEY).weights)
-    kept = dict.fromkeys(data.ids.tolist(), b"")
-    for number in range(4):
-        cohort = InProcessCohort(
-            client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal()
-        )
-        cohort.enrol()
-        request = request_bytes(cohort, "update", down)
-        expected = in_process_bytes(cohort, "update", down)
-        for place, one in enumerate(data.ids.tolist()):
-            own = data.take(torch.tensor([place]))
-            reply, kept[one] = answer(client, request, kept[one], own, SECRET.fold(one))
-            assert reply == expected[one]
+    same_both_ways(tmp_path, client, data, [("update", down)] * 4, SECRET)

@@ -127,7 +127,7 @@ def test_a_broken_client_is_refused_and_rolled_back(name, chunk):
     kept = good.store.take(data.ids)
     broken = tree.clone(data)
     broken.samples["x"][broken.offsets[3]] = torch.nan
-    cohort = replace(cohort_of(client, broken, chunk, 3), store=good.store)
+    cohort = cohort_of(client, broken, chunk, 3).keeping(good.store)
     state = server.round(good.state, cohort, KEY.fold("round", 3))
     assert [(s, c) for s, c, _ in cohort.journal.refused] == [("update", 3)]
     after = good.store.take(data.ids)

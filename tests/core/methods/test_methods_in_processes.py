@@ -3,17 +3,13 @@
 import pytest
 import torch
 from tests.core.methods.method_cases import METHODS, SECRET, down_of, method, play, sample_data
-from tests.in_process import in_process_bytes, request_bytes
+from tests.hosted import same_both_ways
 from torch import nn
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.engines.process import answer
-from coterie.core.federation.cohort import InProcessCohort
-from coterie.core.federation.ledger import Ledger
-from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.fedamp import CloudModel
 from coterie.core.methods.kit.model_client import GlobalModel
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.cohort import Aligned
 from coterie.core.tensors import tree
 
 
@@ -32,13 +28,14 @@ class Recurrent(nn.Module):
 
 
 def asks(name, server, data):
-    """Steps and messages of two rounds; FedAMP's are those of one client."""
+    """Steps and messages of two rounds; FedAMP's differ from client to client."""
     state = play(server, method(name)[1], data, 1).state
     shared = ("evaluate", GlobalModel(state.weights))
     down = down_of(name, state)
     if name == "fedamp":
-        cloud = {key: value[None] for key, value in state.weights.items()}
-        down = CloudModel(cloud, torch.full((1,), 0.5, dtype=torch.float64))
+        factor = torch.tensor([1.0, 0.5, 2.0], dtype=torch.float64)
+        cloud = {n: v * factor.reshape(-1, *[1] * v.dim()) for n, v in state.weights.items()}
+        down = Aligned(data.ids, CloudModel(cloud, 0.5 * factor))
     more = {"scaffold": [("size", None)], "feddyn": [("size", None)], "pfedme": []}
     if name == "pfedme":
         more["pfedme"] = [("personalise", down)]
@@ -46,22 +43,11 @@ def asks(name, server, data):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_process_answers_the_same_bytes(name):
+def test_a_process_answers_the_same_bits(name, tmp_path):
     server, client = method(name, epochs=2, batch_size=3)
-    train, store = sample_data([5, 0, 4]), PrivateStore()
+    train = sample_data([5, 0, 4])
     data = SplitSamples.of(train, valid=train)
-    kept = dict.fromkeys(data.ids.tolist(), b"")
-    for number, (step, down) in enumerate(asks(name, server, train)):
-        cohort = InProcessCohort(
-            client, data.ids, data, store, SECRET, (0, number), Ledger(), Journal()
-        )
-        cohort.enrol()
-        request = request_bytes(cohort, step, down)
-        expected = in_process_bytes(cohort, step, down)
-        for place, one in enumerate(data.ids.tolist()):
-            own = data.take(torch.tensor([place]))
-            reply, kept[one] = answer(client, request, kept[one], own, SECRET.fold(one))
-            assert reply == expected[one]
+    same_both_ways(tmp_path, client, data, asks(name, server, train), SECRET)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -1,7 +1,5 @@
 """SCAFFOLD against a naive loop over Algorithm 1 and the global optimum of quadratics."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from tests.core.methods.method_cases import (
@@ -111,7 +109,7 @@ def test_the_server_keeps_the_mean_of_all_control_variates():
     server, client = method("scaffold", Net, epochs=2, batch_size=3, fraction=0.5)
     old = data.take(torch.arange(6))
     before = play(server, client, old, 3)
-    cohort = replace(cohort_of(client, data, None, 4), store=before.store)
+    cohort = cohort_of(client, data, None, 4).keeping(before.store)
     after = server.start_block(before.state, 1, cohort, KEY)
     after = server.round(after, cohort, KEY.fold("round", 4))
     kept = before.store.take(data.ids)

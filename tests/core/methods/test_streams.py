@@ -1,7 +1,5 @@
 """Sums over rounds in a stream of blocks: the fixed point is that of the newest block's data."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from tests.core.methods.method_cases import (
@@ -26,7 +24,7 @@ def test_clients_that_grow_and_shrink_between_blocks(name, weighting, fraction):
     played = play(server, client, sample_data(BEFORE), 20)
     data, state = sample_data(AFTER), played.state
     for number in range(21, 150):
-        cohort = replace(cohort_of(client, data, None, number), store=played.store)
+        cohort = cohort_of(client, data, None, number).keeping(played.store)
         if number == 21:
             state = server.start_block(state, 1, cohort, KEY)
         state = server.round(state, cohort, KEY.fold("round", number))
@@ -41,7 +39,7 @@ def test_a_block_of_the_same_data_begins_with_zeros_on_both_sides():
     data = sample_data(BEFORE)
     played = play(server, client, data, 3)
     assert any(bool(c.any()) for c in played.state.control.values())
-    cohort = replace(cohort_of(client, data, None, 4), store=played.store)
+    cohort = cohort_of(client, data, None, 4).keeping(played.store)
     state = server.start_block(played.state, 1, cohort, KEY)
     assert not any(bool(c.any()) for c in state.control.values())
     server.round(state, cohort, KEY.fold("round", 4))

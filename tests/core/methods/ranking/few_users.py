@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from tests.in_process import OpenCohort, cohort_in_process
 
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.federation.cohort import InProcessCohort
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
@@ -45,11 +45,10 @@ def group_users(n_users: int = 60) -> tuple[UserRows, int]:
 
 def cohort_of(
     client: Client[Any], data: UserRows, number: int = 1, chunk: int | None = None
-) -> InProcessCohort:
+) -> OpenCohort:
     """All users in one cohort, enrolled."""
-    cohort = InProcessCohort(
+    cohort = cohort_in_process(
         client,
-        data.ids,
         data,
         PrivateStore(),
         CLIENTS,

@@ -207,7 +207,7 @@ def test_votes_of_many_clients_do_not_overflow():
     votes = torch.full((n_clients, 1), vote, dtype=torch.int16)
     up = BitVotes(TouchedRows(index, votes, 4), torch.zeros(n_clients))
     fold = VoteSum()
-    total = fold.add(fold.add(None, up), up)
+    total = fold.merge(fold.of(up), fold.of(up))
     assert total.votes.flatten().tolist() == [0, 0, 2 * n_clients * vote, 0]
 
 

@@ -128,7 +128,7 @@ class Experiment(RecommendsToUsers[Settings]):
         down = ItemTable(module.server_state.best)
         up = cohort.ask(UPDATE, down).up
         assert up is not None  # the clients are there, and what diverges raises
-        data = cohort.data
+        data = module.newest_data
         keys = Key.from_seed(self.settings.seed).fold("attack").fold(cohort.ids)
         return attack_curve(up.items.wire(), down.items, data.train, scales, keys)
 

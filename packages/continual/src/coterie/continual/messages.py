@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.expected import Like, Number
 from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors.rows import Rows
@@ -60,21 +61,25 @@ class ItemUpdate(Up):
         "change of the item rows, Q_u - Q_g",
         reveals=Reveals.ITEMS_TOUCHED,
         depends_on={"params", "memory", "blocks"},
+        expected=Like("items"),
     )
     pull: Tensor | None = leaves(  # (C,)
         "share by which all old rows moved to the previous block's table (Reg)",
         reveals=Reveals.STEPS,
         depends_on={"blocks"},
+        expected=Number(),
     )
     loss: Tensor | None = leaves(  # (C,)
         "mean training loss",
         reveals=Reveals.MEASUREMENT,
         depends_on={"params", "memory", "blocks"},
+        expected=Number(),
     )
     replayed: Tensor | None = leaves(  # (C,)
         "number of replayed items, mean over batches",
         reveals=Reveals.MEASUREMENT,
         depends_on={"params", "memory", "blocks"},
+        expected=Number(),
     )
 
 

@@ -99,7 +99,7 @@ def attack_users(
     assert up.rows is not None
     uploads = up.rows.wire()
     keys = Key.from_seed(settings.seed).fold("attack").fold(cohort.ids)
-    return attack_curve(uploads, table, cohort.data.train, scales, keys)
+    return attack_curve(uploads, table, module.newest_data.train, scales, keys)
 
 
 def all_users(data: FederatedData) -> UserRows:

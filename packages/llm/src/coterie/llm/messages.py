@@ -8,6 +8,7 @@ from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import RowState
 from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.expected import Count, Like, Number
 from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import ListStep
 
@@ -40,14 +41,18 @@ class TrainedAdapter(Up):
         "trained parameters of the layers the client holds, R_1..R_k and R_N",
         reveals=Reveals.PARAMETERS,
         depends_on={"optimizer", "catalogue"},
+        expected=Like("row"),
     )
     loss: Tensor = leaves(  # ()
         "mean training loss L_c",
         reveals=Reveals.MEASUREMENT,
         depends_on={"optimizer", "catalogue"},
+        expected=Number(),
     )
     examples: Tensor = leaves(  # () int64
-        "number of training examples |D_c|", reveals=Reveals.STEPS
+        "number of training examples |D_c|",
+        reveals=Reveals.STEPS,
+        expected=Count(),
     )
 
 
@@ -56,12 +61,22 @@ class OrganisationReport(RankingReport):
     """Quality of a client's recommendations, mean over its users; NaN without one to measure."""
 
     recall: Tensor = leaves(  # (K,) float64
-        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
+        "Recall@k",
+        reveals=Reveals.MEASUREMENT,
+        depends_on={"catalogue"},
+        expected=Number(axes=1),
     )
     ndcg: Tensor = leaves(  # (K,) float64
-        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}
+        "NDCG@k",
+        reveals=Reveals.MEASUREMENT,
+        depends_on={"catalogue"},
+        expected=Number(axes=1),
     )
-    users: Tensor = leaves("number of users measured", reveals=Reveals.STEPS)  # () int64
+    users: Tensor = leaves(
+        "number of users measured",
+        reveals=Reveals.STEPS,
+        expected=Count(),
+    )  # () int64
 
 
 @dataclass(frozen=True)

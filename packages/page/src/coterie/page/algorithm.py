@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from coterie.core.errors import UserError
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.averaging import Weighted, mean_added, noted
-from coterie.core.methods.kit.divergence import told_divergence
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel, ServerSamples
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.cohort import Cohort
@@ -98,7 +97,7 @@ class PageServer(ModelServer[Played]):
         leaders = cohort.sample(self.settings.fraction, key.fold("sample"))
         stage = Stage(state.weights, state.utility, cohort.when[-1])
         if self.has_players:
-            moves = leaders.ask(UPDATE, stage, who_diverged=told_divergence)  # ① to ④
+            moves = leaders.ask(UPDATE, stage)  # ① to ④
             if moves.up is not None and bool((moves.up.samples > 0).any()):
                 ids, move = with_samples(moves.ids, moves.up)
                 state = self.answer(state, ids, move, key.fold("answer"), cohort)  # ⑤ and ⑥

@@ -10,6 +10,7 @@ from coterie.core.agents.ddpg import Agents
 from coterie.core.agents.experience import Experience
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.model_client import OwnModel
+from coterie.core.protocol.expected import Count, Flag, Like, Number
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
 
@@ -35,26 +36,42 @@ class Move(Up):
         "change of the model's parameters, w_i - W",
         reveals=Reveals.PARAMETERS,
         depends_on=_BEHIND,
+        expected=Like("weights"),
     )
-    samples: Tensor = leaves("number of samples n_i", reveals=Reveals.STEPS)  # (C,) int64
+    samples: Tensor = leaves(
+        "number of samples n_i",
+        reveals=Reveals.STEPS,
+        expected=Count(),
+    )  # (C,) int64
     loss: Tensor = leaves(  # (C,)
-        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on=_BEHIND
+        "mean training loss",
+        reveals=Reveals.MEASUREMENT,
+        depends_on=_BEHIND,
+        expected=Number(),
     )
     local_loss: Tensor = leaves(  # (C,) 0 for a client without samples
         "loss f_i of the trained model on samples held out, or else its training samples",
         reveals=Reveals.MEASUREMENT,
         depends_on=_BEHIND,
+        expected=Number(),
     )
     lr: Tensor = leaves(  # (C,)
-        "learning rate η_i", reveals=Reveals.MEASUREMENT, depends_on=_BEHIND
+        "learning rate η_i",
+        reveals=Reveals.MEASUREMENT,
+        depends_on=_BEHIND,
+        expected=Number(),
     )
     epochs: Tensor = leaves(  # (C,) int64
-        "local epochs α_i", reveals=Reveals.MEASUREMENT, depends_on=_BEHIND
+        "local epochs α_i",
+        reveals=Reveals.MEASUREMENT,
+        depends_on=_BEHIND,
+        expected=Count(),
     )
     diverged: Tensor = leaves(  # (C,) bool
         "whether the training diverged; such a model does not count",
         reveals=Reveals.MEASUREMENT,
         depends_on=_BEHIND,
+        expected=Flag(),
     )
 
 
@@ -75,4 +92,4 @@ class Player(OwnModel):
     stage: Tensor
 
 
-UPDATE = Step("update", Stage, Move)
+UPDATE = Step("update", Stage, Move, diverged="diverged")

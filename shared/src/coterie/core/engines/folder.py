@@ -1,199 +1,255 @@
-"""What a client keeps on its own machine: settings, data and private state.
+"""What clients keep on their own machine: card, keys, data and private state.
 
-A client's folder holds
+A folder holds one client, or some that run together on one machine:
 
-- ``client.json``: which client half, and its plain settings::
+- ``card.json``: the public card (`coterie.core.protocol.card.Card`).
+- ``own.json``: ``{"secrets": {"3": 42}, "threads": 1}``, each client's own key by its id, which
+  nobody else knows. ``"half": "my_package.my_module:make_client"`` names the function that makes
+  the client half from card and folder, in place of that of the installed paper.
+- ``data-0.safetensors``, ``data-1.safetensors``, …: the clients' own data of each block, as
+  `encode` writes them. Who has none of a block does not take part in it.
+- ``position.json``: the newest request that was answered, and those of its round. It is written
+  last, so it says which of the other files count.
+- ``state-N.pt``, ``reply-N.safetensors``: private state after a request, and what was answered.
 
-      {"factory": "my_package.my_module:make_client", "arguments": {"lr": 0.1}, "secret": 42,
-       "middleware": [{"factory": "coterie.core.privacy.noise:Clip", "arguments": {"norm": 1.0}}],
-       "threads": 1}
-
-  The factory is called with the arguments as keywords and returns a `Client`; its module must not
-  import a server half. The client's steps and the ``Client[Private, Data]`` that it is say how
-  messages, data and private state are read. ``middleware`` (default none) and ``threads`` (default
-  1) are optional. The file holds a secret: it is readable by its owner only.
-- ``data.safetensors``: the client's own data, ``ids`` of shape ``(1,)``, as `encode` writes it.
-- ``private.safetensors``: its private state now and before the last request; written by the engine,
-  one file, replaced as a whole.
-
-One request at a time may be served from a folder.
+All files but the card are readable by their owner only. One process serves a folder at a time.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from coterie.core.errors import UserError, nearest
+from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.middleware import Middleware
+from coterie.core.registry.papers import find_paper, load
+from coterie.core.tensors import saved
 from coterie.core.tensors.keys import Key
-from coterie.core.wire.codec import Header, encode, peek
+from coterie.core.wire.codec import Header, ProtocolError, decode, encode
 
-_SETTINGS = {"factory": str, "arguments": dict, "secret": int, "middleware": list, "threads": int}
-_DEFAULTS = {"arguments": {}, "middleware": [], "threads": 1}
+_OWN = {"secrets": dict, "threads": int, "half": str}
+
+
+@dataclass
+class Position:
+    """How far the clients of a folder are.
+
+    Attributes:
+        run: whose private state it is; empty before the first request.
+        when: block and round of the newest request.
+        answered: the round's requests so far, their number -> their digest.
+        state: number of the file with the private state; -1 for none.
+    """
+
+    run: str = ""
+    when: tuple[int, int] = (-1, -1)
+    answered: dict[int, str] = field(default_factory=dict)
+    state: int = -1
 
 
 class ClientFolder:
-    """The folder of one client.
+    """The folder of one client, or of some that run together.
 
     Args:
         path: the folder.
 
     Raises:
-        UserError: ``client.json`` is missing or not as described.
+        UserError: ``card.json`` or ``own.json`` is missing or not as described.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._settings = _settings(path / "client.json")
+        self.card = Card.from_json(_read(path / "card.json").decode(errors="replace"))
+        own = _own(path / "own.json")
+        self.threads: int = own["threads"]
+        self._half: str | None = own.get("half")
+        self._ids = torch.tensor([int(one) for one in own["secrets"]], dtype=torch.int64)
+        self._secrets = torch.tensor(list(own["secrets"].values()), dtype=torch.int64)
 
     @staticmethod
     def create(
         path: Path,
-        factory: str,
-        data: Any,
-        secret: Key,
+        card: Card,
+        ids: Tensor,
+        secrets: Key,
+        blocks: Mapping[int, Any],
         *,
-        arguments: Mapping[str, Any] | None = None,
-        middleware: Sequence[Mapping[str, Any]] = (),
+        half: str | None = None,
         threads: int = 1,
     ) -> ClientFolder:
-        """Write a client's folder; private state that is there stays.
+        """Write a folder; private state that is there stays.
 
         Args:
             path: made if it is missing.
-            factory: ``module:function`` that makes the client half.
-            data: the client's own data, a dataclass of tensors.
-            secret: the client's own key, of which no other client knows anything.
-            arguments: of the factory, plain values.
-            middleware: ``{"factory": …, "arguments": …}`` each.
+            card: the public card.
+            ids: ``(C,)`` ascending ids of the clients.
+            secrets: ``(C,)`` their own keys.
+            blocks: block -> the clients' own data: those of its ``ids`` that are there, or in the
+                list form of the one client.
+            half: ``module:function`` that makes the client half, in place of the paper's.
             threads: of torch; more than one may round differently.
         """
         path.mkdir(parents=True, exist_ok=True)
-        settings = {
-            "factory": factory,
-            "arguments": dict(arguments or {}),
-            "secret": int(secret.state),
-            "middleware": [dict(layer) for layer in middleware],
-            "threads": threads,
-        }
-        _replace(path / "data.safetensors", encode(data, Header("data", ())))
-        _replace(path / "client.json", json.dumps(settings, indent=2).encode())
+        keys = zip(ids.tolist(), secrets.state.tolist(), strict=True)
+        own: dict[str, Any] = {"secrets": {str(c): k for c, k in keys}, "threads": threads}
+        if half is not None:
+            own["half"] = half
+        for block, data in blocks.items():
+            _replace(path / f"data-{block}.safetensors", encode(data, Header("data", (block,))))
+        _replace(path / "own.json", json.dumps(own, indent=1).encode())
+        _replace(path / "card.json", card.to_json().encode(), mode=0o644)
         return ClientFolder(path)
 
-    @property
-    def secret(self) -> Key:
-        """The client's own key."""
-        return Key(torch.tensor(self._settings["secret"], dtype=torch.int64))
-
-    @property
-    def threads(self) -> int:
-        """Threads of torch."""
-        return int(self._settings["threads"])
-
-    def build(self, factory: str | None = None) -> tuple[Client[Any, Any], tuple[Middleware, ...]]:
-        """Make the client half and what its uploads pass.
-
-        Args:
-            factory: ``module:function`` in place of that of ``client.json``.
+    def secrets(self, ids: Tensor) -> Key:
+        """The clients' own keys, ``(K,)``.
 
         Raises:
-            UserError: a factory does not exist or does not take the arguments.
+            ProtocolError: a client is not of this folder.
         """
-        settings = self._settings
-        client = _call(factory or settings["factory"], settings["arguments"])
+        places = [self._ids.tolist().index(one) for one in self.known(ids).tolist()]
+        return Key(self._secrets[torch.tensor(places, dtype=torch.int64)])
+
+    def known(self, ids: Tensor) -> Tensor:
+        """The same ids, of clients of this folder.
+
+        Raises:
+            ProtocolError: one is not.
+        """
+        strangers = ids[~torch.isin(ids, self._ids)]
+        if strangers.numel():
+            raise ProtocolError(f"client {int(strangers[0])} is not of this folder")
+        return ids
+
+    def client(self) -> Client[Any, Any]:
+        """Make the client half from the card.
+
+        Raises:
+            UserError: there is no such half here, or the card does not suit it.
+        """
+        half = self._half or find_paper(self.card.paper).client_half
+        if half is None:
+            raise UserError(f"paper '{self.card.paper}' has no client half that can be made here")
+        try:
+            make = load(half)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UserError(f"client half '{half}' (module:function) not found: {error}") from error
+        try:
+            client = make(self.card, self.path)
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{self.path / 'card.json'} does not suit '{half}': {error}") from error
         if not isinstance(client, Client):
-            raise UserError(f"factory '{factory or settings['factory']}' gives no Client")
-        return client, tuple(
-            _call(layer.get("factory", ""), layer.get("arguments", {}))
-            for layer in settings["middleware"]
-        )
+            raise UserError(f"'{half}' gives no Client")
+        return client
 
-    def data(self) -> bytes:
-        """Bytes of the client's own data.
-
-        Raises:
-            UserError: the file is missing.
-        """
-        return _read(self.path / "data.safetensors")
-
-    def private(self, request: tuple[str, tuple[int, ...]]) -> bytes:
-        """Private state from which a request starts; empty for a newcomer.
-
-        Args:
-            request: its step and nonce. If the state now is the result of the same request, that
-                request is repeated, and starts from the state before.
+    def data(self, block: int, client: Client[Any, Any]) -> Any:
+        """The clients' own data of a block; None where they have none.
 
         Raises:
             UserError: the file is damaged.
-            ProtocolError: its content is no private state.
         """
-        now, before = self._states()
-        if not now:
-            return b""
-        header = peek(now)
-        return before if (header.step, header.nonce) == request else now
+        path = self.path / f"data-{block}.safetensors"
+        if not path.exists():
+            return None
+        try:
+            return decode(_read(path), client.data_type())[0]
+        except ProtocolError as error:
+            raise UserError(f"{path} is damaged: {error}") from error
 
-    def keep(self, start: bytes, state: bytes) -> None:
-        """Replace the private state, all or nothing.
+    def position(self) -> Position:
+        """How far the clients are.
+
+        Raises:
+            UserError: the file is damaged.
+        """
+        path = self.path / "position.json"
+        if not path.exists():
+            return Position()
+        try:
+            plain = json.loads(_read(path))
+            answered = {int(number): name for number, name in plain["answered"].items()}
+            return Position(plain["run"], tuple(plain["when"]), answered, plain["state"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UserError(f"{path} is damaged: {error}") from error
+
+    def state(self, position: Position) -> Any:
+        """Private state at a position, as `coterie.core.federation.store` saves it.
+
+        Raises:
+            UserError: the file is damaged.
+        """
+        return None if position.state < 0 else saved.load(self._state(position.state))
+
+    def reply(self, number: int) -> bytes:
+        """What was answered to a request of this round."""
+        return _read(self._reply(number))
+
+    def keep(self, position: Position, reply: bytes | None, state: Any = None) -> None:
+        """Move on: all of it or nothing, also where the process is killed in between.
 
         Args:
-            start: the state from which the request started.
-            state: the state after it.
+            position: the new one.
+            reply: to its newest request; None where none was asked.
+            state: private state that the position names, if it is new.
+
+        Raises:
+            UserError: the folder cannot be written.
         """
-        both = {"before": _bytes_to_tensor(start), "now": _bytes_to_tensor(state)}
-        _replace(self.path / "private.safetensors", safetensors.torch.save(both))
-
-    def _states(self) -> tuple[bytes, bytes]:
-        path = self.path / "private.safetensors"
-        if not path.exists():
-            return b"", b""
         try:
-            both = safetensors.torch.load(_read(path))
-            return both["now"].numpy().tobytes(), both["before"].numpy().tobytes()
-        except (SafetensorError, KeyError, ValueError) as error:
-            raise UserError(
-                f"{path} is damaged: restore it, or remove it to enrol the client anew"
-            ) from error
+            if state is not None:
+                saved.save(state, self._state(position.state))
+                self._state(position.state).chmod(0o600)
+        except OSError as error:
+            raise UserError(f"cannot write {self.path}: {error.strerror}") from error
+        if reply is not None:
+            _replace(self._reply(max(position.answered)), reply)
+        _replace(self.path / "position.json", json.dumps(asdict(position)).encode())
+        self._forget(position)
+
+    def _forget(self, position: Position) -> None:
+        """Remove what the position does not name any more."""
+        kept = {self._state(position.state)}
+        kept |= {self._reply(number) for number in position.answered}
+        for pattern in ("state-*", "reply-*"):
+            for path in self.path.glob(pattern):
+                if path not in kept:
+                    path.unlink(missing_ok=True)
+
+    def _state(self, number: int) -> Path:
+        return self.path / f"state-{number}.pt"
+
+    def _reply(self, number: int) -> Path:
+        return self.path / f"reply-{number}.safetensors"
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def _own(path: Path) -> dict[str, Any]:
     try:
-        settings = json.loads(_read(path))
+        own = json.loads(_read(path))
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(settings, dict):
-        raise UserError(f"{path} must hold an object with the keys {', '.join(_SETTINGS)}")
-    for name in settings:
-        if name not in _SETTINGS:
-            raise UserError(f"{path}: '{name}' is unknown: {nearest(name, _SETTINGS)}")
-    settings = {**_DEFAULTS, **settings}
-    for name, kind in _SETTINGS.items():
-        if not isinstance(settings.get(name), kind):
+    if not isinstance(own, dict):
+        raise UserError(f"{path} must hold an object with {', '.join(_OWN)}")
+    for name in own:
+        if name not in _OWN:
+            raise UserError(f"{path}: '{name}' is unknown: {nearest(name, _OWN)}")
+    own = {"threads": 1, **own}
+    for name, kind in _OWN.items():
+        if not isinstance(own.get(name, "" if name == "half" else None), kind):
             raise UserError(f"{path}: '{name}' must be there and of type {kind.__name__}")
-    return settings
+    if not all(_is_number(c) and type(key) is int for c, key in own["secrets"].items()):
+        raise UserError(f"{path}: 'secrets' must hold a whole number for the id of each client")
+    return own
 
 
-def _call(factory: str, arguments: dict[str, Any]) -> Any:
-    module, _, name = factory.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"factory '{factory}' (module:function) is not found: {error}") from error
-    try:
-        return function(**arguments)
-    except TypeError as error:
-        raise UserError(f"factory '{factory}' does not take its arguments: {error}") from error
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def _read(path: Path) -> bytes:
@@ -203,11 +259,11 @@ def _read(path: Path) -> bytes:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, for its owner only; it survives a loss of power."""
+def _replace(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file whole or not at all; it survives a loss of power."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
@@ -217,9 +273,3 @@ def _replace(path: Path, content: bytes) -> None:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _bytes_to_tensor(content: bytes) -> Tensor:
-    if not content:
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)

@@ -8,6 +8,7 @@ from typing import Any
 
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.client import Client
+from coterie.core.protocol.expected import PLAUSIBLE, Bounds
 from coterie.core.protocol.middleware import Middleware
 from coterie.core.protocol.server import Server
 
@@ -25,6 +26,7 @@ class Federation:
         rounds: most rounds in a block, for progress bars.
         chunk: clients per stacked call; None = as many as fit into the engine's memory.
         middleware: what uploads pass on their way out.
+        bounds: of what an upload may be.
         monitor: what the best round is chosen by; None where none is.
         client_columns: measurements of clients that are columns of their table in W&B.
     """
@@ -36,5 +38,6 @@ class Federation:
     rounds: int = 100
     chunk: int | None = None
     middleware: tuple[Middleware, ...] = ()
+    bounds: Bounds = PLAUSIBLE
     monitor: Monitor | None = None
     client_columns: tuple[str, ...] = ()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.core.protocol.messages import Report
+from coterie.core.protocol.expected import Bounds, Expected, Like
+from coterie.core.protocol.folds import Fold
+from coterie.core.protocol.messages import Report, Up, expectations
+from coterie.core.protocol.step import AnyStep
 from coterie.core.tensors import tree
 
 Versions = dict[int, tuple[Tensor, int]]
+Verdict = tuple[Tensor, dict[int, str]]
+"""Which clients are accepted, ``(C,)`` bool, and why the others are not."""
 
 
 def versions(mine: Any) -> Versions:
@@ -23,34 +29,128 @@ def written(before: Versions) -> bool:
     return any(leaf._version != version for leaf, version in before.values())
 
 
-def guard(
-    up: Any, new: Any, ids: Tensor, before: Versions | None = None
-) -> tuple[Tensor, dict[int, str]]:
-    """Say which clients' answers are finite, ``(C,)`` bool, and why the others are refused.
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a server knows of an answer before it comes.
+
+    Attributes:
+        step: what was asked for.
+        down: the message that was sent.
+        ids: ``(C,)`` the clients.
+        one_each: whether the message is stacked over the clients, as each received its own.
+    """
+
+    step: AnyStep[Any, Any]
+    down: Any
+    ids: Tensor
+    one_each: bool = False
+
+
+def guard(asked: Asked, up: Any, bounds: Bounds) -> Verdict:
+    """Judge the uploads of some clients by the form that was asked for.
+
+    Class, names, shapes and dtypes must be those of the step's message, all numbers finite (in a
+    `Report` NaN says "not measured"), norms and counts within bounds.
 
     Args:
-        up: the upload, stacked or of one client, or None.
-        new: the private state in the same form, or None.
-        ids: ``(C,)`` the clients.
-        before: what `versions` gave of the private state before; what did not change since is
-            finite already.
+        asked: what was asked.
+        up: the uploads, stacked, or of one client in the list form; or None.
+        bounds: what no client can plausibly exceed.
     """
-    ok = torch.ones(ids.numel(), dtype=torch.bool)
-    reasons: dict[int, str] = {}
-    # A Report says NaN for "not measured"; only infinities are wrong there.
-    nan = isinstance(up, Report)
-    fresh = [(path, leaf) for path, leaf in tree.values(new) if not _known(leaf, before or {})]
-    for origin, found, missing in (
-        ("upload", tree.values(up), nan),
-        ("private state", fresh, False),
-    ):
-        for path, good in tree.finite(found, ids.numel(), nan=missing):
-            if bool(good.all()):
-                continue
-            for client in ids[ok & ~good].tolist():
-                reasons[client] = f"NaN or infinity in {origin} '{path}'"
-            ok &= good
-    return ok, reasons
+    n_clients = asked.ids.numel()
+    verdict = _Verdict(asked.ids)
+    if why := _wrong_form(asked, up):
+        verdict.refuse(torch.ones(n_clients, dtype=torch.bool), why)
+    elif up is not None:
+        for name, expected in expectations(type(up)).items():
+            _judge(verdict, name, getattr(up, name), expected, bounds, isinstance(up, Report))
+    return verdict.ok, verdict.reasons
+
+
+def guard_total(asked: Asked, fold: Fold, total: Any, bounds: Bounds) -> str | None:
+    """Judge what was folded of the uploads of some clients; say what is wrong, if anything is.
+
+    Below a fold no single client can be judged: it is accepted or refused as a whole, and its
+    bounds are those of one client times their weights.
+    """
+    sums, weight = fold.sums(total, asked.ids.numel(), bounds)
+    if sums is None:
+        return "the fold's weight is out of bounds"
+    for name, expected in expectations(type(sums)).items():
+        value = getattr(sums, name)
+        if isinstance(expected, Like) and value is not None:
+            if why := expected.form(value, asked.down, asked.one_each, None):
+                return f"folded '{name}' {why}"
+            most = Bounds(bounds.norm * weight, bounds.count)
+            outside = expected.outside(tree.as_stack(value), most, 1)
+            if outside is not None and bool(outside[0].any()):
+                return f"folded '{name}' {outside[1]}"
+        for path, good in tree.finite(tree.values({name: value}), 1):
+            if not bool(good.all()):
+                return f"NaN or infinity in folded '{path}'"
+    return None
+
+
+def guard_state(new: Any, ids: Tensor, before: Versions) -> Verdict:
+    """Judge new private states: their numbers must be finite.
+
+    Args:
+        new: stacked, or of one client in the list form; or None.
+        ids: ``(C,)`` the clients.
+        before: what `versions` gave of the state before; what did not change since is finite.
+    """
+    verdict = _Verdict(ids)
+    fresh = [(path, leaf) for path, leaf in tree.values(new) if not _known(leaf, before)]
+    for path, good in tree.finite(fresh, ids.numel()):
+        verdict.refuse(~good, f"NaN or infinity in private state '{path}'")
+    return verdict.ok, verdict.reasons
+
+
+class _Verdict:
+    """Who is accepted, and the first reason why others are not."""
+
+    def __init__(self, ids: Tensor) -> None:
+        self.ids = ids
+        self.ok = torch.ones(ids.numel(), dtype=torch.bool)
+        self.reasons: dict[int, str] = {}
+
+    def refuse(self, broken: Tensor, why: str) -> None:
+        """Refuse clients, ``(C,)`` bool."""
+        if bool(broken.any()):
+            self.reasons |= dict.fromkeys(self.ids[self.ok & broken].tolist(), why)
+            self.ok &= ~broken
+
+
+def _judge(
+    verdict: _Verdict, name: str, value: Any, expected: Expected | None, bounds: Bounds, nan: bool
+) -> None:
+    """Judge the numbers of one field; what has a norm within bounds is finite."""
+    if value is None:
+        return
+    n_clients = verdict.ids.numel()
+    outside = None if expected is None else expected.outside(value, bounds, n_clients)
+    if not isinstance(expected, Like) or (outside is not None and bool(outside[0].any())):
+        for path, good in tree.finite(tree.values({name: value}), n_clients, nan=nan):
+            verdict.refuse(~good, f"NaN or infinity in upload '{path}'")
+    if outside is not None:
+        verdict.refuse(outside[0], f"upload '{name}' {outside[1]}")
+
+
+def _wrong_form(asked: Asked, up: Any) -> str | None:
+    wanted = asked.step.up
+    if not isinstance(up, type(None) if wanted is None else wanted):
+        name = "nothing" if wanted is None else f"a {wanted.__name__}"
+        return f"the upload is a {type(up).__name__}, not {name}"
+    if not isinstance(up, Up):
+        return None
+    n_clients = asked.ids.numel() if asked.step.form == "stacked" else None
+    for name, expected in expectations(type(up)).items():
+        value = getattr(up, name)
+        if expected is None or value is None:
+            continue
+        if why := expected.form(value, asked.down, asked.one_each, n_clients):
+            return f"upload '{name}' {why}"
+    return None
 
 
 def _known(leaf: Any, before: Versions) -> bool:

@@ -23,6 +23,9 @@ class PrivateStore(Generic[P]):
     Args:
         stacked: False for the list form.
 
+    Attributes:
+        changes: how often it was written to.
+
     Example:
         >>> import dataclasses
         >>> @dataclasses.dataclass(frozen=True)
@@ -41,6 +44,7 @@ class PrivateStore(Generic[P]):
         self._rows: P | None = None
         self._list: list[P] = []
         self._count = 0
+        self.changes = 0
 
     def __len__(self) -> int:
         return self._count
@@ -52,6 +56,7 @@ class PrivateStore(Generic[P]):
 
     def enrol(self, ids: Tensor, private: P) -> None:
         """Add newcomers with their stacked private state (one at a time in the list form)."""
+        self.changes += 1
         self._reserve(ids)
         self._place[ids] = torch.arange(self._count, self._count + ids.numel())
         self._count += ids.numel()
@@ -76,6 +81,7 @@ class PrivateStore(Generic[P]):
 
     def commit(self, ids: Tensor, private: P) -> None:
         """Write the private state of ``ids`` back."""
+        self.changes += 1
         places = self._places(ids)
         if not self.stacked:
             self._list[_only(places)] = private

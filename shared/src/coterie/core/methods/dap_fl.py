@@ -15,13 +15,14 @@ from coterie.core.agents.experience import Experience
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.averaging import Weighted, mean_added, noted
-from coterie.core.methods.kit.divergence import has_diverged, restored, told_divergence
+from coterie.core.methods.kit.divergence import has_diverged, restored
 from coterie.core.methods.kit.evaluation import Quality
 from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.settings.dap_fl import DapFLSettings
 from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.expected import Count, Flag, Like, Number
 from coterie.core.protocol.messages import Reveals, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
@@ -38,18 +39,31 @@ class TunedUpdate(ModelUpdate):
         "change of the model's parameters, w_k - w",
         reveals=Reveals.PARAMETERS,
         depends_on=_AGENT,
+        expected=Like("weights"),
     )
     loss: Tensor = leaves(  # (C,)
-        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on=_AGENT
+        "mean training loss",
+        reveals=Reveals.MEASUREMENT,
+        depends_on=_AGENT,
+        expected=Number(),
     )
-    lr: Tensor = leaves("learning rate", reveals=Reveals.MEASUREMENT, depends_on=_AGENT)  # (C,)
+    lr: Tensor = leaves(
+        "learning rate",
+        reveals=Reveals.MEASUREMENT,
+        depends_on=_AGENT,
+        expected=Number(),
+    )  # (C,)
     epochs: Tensor = leaves(  # (C,) int64
-        "local epochs", reveals=Reveals.MEASUREMENT, depends_on=_AGENT
+        "local epochs",
+        reveals=Reveals.MEASUREMENT,
+        depends_on=_AGENT,
+        expected=Count(),
     )
     diverged: Tensor = leaves(  # (C,) bool
         "whether the training diverged; such a model does not count",
         reveals=Reveals.MEASUREMENT,
         depends_on=_AGENT,
+        expected=Flag(),
     )
 
 
@@ -66,7 +80,7 @@ class Tuner(OwnModel):
     last: Experience
 
 
-UPDATE = Step("update", GlobalModel, TunedUpdate)
+UPDATE = Step("update", GlobalModel, TunedUpdate, diverged="diverged")
 
 
 class DapFLClient(ModelClient[Tuner]):
@@ -186,7 +200,7 @@ class DapFLServer(ModelServer[ServerModel]):
         """One round of FedAvg, in which training that diverged does not count."""
         chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
         down, fold = GlobalModel(state.weights), Weighted(self.settings.weighting)
-        replies = chosen.ask(UPDATE, down, reduce=fold, who_diverged=told_divergence)
+        replies = chosen.ask(UPDATE, down, reduce=fold)
         if (total := noted(replies, cohort.journal)) is not None:
             state = replace(state, weights=mean_added(state.weights, total))
             for name, value in (("lr", total.sums.lr), ("epochs", total.sums.epochs)):

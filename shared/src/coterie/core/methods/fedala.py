@@ -16,6 +16,7 @@ from coterie.core.local_training.fit import Batch, Params, RowSGD, RowState, fit
 from coterie.core.methods.kit.local_sgd import LocalSGD, changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.settings.personal import FedALASettings
+from coterie.core.protocol.expected import Count, Like, Number
 from coterie.core.protocol.messages import Reveals, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
@@ -169,11 +170,21 @@ class FedALAUpdate(ModelUpdate):
     """A `ModelUpdate` of a client that starts from what it keeps."""
 
     change: Params = leaves(  # each (C, ...)
-        "change of the model's parameters, w_k - w", reveals=Reveals.PARAMETERS, depends_on=_OWN
+        "change of the model's parameters, w_k - w",
+        reveals=Reveals.PARAMETERS,
+        depends_on=_OWN,
+        expected=Like("weights"),
     )
-    samples: Tensor = leaves("number of samples n_k", reveals=Reveals.STEPS)  # (C,) int64
+    samples: Tensor = leaves(
+        "number of samples n_k",
+        reveals=Reveals.STEPS,
+        expected=Count(),
+    )  # (C,) int64
     loss: Tensor = leaves(  # (C,)
-        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on=_OWN
+        "mean training loss",
+        reveals=Reveals.MEASUREMENT,
+        depends_on=_OWN,
+        expected=Number(),
     )
 
 

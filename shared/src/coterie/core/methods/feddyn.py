@@ -18,6 +18,7 @@ from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.methods.kit.sizes import SizedModel, Sizes, TellsSize, anew, ask_sizes
 from coterie.core.methods.settings.drift import FedDynSettings
 from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.expected import Like, Number
 from coterie.core.protocol.messages import Reveals, carries, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
@@ -40,9 +41,13 @@ class DynamicUpdate(ModelUpdate):
         "change of the model's parameters, w_i - W",
         reveals=Reveals.PARAMETERS,
         depends_on={"gradient", "block"},
+        expected=Like("weights"),
     )
     loss: Tensor = leaves(  # (C,)
-        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on={"gradient", "block"}
+        "mean training loss",
+        reveals=Reveals.MEASUREMENT,
+        depends_on={"gradient", "block"},
+        expected=Number(),
     )
 
 

@@ -28,6 +28,7 @@ from coterie.core.methods.kit.model_client import (
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.settings.personal import FedReconSettings
 from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.expected import Count, Like, Number
 from coterie.core.protocol.messages import Down, Reveals, carries, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
@@ -108,10 +109,20 @@ class BaseUpdate(ModelUpdate):
     """What training on the query set changed in the base; stacked over C clients."""
 
     change: Params = leaves(  # each (C, ...)
-        "change of the base's parameters, g_k - g", reveals=Reveals.PARAMETERS
+        "change of the base's parameters, g_k - g",
+        reveals=Reveals.PARAMETERS,
+        expected=Like("weights"),
     )
-    samples: Tensor = leaves("number of query samples", reveals=Reveals.STEPS)  # (C,) int64
-    loss: Tensor = leaves("mean loss on the query set", reveals=Reveals.MEASUREMENT)  # (C,)
+    samples: Tensor = leaves(
+        "number of query samples",
+        reveals=Reveals.STEPS,
+        expected=Count(),
+    )  # (C,) int64
+    loss: Tensor = leaves(
+        "mean loss on the query set",
+        reveals=Reveals.MEASUREMENT,
+        expected=Number(),
+    )  # (C,)
 
 
 UPDATE = Step("update", GlobalModel, BaseUpdate)

@@ -21,6 +21,7 @@ from coterie.core.methods.kit.head import HEAD, with_head
 from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.settings.personal import FedRODSettings
+from coterie.core.protocol.expected import Count, Like, Number
 from coterie.core.protocol.messages import Reveals, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
@@ -45,13 +46,20 @@ class FedRODUpdate(ModelUpdate):
     """A `ModelUpdate` whose loss is that of both predictors."""
 
     change: Params = leaves(  # each (C, ...)
-        "change of body and generic head, w_k - w", reveals=Reveals.PARAMETERS
+        "change of body and generic head, w_k - w",
+        reveals=Reveals.PARAMETERS,
+        expected=Like("weights"),
     )
-    samples: Tensor = leaves("number of samples n_k", reveals=Reveals.STEPS)  # (C,) int64
+    samples: Tensor = leaves(
+        "number of samples n_k",
+        reveals=Reveals.STEPS,
+        expected=Count(),
+    )  # (C,) int64
     loss: Tensor = leaves(  # (C,)
         "mean training loss, generic plus personal",
         reveals=Reveals.MEASUREMENT,
         depends_on={"head"},
+        expected=Number(),
     )
 
 

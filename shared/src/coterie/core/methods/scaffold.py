@@ -17,6 +17,7 @@ from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.methods.kit.sizes import SizedModel, Sizes, TellsSize, anew, ask_sizes
 from coterie.core.methods.settings.drift import ScaffoldSettings
 from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.expected import Like, Number
 from coterie.core.protocol.messages import Reveals, carries, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
@@ -39,14 +40,19 @@ class ControlledUpdate(ModelUpdate):
         "change of the model's parameters, y_i - x",
         reveals=Reveals.PARAMETERS,
         depends_on={"control", "block"},
+        expected=Like("weights"),
     )
     loss: Tensor = leaves(  # (C,)
-        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on={"control", "block"}
+        "mean training loss",
+        reveals=Reveals.MEASUREMENT,
+        depends_on={"control", "block"},
+        expected=Number(),
     )
     control: Params = leaves(  # each (C, ...)
         "change of the control variate, c_i+ - c_i",
         reveals=Reveals.PARAMETERS,
         depends_on={"control", "block"},
+        expected=Like("weights"),
     )
 
 

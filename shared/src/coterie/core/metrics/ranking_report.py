@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.metrics.ranking import ndcg, recall, target_ranks, top_k
+from coterie.core.protocol.expected import Number
 from coterie.core.protocol.messages import EVERYTHING, Report, Reveals, leaves
 from coterie.core.tensors.ragged import Ragged
 
@@ -25,10 +26,16 @@ class RankingReport(Report):
     """
 
     recall: Tensor = leaves(  # (C, K) float64
-        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on=EVERYTHING
+        "Recall@k",
+        reveals=Reveals.MEASUREMENT,
+        depends_on=EVERYTHING,
+        expected=Number(axes=1),
     )
     ndcg: Tensor = leaves(  # (C, K) float64
-        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on=EVERYTHING
+        "NDCG@k",
+        reveals=Reveals.MEASUREMENT,
+        depends_on=EVERYTHING,
+        expected=Number(axes=1),
     )
 
     def by_name(self, lengths: Sequence[int]) -> dict[str, Tensor]:

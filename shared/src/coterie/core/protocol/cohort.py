@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
 import torch
 from torch import Tensor
 
-from coterie.core.protocol.folds import Fold, Sum
+from coterie.core.protocol.folds import Fold, Folds, Sum
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.replies import FoldedReplies, ListReplies, StackedReplies
 from coterie.core.protocol.step import AnyStep, ListStep, Step
@@ -99,16 +99,12 @@ class Cohort(ABC):
         self,
         step: Step[D, U],
         down: D | Aligned[D],
-        *,
-        who_diverged: Callable[[U], Tensor] | None = None,
     ) -> StackedReplies[U]: ...
     @overload
     def ask(
         self,
         step: ListStep[D, U],
         down: D | PerClient[D],
-        *,
-        who_diverged: Callable[[U], Tensor] | None = None,
     ) -> ListReplies[U]: ...
     @overload
     def ask(
@@ -117,7 +113,6 @@ class Cohort(ABC):
         down: D | Aligned[D] | PerClient[D],
         *,
         reduce: Sum,
-        who_diverged: Callable[[U], Tensor] | None = None,
     ) -> FoldedReplies[U]: ...
     @overload
     def ask(
@@ -125,41 +120,38 @@ class Cohort(ABC):
         step: AnyStep[D, U],
         down: D | Aligned[D] | PerClient[D],
         *,
-        reduce: Fold[U, T],
-        who_diverged: Callable[[U], Tensor] | None = None,
+        reduce: Folds[U, T],
     ) -> FoldedReplies[T]: ...
     def ask(
         self,
         step: AnyStep[Any, Any],
         down: Any,
         *,
-        reduce: Fold[Any, Any] | None = None,
-        who_diverged: Callable[[Any], Tensor] | None = None,
+        reduce: Folds[Any, Any] | None = None,
     ) -> Any:
         """Ask every client for a step; a transaction per client.
 
         Each answer is guarded (a non-finite upload or private state is refused), committed (private
         state of accepted clients only), entered in the ledger, then folded into ``reduce`` or kept.
+        Uploads whose step says that their training ``diverged`` are left out.
 
         Args:
             step: what is asked for.
             down: the message that all clients receive, or `PerClient` or `Aligned` ones.
             reduce: folds uploads into a sum at once, so that memory is bounded by the chunk.
-            who_diverged: says of stacked uploads whose training diverged, ``(C,)`` bool: these
-                clients keep their new private state, to learn of it, but their uploads are left
-                out.
 
         Raises:
-            TypeError: the clients have no such step.
+            TypeError: the clients have no such step, or ``reduce`` is no `Fold`.
         """
-        return self._ask(step, down, reduce, who_diverged)
+        if reduce is not None and not isinstance(reduce, Fold):
+            raise TypeError(f"{type(reduce).__name__} is no Fold")
+        return self._ask(step, down, reduce)
 
     @abstractmethod
     def _ask(
         self,
         step: AnyStep[Any, Any],
         down: Any,
-        reduce: Fold[Any, Any] | None,
-        who_diverged: Callable[[Any], Tensor] | None,
+        fold: Fold | None,
     ) -> Any:
         """Do what `ask` says."""

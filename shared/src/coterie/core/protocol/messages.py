@@ -20,6 +20,7 @@ from collections.abc import Set
 from contextlib import suppress
 from typing import Any, ClassVar, get_origin
 
+from coterie.core.protocol.expected import Expected
 from coterie.core.wire.travel import check_class
 
 
@@ -70,12 +71,13 @@ class Private(_Message):
     """State that stays with its client."""
 
 
-def carries(what: str, *, default: Any = dataclasses.MISSING) -> Any:
+def carries(what: str, *, default: Any = dataclasses.MISSING, relays: bool = False) -> Any:
     """Declare a field of a `Down`.
 
     Args:
         what: the content in words, for the privacy table.
         default: of the field; none by default.
+        relays: whether the server passes on what other clients sent it, as it came.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -84,7 +86,7 @@ def carries(what: str, *, default: Any = dataclasses.MISSING) -> Any:
         >>> contents(Model)
         [('row', 'the global row')]
     """
-    return dataclasses.field(default=default, metadata={"carries": what})
+    return dataclasses.field(default=default, metadata={"carries": what, "relays": relays})
 
 
 def contents(message: type[Down]) -> list[tuple[str, str]]:
@@ -92,11 +94,24 @@ def contents(message: type[Down]) -> list[tuple[str, str]]:
     return [(field.name, field.metadata["carries"]) for field in dataclasses.fields(message)]
 
 
+def relayed(message: type[Any]) -> frozenset[str]:
+    """Fields of a downward message in which the server passes on what other clients sent."""
+    if not dataclasses.is_dataclass(message):
+        return frozenset()
+    return frozenset(f.name for f in dataclasses.fields(message) if f.metadata.get("relays"))
+
+
 EVERYTHING = frozenset({"everything"})
 """What a field may depend on that measures all that a client holds."""
 
 
-def leaves(what: str, *, reveals: Reveals, depends_on: Set[str] | None = None) -> Any:
+def leaves(
+    what: str,
+    *,
+    reveals: Reveals,
+    depends_on: Set[str] | None = None,
+    expected: Expected | None = None,
+) -> Any:
     """Declare a field of an `Up`.
 
     Args:
@@ -104,6 +119,7 @@ def leaves(what: str, *, reveals: Reveals, depends_on: Set[str] | None = None) -
         reveals: what a reader of one upload learns.
         depends_on: names of the private fields that may influence the value. A test perturbs every
             other private field and expects the upload to stay bit-equal. `EVERYTHING` names all.
+        expected: the form that the server accepts; None for whatever the annotation allows.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -113,7 +129,7 @@ def leaves(what: str, *, reveals: Reveals, depends_on: Set[str] | None = None) -
         ['item rows']
     """
     return dataclasses.field(
-        metadata={"leaves": Leaving("", what, reveals, frozenset(depends_on or ()))}
+        metadata={"leaves": Leaving("", what, reveals, frozenset(depends_on or ()), expected)}
     )
 
 
@@ -125,6 +141,7 @@ class Leaving:
     what: str
     reveals: Reveals
     depends_on: frozenset[str]
+    expected: Expected | None = None
 
 
 def declared(message: type[Up]) -> list[Leaving]:
@@ -133,6 +150,18 @@ def declared(message: type[Up]) -> list[Leaving]:
         dataclasses.replace(field.metadata["leaves"], name=field.name)
         for field in dataclasses.fields(message)
     ]
+
+
+def expectations(message: type[Up]) -> dict[str, Expected | None]:
+    """The form that the server accepts of each field."""
+    found = _EXPECTATIONS.get(message)
+    if found is None:
+        found = {field.name: field.expected for field in declared(message)}
+        _EXPECTATIONS[message] = found
+    return found
+
+
+_EXPECTATIONS: dict[type[Up], dict[str, Expected | None]] = {}
 
 
 def _check_declared(cls: type, name: str, hint: Any) -> None:

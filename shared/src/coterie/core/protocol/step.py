@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
 
 from coterie.core.protocol.messages import Down, Up
-from coterie.core.wire.travel import check_class
+from coterie.core.wire.travel import check_class, hints_of
 
 Form = Literal["stacked", "list"]
 D = TypeVar("D")
@@ -28,17 +28,23 @@ class AnyStep(Generic[D, U]):
         down: the message that a client receives; None for none.
         up: the message that it answers with; None for none.
         form: of the clients that have it.
+        diverged: field of the upload, ``(C,)`` bool, that says whose training diverged: these
+            clients keep their new private state, to learn of it, but their uploads do not count.
     """
 
     form: ClassVar[Form]
 
-    def __init__(self, name: str, down: type | None, up: type | None) -> None:
+    def __init__(
+        self, name: str, down: type | None, up: type | None, diverged: str | None = None
+    ) -> None:
         for message, base in ((down, Down), (up, Up)):
             if message is not None:
                 if not issubclass(message, base):
                     raise TypeError(f"step '{name}': {message.__name__} is no {base.__name__}")
                 check_class(message)
-        self.name, self.down, self.up = name, down, up
+        if diverged is not None and diverged not in hints_of(up):
+            raise TypeError(f"step '{name}': the upload has no field '{diverged}'")
+        self.name, self.down, self.up, self.diverged = name, down, up, diverged
 
     def __repr__(self) -> str:
         ways = [None if way is None else way.__name__ for way in (self.down, self.up)]
@@ -86,15 +92,19 @@ class Step(AnyStep[D, U]):
     form: ClassVar[Form] = "stacked"
 
     @overload
-    def __init__(self: Step[D_, U_], name: str, down: type[D_], up: type[U_]) -> None: ...
+    def __init__(
+        self: Step[D_, U_], name: str, down: type[D_], up: type[U_], diverged: str | None = None
+    ) -> None: ...
     @overload
     def __init__(self: Step[D_, None], name: str, down: type[D_], up: None) -> None: ...
     @overload
-    def __init__(self: Step[None, U_], name: str, down: None, up: type[U_]) -> None: ...
+    def __init__(
+        self: Step[None, U_], name: str, down: None, up: type[U_], diverged: str | None = None
+    ) -> None: ...
     @overload
     def __init__(self: Step[None, None], name: str, down: None, up: None) -> None: ...
-    def __init__(self, name: str, down: Any, up: Any) -> None:
-        super().__init__(name, down, up)
+    def __init__(self, name: str, down: Any, up: Any, diverged: str | None = None) -> None:
+        super().__init__(name, down, up, diverged)
 
 
 class ListStep(AnyStep[D, U]):
@@ -103,15 +113,19 @@ class ListStep(AnyStep[D, U]):
     form: ClassVar[Form] = "list"
 
     @overload
-    def __init__(self: ListStep[D_, U_], name: str, down: type[D_], up: type[U_]) -> None: ...
+    def __init__(
+        self: ListStep[D_, U_], name: str, down: type[D_], up: type[U_], diverged: str | None = None
+    ) -> None: ...
     @overload
     def __init__(self: ListStep[D_, None], name: str, down: type[D_], up: None) -> None: ...
     @overload
-    def __init__(self: ListStep[None, U_], name: str, down: None, up: type[U_]) -> None: ...
+    def __init__(
+        self: ListStep[None, U_], name: str, down: None, up: type[U_], diverged: str | None = None
+    ) -> None: ...
     @overload
     def __init__(self: ListStep[None, None], name: str, down: None, up: None) -> None: ...
-    def __init__(self, name: str, down: Any, up: Any) -> None:
-        super().__init__(name, down, up)
+    def __init__(self, name: str, down: Any, up: Any, diverged: str | None = None) -> None:
+        super().__init__(name, down, up, diverged)
 
 
 def _is(narrow: type | None, wide: type | None) -> bool:

@@ -28,6 +28,9 @@ class Paper:
         settings: the settings dataclass.
         experiment: builds data, client and server of a run.
         client: the client class, whose steps are the protocol.
+        client_half: function that makes the client half from the public card
+            (`coterie.core.protocol.card.Card`) and the client's own folder; what it imports knows
+            no server half.
         tables: function that reproduces a table or figure, called with a
             `coterie.core.settings.configuration.Configuration`, ``table``, ``figure`` and
             ``seeds``; gives a `coterie.core.tables.report.Report`.
@@ -47,6 +50,7 @@ class Paper:
     settings: str
     experiment: str
     client: str | None = None
+    client_half: str | None = None
     tables: str | None = None
     bench: str | None = None
     variant_keys: tuple[str, ...] = ("data.name",)

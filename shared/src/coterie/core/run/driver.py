@@ -9,12 +9,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import InProcessCohort
+from coterie.core.federation.cohort import ExchangeCohort
+from coterie.core.federation.exchange import Exchange
 from coterie.core.federation.federation import Federation
+from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.local_training.step_count import counting_steps
@@ -35,8 +36,10 @@ class FederatedRun:
 
     Args:
         federation: what is run.
+        exchange: how clients are reached; None runs them in this process.
 
     Attributes:
+        exchange: how clients are reached.
         journal: what the last round measured.
         ledger: bytes that crossed the boundary.
         block: number of the block that the last round belongs to, from 0; -1 before the first.
@@ -55,10 +58,9 @@ class FederatedRun:
             print(run.round, run.journal.scalars)
     """
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation: Federation, exchange: Exchange | None = None) -> None:
         self.federation = federation
         self.journal, self.ledger = Journal(), Ledger()
-        self.store: PrivateStore[Any] = PrivateStore(stacked=federation.client.form == "stacked")
         self.block = -1
         self.round = self.block_round = 0
         self.history: list[dict[str, float]] = []
@@ -66,7 +68,8 @@ class FederatedRun:
         self.client_results: Measured = {}
         self.block_open = self.finished = self.reopened = False
         root = Key.from_seed(federation.seed)
-        self._secret, self._server_key = root.fold("clients"), root.fold("server")
+        self.secret, self._server_key = root.fold("clients"), root.fold("server")
+        self.exchange = exchange or self._in_process()
         self.server_state = federation.server.begin(self._server_key.fold("begin"))
 
     def advance(self) -> None:
@@ -76,6 +79,7 @@ class FederatedRun:
         if not self.block_open:
             self._open_block()
         self.block_round += 1
+        self.ledger.begin_round(self.block, self.block_round)
         cohort, key = self._cohort(self.block_round), self._key(self.block_round)
         with counting_steps() as made:
             self.server_state = server.round(self.server_state, cohort, key)
@@ -115,7 +119,7 @@ class FederatedRun:
         """
         return {
             "server": tree.to_plain(self.server_state),
-            "store": self.store.to_plain(),
+            "store": self.exchange.to_plain(),
             "ledger": self.ledger.rows(),
             "history": self.history,
             "results": self.results,
@@ -134,7 +138,7 @@ class FederatedRun:
         """
         try:
             self.server_state = restore(self.server_state, saved["server"])
-            self.store.load_plain(saved["store"], self._private_structure())
+            self.exchange.load_plain(saved["store"])
             self.ledger.load(saved["ledger"])
             self.history, self.results = saved["history"], saved["results"]
             self.client_results = {
@@ -155,12 +159,36 @@ class FederatedRun:
         self.federation.server.test(self.server_state, self.newest_cohort())
         return dict(self.journal.scalars)
 
-    def newest_cohort(self) -> InProcessCohort:
+    @property
+    def clients(self) -> InProcess:
+        """The clients of a run in this process, to look into them.
+
+        Raises:
+            UserError: they run elsewhere.
+        """
+        if not isinstance(self.exchange, InProcess):
+            raise UserError("the clients of this run are not in this process")
+        return self.exchange
+
+    @property
+    def store(self) -> PrivateStore[Any]:
+        """Private state of the clients of a run in this process."""
+        return self.clients.store
+
+    @property
+    def newest_data(self) -> Any:
+        """Data of the clients of the newest block, or before it of the first."""
+        return self.federation.blocks[max(self.block, 0)]
+
+    def newest_cohort(self) -> ExchangeCohort:
         """All clients of the newest block, or before it of the first, to look into a run.
 
         They have no middleware; before the first round they are not enrolled yet.
         """
-        return dataclasses.replace(self._cohort(self.block_round), middleware=())
+        exchange: Exchange = self.exchange
+        if isinstance(exchange, InProcess):
+            exchange = dataclasses.replace(exchange, middleware=(), kept=exchange.store)
+        return dataclasses.replace(self._cohort(self.block_round), exchange=exchange)
 
     def _open_block(self) -> None:
         self.block += 1
@@ -172,32 +200,23 @@ class FederatedRun:
         )
         self.block_open = True
 
-    def _cohort(self, round_in_block: int) -> InProcessCohort:
+    def _in_process(self) -> InProcess:
         federation = self.federation
-        data = federation.blocks[max(self.block, 0)]
-        return InProcessCohort(
+        return InProcess(
             federation.client,
-            data.ids,
-            data,
-            self.store,
-            self._secret,
-            (self.block, round_in_block),
-            self.ledger,
-            self.journal,
+            federation.blocks,
+            self.secret.fold,
             federation.chunk,
             federation.middleware,
+            federation.bounds,
         )
+
+    def _cohort(self, round_in_block: int) -> ExchangeCohort:
+        ids, when = self.exchange.present(self.block), (self.block, round_in_block)
+        return ExchangeCohort(self.exchange, ids, when, self.ledger, self.journal)
 
     def _key(self, round_in_block: int) -> Key:
         return self._server_key.fold("block", self.block, "round", round_in_block)
-
-    def _private_structure(self) -> Any:
-        """Private state of one client, for its structure only."""
-        blocks, client = self.federation.blocks, self.federation.client
-        key = self._secret.fold(blocks[0].ids[:1])
-        if client.form == "list":
-            return client.enrol(blocks[0][0], Key(key.state[0]))
-        return client.enrol(blocks[0].take(torch.tensor([0])), key)
 
 
 _POSITION = ("block", "round", "block_round", "block_open", "finished")

@@ -132,7 +132,7 @@ def scores_of_newcomer(module: FederatedRun, items: Tensor) -> Tensor:
     Private parameters are fitted to them here; nothing is uploaded.
     """
     down, history = _served(module, None), Ragged.from_lists([items.tolist()])
-    key = module.newest_cohort().secret.fold("newcomer").fold(torch.tensor([0]))
+    key = module.secret.fold("newcomer").fold(torch.tensor([0]))
     return _client(module).predict(down, _client(module).adapt(down, history, key))
 
 

@@ -26,8 +26,18 @@ class Rows(Stacked):
 
     @property
     @abstractmethod
+    def table_shape(self) -> tuple[int, int]:
+        """Of the table that is changed, ``(n, d)``."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Of the values."""
+
+    @property
     def element_size(self) -> int:
         """Bytes of one value."""
+        return self.dtype.itemsize
 
     @abstractmethod
     def sum(self) -> Tensor:
@@ -40,6 +50,10 @@ class Rows(Stacked):
     @abstractmethod
     def squared_norm(self) -> Tensor:
         """Squared Frobenius norm of each client's change, ``(C,)``."""
+
+    def norm_bound(self) -> Tensor:
+        """An upper bound of each client's Frobenius norm, ``(C,)``; not finite for what is not."""
+        return self.squared_norm().sqrt()
 
     @abstractmethod
     def scaled(self: R, factor: Tensor) -> R:
@@ -93,9 +107,14 @@ class FactoredRows(Rows):
         return self.right.shape[1]
 
     @property
-    def element_size(self) -> int:
-        """Bytes of one value."""
-        return self.right.element_size()
+    def table_shape(self) -> tuple[int, int]:
+        """Of the table that is changed, ``(n, d)``."""
+        return self.left.shape[1], self.right.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the values."""
+        return self.right.dtype
 
     def sum(self) -> Tensor:
         """Sum over the clients, ``(n, d)``: one GEMM."""
@@ -128,6 +147,13 @@ class FactoredRows(Rows):
                     0, self.owner[a[i]], cross * (self.right[a[i]] * self.right[b[j]]).sum(1)
                 )
         return norm
+
+    def norm_bound(self) -> Tensor:
+        """An upper bound of each client's Frobenius norm, ``(C,)``: one pass, no Gram matrix."""
+        term = torch.linalg.vector_norm(self.left, dim=1) * torch.linalg.vector_norm(
+            self.right, dim=1
+        )
+        return term.new_zeros(self.n_clients).index_add_(0, self.owner, term)
 
     def scaled(self, factor: Tensor) -> FactoredRows:
         """Multiply each client's change by ``factor``, ``(C,)``."""
@@ -207,9 +233,14 @@ class TouchedRows(Rows):
         return self.values.shape[1]
 
     @property
-    def element_size(self) -> int:
-        """Bytes of one value."""
-        return self.values.element_size()
+    def table_shape(self) -> tuple[int, int]:
+        """Of the table that is changed, ``(n, d)``."""
+        return self.n_rows, self.values.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the values."""
+        return self.values.dtype
 
     def sum(self) -> Tensor:
         """Sum over the clients, ``(n, d)``."""
@@ -289,9 +320,14 @@ class DenseRows(Rows):
         return self.values.shape[2]
 
     @property
-    def element_size(self) -> int:
-        """Bytes of one value."""
-        return self.values.element_size()
+    def table_shape(self) -> tuple[int, int]:
+        """Of the table that is changed, ``(n, d)``."""
+        return self.values.shape[1], self.values.shape[2]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the values."""
+        return self.values.dtype
 
     def sum(self) -> Tensor:
         """Sum over the clients, ``(n, d)``; of one client no copy."""

@@ -45,12 +45,12 @@ class Header:
     client: int | None = None
 
 
-def encode(message: Any, header: Header) -> bytes:
+def encode(message: Any, header: Any) -> bytes:
     """Turn a message (a dataclass, or None) into bytes.
 
     Args:
         message: a tree (`coterie.core.tensors.tree`) whose dicts have strings as keys.
-        header: travels with it.
+        header: travels with it: a `Header`, or another dataclass of plain values.
 
     Raises:
         ProtocolError: a leaf is of a kind that cannot travel.
@@ -65,10 +65,12 @@ def encode(message: Any, header: Header) -> bytes:
     tensors: dict[str, Tensor] = {}
     static: dict[str, Any] = {}
     _flatten(message, "", tensors, static)
+    belongs: dict[str, Any] = {}
+    _flatten(header, "", {}, belongs)
     about = {
         "version": VERSION,
         "message": type(message).__name__,
-        "header": dataclasses.asdict(header),
+        "header": belongs,
         "static": static,
     }
     text = json.dumps(about, sort_keys=True, separators=(",", ":"))
@@ -89,7 +91,8 @@ def decode(
     like: Any = None,
     clients: int | None = None,
     max_bytes: int = MAX_BYTES,
-) -> tuple[M, Header]:
+    header: Any = Header,
+) -> tuple[M, Any]:
     """Read a message of an expected type.
 
     Everything is checked before it is used, for the sender is not trusted: size, format, version,
@@ -102,6 +105,7 @@ def decode(
             axis, rows its table.
         clients: how many clients a stacked message must hold.
         max_bytes: longer messages are refused unread.
+        header: class of what the message belongs to.
 
     Raises:
         ProtocolError: the bytes are not such a message; one line that says what is wrong.
@@ -113,17 +117,17 @@ def decode(
     message = schema.read(expected, about.get("message"))
     if like is not None or clients is not None:
         check_form(message, like, clients)
-    return message, _header(about.get("header"))
+    return message, _header(about, header)
 
 
-def peek(data: bytes, max_bytes: int = MAX_BYTES) -> Header:
+def peek(data: bytes, max_bytes: int = MAX_BYTES, header: Any = Header) -> Any:
     """Read the header alone.
 
     Raises:
         ProtocolError: the bytes are not a message.
     """
     about = _open(data, max_bytes)[1]
-    return _header(about.get("header") if isinstance(about, dict) else None)
+    return _header(about if isinstance(about, dict) else {}, header)
 
 
 def _flatten(node: Any, path: str, tensors: dict[str, Tensor], static: dict[str, Any]) -> None:
@@ -176,14 +180,11 @@ def _open(data: bytes, max_bytes: int) -> tuple[dict[str, Tensor], Any]:
         raise ProtocolError(f"not a message of ours: {_line(error)}") from error
 
 
-def _header(plain: Any) -> Header:
-    if not isinstance(plain, dict) or set(plain) != {"step", "nonce", "client"}:
-        raise ProtocolError("header is incomplete")
-    step, nonce, client = plain["step"], plain["nonce"], plain["client"]
-    numbers = isinstance(nonce, list) and all(type(part) is int for part in nonce)
-    if not (isinstance(step, str) and numbers and (client is None or type(client) is int)):
-        raise ProtocolError("header has a field of the wrong type")
-    return Header(step, tuple(nonce), client)
+def _header(about: dict[str, Any], kind: Any) -> Any:
+    try:
+        return Schema({}, about.get("header")).read(kind, kind.__name__)
+    except ProtocolError as error:
+        raise ProtocolError(f"header: {error}") from error
 
 
 def _line(error: Exception) -> str:

@@ -87,7 +87,7 @@ class Schema:
             return self._sequence(kind, path)
         if isinstance(kind, type) and issubclass(kind, Rows):
             return self._rows(path)
-        if dataclasses.is_dataclass(kind):
+        if dataclasses.is_dataclass(origin):
             return self._dataclass(kind, path)
         value = self._plain(path)
         if origin is Literal and value in get_args(kind):
@@ -107,11 +107,13 @@ class Schema:
         return self._plain(path)
 
     def _dataclass(self, kind: Any, path: str) -> Any:
-        hints = fields_of(kind)
-        names = [field.name for field in dataclasses.fields(kind)]
+        origin = get_origin(kind) or kind
+        given = dict(zip(getattr(origin, "__parameters__", ()), get_args(kind), strict=False))
+        hints = {name: given.get(hint, hint) for name, hint in fields_of(origin).items()}
+        names = [field.name for field in dataclasses.fields(origin)]
         values = {name: self._field(hints[name], join(path, name)) for name in names}
         try:
-            built = kind(**values)
+            built = origin(**values)
         except (TypeError, ValueError) as error:
             raise ProtocolError(f"field {path!r} is no valid {kind.__name__}: {error}") from error
         if isinstance(built, Ragged):

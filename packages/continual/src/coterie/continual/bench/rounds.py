@@ -15,7 +15,8 @@ from coterie.continual.client import ContinualClient
 from coterie.continual.messages import KEEP_BEST, UPDATE, ItemTable, Profile
 from coterie.continual.settings import Settings
 from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
-from coterie.core.federation.cohort import InProcessCohort
+from coterie.core.federation.cohort import ExchangeCohort
+from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.folds import Sum
@@ -49,14 +50,12 @@ class Engine:
         self.state: State = self.server.begin(self.key.fold("server"))
         self.state = self.server.start_block(self.state, 0, self.cohort(0), self.key)
 
-    def cohort(self, number: int) -> InProcessCohort:
+    def cohort(self, number: int) -> ExchangeCohort:
         """The block's clients in one round."""
-        data = self.work.blocks[self.block]
-        secret, when = self.key.fold("clients"), (self.block, number)
-        chunk = self.settings.engine.chunk
-        return InProcessCohort(
-            self.client, data.ids, data, self.store, secret, when, Ledger(), Journal(), chunk
-        )
+        when, secret = (self.block, number), self.key.fold("clients")
+        chunk, blocks = self.settings.engine.chunk, self.work.blocks
+        exchange = InProcess(self.client, blocks, secret.fold, chunk, kept=self.store)
+        return ExchangeCohort(exchange, exchange.present(self.block), when, Ledger(), Journal())
 
     def train(self) -> None:
         """Train for a while."""

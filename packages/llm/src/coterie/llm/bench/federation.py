@@ -7,9 +7,9 @@ from typing import Literal
 
 import torch
 
-from coterie.core.federation.cohort import InProcessCohort
+from coterie.core.federation.cohort import ExchangeCohort
+from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
-from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -80,18 +80,10 @@ class Shape:
 _TRAINED = {"lora": "LoRA", "all": "all parameters"}
 
 
-def enrolled(client: Organisation, data: OrganisationData) -> InProcessCohort:
+def enrolled(client: Organisation, data: OrganisationData) -> ExchangeCohort:
     """Make a cohort of all organisations, with their private state, as a run has it."""
-    cohort = InProcessCohort(
-        client,
-        data.ids,
-        data,
-        PrivateStore(stacked=False),
-        Key.from_seed(2),
-        (0, 1),
-        Ledger(),
-        Journal(),
-    )
+    exchange = InProcess(client, [data], Key.from_seed(2).fold)
+    cohort = ExchangeCohort(exchange, data.ids, (0, 1), Ledger(), Journal())
     cohort.enrol()
     return cohort
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from coterie.core.federation.in_process import InProcess
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.bench.federation import Shape, enrolled
@@ -55,18 +55,21 @@ class Switched:
         else:
             self.rows = like.rows
         idle = enrolled(self.client, shape.organisations(clients, 0))
-        self.idle = [idle.part(torch.tensor([c])) for c in range(clients)]
-        data = shape.organisations(clients, shape.batch)
-        self.busy = [replace(part, data=data.take(part.ids)) for part in self.idle]
+        busy = enrolled(self.client, shape.organisations(clients, shape.batch))
+        self.idle, self.busy = (
+            [cohort.part(torch.tensor([c])) for c in range(clients)] for cohort in (idle, busy)
+        )
 
     def switch(self, client: int) -> None:
         """Put the client's adapter and private state in the place of another's."""
         cohort, row = self.idle[client], self.rows[client]
-        mine = cohort.store.take(cohort.ids)
+        assert isinstance(cohort.exchange, InProcess)
+        store = cohort.exchange.store
+        mine = store.take(cohort.ids)
         state = mine.optimizer or self.client.fresh
         self.client.adapter.load(row)
         kept = self.client.settings.train.keep_optimizer
-        cohort.store.commit(cohort.ids, Workshop(state if kept else None))
+        store.commit(cohort.ids, Workshop(state if kept else None))
 
     def turn(self, client: int) -> None:
         """Ask a client that has nothing to train on."""

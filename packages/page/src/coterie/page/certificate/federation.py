@@ -19,7 +19,7 @@ from torch import Tensor
 from coterie.core.data.samples.samples import MiniBatches
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import fitting
+from coterie.core.federation.in_process import fitting
 from coterie.core.local_training.fit import Params
 from coterie.core.local_training.stacking import concatenate
 from coterie.core.run.driver import FederatedRun
@@ -65,8 +65,8 @@ class FederationGame:
         cohort = module.newest_cohort()
         cohort.enrol()
         self.client, self.server = client, server
-        self.data: SplitSamples = cohort.data
-        self.mine: Player = cohort.store.take(cohort.ids)
+        self.data: SplitSamples = module.newest_data
+        self.mine: Player = module.store.take(cohort.ids)
         if self.mine.agents is None:
             raise UserError(
                 "the clients of this run have nothing to choose, so there is no game to certify: "

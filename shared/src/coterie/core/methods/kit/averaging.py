@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from coterie.core.local_training.fit import Params
-from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.expected import Bounds
+from coterie.core.protocol.folds import Fold, weighted_sum
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.replies import FoldedReplies
-from coterie.core.tensors import tree
 
 
 class Trained(Protocol):
@@ -47,21 +47,31 @@ class WeightedSum(Generic[M]):
     weight: Tensor
 
 
-class Weighted:
+@dataclass(frozen=True)
+class Weighted(Fold):
     """Fold of uploads of trained models: `WeightedSum`.
 
-    Args:
+    Attributes:
         by: "samples" weighs a client by n_k, "equal" by 1.
     """
 
-    def __init__(self, by: str) -> None:
-        self._by = by
+    name: ClassVar[str] = "weighted"
+    by: str
 
-    def add(self, total: WeightedSum[M] | None, up: M) -> WeightedSum[M]:
-        """Add a chunk's uploads to the running sums (None at first)."""
-        weight = up.samples if self._by == "samples" else (up.samples > 0).long()
-        chunk = WeightedSum(Sum(lambda update: weight).add(None, up), weight.sum())
-        return chunk if total is None else tree.map_tensors(torch.add, total, chunk)
+    def of(self, up: M) -> WeightedSum[M]:
+        """Sum the uploads of some clients."""
+        weight = up.samples if self.by == "samples" else (up.samples > 0).long()
+        return WeightedSum(weighted_sum(up, weight), weight.sum())
+
+    def sums(self, total: Any, n_clients: int, bounds: Bounds) -> tuple[Any, float]:
+        """The sums, and their weight."""
+        weight, most = total.weight, n_clients * (bounds.count if self.by == "samples" else 1)
+        fits = weight.shape == () and weight.dtype == torch.int64 and 0 <= int(weight) <= most
+        return (total.sums, float(weight)) if fits else (None, 0.0)
+
+    def result(self, up: Any) -> Any:
+        """Class of the sums."""
+        return WeightedSum[up]
 
 
 def mean_added(weights: Params, total: WeightedSum[Any]) -> Params:

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
 from torch import Tensor
 
 from coterie.core.local_training.fit import Fitted, Params
 from coterie.core.methods.kit.evaluation import Quality
-
-
-class Diverging(Protocol):
-    """An upload that says whether its training diverged."""
-
-    @property
-    def diverged(self) -> Tensor:
-        """Whose training diverged, ``(C,)`` bool."""
+from coterie.core.protocol.expected import PLAUSIBLE
 
 
 def has_diverged(fitted: Fitted, quality: Quality) -> Tensor:
-    """Whose training did not come to numbers, ``(C,)`` bool.
+    """Whose training did not come to plausible numbers, ``(C,)`` bool.
 
     A finite model whose loss is NaN does not count as such and is refused: nearly always it was
     measured on samples that are no numbers.
     """
     found = ~fitted.loss.isfinite() | quality.loss.isinf()
     for value in fitted.params.values():
-        found |= ~value.flatten(1).isfinite().all(1)
+        found |= ~(value.flatten(1).norm(dim=1) <= PLAUSIBLE.norm)  # NaN compares as false
     return found
 
 
@@ -43,9 +35,4 @@ def restored(diverged: Tensor, fitted: Fitted, start: Params) -> Fitted:
     return replace(fitted, params=params, loss=fitted.loss.masked_fill(diverged, 0.0))
 
 
-def told_divergence(up: Diverging) -> Tensor:
-    """Whose upload says that its training ``diverged``, ``(C,)`` bool; for `Cohort.ask`."""
-    return up.diverged
-
-
-__all__ = ["has_diverged", "restored", "told_divergence"]
+__all__ = ["has_diverged", "restored"]

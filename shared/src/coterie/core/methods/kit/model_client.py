@@ -15,6 +15,7 @@ from coterie.core.methods.kit.evaluation import Evaluator, Quality
 from coterie.core.methods.kit.local_sgd import LocalSGD, same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.client import Client
+from coterie.core.protocol.expected import Count, Like, Number
 from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
@@ -33,10 +34,20 @@ class ModelUpdate(Up):
     """What a client's local training changed; stacked over C clients."""
 
     change: Params = leaves(  # each (C, ...)
-        "change of the model's parameters, w_k - w", reveals=Reveals.PARAMETERS
+        "change of the model's parameters, w_k - w",
+        reveals=Reveals.PARAMETERS,
+        expected=Like("weights"),
     )
-    samples: Tensor = leaves("number of samples n_k", reveals=Reveals.STEPS)  # (C,) int64
-    loss: Tensor = leaves("mean training loss", reveals=Reveals.MEASUREMENT)  # (C,)
+    samples: Tensor = leaves(
+        "number of samples n_k",
+        reveals=Reveals.STEPS,
+        expected=Count(),
+    )  # (C,) int64
+    loss: Tensor = leaves(
+        "mean training loss",
+        reveals=Reveals.MEASUREMENT,
+        expected=Number(),
+    )  # (C,)
 
 
 @dataclass(frozen=True)
@@ -50,14 +61,18 @@ class QualityReport(Report):
         "mean losses of the server's and its own model",
         reveals=Reveals.MEASUREMENT,
         depends_on={"personal", "rounds"},
+        expected=Number(),
     )
     accuracy: dict[str, Tensor] = leaves(  # each (C,)
         "accuracies of the server's and its own model",
         reveals=Reveals.MEASUREMENT,
         depends_on={"personal", "rounds"},
+        expected=Number(),
     )
     samples: dict[str, Tensor] = leaves(  # valid, test: each (C,) int64
-        "numbers of samples to measure on", reveals=Reveals.STEPS
+        "numbers of samples to measure on",
+        reveals=Reveals.STEPS,
+        expected=Count(),
     )
 
 

@@ -12,6 +12,7 @@ from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.model_client import OwnModel
 from coterie.core.methods.kit.model_server import ServerModel
 from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.expected import Count
 from coterie.core.protocol.messages import Report, Reveals, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
@@ -22,7 +23,11 @@ from coterie.core.tensors.keys import Key
 class Size(Report):
     """How much data a client holds; stacked over C clients."""
 
-    samples: Tensor = leaves("number of samples n_i", reveals=Reveals.STEPS)  # (C,) int64
+    samples: Tensor = leaves(
+        "number of samples n_i",
+        reveals=Reveals.STEPS,
+        expected=Count(),
+    )  # (C,) int64
 
 
 SIZE = Step("size", None, Size)

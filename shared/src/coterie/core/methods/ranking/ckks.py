@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.protocol.folds import Fold
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -137,31 +138,36 @@ class EncryptedSum:
     seconds: Tensor
 
 
-class CipherSum:
-    """Sum the fields of uploads with a ``cipher`` over the clients; implements `Fold`."""
+class CipherSum(Fold):
+    """Sum the fields of uploads with a ``cipher`` over the clients."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
 
-    def add(self, total: EncryptedSum | None, up: Encrypted) -> EncryptedSum:
-        """Add a chunk's uploads."""
+    def of(self, up: Encrypted) -> EncryptedSum:
+        """Sum the uploads of some clients."""
         assert up.cipher is not None
         assert up.parts is not None
         assert up.seconds is not None
-        summed, place = None if total is None else total.cipher, 0
+        summed: list[Any] = []
+        place = 0
         for sizes in up.parts.tolist():
             end = place + sum(sizes)
             vectors = _load(self._context, _split(up.cipher.values[place:end], sizes))
-            place = end
-            if summed is None:
-                summed = vectors
-                continue
-            for one, other in zip(summed, vectors, strict=True):
-                one += other
-        loss, seconds = up.loss.sum(), up.seconds.sum()
-        if total is not None:
-            loss, seconds = total.loss + loss, total.seconds + seconds
-        return EncryptedSum(summed or [], loss, seconds)
+            place, summed = end, _added(summed, vectors)
+        return EncryptedSum(summed, up.loss.sum(), up.seconds.sum())
+
+    def merge(self, total: EncryptedSum, part: EncryptedSum) -> EncryptedSum:
+        """Join two groups of clients."""
+        summed = _added(total.cipher, part.cipher)
+        return EncryptedSum(summed, total.loss + part.loss, total.seconds + part.seconds)
+
+
+def _added(summed: list[Any], vectors: list[Any]) -> list[Any]:
+    """Add encrypted vectors in place; none yet are the vectors themselves."""
+    for one, other in zip(summed, vectors, strict=bool(summed)):
+        one += other
+    return summed or vectors
 
 
 def pack(encrypted: Sequence[Sequence[bytes]]) -> tuple[Ragged, Tensor]:

@@ -29,6 +29,7 @@ from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import FedMFSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.expected import Like, Number
 from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
@@ -38,6 +39,7 @@ from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import FactoredRows, Rows
 
 _KEYS = ("public_key", "wrapped_key")
+_OWN = frozenset({"params"})
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,7 @@ class ClientKeys(Up):
     """Keys made by one client for all."""
 
     public: Tensor = leaves("public key", reveals=Reveals.NOTHING)  # (C, b) uint8
-    wrapped: Tensor = leaves(  # (C, b) uint8
-        "private key behind a secret that the server does not have", reveals=Reveals.NOTHING
-    )
+    wrapped: Tensor = leaves("private key behind a shared secret", reveals=Reveals.NOTHING)
 
 
 @dataclass(frozen=True)
@@ -84,24 +84,28 @@ class ItemGradients(Up):
     """Steps γ·∂/∂Q of a client's loss, in one of three forms."""
 
     rows: Rows | None = leaves(
-        "steps of the trained item rows", reveals=Reveals.ITEMS_TOUCHED, depends_on={"params"}
+        "steps of the trained item rows",
+        reveals=Reveals.ITEMS_TOUCHED,
+        depends_on=_OWN,
+        expected=Like("items"),
     )
     masked: Tensor | None = leaves(  # (C, n_items, d) int64
         "steps of all item rows behind masks that cancel in the sum",
         reveals=Reveals.NOTHING,
-        depends_on={"params"},
+        depends_on=_OWN,
+        expected=Like("items", "int64"),
     )
     cipher: Ragged | None = leaves(  # C rows of bytes
-        "steps of all item rows, encrypted (CKKS)", reveals=Reveals.NOTHING, depends_on={"params"}
+        "steps of all item rows, encrypted (CKKS)", reveals=Reveals.NOTHING, depends_on=_OWN
     )
     parts: Tensor | None = leaves(  # (C, k) int64
-        "bytes of the parts of the cipher text", reveals=Reveals.NOTHING, depends_on={"params"}
+        "bytes of the parts of the cipher text", reveals=Reveals.NOTHING, depends_on=_OWN
     )
     loss: Tensor = leaves(  # (C,)
-        "mean squared error of training", reveals=Reveals.MEASUREMENT, depends_on={"params"}
+        "mean squared error", reveals=Reveals.MEASUREMENT, depends_on=_OWN, expected=Number()
     )
     seconds: Tensor | None = leaves(  # (C,)
-        "seconds of encryption and decryption", reveals=Reveals.NOTHING, depends_on={"params"}
+        "seconds of encryption", reveals=Reveals.NOTHING, depends_on=_OWN, expected=Number()
     )
 
 

@@ -40,7 +40,8 @@ from coterie.core.methods.ranking.star_graph import (
 from coterie.core.methods.settings.ranking import FedPerGNNSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Aligned, Cohort
-from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.expected import Like, Number
+from coterie.core.protocol.folds import Fold, weighted_sum
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
@@ -67,15 +68,25 @@ class NoisyGradients(Up):
         "noisy gradients of the trained item rows and of made-up ones",
         reveals=Reveals.ITEMS_TOUCHED,
         depends_on={"params"},
+        expected=Like("items"),
     )
     weight: Tensor = leaves(  # (C, d, d)
-        "noisy gradient of W", reveals=Reveals.PARAMETERS, depends_on={"params"}
+        "noisy gradient of W",
+        reveals=Reveals.PARAMETERS,
+        depends_on={"params"},
+        expected=Like("weight"),
     )
     attention: Tensor = leaves(  # (C, 2, d)
-        "noisy gradient of the attention", reveals=Reveals.PARAMETERS, depends_on={"params"}
+        "noisy gradient of the attention",
+        reveals=Reveals.PARAMETERS,
+        depends_on={"params"},
+        expected=Like("attention"),
     )
     loss: Tensor = leaves(  # (C,)
-        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on={"params"}
+        "mean training loss",
+        reveals=Reveals.MEASUREMENT,
+        depends_on={"params"},
+        expected=Number(),
     )
 
 
@@ -260,16 +271,19 @@ class Released:
     most: int
 
 
-class GradientSum:
+class GradientSum(Fold):
     """Sum gradients over the clients, and note the most coordinates that one of them released."""
 
-    def add(self, total: Released | None, up: NoisyGradients) -> Released:
-        """Add a chunk's uploads."""
+    def of(self, up: NoisyGradients) -> Released:
+        """Sum the uploads of some clients."""
         model = up.weight[0].numel() + up.attention[0].numel()
         released = int((up.items.touched() * up.items.width + model).max())
-        if total is None:
-            return Released(Sum().add(None, up), released)
-        return Released(Sum().add(total.sums, up), max(total.most, released))
+        return Released(weighted_sum(up), released)
+
+    def merge(self, total: Released, part: Released) -> Released:
+        """Join two groups of clients."""
+        sums = tree.map_tensors(torch.add, total.sums, part.sums)
+        return Released(sums, max(total.most, part.most))
 
 
 class FedPerGNNServer(RankingServer[PublicNetwork]):

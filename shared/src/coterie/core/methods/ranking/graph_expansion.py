@@ -11,6 +11,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from coterie.core.protocol.expected import Number
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -31,6 +32,7 @@ class Announcement(Up):
         "the user's vector, for its neighbours",
         reveals=Reveals.PARAMETERS,
         depends_on={"params"},
+        expected=Number(axes=1),
     )
 
 

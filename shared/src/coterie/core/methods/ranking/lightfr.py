@@ -28,16 +28,13 @@ from coterie.core.methods.ranking.binary_codes import (
     pack,
     unpack,
 )
-from coterie.core.methods.ranking.client import (
-    RankingClient,
-    UserState,
-    draw_samples,
-    known_items,
-)
+from coterie.core.methods.ranking.client import RankingClient, UserState, draw_samples, known_items
 from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import LightFRSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.expected import Number
+from coterie.core.protocol.folds import Fold
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
@@ -65,7 +62,10 @@ class BitVotes(Up):
         depends_on={"params"},
     )
     loss: Tensor = leaves(  # (C,)
-        "mean squared error of training", reveals=Reveals.MEASUREMENT, depends_on={"params"}
+        "mean squared error of training",
+        reveals=Reveals.MEASUREMENT,
+        depends_on={"params"},
+        expected=Number(),
     )
 
 
@@ -180,16 +180,13 @@ class Votes:
     loss: Tensor
 
 
-class VoteSum:
-    """Sum votes over the clients in int64: those of int16 would overflow; implements `Fold`."""
+class VoteSum(Fold):
+    """Sum votes over the clients in int64: those of int16 would overflow."""
 
-    def add(self, total: Votes | None, up: BitVotes) -> Votes:
-        """Add a chunk's votes."""
+    def of(self, up: BitVotes) -> Votes:
+        """Sum the votes of some clients."""
         votes = TouchedRows(up.votes.index, up.votes.values.long(), up.votes.n_rows).sum()
-        loss = up.loss.sum()
-        if total is None:
-            return Votes(votes, loss)
-        return Votes(total.votes + votes, total.loss + loss)
+        return Votes(votes, up.loss.sum())
 
 
 class LightFRServer(RankingServer[ItemCodes]):

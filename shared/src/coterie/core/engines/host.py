@@ -1,0 +1,224 @@
+"""The clients of a folder, served request by request: bytes in, bytes out.
+
+A request of the current round is answered at most once: asked again, the same bytes are given again
+and nothing is trained twice. Requests of earlier rounds, or of another run, are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.engines.envelope import ENROL, PRESENT, ReplyHeader, RequestHeader, digest
+from coterie.core.engines.folder import ClientFolder, Position
+from coterie.core.federation.cohort import counted, folded
+from coterie.core.federation.exchange import Answers, Request
+from coterie.core.federation.in_process import InProcess
+from coterie.core.federation.ledger import field_sizes
+from coterie.core.privacy.build import middleware
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.cohort import Aligned
+from coterie.core.protocol.folds import Fold
+from coterie.core.protocol.step import AnyStep
+from coterie.core.settings.schema import build
+from coterie.core.settings.sections import PrivacySettings
+from coterie.core.tensors import tree
+from coterie.core.wire.codec import ProtocolError, decode, encode, peek
+
+
+class ClientHost:
+    """Runs the clients of a folder, with the transaction that clients in one process have.
+
+    Args:
+        path: the folder.
+        client: the client half; None makes it from the card.
+
+    Raises:
+        UserError: the folder is not complete.
+    """
+
+    def __init__(self, path: Path, client: Client[Any, Any] | None = None) -> None:
+        self.folder = ClientFolder(path)
+        self.client = client or self.folder.client()
+        self.position = self.folder.position()
+        self.exchange = self._exchange()
+        state = self.folder.state(self.position)
+        if state is not None:
+            self.exchange.load_plain(state)
+        self._kept = self.exchange.store.changes
+
+    def answer(self, request: bytes) -> bytes:
+        """Answer a request; what it changes is kept before the answer is given.
+
+        Raises:
+            ProtocolError: the request is malformed, too old, of another run, or not for these
+                clients.
+            UserError: the folder cannot be read or written.
+        """
+        header: RequestHeader = peek(request, header=RequestHeader)
+        ids = self.folder.known(torch.tensor(header.clients, dtype=torch.int64))
+        if header.step == PRESENT:
+            return self._reply(request, self._present(header.block))
+        self._check_run(header)
+        if header.step == ENROL:
+            return self._enrolled(request, header, ids)
+        if (done := self._answered(header, digest(request))) is not None:
+            return done
+        step = bound_step(self.client, header.step)
+        down: Any = decode(request, step.down, header=RequestHeader)[0]
+        sent = Aligned(ids, down) if header.one_each else down
+        fold = None if header.fold is None else _fold(header.fold)
+        if header.block not in self.exchange.blocks:
+            raise ProtocolError(f"the clients take no part in block {header.block}")
+        asked = Request(step, sent, ids, header.when, header.draw, header.number, fold)
+        reply = self._joined(request, step, fold, list(self.exchange.ask(asked)))
+        known = self.position.answered if self.position.when == header.when else {}
+        self._keep(header, header.when, known | {header.number: digest(request)}, reply)
+        return reply
+
+    def _present(self, block: int) -> Tensor:
+        try:
+            return self.exchange.present(block)
+        except KeyError:
+            return torch.empty(0, dtype=torch.int64)
+
+    def _check_run(self, header: RequestHeader) -> None:
+        if self.position.run not in ("", header.run):
+            raise ProtocolError(
+                f"the client has private state of run '{self.position.run}', not of "
+                f"'{header.run}': its owner must remove position.json to begin anew"
+            )
+
+    def _answered(self, header: RequestHeader, name: str) -> bytes | None:
+        """What was answered to this request before; None for a new one."""
+        position = self.position
+        if header.when < position.when:
+            raise ProtocolError(f"request of round {header.when} after one of {position.when}")
+        known = position.answered if header.when == position.when else {}
+        if known.get(header.number) == name:
+            return self.folder.reply(header.number)
+        if known and header.number <= max(known):
+            raise ProtocolError(f"request {header.number} after {max(known)} of {header.when}")
+        return None
+
+    def _enrolled(self, request: bytes, header: RequestHeader, ids: Tensor) -> bytes:
+        newcomers = self.exchange.enrol(ids, header.block)
+        if newcomers.numel():
+            self._keep(header, self.position.when, self.position.answered)
+        return self._reply(request, newcomers)
+
+    def _joined(
+        self, request: bytes, step: AnyStep[Any, Any], fold: Fold | None, parts: list[Answers]
+    ) -> bytes:
+        """One reply of all chunks."""
+        up: Any = None
+        sizes: dict[str, int] = {}
+        refused: dict[int, str] = {}
+        ids = torch.empty(0, dtype=torch.int64)
+        for part in parts:
+            if fold is not None and part.up is not None:
+                for name, size in field_sizes(part.up).items():
+                    sizes[name] = sizes.get(name, 0) + size
+            part = counted(step, part) if fold is not None else part
+            refused |= part.refused
+            ids = torch.cat([ids, part.ids])
+            if part.up is None:
+                continue
+            if fold is not None:
+                one = folded(fold, step, part)
+                up = one if up is None else fold.merge(up, one)
+            else:
+                up = part.up if up is None else tree.concatenate(up, part.up)
+        return self._reply(request, ids, up, refused, sizes if fold is not None else None)
+
+    def _reply(
+        self,
+        request: bytes,
+        ids: Tensor,
+        up: Any = None,
+        refused: Mapping[int, str] | None = None,
+        sizes: dict[str, int] | None = None,
+    ) -> bytes:
+        why = {str(client): reason for client, reason in (refused or {}).items()}
+        clients = tuple(ids.tolist())
+        header = ReplyHeader(digest(request), clients, why, sizes is not None, sizes)
+        return encode(up, header)
+
+    def _keep(
+        self,
+        header: RequestHeader,
+        when: tuple[int, int],
+        answered: dict[int, str],
+        reply: bytes | None = None,
+    ) -> None:
+        """Move on, and write private state anew where it has changed."""
+        changed = self.exchange.store.changes != self._kept
+        number = self.position.state + changed
+        moved = Position(header.run, when, answered, number)
+        self.folder.keep(moved, reply, self.exchange.to_plain() if changed else None)
+        self.position, self._kept = moved, self.exchange.store.changes
+
+    def _exchange(self) -> InProcess:
+        card = self.folder.card.settings
+        own = {k.removeprefix("privacy."): v for k, v in card.items() if k.startswith("privacy.")}
+        blocks = _Blocks(self.folder, self.client)
+        layers = middleware(build(PrivacySettings, own))
+        chunk = card.get("engine.chunk")
+        return InProcess(self.client, blocks, self.folder.secrets, chunk, layers)
+
+
+class _Blocks(Mapping[int, Any]):
+    """The clients' data by block; the newest one read stays in memory."""
+
+    def __init__(self, folder: ClientFolder, client: Client[Any, Any]) -> None:
+        self._folder, self._client = folder, client
+        self._block = -1
+        self._data: Any = None
+
+    def __getitem__(self, block: int) -> Any:
+        if block != self._block:
+            data = self._folder.data(block, self._client)
+            one = self._client.form == "list" and data is not None
+            self._block, self._data = block, _OneClient(data) if one else data
+        if self._data is None:
+            raise KeyError(f"no data of block {block}")
+        return self._data
+
+    def __len__(self) -> int:
+        return len(list(self._folder.path.glob("data-*.safetensors")))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+
+class _OneClient:
+    """The data of one client in the list form, as a list of one."""
+
+    def __init__(self, data: Any) -> None:
+        self._data, self.ids = data, torch.tensor([data.id])
+
+    def __getitem__(self, place: int) -> Any:
+        return self._data
+
+
+def bound_step(client: Client[Any, Any], name: str) -> AnyStep[Any, Any]:
+    """The step of a client half that a request asks for.
+
+    Raises:
+        ProtocolError: it has none of that name.
+    """
+    steps = client.steps()
+    if name not in steps:
+        raise ProtocolError(f"{type(client).__name__} has no step {name!r}")
+    return steps[name]
+
+
+def _fold(plain: dict[str, Any]) -> Fold:
+    try:
+        return Fold.from_plain(plain)
+    except (KeyError, TypeError) as error:
+        raise ProtocolError(f"no fold is called {str(plain.get('name'))[:40]!r} here") from error

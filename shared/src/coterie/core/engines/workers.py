@@ -1,0 +1,213 @@
+"""Clients in processes of their own on this machine, a folder each: the exchange between them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.engines.envelope import ENROL, PRESENT, ReplyHeader, RequestHeader, digest
+from coterie.core.engines.judge import Judge
+from coterie.core.engines.worker import read_frame, write_frame
+from coterie.core.federation.exchange import Answers, Exchange, Request
+from coterie.core.protocol.cohort import Aligned, PerClient
+from coterie.core.protocol.expected import PLAUSIBLE, Bounds
+from coterie.core.wire.codec import ProtocolError, encode, peek
+
+
+@dataclass
+class WorkerProcesses(Exchange):
+    """Worker processes, each with the folder of some clients and nothing else.
+
+    A process that dies, answers too late or nonsense has its clients left out of the ask; it is
+    started again for the next one and goes on from the state that it has kept.
+
+    Args:
+        folders: of the processes, made by `coterie.core.engines.folder.ClientFolder.create`; each
+            client in one of them.
+        run: names the run; private state is of one run.
+        bounds: of what an upload may be.
+        deadline: seconds that a process has for an answer; None for any time.
+        environment: of the processes; None for this one's.
+
+    Example:
+        with WorkerProcesses([Path("north"), Path("south")], run="trial") as workers:
+            FederatedRun(federation, workers).advance()
+    """
+
+    folders: Sequence[Path]
+    run: str
+    bounds: Bounds = PLAUSIBLE
+    deadline: float | None = None
+    environment: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        self._workers = [_Worker(folder, self.environment) for folder in self.folders]
+        self._threads = ThreadPoolExecutor(max(len(self._workers), 1))
+        self._present: dict[int, list[Tensor]] = {}
+
+    def __enter__(self) -> WorkerProcesses:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.stop()
+        self._threads.shutdown()
+
+    def present(self, block: int) -> Tensor:
+        """Who takes part in a block, ``(R,)`` int64 ascending.
+
+        Raises:
+            ProtocolError: a process does not say.
+        """
+        block = max(block, 0)
+        if block not in self._present:
+            headers = [self._header(PRESENT, (block, 0), Tensor()) for _ in self._workers]
+            self._present[block] = self._told(headers)
+        return torch.cat(self._present[block]).sort().values
+
+    def enrol(self, ids: Tensor, block: int) -> Tensor:
+        """Let the newcomers among ``ids`` make their private state; return their ids.
+
+        Raises:
+            ProtocolError: a process does not say.
+        """
+        headers = [self._header(ENROL, (block, 0), own) for own in self._shared(ids, block)]
+        return torch.cat(self._told(headers)).sort().values
+
+    def ask(self, request: Request) -> Iterator[Answers]:
+        """Ask all processes at once; their answers come in the order of the folders."""
+        waiting: list[tuple[Judge, Future[bytes | None]]] = []
+        shares = self._shared(request.ids, request.when[0])
+        for worker, ids in zip(self._workers, shares, strict=True):
+            if not ids.numel():
+                continue
+            down, each = request.down, isinstance(request.down, Aligned)
+            if isinstance(down, (Aligned, PerClient)):
+                down = request.down_for(ids)
+            sent = encode(down, self._of(request, ids, each))
+            judge = Judge(request, ids, digest(sent), self.bounds)
+            waiting.append((judge, self._threads.submit(worker.ask, sent)))
+        for (judge, reply), worker in zip(waiting, self._asked(shares), strict=True):
+            yield judge.read(self._reply(worker, reply))
+
+    def to_plain(self) -> None:
+        """The clients keep their private state themselves."""
+
+    def load_plain(self, plain: Any) -> None:
+        """The clients have kept their private state themselves.
+
+        Raises:
+            KeyError: it is in the checkpoint.
+        """
+        if plain is not None:
+            raise KeyError("the checkpoint holds private state: its clients ran in one process")
+
+    def _shared(self, ids: Tensor, block: int) -> list[Tensor]:
+        """Which of ``ids`` are in which folder."""
+        self.present(block)
+        return [own[torch.isin(own, ids)] for own in self._present[max(block, 0)]]
+
+    def _asked(self, shares: list[Tensor]) -> list[_Worker]:
+        return [w for w, ids in zip(self._workers, shares, strict=True) if ids.numel()]
+
+    def _told(self, headers: list[RequestHeader]) -> list[Tensor]:
+        """Ask every process for ids."""
+        sent = [encode(None, header) for header in headers]
+        futures = [
+            self._threads.submit(worker.ask, one)
+            for worker, one in zip(self._workers, sent, strict=True)
+        ]
+        found: list[Tensor] = []
+        for worker, header, one, future in zip(self._workers, headers, sent, futures, strict=True):
+            reply = self._reply(worker, future)
+            told: ReplyHeader | None = None if reply is None else peek(reply, header=ReplyHeader)
+            if told is None or told.request != digest(one) or told.refused:
+                why = "; ".join(set(told.refused.values())) if told else "no answer"
+                raise ProtocolError(f"the clients in {worker.folder} did not {header.step}: {why}")
+            found.append(torch.tensor(told.clients, dtype=torch.int64))
+        return found
+
+    def _reply(self, worker: _Worker, future: Future[bytes | None]) -> bytes | None:
+        try:
+            return future.result(self.deadline)
+        except TimeoutError:
+            worker.stop()
+            return None
+
+    def _header(self, step: str, when: tuple[int, int], ids: Tensor) -> RequestHeader:
+        clients = tuple(ids.long().tolist())
+        return RequestHeader(self.run, *when, 0, 0, step, clients)
+
+    def _of(self, request: Request, ids: Tensor, one_each: bool) -> RequestHeader:
+        block, number = request.when
+        fold = None if request.fold is None else request.fold.to_plain()
+        return RequestHeader(
+            self.run,
+            block,
+            number,
+            request.number,
+            request.draw,
+            request.step.name,
+            tuple(ids.tolist()),
+            one_each,
+            fold,
+        )
+
+
+class _Worker:
+    """One process, started when it is needed."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None) -> None:
+        self.folder, self._environment = folder, environment
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, request: bytes) -> bytes | None:
+        """Send a request and wait for its reply; None where the process is gone."""
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(OSError, ValueError, ProtocolError):
+            write_frame(process.stdin, request)  # type: ignore[arg-type]
+            if (reply := read_frame(process.stdout)) is not None:  # type: ignore[arg-type]
+                return reply
+        self.stop()
+        return None
+
+    def stop(self) -> None:
+        """End the process; what it has not kept by now, it never did."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            with suppress(OSError):
+                assert stream is not None
+                stream.close()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            command = [sys.executable, "-m", "coterie.core.engines.worker"]
+            self._process = subprocess.Popen(
+                [*command, "--folder", str(self.folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=self._environment,
+            )
+        return self._process
+
+
+__all__ = ["WorkerProcesses"]

@@ -1,0 +1,197 @@
+"""Clients in this process, and the transaction by which each of them answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.federation.exchange import Answers, Exchange, Request
+from coterie.core.federation.guard import Asked, guard, guard_state, versions, written
+from coterie.core.federation.store import PrivateStore
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.cohort import Aligned
+from coterie.core.protocol.expected import PLAUSIBLE, Bounds
+from coterie.core.protocol.middleware import Middleware
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+
+WORKING_MEMORY = 32 << 20
+"""Bytes that a chunk may take by default; measured, larger chunks are hardly faster."""
+
+
+@dataclass
+class InProcess(Exchange):
+    """Clients in one process: stacked, a chunk at a time, or in the list form one by one.
+
+    Args:
+        client: the client half.
+        blocks: the clients' data, block number -> `coterie.core.protocol.client.ClientData`.
+        secrets: gives the clients' own keys, ``(K,)``, by their ids.
+        chunk: clients per stacked call; None = as many as fit into ``WORKING_MEMORY``.
+        middleware: what uploads pass on their way out (clipping, noise).
+        bounds: of what an upload may be.
+        kept: private state of earlier rounds; None for newcomers only.
+
+    Attributes:
+        store: private state.
+    """
+
+    client: Client[Any, Any]
+    blocks: Any
+    secrets: Callable[[Tensor], Key]
+    chunk: int | None = None
+    middleware: tuple[Middleware, ...] = ()
+    bounds: Bounds = PLAUSIBLE
+    kept: PrivateStore[Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.is_list = self.client.form == "list"
+        self.store = PrivateStore(not self.is_list) if self.kept is None else self.kept
+
+    def present(self, block: int) -> Tensor:
+        """Who takes part in a block, ``(R,)`` int64 ascending."""
+        ids: Tensor = self._block(block).ids
+        return ids
+
+    def enrol(self, ids: Tensor, block: int) -> Tensor:
+        """Let the newcomers among ``ids`` make their private state; return their ids."""
+        newcomers = self.store.newcomers(ids)
+        key = self.secrets(newcomers).fold("enrol")
+        if self.is_list:
+            for number, client in enumerate(newcomers.split(1)):
+                mine = self.client.enrol(self._data(client, block), Key(key.state[number]))
+                self.store.enrol(client, mine)
+        elif newcomers.numel():
+            self.store.enrol(newcomers, self.client.enrol(self._data(newcomers, block), key))
+        return newcomers
+
+    def ask(self, request: Request) -> Iterator[Answers]:
+        """Let clients answer, chunk by chunk; clients of equal work together.
+
+        Raises:
+            TypeError: the clients have no such step.
+        """
+        self._check(request)
+        if self.is_list:
+            for one in request.ids.split(1):
+                yield self._answer(request, one, self._data(one, request.when[0]))
+            return
+        data = self._data(request.ids, request.when[0])
+        for index in self._chunks(data, request.down):
+            whole = index.numel() == len(request.ids)
+            # All at once: the same object every round, so that what is derived from it is kept.
+            part = data if whole else data.take(index)
+            yield self._answer(request, request.ids[index], part)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Private state of all clients, for a checkpoint."""
+        return self.store.to_plain()
+
+    def load_plain(self, plain: Any) -> None:
+        """Restore what `to_plain` gave.
+
+        Raises:
+            KeyError: it holds another structure, or tensors of another shape.
+        """
+        self.store.load_plain(plain, self._newcomer())
+
+    def _answer(self, request: Request, ids: Tensor, data: Any) -> Answers:
+        """The transaction: run the step, guard, commit, and pass uploads through middleware.
+
+        Uploads come out as they leave, and only of those who were accepted.
+        """
+        name, down = request.step.name, request.down_for(ids)
+        key = self.secrets(ids).fold(name, *request.when, request.draw)
+        mine = self.store.take(ids)
+        before = versions(mine)
+        own = Key(key.state[0]) if self.is_list else key
+        up, new = getattr(self.client, name)(down, mine, data, own)
+        if self.is_list and written(before):
+            raise TypeError(f"step '{name}' wrote into private state: it must make a new one")
+        asked = Asked(request.step, down, ids, isinstance(request.down, Aligned))
+        ok, reasons = guard(asked, up, self.bounds)
+        sound, more = guard_state(new, ids, before)
+        ok, reasons = ok & sound, more | reasons
+        if not bool(ok.all()):
+            keep = ok.nonzero().flatten()
+            ids, key = ids[keep], key.take(keep)
+            if not keep.numel():
+                return Answers(ids, None, reasons)
+            new = None if new is None else tree.take(new, keep)
+            up = None if up is None else tree.take(up, keep)
+        if new is not None:
+            self.store.commit(ids, new)
+        if up is not None and self.middleware:
+            up = self._passed(up, key)
+        return Answers(ids, up, reasons)
+
+    def _passed(self, up: Any, key: Key) -> Any:
+        up = tree.as_stack(up) if self.is_list else up
+        for layer in self.middleware:
+            up = layer(up, key)
+        return tree.as_one(up) if self.is_list else up
+
+    def _check(self, request: Request) -> None:
+        """Refuse a step that the clients do not have."""
+        asked = request.step
+        bound = self.client.steps().get(asked.name)
+        if bound is None or not bound.serves(asked):
+            have = bound or f"the steps {', '.join(self.client.steps()) or 'none'}"
+            raise TypeError(f"{type(self.client).__name__} does not serve {asked}: it has {have}")
+
+    def _block(self, block: int) -> Any:
+        return self.blocks[max(block, 0)]  # before the first block one may look at its clients
+
+    def _data(self, ids: Tensor, block: int) -> Any:
+        """Data of some clients; of one client in the list form."""
+        data = self._block(block)
+        if not self.is_list and torch.equal(ids, data.ids):
+            return data
+        order = data.ids.argsort()
+        places = order[torch.searchsorted(data.ids[order], ids)]
+        return data[int(places)] if self.is_list else data.take(places)
+
+    def _newcomer(self) -> Any:
+        """Private state of one client, for its structure only."""
+        first = self._block(0).ids[:1]
+        key, data = self.secrets(first), self._data(first, 0)
+        return self.client.enrol(data, Key(key.state[0]) if self.is_list else key)
+
+    def _chunks(self, data: Any, down: Any) -> Iterator[Tensor]:
+        """Positions of the clients, chunk by chunk."""
+        count = len(data.ids)
+        if not count:
+            return
+        order, work = torch.arange(count), self.client.work(data)
+        by_work = order if work is None else torch.argsort(work, descending=True, stable=True)
+        sizes = self._chunk_sizes(data, by_work, down)
+        for part in torch.split(by_work if len(sizes) > 1 else order, sizes):
+            yield part.sort().values
+
+    def _chunk_sizes(self, data: Any, order: Tensor, down: Any) -> list[int]:
+        """Numbers of clients, in this order, that are stacked."""
+        count = len(order)
+        limit = min(self.chunk or count, count)
+        footprint = self.client.footprint(data, down) if limit == count else None
+        if footprint is None or self.chunk is not None:
+            full, rest = divmod(count, limit)
+            return [limit] * full + [rest] * (rest > 0)
+        return fitting(footprint[order])
+
+
+def fitting(footprint: Tensor) -> list[int]:
+    """Cut clients into stacks that fit into ``WORKING_MEMORY``: how many are in each.
+
+    Args:
+        footprint: ``(C,)`` bytes that each takes, in their order.
+
+    Example:
+        >>> fitting(torch.full((5,), WORKING_MEMORY // 2))
+        [2, 2, 1]
+    """
+    filled = (footprint.cumsum(0) - 1).clamp_min(0) // WORKING_MEMORY
+    return filled.unique_consecutive(return_counts=True)[1].tolist()

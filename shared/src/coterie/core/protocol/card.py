@@ -1,0 +1,47 @@
+"""The public card: all that the two halves of an algorithm have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from coterie.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a client must know to make its half, and a server to make its own; nobody's data.
+
+    Attributes:
+        paper: its name, by which each side finds the code that it has installed itself.
+        settings: flat keys and plain values, the reading's choices filled in.
+        public: facts that everybody may know: numbers of items and classes, shapes of samples, a
+            fingerprint of the common backbone.
+
+    Example:
+        >>> card = Card("f3crec", {"model.dim": 8}, {"n_items": [40, 52]})
+        >>> Card.from_json(card.to_json()) == card
+        True
+    """
+
+    paper: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    public: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Write it down, the same text for equal cards."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Card:
+        """Read what `to_json` gave.
+
+        Raises:
+            UserError: it is no card.
+        """
+        try:
+            return Card(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise UserError(f"this is no card: {error}") from error

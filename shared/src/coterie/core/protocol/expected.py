@@ -1,0 +1,181 @@
+"""What a server expects of a field of an upload: its form, and the bounds of a client's part.
+
+A form is declared beside the field and read against what the server asked with, never against what
+a client says of itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.tensors import tree
+from coterie.core.tensors.rows import Rows
+from coterie.core.tensors.stacked import Stacked
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What no client can plausibly exceed.
+
+    Attributes:
+        norm: L2 norm of what is `Like` a field of the message that was sent.
+        count: of samples and the like.
+    """
+
+    norm: float = 1e12
+    count: int = 10_000_000
+
+
+PLAUSIBLE = Bounds()
+
+
+class Expected(ABC):
+    """The form of one field of an upload."""
+
+    @abstractmethod
+    def form(self, value: Any, down: Any, one_each: bool, n_clients: int | None) -> str | None:
+        """Say what is wrong with the form, of all clients; None if nothing.
+
+        Args:
+            value: of the field.
+            down: the message that these clients received.
+            one_each: whether it is stacked over them, as each received its own.
+            n_clients: C; None for one client in the list form, without a client axis.
+        """
+
+    def outside(self, value: Any, bounds: Bounds, n_clients: int) -> tuple[Tensor, str] | None:
+        """Say which clients' parts, ``(C,)`` bool, are out of bounds and how; None for no bound."""
+        return None
+
+
+@dataclass(frozen=True)
+class Like(Expected):
+    """Names, shapes and dtypes as those of a field of the message that was sent.
+
+    Changes of a table's rows are like that table. Of the names there may be fewer, where methods
+    keep a part of a model to themselves.
+
+    Attributes:
+        field: of the message that the step receives.
+        dtype: where it is another one than the field's, its name.
+    """
+
+    field: str
+    dtype: str | None = None
+
+    def form(self, value: Any, down: Any, one_each: bool, n_clients: int | None) -> str | None:
+        """Compare every leaf with the one of that name."""
+        sent = dict(tree.values({"": getattr(down, self.field)}))
+        behind = 1 if one_each else 0
+        for path, leaf in tree.values({"": value}):
+            if path not in sent:
+                return f"has '{path[1:]}', which was not sent"
+            like = sent[path]
+            assert isinstance(like, Tensor)
+            dtype = like.dtype if self.dtype is None else getattr(torch, self.dtype)
+            wanted = dtype, tuple(like.shape[behind:])
+            if (found := _form(leaf, n_clients)) != wanted:
+                return f"is {_words(*found)}, not {_words(*wanted)}"
+        return None
+
+    def outside(self, value: Any, bounds: Bounds, n_clients: int) -> tuple[Tensor, str] | None:
+        """Bound the norm over all leaves; what is not finite is out of any bound.
+
+        Integers stand for numbers that are hidden, so they have no norm to judge.
+        """
+        norms = [
+            _norm(leaf, n_clients).double()
+            for _, leaf in tree.values(value)
+            if isinstance(leaf, Rows) or (isinstance(leaf, Tensor) and leaf.is_floating_point())
+        ]
+        if not norms:
+            return None
+        squares = torch.stack(norms).square().sum(0)
+        # NaN compares as false.
+        return ~(squares.sqrt() <= bounds.norm), f"has a norm over the bound of {bounds.norm:g}"
+
+
+@dataclass(frozen=True)
+class Number(Expected):
+    """Real numbers a client, such as a loss: one, or in each leaf as many axes as said.
+
+    Attributes:
+        axes: of one client's part.
+    """
+
+    axes: int = 0
+
+    def form(self, value: Any, down: Any, one_each: bool, n_clients: int | None) -> str | None:
+        """Compare kind and number of axes."""
+        for _, leaf in tree.values(value):
+            dtype, shape = _form(leaf, n_clients)
+            if dtype is None or not dtype.is_floating_point or len(shape) != self.axes:
+                return f"is {_words(dtype, shape)}, not {self.axes or 'no'} axes of real numbers"
+        return None
+
+
+@dataclass(frozen=True)
+class Count(Expected):
+    """One int64 a client, from 0 to the bound: a number of samples."""
+
+    def form(self, value: Any, down: Any, one_each: bool, n_clients: int | None) -> str | None:
+        """Compare dtype and shape."""
+        return _scalar(value, torch.int64, n_clients)
+
+    def outside(self, value: Any, bounds: Bounds, n_clients: int) -> tuple[Tensor, str]:
+        """Bound every leaf from both sides."""
+        broken = torch.zeros(n_clients, dtype=torch.bool)
+        for _, leaf in tree.tensors(value):
+            broken |= ((leaf < 0) | (leaf > bounds.count)).reshape(n_clients)
+        return broken, f"is not between 0 and {bounds.count:,}"
+
+
+@dataclass(frozen=True)
+class Flag(Expected):
+    """One truth value a client."""
+
+    def form(self, value: Any, down: Any, one_each: bool, n_clients: int | None) -> str | None:
+        """Compare dtype and shape."""
+        return _scalar(value, torch.bool, n_clients)
+
+
+def _scalar(value: Any, dtype: torch.dtype, n_clients: int | None) -> str | None:
+    for _, leaf in tree.values(value):
+        found = _form(leaf, n_clients)
+        if found != (dtype, ()):
+            return f"is {_words(*found)}, not one {dtype} a client"
+    return None
+
+
+def _form(leaf: Any, n_clients: int | None) -> tuple[torch.dtype | None, tuple[int, ...]]:
+    """Dtype and shape of one client's part; no dtype where it is not for these clients."""
+    count = 1 if n_clients is None else n_clients
+    if isinstance(leaf, Rows):
+        return (leaf.dtype if leaf.n_clients == count else None), leaf.table_shape
+    if isinstance(leaf, Stacked):
+        return None, ()
+    if n_clients is None:
+        return leaf.dtype, tuple(leaf.shape)
+    fits = leaf.dim() > 0 and leaf.shape[0] == n_clients
+    return (leaf.dtype if fits else None), tuple(leaf.shape[1:])
+
+
+def _norm(leaf: Any, n_clients: int) -> Tensor:
+    """L2 norm of each client's part, ``(C,)``, or a bound of it."""
+    if isinstance(leaf, Rows):
+        return leaf.norm_bound()
+    return torch.linalg.vector_norm(leaf.reshape(n_clients, -1), dim=1)
+
+
+def _words(dtype: torch.dtype | None, shape: tuple[int, ...]) -> str:
+    if dtype is None:
+        return "not one part for each client"
+    return f"{str(dtype).removeprefix('torch.')} {list(shape)}"
+
+
+__all__ = ["PLAUSIBLE", "Bounds", "Count", "Expected", "Flag", "Like", "Number"]

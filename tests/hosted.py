@@ -1,0 +1,139 @@
+"""Clients behind bytes, in this process: what worker processes do, without their start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.engines.folder import ClientFolder
+from coterie.core.engines.host import ClientHost
+from coterie.core.engines.worker import answered
+from coterie.core.engines.workers import WorkerProcesses
+from coterie.core.federation.cohort import ExchangeCohort
+from coterie.core.federation.in_process import InProcess
+from coterie.core.federation.ledger import Ledger
+from coterie.core.protocol.card import Card
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.journal import Journal
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+
+
+@dataclass
+class Sharded(InProcess):
+    """Clients in one process whose chunks are the given groups: the reference of other engines."""
+
+    shards: Sequence[Tensor] = ()
+
+    def _chunks(self, data: Any, down: Any):
+        for shard in self.shards:
+            places = torch.isin(data.ids, shard).nonzero().flatten()
+            if places.numel():
+                yield places
+
+
+class Here:
+    """A worker that is no process of its own."""
+
+    def __init__(self, folder: Path, client: Client[Any, Any] | None) -> None:
+        self.folder, self.client = folder, client
+        self.stop()
+
+    def stop(self) -> None:
+        self.host: ClientHost | None = None
+
+    def ask(self, request: bytes) -> bytes | None:
+        host = self.host or ClientHost(self.folder, self.client)
+        reply, failed = answered(host, request)
+        self.host = None if failed else host
+        return reply
+
+
+class Hosts(WorkerProcesses):
+    """Worker processes, but for the processes."""
+
+    def __init__(self, folders: Sequence[Path], client: Any = None, **options: Any) -> None:
+        super().__init__(folders, **{"run": "a run", **options})
+        self._workers = [Here(folder, client) for folder in folders]
+        self._threads = ThreadPoolExecutor(1)  # they may have one client half together
+
+
+def make_folders(
+    root: Path,
+    blocks: Mapping[int, Any],
+    secret: Key,
+    shards: Sequence[Tensor],
+    card: Card = Card("toy"),  # noqa: B008, RUF100
+    **options: Any,
+) -> list[Path]:
+    """A folder for each group of clients, with their part of the data of each block."""
+    paths = []
+    for number, shard in enumerate(shards):
+        own = {}
+        for block, data in blocks.items():
+            places = torch.isin(data.ids, shard).nonzero().flatten()
+            if places.numel():
+                one = not hasattr(data, "take") or isinstance(options.get("form"), str)
+                own[block] = data[int(places)] if one else data.take(places)
+        settings = {name: value for name, value in options.items() if name != "form"}
+        path = root / f"clients-{number}"
+        ClientFolder.create(path, card, shard, secret.fold(shard), own, **settings)
+        paths.append(path)
+    return paths
+
+
+def each_alone(ids: Tensor) -> list[Tensor]:
+    """A group of its own for each client."""
+    return list(ids.split(1))
+
+
+def bits(value: Any) -> dict[str, bytes]:
+    """All tensors of a tree, bit for bit, changes of rows as they travel."""
+    found = {}
+    for path, leaf in tree.values({"": value}):
+        leaf = leaf.wire() if hasattr(leaf, "wire") else leaf
+        for name, tensor in tree.tensors({path: leaf}):
+            found[name] = (
+                bytes(tensor.contiguous().view(-1).numpy().tobytes())
+                + str((tensor.dtype, tuple(tensor.shape))).encode()
+            )
+    return found
+
+
+def same_both_ways(tmp_path, client, data, asks, secret, shards=None, **options) -> None:
+    """Asks give the same bits in one process and behind bytes; so do private states, at the end.
+
+    Args:
+        asks: ``(step name, down)`` each, in rounds of their own.
+        shards: groups of clients in a folder each; by default each client alone.
+    """
+    shards = each_alone(data.ids) if shards is None else shards
+    inside = Sharded(client, {0: data}, secret.fold, shards=shards)
+    form = {"form": "list"} if client.form == "list" else {}
+    folders = make_folders(tmp_path, {0: data}, secret, shards, **form, **options)
+    outside = Hosts(folders, client)
+    for number, (step, down) in enumerate(asks):
+        found = []
+        for exchange in (inside, outside):
+            cohort = ExchangeCohort(exchange, data.ids, (0, number), Ledger(), Journal())
+            cohort.enrol()
+            found.append((cohort.ask(client.steps()[step], down), cohort.ledger.rows()))
+        (one, ledger), (other, other_ledger) = found
+        assert one.ids.tolist() == other.ids.tolist()
+        assert one.failed == other.failed
+        assert bits(_uploads(one)) == bits(_uploads(other))
+        assert ledger == other_ledger
+    for worker, shard in zip(outside._workers, shards, strict=True):
+        kept = ClientHost(worker.folder, client).exchange.store
+        assert bits(kept.take(shard)) == bits(inside.store.take(shard))
+
+
+def _uploads(replies: Any) -> Any:
+    ups = getattr(replies, "ups", None)
+    return replies.up if ups is None else {str(client): up for client, up in ups.items()}
