@@ -15,9 +15,8 @@ from tests.core.methods.labelled_clients import (
     split,
 )
 
-from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.page.data.task import Task
-from coterie.page.methods import halves
+from coterie.page.halves import halves
 from coterie.page.readings import resolve
 from coterie.page.settings.agents import AgentOptions
 from coterie.page.settings.run import GameSettings, Settings, TrainSettings
@@ -48,7 +47,7 @@ def game(chosen: Settings, data: Any, build: Any = Softmax):
     dtype = data.train.samples["x"].dtype
     held = {"x": HELD["x"].to(dtype), "y": HELD["y"]}
     task = Task("small", data, held, held, CLASSES)
-    return halves(chosen, build, task, ServerSamples(held, held))
+    return halves(chosen, build, task)
 
 
 def play(chosen: Settings, rounds: int, data=None, build=Softmax, chunk=None) -> Run:

@@ -230,7 +230,7 @@ SAMPLES = {
 def test_every_task_has_a_network(name):
     given = task(name, SAMPLES[name], 80)
     for network in (None, OF_TASK[name]):
-        model = make_model(network, given)
+        model = make_model(network, given.form)
         assert model(SAMPLES[name]).shape == (3, 80)
         assert bool(model.loss(given.server_test).isfinite())
     again = [make_with_key(given) for _ in range(2)]
@@ -239,12 +239,12 @@ def test_every_task_has_a_network(name):
 
 def make_with_key(given):
     with KEY.torch_rng():
-        return make_model(None, given)
+        return make_model(None, given.form)
 
 
 def test_pictures_are_normalised_by_their_data_set():
     x = torch.full((1, 3, 8, 8), 255, dtype=torch.uint8)
-    first = make_model("small-cnn", task("cifar-100", x)).body[0]
+    first = make_model("small-cnn", task("cifar-100", x).form).body[0]
     expected = (1 - torch.tensor([0.5071, 0.4865, 0.4409])) / torch.tensor([0.2673, 0.2564, 0.2762])
     torch.testing.assert_close(first(x)[0, :, 0, 0], expected)
     assert list(first.state_dict()) == []  # constants are neither sent nor saved
@@ -253,7 +253,7 @@ def test_pictures_are_normalised_by_their_data_set():
 
 def test_unknown_networks_and_samples_that_do_not_fit():
     with pytest.raises(UserError, match="did you mean 'resnet18'"):
-        make_model("resnet", task("cifar-100", SAMPLES["cifar-100"]))
+        make_model("resnet", task("cifar-100", SAMPLES["cifar-100"]).form)
     fitting = {
         "softmax": ("synthetic", "synthetic-fedprox"),
         "char-lstm": ("shakespeare",),
@@ -264,9 +264,9 @@ def test_unknown_networks_and_samples_that_do_not_fit():
                 with pytest.raises(
                     UserError, match=f"'{network}' takes .* '{name}' does not"
                 ) as refused:
-                    make_model(network, task(name, x))
+                    make_model(network, task(name, x).form)
                 others = str(refused.value).split("another of ")[1].split(", ")
                 assert {*others, network} == set(NETWORKS) > set(others)
     for shape in ((2, 3, 32, 30), (2, 1, 32, 32), (2, 3, 30, 30)):
         with pytest.raises(UserError, match="square pictures"):
-            make_model("small-cnn", task("own", torch.zeros(shape, dtype=torch.uint8)))
+            make_model("small-cnn", task("own", torch.zeros(shape, dtype=torch.uint8)).form)

@@ -48,9 +48,13 @@ def test_every_method_runs_and_takes_batches_as_the_module_wants_them(name):
         seen.append(set(samples))
         return samples
 
-    plain = run(*registry.halves(name, lambda: built(Net), settings, data), data, 2)
-    with_batches = registry.halves(name, lambda: built(Net), settings, data, None, as_batch)
-    close(run(*with_batches, data, 2).state.weights, plain.state.weights)
+    def both(as_batch=None):
+        given = (name, lambda: built(Net), settings)
+        server = registry.server_half(*given, pooled=data.train, as_batch=as_batch)
+        return run(server, registry.client_half(*given, as_batch), data, 2)
+
+    plain = both()
+    close(both(as_batch).state.weights, plain.state.weights)
     assert seen
     assert all(fields == {"x", "y"} for fields in seen)
     moved = [not torch.equal(plain.state.weights[n], w) for n, w in built(Net).state_dict().items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from coterie.continual.messages import (
     ItemUpdate,
     LookBack,
 )
+from coterie.continual.readings import resolve
 from coterie.continual.retention.proxies import moving_average
 from coterie.continual.settings import Settings
 from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
@@ -26,6 +28,7 @@ from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.metrics.clients import mean_of_known, summarise
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import Split
+from coterie.core.protocol.card import Card
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.recommending import ServesItems
@@ -196,3 +199,8 @@ def _move(proxy: Tensor | None, table: Tensor, momentum: float) -> Tensor:
         return table
     averaged = moving_average(proxy, table[: proxy.shape[0]], momentum)
     return torch.cat([averaged, table[proxy.shape[0] :]])
+
+
+def make_server(card: Card, ids: Tensor, folder: Path | None = None) -> F3CRec:
+    """Make the server half from the public card alone; it knows items, and nobody's data."""
+    return F3CRec(resolve(card.read(Settings)), card.public["n_items"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,9 +30,9 @@ from coterie.continual.retention.choose import make_retention
 from coterie.continual.settings import Settings
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.metrics.ranking_report import RankingReport, rank_all
+from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.recommending import RecommendsItems
-from coterie.core.settings.schema import build
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -174,11 +175,11 @@ class ContinualClient(Client[Profile, UserRows], RecommendsItems[Profile]):
         return self.backbone.item_lr * scale
 
 
-def make_client(**settings: Any) -> ContinualClient:
-    """Make the client half from flat settings, for a client's own process.
+def make_client(card: Card, folder: Path | None = None) -> ContinualClient:
+    """Make the client half from the public card alone.
 
     Example:
-        >>> make_client(method="ft", **{"model.dim": 8}).settings.model.dim
+        >>> make_client(Card("f3crec", {"method": "ft", "model.dim": 8})).settings.model.dim
         8
     """
-    return ContinualClient(resolve(build(Settings, settings)))
+    return ContinualClient(resolve(card.read(Settings)))

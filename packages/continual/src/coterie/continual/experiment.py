@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 
-from coterie.continual.algorithm import F3CRec
-from coterie.continual.client import SAMPLE_BYTES, ContinualClient
+from coterie.continual.algorithm import make_server
+from coterie.continual.client import SAMPLE_BYTES, ContinualClient, make_client
 from coterie.continual.keys import CLIENT_COLUMNS
 from coterie.continual.messages import UPDATE, ItemTable
 from coterie.continual.published import reference
@@ -35,6 +36,8 @@ class Experiment(RecommendsToUsers[Settings]):
     Args:
         settings: as the user gave them; the reading's choices are filled in.
     """
+
+    paper = "f3crec"
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(resolve(settings))
@@ -72,9 +75,13 @@ class Experiment(RecommendsToUsers[Settings]):
         """Tabulate the blocks as the paper's Table 1 does."""
         return self.stream.statistics()
 
+    def public(self) -> dict[str, Any]:
+        """Give the numbers of items that are known in each block, I^0, …, I^T."""
+        return {"n_items": [block.n_items for block in self.stream.blocks]}
+
     def client(self) -> ContinualClient:
         """Build the client half."""
-        return ContinualClient(self.settings)
+        return make_client(self.card)
 
     def needs(self) -> list[Need]:
         """Estimate tables, private parameters and the samples of a round."""
@@ -104,7 +111,7 @@ class Experiment(RecommendsToUsers[Settings]):
     def federation(self) -> Federation:
         """Build both halves over the stream."""
         settings = self.settings
-        server = F3CRec(settings, [block.n_items for block in self.stream.blocks])
+        server = make_server(self.card, self.blocks[0].ids)
         return Federation(
             server=server,
             client=self.client(),

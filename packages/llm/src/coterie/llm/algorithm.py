@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,11 +16,15 @@ from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.core.metrics.clients import imbalance
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import Split
+from coterie.core.protocol.card import Card
 from coterie.core.protocol.cohort import Cohort, PerClient
 from coterie.core.protocol.replies import ListReplies
-from coterie.core.protocol.server import Decision
+from coterie.core.protocol.server import Decision, Server
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
+from coterie.llm.adapter import Adapter
+from coterie.llm.backbone import read_backbone
+from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.messages import (
     EVALUATE,
     FREEZE,
@@ -37,7 +42,8 @@ from coterie.llm.mixing import (
     warm_up,
 )
 from coterie.llm.quality import LENGTHS, MEASURES
-from coterie.llm.settings.run import Settings
+from coterie.llm.readings import resolve
+from coterie.llm.settings.run import USER_METHODS, Settings
 from coterie.llm.split.part import Part, given_back, lend
 
 if TYPE_CHECKING:
@@ -332,3 +338,27 @@ def _weighted_mean(values: Tensor, weights: Tensor) -> float:
     known = ~values.isnan() & (weights > 0)
     total = weights[known].sum()
     return float((values[known] * weights[known]).sum() / total) if total else float("nan")
+
+
+def make_server(card: Card, ids: Tensor, folder: Path) -> Server[Any]:
+    """Make the server half from the public card, the clients' ids and the server's own folder.
+
+    The folder has the file `WEIGHTS` of `coterie.llm.backbone`, of which the server needs what
+    all clients start from.
+
+    Raises:
+        UserError: the file is missing or another one.
+    """
+    settings = resolve(card.read(Settings))
+    if settings.method in USER_METHODS:
+        from coterie.llm.baselines import user_server  # FedMF, LightFR, FedPerGNN
+
+        return user_server(settings, card.public["items"]["n_items"])
+    items = Catalogue.from_plain(card.public["items"])
+    backbone = read_backbone(settings, items, folder, card.public["backbone"])
+    halves = None
+    if settings.split.k is not None:
+        from coterie.llm.halves import split_backbone  # grpc is heavy
+
+        halves = split_backbone(backbone, settings)
+    return PPLR(settings, ids.numel(), Adapter(backbone.named_parameters()).row(), halves)

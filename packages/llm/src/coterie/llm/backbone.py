@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from coterie.core.errors import UserError
 from coterie.core.files import writing
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.keys import Key
@@ -27,8 +29,15 @@ from coterie.llm.backbones.recformer.build import (
 )
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
-from coterie.llm.data.client_data import FederatedData
+from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.settings.run import Settings
+
+if TYPE_CHECKING:
+    from coterie.llm.data.client_data import FederatedData
+
+
+WEIGHTS = "backbone.safetensors"
+"""In the folder of a client or server that runs apart: what the public pre-training made."""
 
 
 def make_backbone(settings: Settings, data: FederatedData, cache: Path) -> Backbone:
@@ -36,39 +45,83 @@ def make_backbone(settings: Settings, data: FederatedData, cache: Path) -> Backb
 
     Args:
         settings: of the run.
-        data: gives items, titles and the public slice.
+        data: gives items and the public slice.
         cache: folder of pre-trained backbones; runs of other methods with the same data, backbone
             and seed read the same file.
     """
-    key = Key.from_seed(settings.seed).fold("backbone")
-    backbone = _untrained(settings, data, key)
+    key = _key(settings)
+    backbone = _untrained(settings, data.catalogue, key)
     if settings.model.path is None:
         _pretrained(backbone, settings, data, cache, key)
+    return _adapted(backbone, settings, key)
+
+
+def read_backbone(settings: Settings, items: Catalogue, folder: Path, digest: str) -> Backbone:
+    """Build the backbone from what everybody may know, with the weights in a folder.
+
+    Args:
+        settings: of the run; a path of the model is one in the folder.
+        items: the catalogue.
+        folder: has the file `WEIGHTS`, where the model has no path.
+        digest: SHA-256 of that file; empty where there is none.
+
+    Raises:
+        UserError: the file is missing, or another one.
+    """
+    if settings.model.path is not None:
+        own = str(folder / settings.model.path)
+        settings = replace(settings, model=replace(settings.model, path=own))
+    key = _key(settings)
+    backbone = _untrained(settings, items, key)
+    if settings.model.path is None:
+        path = folder / WEIGHTS
+        if not path.is_file() or weights_digest(path) != digest:
+            raise UserError(f"{path} is not the backbone of the card: get the right file")
+        backbone.load_state_dict(load_file(path), strict=False)
+    return _adapted(backbone, settings, key)
+
+
+def weights_file(settings: Settings, data: FederatedData, cache: Path) -> Path:
+    """Where the cache has the weights of a backbone without a path."""
+    return cache / f"{settings.model.name}-{_fingerprint(settings, data)}.safetensors"
+
+
+def weights_digest(path: Path) -> str:
+    """SHA-256 of a file, by which a public card names the backbone."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _key(settings: Settings) -> Key:
+    return Key.from_seed(settings.seed).fold("backbone")
+
+
+def _adapted(backbone: Backbone, settings: Settings, key: Key) -> Backbone:
     if settings.model.trained == "lora":
         backbone.add_lora(settings.lora, key)
     return backbone.to(getattr(torch, settings.engine.dtype))
 
 
-def _untrained(settings: Settings, data: FederatedData, key: Key) -> Backbone:
+def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
     """Build the backbone of that name; one with a path comes pre-trained."""
     model, history = settings.model, settings.data.max_history
     match model.name:
         case "tiny-item":
             size = {"width": model.width, "layers": model.layers, "heads": model.heads}
-            return TinyItem(data.n_items, **size, context=history, key=key)
+            return TinyItem(items.n_items, **size, context=history, key=key)
         case "tiny-text":
             text = TinyTextSettings(
                 model.layers, model.width, model.heads, model.vocabulary, model.context
             )
-            return tiny_text(data.titles(), text, key, settings.generation)
+            return tiny_text(items.require_titles(), text, key, settings.generation)
         case "llama":
             template = bigrec_template(model.noun)
             path = str(model.path)
             return load_causal_text(
-                path, data.titles(), template, settings.generation, model.context
+                path, items.require_titles(), template, settings.generation, model.context
             )
         case "recformer":
-            attributes = item_attributes(data.interactions)
+            attributes = item_attributes(items)
             if model.path is not None:
                 return load_recformer(model.path, attributes, model.base)
             small = SmallRecFormerSettings(
@@ -85,7 +138,7 @@ def _untrained(settings: Settings, data: FederatedData, key: Key) -> Backbone:
 def _pretrained(
     backbone: Backbone, settings: Settings, data: FederatedData, cache: Path, key: Key
 ) -> None:
-    path = cache / f"{settings.model.name}-{_fingerprint(settings, data)}.safetensors"
+    path = weights_file(settings, data, cache)
     try:
         backbone.load_state_dict(load_file(path), strict=False)
         return

@@ -27,7 +27,6 @@ from coterie.llm.keys import USER_COLUMNS
 from coterie.llm.quality import LENGTHS, measure_users
 from coterie.llm.settings.run import Settings
 
-USER_METHODS = ("fedmf", "lightfr", "fedpergnn")
 _ITEM_ROWS = {"lightfr": "votes on their bits", "fedpergnn": "noisy and among made-up ones"}
 
 
@@ -51,22 +50,12 @@ def user_federation(settings: Settings, data: FederatedData) -> Federation:
     Public users take part in training, since language models are pre-trained on them, and are not
     measured.
     """
+    server = user_server(settings, data.n_items)
     secret = Key.from_seed(settings.seed).fold("secret of the users")
-    dtype = getattr(torch, settings.engine.dtype)
     given: Any = getattr(settings, settings.method)
-    both = given, data.n_items, LENGTHS
-    server: RankingServer
-    client: RankingClient
-    match settings.method:
-        case "fedmf":
-            server, client = FedMFServer(*both, dtype), FedMFClient(*both, secret, dtype)
-        case "lightfr":
-            server, client = LightFRServer(*both), LightFRClient(*both)
-        case _:
-            server, client = FedPerGNNServer(*both, dtype), FedPerGNNClient(*both, secret, dtype)
     return Federation(
         server=server,
-        client=client,
+        client=user_client(settings, data.n_items, secret),
         blocks=[all_users(data)],
         seed=settings.seed,
         rounds=given.rounds,
@@ -75,6 +64,36 @@ def user_federation(settings: Settings, data: FederatedData) -> Federation:
         monitor=server.monitor,
         client_columns=USER_COLUMNS,
     )
+
+
+def user_server(settings: Settings, n_items: int) -> RankingServer:
+    """Make the server of ``settings.method``, one of `USER_METHODS`."""
+    dtype = getattr(torch, settings.engine.dtype)
+    match settings.method:
+        case "fedmf":
+            return FedMFServer(settings.fedmf, n_items, LENGTHS, dtype)
+        case "lightfr":
+            return LightFRServer(settings.lightfr, n_items, LENGTHS)
+        case _:
+            return FedPerGNNServer(settings.fedpergnn, n_items, LENGTHS, dtype)
+
+
+def user_client(settings: Settings, n_items: int, secret: Key) -> RankingClient:
+    """Make the client of ``settings.method``, one of `USER_METHODS`.
+
+    Args:
+        settings: of the run.
+        n_items: number of items.
+        secret: of all users together, from whom the server does not get it.
+    """
+    dtype = getattr(torch, settings.engine.dtype)
+    match settings.method:
+        case "fedmf":
+            return FedMFClient(settings.fedmf, n_items, LENGTHS, secret, dtype)
+        case "lightfr":
+            return LightFRClient(settings.lightfr, n_items, LENGTHS)
+        case _:
+            return FedPerGNNClient(settings.fedpergnn, n_items, LENGTHS, secret, dtype)
 
 
 def attack_users(

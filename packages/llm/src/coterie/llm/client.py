@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowAdam
+from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.step import Form
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
+from coterie.llm.backbone import read_backbone
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.data.client_data import OwnData
+from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.examples import Examples
+from coterie.llm.data.organisations import OwnData
 from coterie.llm.data.sequences import thinned
 from coterie.llm.messages import (
     EVALUATE,
@@ -31,7 +36,8 @@ from coterie.llm.messages import (
     Workshop,
 )
 from coterie.llm.quality import MEASURES, measure_users
-from coterie.llm.settings.run import Settings
+from coterie.llm.readings import resolve
+from coterie.llm.settings.run import USER_METHODS, Settings
 from coterie.llm.split.diverged import Diverged
 
 if TYPE_CHECKING:
@@ -182,3 +188,38 @@ class Organisation(Client[Workshop, OwnData]):
         """Gradient of FedProx's μ/2 ‖R_c - R‖²; 0 for the other methods."""
         mu = self.settings.train.mu if self.settings.method == "fedprox" else 0.0
         return mu * (row - received)
+
+
+def make_client(card: Card, folder: Path) -> Client[Any, Any]:
+    """Make the client half from the public card and the client's own folder.
+
+    The folder has the file `WEIGHTS` of `coterie.llm.backbone`, the same for all; where users are
+    clients, ``users.secret`` in its place: a number that they share, and the server does not know.
+
+    Raises:
+        UserError: a file is missing or another one, or the model is split and the server's half is
+            not to be reached from here.
+    """
+    settings = resolve(card.read(Settings))
+    if settings.method in USER_METHODS:
+        from coterie.llm.baselines import user_client  # FedMF, LightFR, FedPerGNN
+
+        return user_client(settings, card.public["items"]["n_items"], _secret(folder))
+    items = Catalogue.from_plain(card.public["items"])
+    backbone = read_backbone(settings, items, folder, card.public["backbone"])
+    if settings.split.k is None:
+        return Organisation(settings, backbone)
+    if settings.split.server is None:
+        raise UserError("clients that run apart reach the server's layers by --split.server only")
+    from coterie.llm.halves import split_backbone  # grpc is heavy
+
+    halves = split_backbone(backbone, settings)
+    return Organisation(settings, backbone, halves.channel if halves else None)
+
+
+def _secret(folder: Path) -> Key:
+    path = folder / "users.secret"
+    try:
+        return Key(torch.tensor(int(path.read_text())))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} must hold the number that all users share: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,18 +25,19 @@ from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
-from coterie.llm.backbone import make_backbone
+from coterie.llm.backbone import WEIGHTS, make_backbone, weights_digest, weights_file
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.baselines import USER_METHODS, attack_users, measure_popularity, user_federation
+from coterie.llm.baselines import attack_users, measure_popularity, user_federation
 from coterie.llm.client import Organisation
-from coterie.llm.data.client_data import PUBLIC, FederatedData, OrganisationData, build
+from coterie.llm.data.client_data import PUBLIC, FederatedData, build
 from coterie.llm.data.examples import Examples
+from coterie.llm.data.organisations import OrganisationData
 from coterie.llm.data.sequences import newest
 from coterie.llm.keys import CLIENT_COLUMNS
 from coterie.llm.messages import Workshop
 from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve
-from coterie.llm.settings.run import Settings
+from coterie.llm.settings.run import USER_METHODS, Settings
 
 if TYPE_CHECKING:
     from coterie.llm.halves import Halves
@@ -50,6 +51,8 @@ class Experiment(RecommendsToUsers[Settings]):
     Args:
         settings: as the user gave them; the reading's choices are filled in.
     """
+
+    paper = "pplr"
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(resolve(settings))
@@ -95,8 +98,26 @@ class Experiment(RecommendsToUsers[Settings]):
     @cached_property
     def backbone(self) -> Backbone:
         """The frozen network that all clients share, with the adapter they start from."""
-        folder = Path(self.settings.run.out or DEFAULT_OUT).expanduser() / "pplr" / "backbones"
-        return make_backbone(self.settings, self.data, folder)
+        return make_backbone(self.settings, self.data, self._cache)
+
+    @property
+    def _cache(self) -> Path:
+        return Path(self.settings.run.out or DEFAULT_OUT).expanduser() / "pplr" / "backbones"
+
+    def public(self) -> dict[str, Any]:
+        """Give the catalogue, and the digest of the backbone that was pre-trained."""
+        found = {"items": asdict(self.data.catalogue)}
+        if self.of_users:
+            return found
+        files = self.public_files().values()
+        return found | {"backbone": "".join(weights_digest(path) for path in files)}
+
+    def public_files(self) -> dict[str, Path]:
+        """Give the backbone, which every client and the server holds."""
+        if self.of_users or self.settings.model.path is not None:
+            return {}
+        assert self.backbone is not None  # pre-trained by now
+        return {WEIGHTS: weights_file(self.settings, self.data, self._cache)}
 
     def describe_data(self) -> list[dict[str, Any]]:
         """Count users, examples and targets of every client, and of all together."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from torch import nn
 
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.selection import best_of
-from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.privacy.build import middleware
 from coterie.core.run.driver import FederatedRun
@@ -22,9 +22,10 @@ from coterie.core.tensors.keys import Key
 from coterie.page.data.make import make_task
 from coterie.page.data.task import Task
 from coterie.page.game.equilibrium import settled
+from coterie.page.halves import halves, write_samples
 from coterie.page.keys import CLIENT_COLUMNS
-from coterie.page.methods import halves, remarks
-from coterie.page.models.make import make_model
+from coterie.page.methods import remarks
+from coterie.page.models.make import network
 from coterie.page.published import departures, reference
 from coterie.page.readings import idle, resolve
 from coterie.page.settings.run import Settings
@@ -42,6 +43,8 @@ class Experiment(BaseExperiment[Settings]):
     Args:
         settings: as the user gave them; the reading's choices are filled in.
     """
+
+    paper = "page"
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(resolve(settings))
@@ -61,9 +64,15 @@ class Experiment(BaseExperiment[Settings]):
     @property
     def build(self) -> Callable[[], nn.Module]:
         """Makes the network."""
-        name = self.settings.model.name
-        dtype = getattr(torch, self.settings.engine.dtype)
-        return lambda: make_model(name, self.task).to(dtype)
+        return network(self.settings, self.task.form)
+
+    def public(self) -> dict[str, Any]:
+        """Give the form of the samples."""
+        return asdict(self.task.form)
+
+    def server_files(self, folder: Path) -> None:
+        """Write the server's samples D_CS."""
+        write_samples(self.task, folder)
 
     def describe_data(self) -> list[dict[str, Any]]:
         """Count samples and classes of clients and server."""
@@ -107,8 +116,7 @@ class Experiment(BaseExperiment[Settings]):
     def federation(self) -> Federation:
         """Build both halves."""
         settings = self.settings
-        samples = ServerSamples(self.task.server_valid, self.task.server_test)
-        server, client = halves(settings, self.build, self.task, samples)
+        server, client = halves(settings, self.build, self.task)
         return Federation(
             server=server,
             client=client,

@@ -1,45 +1,47 @@
-"""The two halves of each method that can be run: PAGE itself, and the core's on the same task."""
+"""The methods that can be run, PAGE itself and the core's on the same task, and their clients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
 from coterie.core.methods import registry
-from coterie.core.methods.kit.model_server import ServerSamples
+from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.registry import METHODS
 from coterie.core.methods.settings.fedavg import FedAvgSettings
+from coterie.core.protocol.card import Card
 from coterie.core.settings.schema import within
-from coterie.page.algorithm import PageServer
 from coterie.page.client import PageClient
-from coterie.page.data.task import Task
+from coterie.page.data.task import Form
+from coterie.page.models.make import network
+from coterie.page.readings import resolve
 from coterie.page.settings.run import Settings, TrainSettings
 
 
-def halves(
-    settings: Settings, build: Callable[[], nn.Module], task: Task, samples: ServerSamples
-) -> registry.Halves:
-    """Make server and client of a method.
+def client_half(settings: Settings, build: Callable[[], nn.Module]) -> ModelClient[Any]:
+    """Make the client of a method.
 
     Args:
         settings: with the reading resolved.
         build: makes the network.
-        task: what clients hold.
-        samples: what the server holds.
 
     Raises:
         UserError: settings of the method do not go together, or it cannot train this network.
     """
     if settings.method == "page":
-        plain = FedAvgSettings(**training(settings))
-        server = PageServer(build, plain, settings, len(task.clients), samples)
-        return server, PageClient(build(), plain, settings)
-    chosen = settings_of(settings, task.clients.lengths)
-    return registry.halves(settings.method, build, chosen, task.clients, samples)
+        return PageClient(build(), FedAvgSettings(**training(settings)), settings)
+    return registry.client_half(settings.method, build, settings_of(settings))
+
+
+def make_client(card: Card, folder: Path | None = None) -> ModelClient[Any]:
+    """Make the client half from the public card alone."""
+    settings = resolve(card.read(Settings))
+    return client_half(settings, network(settings, Form.from_plain(card.public)))
 
 
 def settings_of(settings: Settings, lengths: Tensor | None = None) -> FedAvgSettings:

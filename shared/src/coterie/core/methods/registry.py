@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
 from coterie.core.methods.dap_fl import DapFLClient, DapFLServer, DapFLSettings
 from coterie.core.methods.ditto import DittoClient, DittoSettings
@@ -31,7 +31,7 @@ from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldServer, Scaffo
 from coterie.core.methods.settings.reference import CentralSettings, LocalSettings
 from coterie.core.settings.schema import within
 
-Halves = tuple[ModelServer[Any], ModelClient[Any]]
+AsBatch = Callable[[dict[str, Tensor]], Any]
 
 
 @dataclass(frozen=True)
@@ -112,31 +112,47 @@ def settings_of(
     return chosen
 
 
-def halves(
+def server_half(
     name: str,
     build: Callable[[], nn.Module],
     settings: FedAvgSettings,
-    data: SplitSamples,
     samples: ServerSamples | None = None,
-    as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
-) -> Halves:
-    """Make server and client of a method.
+    pooled: SampleData | None = None,
+    as_batch: AsBatch | None = None,
+) -> ModelServer[Any]:
+    """Make the server of a method.
 
     Args:
         name: of the method.
         build: makes the module.
         settings: as `settings_of` gives them.
-        data: what clients hold; read by "central" only, whose server has it all.
         samples: what the server holds.
+        pooled: what all clients train on; read by "central" only, whose server has it all.
         as_batch: see `coterie.core.methods.kit.local_sgd.LocalSGD`.
+
+    Raises:
+        UserError: the method cannot train this module, or is "central" without the samples.
+    """
+    method = METHODS[name]
+    if name != "central":
+        return method.server(build, settings, samples, as_batch)
+    if pooled is None:
+        raise UserError("central training has the samples of all clients: it runs in one process")
+    return method.server(build, settings, pooled, samples, as_batch)
+
+
+def client_half(
+    name: str,
+    build: Callable[[], nn.Module],
+    settings: FedAvgSettings,
+    as_batch: AsBatch | None = None,
+) -> ModelClient[Any]:
+    """Make the client of a method; arguments as for `server_half`.
 
     Raises:
         UserError: the method cannot train this module.
     """
-    method = METHODS[name]
-    pooled = (data.train,) if name == "central" else ()
-    server = method.server(build, settings, *pooled, samples, as_batch)
-    return server, method.client(build(), settings, as_batch)
+    return METHODS[name].client(build(), settings, as_batch)
 
 
 @contextmanager
@@ -151,4 +167,4 @@ def _named_by_section(method: Method, sections: object) -> Iterator[None]:
         raise UserError(within(method.section, section, str(error))) from None
 
 
-__all__ = ["METHODS", "Halves", "Method", "halves", "settings_of"]
+__all__ = ["METHODS", "Method", "client_half", "server_half", "settings_of"]

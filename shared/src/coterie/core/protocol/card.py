@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from coterie.core.errors import UserError
+from coterie.core.settings.schema import build, hints, values_of
+
+S = TypeVar("S")
+_OWN = ("run.", "logger.", "trainer.", "engine.device", "engine.threads", "data.columns")
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,24 @@ class Card:
     settings: Mapping[str, Any] = field(default_factory=dict)
     public: Mapping[str, Any] = field(default_factory=dict)
 
+    def read(self, settings: type[S]) -> S:
+        """The settings, as their class; what is nobody's business has its default.
+
+        Raises:
+            UserError: a value is out of range.
+        """
+        known = hints(settings)
+        return build(settings, {k: v for k, v in self.settings.items() if k in known})
+
     def to_json(self) -> str:
         """Write it down, the same text for equal cards."""
         return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+    @staticmethod
+    def of(paper: str, settings: Any, public: Mapping[str, Any]) -> Card:
+        """Make a card of a run's settings, without those of the machine it runs on."""
+        values = values_of(settings).items()
+        return Card(paper, {k: v for k, v in values if not k.startswith(_OWN)}, public)
 
     @staticmethod
     def from_json(text: str) -> Card:

@@ -31,6 +31,8 @@ class Paper:
         client_half: function that makes the client half from the public card
             (`coterie.core.protocol.card.Card`) and the client's own folder; what it imports knows
             no server half.
+        server_half: function that makes the server half from the card, the clients' ids and the
+            server's own folder.
         tables: function that reproduces a table or figure, called with a
             `coterie.core.settings.configuration.Configuration`, ``table``, ``figure`` and
             ``seeds``; gives a `coterie.core.tables.report.Report`.
@@ -51,6 +53,7 @@ class Paper:
     experiment: str
     client: str | None = None
     client_half: str | None = None
+    server_half: str | None = None
     tables: str | None = None
     bench: str | None = None
     variant_keys: tuple[str, ...] = ("data.name",)

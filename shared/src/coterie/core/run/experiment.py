@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
+from coterie.core.protocol.card import Card
 from coterie.core.protocol.messages import Down
 from coterie.core.protocol.recommending import RecommendsItems, ServesItems
 from coterie.core.run.estimate import Need
@@ -32,10 +34,35 @@ class Experiment(Generic[Settings]):
 
     Args:
         settings: with everything that the reading leaves open filled in.
+
+    Attributes:
+        paper: name by which it is installed.
     """
+
+    paper: ClassVar[str] = ""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+
+    def public(self) -> dict[str, Any]:
+        """Give the facts about the data that everybody may know, as plain values. Default: none."""
+        return {}
+
+    def public_files(self) -> dict[str, Path]:
+        """Give files that every client and the server need beside the card. Default: none.
+
+        Returns:
+            Name in their folders -> where the file is.
+        """
+        return {}
+
+    def server_files(self, folder: Path) -> None:
+        """Write what the server alone holds into its folder. Default: nothing."""
+
+    @cached_property
+    def card(self) -> Card:
+        """All that both halves share: settings and public facts, nobody's data."""
+        return Card.of(self.paper, self.settings, self.public())
 
     @property
     def source(self) -> str:

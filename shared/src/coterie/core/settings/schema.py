@@ -86,12 +86,18 @@ def build(settings: type[Settings], values: Mapping[str, Any]) -> Settings:
         raise UserError(" ".join(str(error).split())) from None
 
 
+def _is_tuple(settings: Any, name: str) -> bool:
+    parts = alternatives(get_type_hints(type(settings))[name])
+    return any(get_origin(part) is tuple for part in parts)
+
+
 def _changed(start: Any, values: Mapping[str, Any]) -> Any:
     given: dict[str, Any] = {}
     for name in (field.name for field in dataclasses.fields(start)):
         old = getattr(start, name)
         if name in values:
-            given[name] = values[name]
+            value = values[name]  # JSON and YAML have no tuples
+            given[name] = tuple(value) if type(value) is list and _is_tuple(start, name) else value
         elif dataclasses.is_dataclass(old):
             prefix = f"{name}."
             below = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}

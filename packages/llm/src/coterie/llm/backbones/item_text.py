@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.errors import UserError
 from coterie.llm.backbones.prompts import plain
+from coterie.llm.data.catalogue import Catalogue
 
 Attributes = tuple[tuple[str, str], ...]
 """Names and values of an item's attributes, in RecFormer's order: title, brand, category."""
 
 
-def item_attributes(interactions: Interactions) -> list[Attributes]:
+def item_attributes(items: Catalogue) -> list[Attributes]:
     """Read the attributes of every item; those without a value are left out.
 
     Raises:
         UserError: the source has no titles.
     """
-    if interactions.titles is None:
-        raise UserError(
-            f"{interactions.source} has no titles: use backbone tiny-item, or a data set with "
-            "titles (for a file of yours, name the column by --data.columns title=COLUMN)"
-        )
-    n = interactions.n_items
-    brands = getattr(interactions, "brands", None) or [""] * n
-    genres = interactions.genres or [[]] * n
-    categories = [" ".join(names) for names in genres]
-    found = zip(interactions.titles, brands, categories, strict=True)
+    titles, n = items.require_titles(), items.n_items
+    brands = items.brands or [""] * n
+    categories = [" ".join(names) for names in items.genres or [[]] * n]
+    found = zip(titles, brands, categories, strict=True)
     return [_filled(title, brand, category) for title, brand, category in found]
 
 

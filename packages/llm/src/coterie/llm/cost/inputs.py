@@ -103,7 +103,7 @@ def of_config(
     example = float(tokens or 0)
     if tokens is None:
         tokenizer, how = _tokenizer(name)
-        titles = experiment.data.titles()
+        titles = experiment.data.catalogue.require_titles()
         example = prompt_tokens(_joined(parts), titles, tokenizer)
     read = [settings.train.epochs * len(part) * example for part in parts]
     notes, query = [_tokens_note(read, example, how)], example

@@ -10,63 +10,14 @@ from torch import Tensor
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
+from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.examples import Examples, Queries
+from coterie.llm.data.organisations import OrganisationData
 from coterie.llm.data.partition import cluster_users, few_shot, public_users
 from coterie.llm.data.sequences import evaluation_queries, training_examples
 from coterie.llm.data.split import GlobalSplit, global_split
 
 PUBLIC, NOBODY = -1, -2
-
-
-@dataclass(frozen=True)
-class OwnData:
-    """Data of one organisation.
-
-    Attributes:
-        id: its number.
-        train: examples; may be none.
-        valid: validation queries; may be none.
-        test: test queries; may be none.
-    """
-
-    id: int
-    train: Examples
-    valid: Queries
-    test: Queries
-
-
-@dataclass(frozen=True)
-class OrganisationData:
-    """Data of K organisations, each of which is a client; in list form.
-
-    Attributes:
-        ids: ``(K,)`` int64, ascending client numbers.
-        train: examples of each; may be none.
-        valid: validation queries of each; may be none.
-        test: test queries of each; may be none.
-    """
-
-    ids: Tensor
-    train: list[Examples]
-    valid: list[Queries]
-    test: list[Queries]
-
-    def __len__(self) -> int:
-        return self.ids.numel()
-
-    def __getitem__(self, place: int) -> OwnData:
-        """Data of the client at a position."""
-        return OwnData(int(self.ids[place]), self.train[place], self.valid[place], self.test[place])
-
-    def take(self, index: Tensor) -> OrganisationData:
-        """Data of the clients at the positions ``index``, ``(m,)`` int64."""
-        chosen = index.tolist()
-        return OrganisationData(
-            self.ids[index],
-            [self.train[place] for place in chosen],
-            [self.valid[place] for place in chosen],
-            [self.test[place] for place in chosen],
-        )
 
 
 @dataclass(frozen=True)
@@ -106,13 +57,10 @@ class FederatedData:
         """Number of items that can be recommended."""
         return self.interactions.n_items
 
-    def titles(self) -> list[str]:
-        """Title of every item; several items may have the same.
-
-        Raises:
-            UserError: if the source has none.
-        """
-        return self.interactions.require_titles()
+    @property
+    def catalogue(self) -> Catalogue:
+        """What is known of the items."""
+        return Catalogue.of(self.interactions)
 
     def idle_clients(self) -> list[int]:
         """List the clients that have users but nothing to train on, in order to say so."""

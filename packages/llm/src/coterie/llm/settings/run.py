@@ -35,6 +35,8 @@ Method = Literal[
     "lightfr",
     "fedpergnn",
 ]
+USER_METHODS = ("fedmf", "lightfr", "fedpergnn")
+"""Without a language model: every user is a client."""
 
 
 @dataclass(frozen=True)

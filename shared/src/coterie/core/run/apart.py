@@ -1,0 +1,78 @@
+"""A simulated federation taken apart: a folder for each group of clients, one for the server."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.engines.folder import ClientFolder
+from coterie.core.protocol.server import Server
+from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.experiment import Experiment
+from coterie.core.tensors.keys import Key
+
+
+def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tensor]) -> list[Path]:
+    """Write the folders of all clients, each with the data and keys of its own clients only.
+
+    The keys are those that a run of the experiment in one process derives from its seed, so a run
+    over the folders gives what that one gives; real clients draw their own.
+
+    Args:
+        experiment: gives card, data and files.
+        root: of the folders, which are numbered.
+        shards: ids of the clients of each folder; one client each in the list form.
+    """
+    federation = experiment.federation()
+    secrets, paths = Key.from_seed(federation.seed).fold("clients"), []
+    for number, shard in enumerate(shards):
+        blocks = {
+            block: own
+            for block, data in enumerate(federation.blocks)
+            if (own := _own(data, shard, federation.client.form == "list")) is not None
+        }
+        path = root / f"clients-{number}"
+        ClientFolder.create(path, experiment.card, shard, secrets.fold(shard), blocks)
+        _copy(experiment, path)
+        paths.append(path)
+    return paths
+
+
+def write_server(experiment: Experiment[Any], folder: Path) -> None:
+    """Write the server's folder: the card, and what the server holds itself."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "card.json").write_text(experiment.card.to_json())
+    _copy(experiment, folder)
+    experiment.server_files(folder)
+
+
+def make_server(experiment: Experiment[Any], ids: Tensor, folder: Path) -> Server[Any]:
+    """Make the server half as a server does that has nobody's data.
+
+    Args:
+        experiment: gives the card.
+        ids: of all clients.
+        folder: written by `write_server`.
+    """
+    half = find_paper(experiment.card.paper).server_half
+    assert half is not None
+    server: Server[Any] = load(half)(experiment.card, ids, folder)
+    return server
+
+
+def _own(data: Any, shard: Tensor, is_list: bool) -> Any:
+    """The part of a block that some clients hold; None where they take no part in it."""
+    places = torch.isin(data.ids, shard).nonzero().flatten()
+    if not places.numel():
+        return None
+    return data[int(places)] if is_list else data.take(places)
+
+
+def _copy(experiment: Experiment[Any], folder: Path) -> None:
+    for name, path in experiment.public_files().items():
+        shutil.copy(path, folder / name)

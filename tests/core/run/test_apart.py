@@ -1,0 +1,101 @@
+"""Runs taken apart: worker processes that hold card and own folder, a server without data."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.hosted import Hosts, Sharded, bits
+
+from coterie.core.engines.host import ClientHost
+from coterie.core.engines.workers import WorkerProcesses
+from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.apart import make_server, write_folders, write_server
+from coterie.core.run.driver import FederatedRun
+from coterie.core.settings.schema import build
+
+ROUNDS = 2
+SMALL = {"seed": 3, "engine.threads": 1}
+PAGE = {"data.clients": 6, "rounds": ROUNDS, "train.epochs": 1}
+PPLR = {
+    "rounds": ROUNDS,
+    "model.width": 8,
+    "model.layers": 1,
+    "pretrain.steps": 3,
+    "data.clients": 2,
+    "data.shots": 60,
+}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "f3crec": ("f3crec", {"model.dim": 4, "rounds": ROUNDS, "participation": 0.5}),
+    **{
+        name: ("page", PAGE | {"method": name, "train.participation": 0.7})
+        for name in ("page", "fedavg", "scaffold", "ditto", "fedamp")
+    },
+    "pplr": ("pplr", PPLR),
+    "f3crec-noise": (
+        "f3crec",
+        {"method": "ft", "model.dim": 4, "rounds": 1, "privacy.clip": 1.0}
+        | {"privacy.noise": "gaussian", "privacy.scale": 0.1},
+    ),
+}
+REAL = ("f3crec", "page", "pplr")
+
+
+def experiment(name: str, out: Path) -> Any:
+    paper, values = CASES[name]
+    found = find_paper(paper)
+    own = {"run.out": str(out), "logger.wandb": "off"}
+    return load(found.experiment)(build(load(found.settings), SMALL | values | own))
+
+
+def shards_of(ids: torch.Tensor, is_list: bool) -> list[torch.Tensor]:
+    return list(ids.split(1)) if is_list else [ids[0::3], ids[1::3], ids[2::3]]
+
+
+def rounds(run: FederatedRun, most: int = 4) -> list[dict[str, float]]:
+    scalars = []
+    while not run.finished and run.round < most:
+        run.advance()
+        scalars.append(dict(run.journal.scalars))
+    return scalars
+
+
+def measured(found: list[dict[str, float]]) -> list[dict[str, str]]:
+    """All digits, NaN as itself; but for local steps, which are counted where they are made."""
+    return [{n: repr(v) for n, v in row.items() if n != "cost/local_steps"} for row in found]
+
+
+@pytest.mark.parametrize("name", [*CASES, *(f"{n}!" for n in REAL)])
+def test_worker_processes_give_the_same_bits(name, tmp_path):
+    real = name.endswith("!")  # with processes, else the same code without their start
+    given = experiment(name.rstrip("!"), tmp_path)
+    whole = given.federation()
+    everybody = torch.cat([data.ids for data in whole.blocks]).unique()
+    shards = shards_of(everybody, whole.client.form == "list")
+    inside = FederatedRun(whole)
+    inside.exchange = Sharded(
+        whole.client, whole.blocks, inside.secret.fold, None, whole.middleware, shards=shards
+    )
+    expected = rounds(inside)
+
+    folders = write_folders(given, tmp_path / "clients", shards)
+    write_server(given, tmp_path / "server")
+    server = make_server(given, everybody, tmp_path / "server")
+    knows_nobody = replace(whole, server=server, client=None, blocks=[None] * len(whole.blocks))
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    workers = WorkerProcesses(folders, "a run", environment=environment) if real else Hosts(folders)
+    with workers:
+        outside = FederatedRun(knows_nobody, workers)
+        found = rounds(outside)
+    assert measured(found) == measured(expected)
+    assert bits(outside.server_state) == bits(inside.server_state)
+    assert outside.ledger.rows() == inside.ledger.rows()
+    for folder, shard in zip(folders, shards, strict=True):
+        enrolled = shard[~torch.isin(shard, inside.store.newcomers(shard))]
+        for one in enrolled.split(1) if whole.client.form == "list" else [enrolled]:
+            kept = ClientHost(folder).exchange.store.take(one)
+            assert bits(kept) == bits(inside.store.take(one))
