@@ -110,18 +110,21 @@ def same_both_ways(tmp_path, client, data, asks, secret, shards=None, **options)
     """Asks give the same bits in one process and behind bytes; so do private states, at the end.
 
     Args:
-        asks: ``(step name, down)`` each, in rounds of their own.
+        data: of the clients, or block -> theirs.
+        asks: ``(step name, down)`` or ``(step name, down, block)`` each, in rounds of their own.
         shards: groups of clients in a folder each; by default each client alone.
     """
-    shards = each_alone(data.ids) if shards is None else shards
-    inside = Sharded(client, {0: data}, secret.fold, shards=shards)
+    blocks = data if isinstance(data, dict) else {0: data}
+    shards = each_alone(blocks[0].ids) if shards is None else shards
+    inside = Sharded(client, blocks, secret.fold, shards=shards)
     form = {"form": "list"} if client.form == "list" else {}
-    folders = make_folders(tmp_path, {0: data}, secret, shards, **form, **options)
+    folders = make_folders(tmp_path, blocks, secret, shards, **form, **options)
     outside = Hosts(folders, client)
-    for number, (step, down) in enumerate(asks):
-        found = []
+    for number, (step, down, *rest) in enumerate(asks):
+        found, when = [], (rest[0] if rest else 0, number)
         for exchange in (inside, outside):
-            cohort = ExchangeCohort(exchange, data.ids, (0, number), Ledger(), Journal())
+            ids = exchange.present(when[0])
+            cohort = ExchangeCohort(exchange, ids, when, Ledger(), Journal())
             cohort.enrol()
             found.append((cohort.ask(client.steps()[step], down), cohort.ledger.rows()))
         (one, ledger), (other, other_ledger) = found

@@ -11,10 +11,10 @@ import signal
 import sys
 
 import torch
-from tests.in_process import OpenCohort
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.settings import ModelSettings, Settings
+from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.registry.papers import find_paper
 from coterie.core.run import train as training
 from coterie.core.run.train import train
@@ -46,7 +46,7 @@ def arm(kill_at):
         case "round":  # the third chunk of the second update; two chunks are committed
             at_call(ContinualClient, "update", 8)
         case "asks":  # after the update of round 2, before its evaluation
-            at_call(OpenCohort, "ask", 4, after=True)
+            at_call(ExchangeCohort, "ask", 4, after=True)
         case "switch":  # clients have ended the block, the next one is not open yet
             at_call(ContinualClient, "start_block", 2)
         case "summary":  # all rounds are done and kept, the summary is not written

@@ -115,7 +115,8 @@ def _loss(params: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
 
 
 def make_client(card: Card, folder: Path) -> LinearClient:
-    return LinearClient(**card.settings)
+    own = {name: value for name, value in card.settings.items() if "." not in name}
+    return LinearClient(**own)
 
 
 def make_fedavg(card: Card, folder: Path) -> Client:

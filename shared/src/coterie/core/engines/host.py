@@ -74,6 +74,7 @@ class ClientHost:
         fold = None if header.fold is None else _fold(header.fold)
         if header.block not in self.exchange.blocks:
             raise ProtocolError(f"the clients take no part in block {header.block}")
+        self.exchange.enrol(ids, header.block)
         asked = Request(step, sent, ids, header.when, header.draw, header.number, fold)
         reply = self._joined(request, step, fold, list(self.exchange.ask(asked)))
         known = self.position.answered if self.position.when == header.when else {}

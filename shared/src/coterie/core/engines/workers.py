@@ -75,17 +75,20 @@ class WorkerProcesses(Exchange):
         block = max(block, 0)
         if block not in self._present:
             headers = [self._header(PRESENT, (block, 0), Tensor()) for _ in self._workers]
-            self._present[block] = self._told(headers)
-        return torch.cat(self._present[block]).sort().values
+            told = self._told(headers)
+            for worker, ids in zip(self._workers, told, strict=True):
+                if ids is None:
+                    raise ProtocolError(f"the clients in {worker.folder} do not answer")
+            self._present[block] = [ids for ids in told if ids is not None]
+        return _ids(self._present[block]).sort().values
 
     def enrol(self, ids: Tensor, block: int) -> Tensor:
         """Let the newcomers among ``ids`` make their private state; return their ids.
 
-        Raises:
-            ProtocolError: a process does not say.
+        Clients that do not answer make it when they are first asked for a step.
         """
         headers = [self._header(ENROL, (block, 0), own) for own in self._shared(ids, block)]
-        return torch.cat(self._told(headers)).sort().values
+        return _ids(self._told(headers)).sort().values
 
     def ask(self, request: Request) -> Iterator[Answers]:
         """Ask all processes at once; their answers come in the order of the folders."""
@@ -123,21 +126,20 @@ class WorkerProcesses(Exchange):
     def _asked(self, shares: list[Tensor]) -> list[_Worker]:
         return [w for w, ids in zip(self._workers, shares, strict=True) if ids.numel()]
 
-    def _told(self, headers: list[RequestHeader]) -> list[Tensor]:
-        """Ask every process for ids."""
+    def _told(self, headers: list[RequestHeader]) -> list[Tensor | None]:
+        """Ask every process for ids; None where it does not say."""
         sent = [encode(None, header) for header in headers]
         futures = [
             self._threads.submit(worker.ask, one)
             for worker, one in zip(self._workers, sent, strict=True)
         ]
-        found: list[Tensor] = []
-        for worker, header, one, future in zip(self._workers, headers, sent, futures, strict=True):
+        found: list[Tensor | None] = []
+        for worker, one, future in zip(self._workers, sent, futures, strict=True):
             reply = self._reply(worker, future)
             told: ReplyHeader | None = None if reply is None else peek(reply, header=ReplyHeader)
-            if told is None or told.request != digest(one) or told.refused:
-                why = "; ".join(set(told.refused.values())) if told else "no answer"
-                raise ProtocolError(f"the clients in {worker.folder} did not {header.step}: {why}")
-            found.append(torch.tensor(told.clients, dtype=torch.int64))
+            sound = told is not None and told.request == digest(one) and not told.refused
+            clients = told.clients if told is not None and sound else None
+            found.append(None if clients is None else torch.tensor(clients, dtype=torch.int64))
         return found
 
     def _reply(self, worker: _Worker, future: Future[bytes | None]) -> bytes | None:
@@ -165,6 +167,11 @@ class WorkerProcesses(Exchange):
             one_each,
             fold,
         )
+
+
+def _ids(parts: Sequence[Tensor | None]) -> Tensor:
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if known else torch.empty(0, dtype=torch.int64)
 
 
 class _Worker:
@@ -199,7 +206,7 @@ class _Worker:
                 stream.close()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
+        if self._process is None or self._process.poll() is not None:
             command = [sys.executable, "-m", "coterie.core.engines.worker"]
             self._process = subprocess.Popen(
                 [*command, "--folder", str(self.folder)],

@@ -1,0 +1,422 @@
+"""Clients in processes of their own: a folder each, requests in and replies out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.core.linear_client import LinearClient, Slope
+from tests.hosted import Hosts, bits, each_alone, make_folders, same_both_ways
+
+from coterie.core.data.samples.samples import SampleData
+from coterie.core.engines import folder as folder_module
+from coterie.core.engines.envelope import ReplyHeader, RequestHeader
+from coterie.core.engines.folder import ClientFolder
+from coterie.core.engines.host import ClientHost
+from coterie.core.engines.worker import main, read_frame
+from coterie.core.engines.workers import WorkerProcesses
+from coterie.core.errors import UserError
+from coterie.core.federation.cohort import ExchangeCohort
+from coterie.core.federation.ledger import Ledger
+from coterie.core.protocol.card import Card
+from coterie.core.protocol.journal import Journal
+from coterie.core.tensors.keys import Key
+from coterie.core.wire.codec import ProtocolError, encode, peek
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRET = Key.from_seed(8).fold("clients")
+HALF = "tests.core.linear_client:make_client"
+LENGTHS = {3: 5, 8: 1, 11: 4}
+NOISE = {"privacy.clip": 0.05, "privacy.noise": "gaussian", "privacy.scale": 0.01}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def sample_data() -> SampleData:
+    key = Key.from_seed(1)
+    return SampleData.from_clients(
+        [
+            {"x": key.fold("x", c).normal(n, 3), "y": key.fold("y", c).normal(n)}
+            for c, n in LENGTHS.items()
+        ],
+        list(LENGTHS),
+    )
+
+
+def slope(epochs=2) -> Slope:
+    return Slope({"linear.w": torch.tensor([0.3, -0.2, 0.1])}, epochs)
+
+
+def folders(root: Path, half: str = HALF, card: Card = Card("toy"), shards=None):  # noqa: B008, RUF100
+    data = sample_data()
+    shards = each_alone(data.ids) if shards is None else shards
+    return make_folders(root, {0: data}, SECRET, shards, card, half=half)
+
+
+def request(step="update", down=None, when=(0, 1), number=0, draw=0, client=3, run="a run"):
+    header = RequestHeader(run, *when, number, draw, step, (client,))
+    return encode(down if step != "update" or down else slope(), header)
+
+
+def host(tmp_path) -> ClientHost:
+    path = folders(tmp_path)[0]
+    found = ClientHost(path)
+    found.answer(request("@enrol"))
+    return found
+
+
+def visits(path: Path, client: int = 3) -> int:
+    return int(ClientHost(path).exchange.store.take(torch.tensor([client])).visits)
+
+
+def cohort(exchange, number=1):
+    found = ExchangeCohort(exchange, exchange.present(0), (0, number), Ledger(), Journal())
+    found.enrol()
+    return found
+
+
+STEPS = LinearClient.steps()
+
+
+def test_all_steps_give_the_same_bits(tmp_path):
+    asks = [("update", slope()), ("measure", slope()), ("forget", None), ("update", slope(1))]
+    data = sample_data()
+    same_both_ways(tmp_path, LinearClient(), data, asks, SECRET)
+    pair = [torch.tensor([3, 11]), torch.tensor([8])]
+    same_both_ways(tmp_path / "pair", LinearClient(), data, [asks[0], asks[-1]], SECRET, pair)
+
+
+def test_processes_train_and_survive_a_kill(tmp_path):
+    """Three real processes; one is killed, and goes on from what it has kept."""
+    paths = folders(tmp_path)
+    here = Hosts(folders(tmp_path / "here"))
+    with WorkerProcesses(paths, "a run", environment=ENVIRONMENT) as workers:
+        for number in (1, 2, 3):
+            found = cohort(workers, number).ask(STEPS["update"], slope())
+            expected = cohort(here, number).ask(STEPS["update"], slope())
+            assert bits(found.up) == bits(expected.up)
+            victim = workers._workers[number % 3]._process
+            victim.send_signal(signal.SIGKILL)
+            victim.wait()
+    assert [visits(path, client) for path, client in zip(paths, LENGTHS, strict=True)] == [3] * 3
+
+
+def test_a_process_that_dies_while_it_answers_is_left_out_of_that_ask(tmp_path):
+    paths = folders(tmp_path)
+    with WorkerProcesses(paths, "a run", environment=ENVIRONMENT) as workers:
+        asked = cohort(workers)
+        process = workers._workers[1]._process
+        process.send_signal(signal.SIGSTOP)  # so that it is asked, and dies before it answers
+        threading.Timer(1.0, process.kill).start()
+        replies = asked.ask(STEPS["update"], slope())
+        assert replies.ids.tolist() == [3, 11]
+        assert replies.failed == {8: "it gave no answer"}
+        assert cohort(workers, 2).ask(STEPS["update"], slope()).ids.tolist() == [3, 8, 11]
+    assert [visits(paths[0]), visits(paths[1], 8)] == [2, 1]
+
+
+def test_client_halves_import_nothing_heavy_and_no_server_half():
+    names = "lightning", "pytorch_lightning", "torchmetrics", "wandb", "pandas", "sklearn"
+    code = (
+        "import sys, coterie.core.engines.worker, coterie.continual.client, coterie.page.methods, "
+        f"coterie.llm.client; print([n for n in {names!r} if n in sys.modules] + "
+        "[n for n in sys.modules if n.startswith('coterie.core.run') or n.endswith('.algorithm')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_answer_that_comes_too_late_is_not_waited_for(tmp_path):
+    with WorkerProcesses(folders(tmp_path), "a run", environment=ENVIRONMENT) as workers:
+        asked = cohort(workers)
+        os.kill(workers._workers[0]._process.pid, signal.SIGSTOP)
+        workers.deadline, start = 1.0, time.monotonic()
+        replies = asked.ask(STEPS["update"], slope())
+        assert time.monotonic() - start < 20
+        assert replies.ids.tolist() == [8, 11]
+        workers.deadline = None
+        assert cohort(workers, 2).ask(STEPS["update"], slope()).ids.tolist() == [3, 8, 11]
+
+
+def test_a_repeated_request_gives_the_same_bytes_and_trains_once(tmp_path):
+    found = host(tmp_path)
+    first, second = request(), request(number=1, draw=1)
+    one = found.answer(first)
+    assert found.answer(first) == one
+    two = found.answer(second)
+    assert two != one
+    # Also after the process was lost, and for every request of the round.
+    again = ClientHost(found.folder.path)
+    assert again.answer(first) == one
+    assert again.answer(second) == two
+    assert visits(found.folder.path) == 2
+
+
+@pytest.mark.parametrize(
+    ("late", "why"),
+    [
+        (request(when=(0, 0)), r"request of round \(0, 0\) after one of \(0, 2\)"),
+        (request(when=(0, 2), number=1, down=slope(1)), "request 1 after 1 of"),
+        (request(when=(0, 2), number=0), "request 0 after 1 of"),
+        (request(when=(0, 3), run="another"), "of run 'a run', not of 'another'"),
+        (request("@enrol", when=(0, 3), run="another"), "of run 'a run', not of 'another'"),
+        (request(when=(0, 3), client=8), "client 8 is not of this folder"),
+        (request(when=(1, 0)), "no part in block 1"),
+        (request("updat", slope(), (0, 3)), "no step 'updat'"),
+        (request("__init__", slope(), (0, 3)), "no step '__init__'"),
+        (request("forget", slope(), (0, 3)), "expected NoneType"),
+        (request("measure", None, (0, 3)), "expected Slope"),
+        (b"junk", "not a message"),
+    ],
+)
+def test_requests_that_are_old_or_wrong_are_refused_and_change_nothing(tmp_path, late, why):
+    found = host(tmp_path)
+    found.answer(request())
+    found.answer(request(when=(0, 2), number=1))
+    before = contents(found.folder.path)
+    with pytest.raises(ProtocolError, match=why):
+        found.answer(late)
+    assert contents(found.folder.path) == before
+    assert visits(found.folder.path) == 2
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
+
+
+@pytest.mark.parametrize("at", ["fdopen", "fsync", "replace"])
+def test_a_disk_that_fails_changes_nothing(tmp_path, monkeypatch, at):
+    found = host(tmp_path)
+    path = found.folder.path
+    found.answer(request())
+    before = contents(path)
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder_module.os, at, fail)
+        with pytest.raises(UserError, match="No space left"):
+            found.answer(request(number=1, draw=1))
+    kept = contents(path)
+    assert {name: kept[name] for name in before} == before
+    expected = ClientHost(folders(tmp_path / "more")[0])
+    expected.answer(request("@enrol"))
+    expected.answer(request())
+    again = request(number=1, draw=1)
+    assert ClientHost(path).answer(again) == expected.answer(again)
+    assert visits(path) == 2
+
+
+def test_a_kill_between_any_two_writes_loses_nothing(tmp_path):
+    """The process dies at each of its file operations in turn, and is asked again."""
+    reference = host(tmp_path / "reference")
+    expected = [reference.answer(request(number=n, draw=n)) for n in range(2)]
+    for die_at in range(1, 40):
+        path = folders(tmp_path / str(die_at))[0]
+        ClientHost(path).answer(request("@enrol"))
+        died = _dies(path, die_at)
+        found = ClientHost(path)
+        assert [found.answer(request(number=n, draw=n)) for n in range(2)] == expected
+        assert visits(path) == 2
+        if not died:
+            break
+    else:
+        raise AssertionError("it always died")
+    assert die_at > 6
+
+
+def _dies(path: Path, at: int) -> bool:
+    """Answer the first request; the process ends without a word at its n-th fsync or rename."""
+    child = os.fork()
+    if child == 0:
+        calls = [0]
+
+        def dying(original):
+            def call(*args):
+                calls[0] += 1
+                if calls[0] == at:
+                    os._exit(9)
+                found = original(*args)
+                calls[0] += 1
+                if calls[0] == at:
+                    os._exit(9)
+                return found
+
+            return call
+
+        os.fsync, os.replace = dying(os.fsync), dying(os.replace)
+        torch.set_num_threads(1)
+        try:
+            ClientHost(path).answer(request())
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) in (0, 9)
+    return os.waitstatus_to_exitcode(status) == 9
+
+
+def test_a_flipped_bit_in_the_private_state_is_noticed(tmp_path):
+    found = host(tmp_path)
+    found.answer(request())
+    (state,) = found.folder.path.glob("state-*.pt")
+    content = bytearray(state.read_bytes())
+    content[len(content) // 2] ^= 4
+    state.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged"):
+        ClientHost(found.folder.path)
+
+
+def test_files_of_a_client_are_its_own(tmp_path):
+    found = host(tmp_path)
+    found.answer(request())
+    for file in found.folder.path.iterdir():
+        assert file.stat().st_mode & 0o077 == (0o044 if file.name == "card.json" else 0), file
+
+
+def test_a_client_knows_its_own_secret_only(tmp_path):
+    path = folders(tmp_path)[0]
+    own = json.loads((path / "own.json").read_text())
+    assert own["secrets"] == {"3": int(SECRET.fold(torch.tensor([3])).state)}
+    assert str(int(SECRET.state)) not in "".join(
+        file.read_text(errors="replace") for file in path.iterdir()
+    )
+
+
+def test_a_state_that_is_not_finite_is_rolled_back(tmp_path):
+    found = host(tmp_path)
+    found.answer(request())
+    reply: ReplyHeader = peek(found.answer(request("explode", number=1)), header=ReplyHeader)
+    assert reply.clients == ()
+    assert "NaN or infinity in private state" in reply.refused["3"]
+    assert visits(found.folder.path) == 1
+
+
+def test_noise_is_added_where_the_client_is(tmp_path):
+    data = sample_data()
+    plain, noisy = (
+        cohort(Hosts(folders(tmp_path / name, card=Card("toy", settings)))).ask(
+            STEPS["update"], slope()
+        )
+        for name, settings in (("plain", {}), ("noisy", NOISE))
+    )
+    assert not torch.equal(plain.up.change["linear.w"], noisy.up.change["linear.w"])
+    assert noisy.ids.tolist() == data.ids.tolist()
+
+
+def edited(path: Path, name: str, **changes) -> Path:
+    own = json.loads((path / name).read_text()) | changes
+    (path / name).write_text(json.dumps(own))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"half": "tests.core.linear_client:make_clint"}, "make_clint' .* not found"),
+        ({"half": "no_such_module:f"}, "not found"),
+        ({"half": "nonsense"}, "not found"),
+        ({"half": "tests.core.linear_client:make_number"}, "gives no Client"),
+        ({"half": 3}, "'half' must be there and of type str"),
+        ({"secrets": None}, "'secrets' must be there"),
+        ({"secrets": {"3": "x"}}, "a whole number for the id of each client"),
+        ({"secrets": {"three": 3}}, "a whole number for the id of each client"),
+        ({"secret": 1}, "'secret' is unknown: did you mean 'secrets'"),
+        ({"threads": "two"}, "'threads' must be there and of type int"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path, changes, complaint):
+    path = edited(folders(tmp_path)[0], "own.json", **changes)
+    with pytest.raises(UserError, match=complaint):
+        ClientHost(path)
+
+
+def test_damaged_or_missing_files_are_named(tmp_path, capsys):
+    found = host(tmp_path)
+    path = found.folder.path
+    found.answer(request())
+    for name, content, complaint in (
+        ("position.json", "{", "is damaged"),
+        ("position.json", "[]", "is damaged"),
+        ("own.json", "{", "is not JSON"),
+        ("own.json", "[]", "must hold an object"),
+        ("card.json", "[1]", "no card"),
+        ("card.json", '{"settings": {"lr": 0.1, "rate": 1}, "paper": "toy"}', "does not suit"),
+    ):
+        good = (path / name).read_text()
+        (path / name).write_text(content)
+        with pytest.raises(UserError, match=complaint):
+            ClientHost(path)
+        (path / name).write_text(good)
+    with pytest.raises(UserError, match="cannot read"):
+        ClientHost(tmp_path / "nowhere")
+    assert main(["--folder", str(tmp_path / "nowhere")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    (path / "data-0.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(UserError, match=r"data-0\.safetensors is damaged"):
+        ClientHost(path).answer(request(number=1))
+
+
+def test_a_paper_that_is_not_installed_is_said(tmp_path):
+    data = sample_data()
+    path = make_folders(tmp_path, {0: data}, SECRET, each_alone(data.ids), Card("no-such"))[0]
+    with pytest.raises(UserError, match="'no-such' is not installed"):
+        ClientHost(path)
+
+
+def test_clients_that_are_not_there_in_a_block_are_not_asked(tmp_path):
+    data = sample_data()
+    later = data.take(torch.tensor([1, 2]))
+    blocks = {0: data, 1: later}
+    shards = each_alone(data.ids)
+    exchange = Hosts(make_folders(tmp_path, blocks, SECRET, shards, half=HALF))
+    assert exchange.present(0).tolist() == [3, 8, 11]
+    assert exchange.present(1).tolist() == [8, 11]
+    second = ExchangeCohort(exchange, exchange.present(1), (1, 1), Ledger(), Journal())
+    assert second.enrol().tolist() == [8, 11]
+    assert second.ask(STEPS["update"], slope()).ids.tolist() == [8, 11]
+
+
+def test_nobody_is_there():
+    with WorkerProcesses([], "a run") as nobody:
+        assert cohort(nobody).ask(STEPS["update"], slope()).up is None
+
+
+def test_a_folder_that_cannot_be_served_is_named(tmp_path):
+    path = folders(tmp_path)[0]
+    (path / "own.json").write_text("{")
+    with (
+        WorkerProcesses([path], "a run", environment=ENVIRONMENT) as workers,
+        pytest.raises(ProtocolError, match="clients-0 do not answer"),
+    ):
+        workers.present(0)
+
+
+@pytest.mark.parametrize("content", [b"\x05\x00", b"\x05" + b"\0" * 7 + b"ab", b"\xff" * 8])
+def test_frames_that_are_cut_short_or_too_long(tmp_path, content):
+    path = tmp_path / "frames"
+    path.write_bytes(content)
+    with path.open("rb") as file, pytest.raises(ProtocolError, match="frame"):
+        read_frame(file)
+
+
+def test_a_folder_is_replaced_and_state_stays(tmp_path):
+    found = host(tmp_path)
+    found.answer(request())
+    path = found.folder.path
+    own = sample_data().take(torch.tensor([0]))
+    ids = torch.tensor([3])
+    ClientFolder.create(path, Card("toy"), ids, SECRET.fold(ids), {0: own}, half=HALF, threads=1)
+    assert visits(path) == 1
+    assert replace(ClientHost(path).position, state=0).run == "a run"
