@@ -6,21 +6,22 @@ it helps there. They mean most with seeds that no search has seen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from coterie.continual.published import TABLES
-from coterie.continual.settings import Method
+from coterie.continual.published import METRICS, TABLES
 from coterie.continual.tables.contrast import (
-    Contrast,
+    OWN,
     differences,
+    in_short,
     noise_note,
     over_others,
     over_others_on_validation,
+    over_users,
+    sentence,
 )
-from coterie.continual.tables.runs import RunResult
 from coterie.continual.tables.study import (
     BACKBONE_NAMES,
     METRIC_NAMES,
@@ -29,109 +30,95 @@ from coterie.continual.tables.study import (
     averages,
     validations,
 )
-from coterie.core.tables.paired import Comparison, spread
-from coterie.core.tables.plots import plot_differences
+from coterie.core.tables.contrast import Contrast
 from coterie.core.tables.report import Report
+from coterie.core.tables.sheet import Line, Sheet
+from coterie.core.tables.study import Results
 
-CLIENT_SIDE: tuple[Method, ...] = ("f3crec", "f3crec-wo-cc", "f3crec-wo-arm", "ft")
-SERVER_SIDE: tuple[Method, ...] = ("f3crec", "f3crec-wo-sc", "f3crec-wo-itm", "ft")
+CLIENT_SIDE = ("f3crec", "f3crec-wo-cc", "f3crec-wo-arm", "ft")
+SERVER_SIDE = ("f3crec", "f3crec-wo-sc", "f3crec-wo-itm", "ft")
 
 
 def client_side_table(study: Study) -> Report:
     """Reproduce Table 3, on all backbones or the one named."""
-    return _table(study, 3)
+    return _table(study, "Table 3", "client", CLIENT_SIDE)
 
 
 def server_side_table(study: Study) -> Report:
     """Reproduce Table 6, on all backbones or the one named."""
-    return _table(study, 6)
+    return _table(study, "Table 6", "server", SERVER_SIDE)
 
 
-def _table(study: Study, table: int) -> Report:
-    methods, published = CLIENT_SIDE if table == 3 else SERVER_SIDE, TABLES[f"table{table}"]
-    rows: list[dict[str, Any]] = []
-    view: list[dict[str, Any]] = []
-    notes = [
+def _table(study: Study, table: str, side: str, methods: tuple[str, ...]) -> Report:
+    published = TABLES[table.lower().replace(" ", "")].get(study.data, {})
+    sheet = Sheet(
+        study,
         "Mean ± standard deviation over seeds (the paper's number, FedMF only). Decrease is from "
         "F³CRec, in per cent; p is of a paired t-test over seeds, adjusted for three comparisons "
-        "(Holm)."
-    ]
-    drawn: dict[str, dict[str, Comparison]] = {}
-    for backbone in study.backbones:
-        title = f"Table {table}: {BACKBONE_NAMES[backbone]}"
-        results = study.methods(title, study.tuned(backbone), methods)
+        "(Holm).",
+    )
+    drawn: dict[str, Mapping[str, Contrast]] = {}
+    for backbone, results in study.by_backbone(table, methods).items():
         in_paper = backbone == "fedmf" and study.settings.top_k == 20
-        paper = published.get(study.data, {}) if in_paper else {}
-        part = _Part(study, backbone, results, paper)
-        found = [part.tested(0, "ndcg"), part.tested(1, "recall"), part.validated()]
-        rows += part.rows
-        view += part.lines.values()
-        notes += part.notes
-        drawn[f"{BACKBONE_NAMES[backbone]}, test"] = differences(found[0])
-        drawn[f"{BACKBONE_NAMES[backbone]}, validation"] = differences(found[2])
-    side = "client" if table == 3 else "server"
-    title = f"Table {table}, {study.data}: ablations on the {side}, {study.n_seeds}"
-    file = study.file(f"table{table}")
-    x_label = f"F³CRec minus it, NDCG@{study.settings.top_k}"
-    image = plot_differences(drawn, x_label, title, study.folder / f"{file}.png")
-    return Report(file, title, rows, view, notes, image)
+        name = BACKBONE_NAMES[backbone]
+        lines = {m: sheet.line(backbone=name, method=NAMES[m]) for m in results}
+        part = _Part(sheet, backbone, lines, results, published if in_paper else {})
+        found = [part.tested(place, metric) for place, metric in enumerate(METRICS)]
+        drawn[f"{name}, test"] = found[0]
+        drawn[f"{name}, validation"] = part.validated()
+    panel = differences(drawn, f"NDCG@{study.settings.top_k}")
+    return sheet.report(table, f"ablations on the {side}", [panel])
 
 
 class _Part:
-    """The part of one backbone: rows for programs, lines and notes for people."""
+    """The part of one backbone."""
 
     def __init__(
         self,
-        study: Study,
+        sheet: Sheet,
         backbone: str,
-        results: Mapping[str, Sequence[RunResult]],
-        paper: Mapping[str, tuple[float, float]],
+        lines: Mapping[str, Line],
+        results: Results,
+        paper: Mapping[str, Any],
     ) -> None:
-        self.study, self.backbone, self.results, self.paper = study, backbone, results, paper
-        name = BACKBONE_NAMES[backbone]
-        self.lines: dict[str, dict[str, Any]] = {
-            method: {"backbone": name, "method": NAMES[method]} for method in results
-        }
-        self.rows: list[dict[str, Any]] = []
-        self.notes: list[str] = []
+        self.sheet, self.backbone, self.lines = sheet, backbone, lines
+        self.results, self.paper, self.top_k = results, paper, sheet.study.settings.top_k
 
-    def tested(self, column: int, metric: str) -> dict[str, Contrast]:
-        """Add a metric of the test; ``column`` is its place in the paper's table."""
-        name = f"{metric}@{self.study.settings.top_k}"
-        label = f"{METRIC_NAMES[metric]}@{self.study.settings.top_k}"
-        whole = np.mean(averages(self.results["f3crec"], name))
-        for method, runs in self.results.items():
-            values = averages(runs, name)
-            printed = self.paper[method][column] if method in self.paper else None
-            self._add(method, f"test/average/{name}", label, values, printed)
-            if method != "f3crec":
-                decrease = f"{100 * (np.mean(values) / whole - 1):+.1f}"
-                if printed is not None:
-                    there = TABLES["decreases"][self.study.data][method][column]
-                    decrease += f" ({there:+.1f})"
+    def tested(self, place: int, metric: str) -> Mapping[str, Contrast]:
+        """Add a metric of the test; ``place`` is that in the paper's table."""
+        name, label = f"{metric}@{self.top_k}", f"{METRIC_NAMES[metric]}@{self.top_k}"
+        values = {method: averages(runs, name) for method, runs in self.results.items()}
+        for method, numbers in values.items():
+            paper = self.paper[method][place] if method in self.paper else None
+            self._add(label, method, f"test/average/{name}", numbers, paper)
+            if method != OWN:
+                decrease = f"{100 * (np.mean(numbers) / np.mean(values[OWN]) - 1):+.1f}"
+                if paper is not None:
+                    printed = TABLES["decreases"][self.sheet.study.data][method][place]
+                    decrease += f" ({printed:+.1f})"
                 self.lines[method][f"{label} decrease"] = decrease
-        return self._compared(over_others(self.results, name), label)
+        return self._compared(over_others(self.results, name), label, name)
 
-    def validated(self) -> dict[str, Contrast]:
+    def validated(self) -> Mapping[str, Contrast]:
         """Add what validation says of the same runs."""
-        name = f"valid/average/ndcg@{self.study.settings.top_k}"
-        label = f"validation N@{self.study.settings.top_k}"
+        name, label = f"valid/average/ndcg@{self.top_k}", f"validation N@{self.top_k}"
         for method, runs in self.results.items():
-            self._add(method, name, label, validations(runs), None)
-        return self._compared(over_others_on_validation(self.results), label)
+            self._add(label, method, name, validations(runs), None)
+        return self._compared(over_others_on_validation(self.results), label, None)
 
     def _add(
-        self, method: str, metric: str, label: str, values: Sequence[float], paper: float | None
+        self, label: str, method: str, metric: str, values: list[float], paper: float | None
     ) -> None:
-        row = self.study.row(method, metric, values, paper, backbone=self.backbone)
-        self.rows.append(row)
-        text = str(spread(values))
-        self.lines[method][label] = text if paper is None else f"{text} ({paper:.4f})"
+        line = self.lines[method]
+        self.sheet.cell(line, label, method, metric, values, paper, backbone=self.backbone)
 
-    def _compared(self, found: dict[str, Contrast], label: str) -> dict[str, Contrast]:
-        label_here = f"{BACKBONE_NAMES[self.backbone]}, {label}"
+    def _compared(
+        self, found: Mapping[str, Contrast], label: str, tested: str | None
+    ) -> Mapping[str, Contrast]:
+        where = f"{BACKBONE_NAMES[self.backbone]}, {label}"
         for method, contrast in found.items():
-            self.lines[method][f"{label}: F³CRec minus it"] = str(contrast)
-            self.notes.append(contrast.sentence("F³CRec", NAMES[method], label_here))
-        self.notes.append(noise_note(found, label_here))
+            self.lines[method][f"{label}: F³CRec minus it"] = in_short(contrast)
+            users = over_users(self.results, method, tested) if tested else None
+            self.sheet.notes.append(sentence(contrast, where, users))
+        self.sheet.notes.append(noise_note(found, where))
         return found

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import lightning
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
-from coterie.continual.tables.runs import RunResult
 from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.local_training.optimizer_settings import OptimizerSettings
@@ -25,6 +23,7 @@ from coterie.core.methods.ranking.central import Central
 from coterie.core.methods.reference.popularity import popularity
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.models.mf import MF
+from coterie.core.tables.result import Make, RunResult
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -53,7 +52,7 @@ class CentralSettings:
 CENTRAL = CentralSettings()
 
 
-def popularity_run(settings: Settings, path: Path) -> None:
+def popularity_run(settings: Settings) -> RunResult:
     """Rank by the number of training interactions in all blocks up to the tested one."""
     experiment = Experiment(settings)
 
@@ -63,10 +62,10 @@ def popularity_run(settings: Settings, path: Path) -> None:
         count = torch.stack(seen).sum(0)
         return count.expand(experiment.blocks[block].ids.numel(), -1)
 
-    _test(experiment, score).write(path)
+    return _test(experiment, score)
 
 
-def recent_popularity_run(settings: Settings, path: Path) -> None:
+def recent_popularity_run(settings: Settings) -> RunResult:
     """Rank by the number of training interactions in the tested block alone."""
     experiment = Experiment(settings)
 
@@ -75,10 +74,10 @@ def recent_popularity_run(settings: Settings, path: Path) -> None:
         n_items = experiment.stream.blocks[block].n_items
         return popularity(data.train, n_items).expand(data.ids.numel(), -1)
 
-    _test(experiment, score).write(path)
+    return _test(experiment, score)
 
 
-def central_run(settings: Settings, path: Path) -> None:
+def central_run(settings: Settings) -> RunResult:
     """Train BPR-MF anew for every block on the training data of all blocks up to it."""
     experiment = Experiment(settings)
 
@@ -87,10 +86,10 @@ def central_run(settings: Settings, path: Path) -> None:
         train = _joined(experiment.blocks[: block + 1], experiment.stream.blocks[block].n_users)
         return _fitted(experiment, block, model, *train)
 
-    _test(experiment, score).write(path)
+    return _test(experiment, score)
 
 
-def central_stream_run(settings: Settings, path: Path) -> None:
+def central_stream_run(settings: Settings) -> RunResult:
     """Train BPR-MF on each block in turn, from where the block before left it, as FT does."""
     experiment = Experiment(settings)
     last: MF | None = None
@@ -101,7 +100,15 @@ def central_stream_run(settings: Settings, path: Path) -> None:
         data = experiment.blocks[block]
         return _fitted(experiment, block, last, data.ids, data.train)
 
-    _test(experiment, score).write(path)
+    return _test(experiment, score)
+
+
+REFERENCES: dict[str, Make] = {
+    "popularity": popularity_run,
+    "popularity-block": recent_popularity_run,
+    "central": central_run,
+    "central-stream": central_stream_run,
+}
 
 
 def _test(experiment: Experiment, score: Score) -> RunResult:
@@ -111,14 +118,10 @@ def _test(experiment: Experiment, score: Score) -> RunResult:
         scores = score(t)
         seen = data.train.mask(scores.shape[1]) | data.valid.mask(scores.shape[1])
         found = ranking_metrics(scores, data.test, top_k, seen)
-        result.users[str(t)] = {
-            "ids": data.ids.tolist(),
-            "ndcg": found.ndcg.tolist(),
-            "recall": found.recall.tolist(),
-        }
         valid = ranking_metrics(scores, data.valid, top_k, data.train.mask(scores.shape[1]))
         result.metrics[f"valid/block{t}"] = float(valid.ndcg.nanmean())
         for name, values in (("ndcg", found.ndcg), ("recall", found.recall)):
+            result.clients[f"block{t}/{name}"] = values.tolist()
             result.metrics[f"test/block{t}/{name}@{top_k}"] = float(values.nanmean())
     result.metrics |= experiment.with_averages(result.metrics)
     return result
