@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.core.tables.paired import ALPHA, Comparison, compare, holm, p_text
+from coterie.core.tables.result import Values
 
 Verdict = Literal["better", "worse", "within noise", "not tested"]
-Values = Sequence[float] | NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.core.files import write_json
 from coterie.core.run.driver import FederatedRun
 
 NAN = float("nan")
+Values = Sequence[float] | NDArray[np.float64]
+"""One number a seed."""
 
 
 @dataclass
@@ -138,7 +141,7 @@ def at_best(results: Sequence[RunResult], name: str) -> list[float]:
     return [result.best(name) for result in results]
 
 
-def known(values: Sequence[float]) -> list[float]:
+def known(values: Values) -> list[float]:
     """Leave out what is not a number.
 
     Example:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Panel, plot_panels
 from coterie.core.tables.report import Report
-from coterie.core.tables.result import known
+from coterie.core.tables.result import Values, known
 from coterie.core.tables.study import Study
 
+T = TypeVar("T", bound=Study[Any])
 Line = dict[str, Any]
 
 
-class Sheet:
+class Sheet(Generic[T]):
     """Rows, lines and notes of one table or figure.
 
     Args:
@@ -27,7 +28,7 @@ class Sheet:
         notes: lines below the table.
     """
 
-    def __init__(self, study: Study[Any], *notes: str) -> None:
+    def __init__(self, study: T, *notes: str) -> None:
         self.study = study
         self.rows: list[Line] = []
         self.lines: list[Line] = []
@@ -42,7 +43,7 @@ class Sheet:
         self,
         method: str,
         metric: str,
-        values: Sequence[float],
+        values: Values,
         paper: float | None = None,
         **more: Any,
     ) -> None:
@@ -57,7 +58,7 @@ class Sheet:
         label: str,
         method: str,
         metric: str,
-        values: Sequence[float],
+        values: Values,
         paper: float | None = None,
         **more: Any,
     ) -> None:
@@ -93,9 +94,7 @@ class Sheet:
         return Report(file, title, self.rows, self.lines, self.notes, image)
 
 
-def cell(
-    values: Sequence[float], paper: float | None = None, digits: int = 4, scale: float = 1.0
-) -> str:
+def cell(values: Values, paper: float | None = None, digits: int = 4, scale: float = 1.0) -> str:
     """Write mean ± standard deviation of the values that are known, and the paper's in brackets.
 
     Example:

@@ -35,6 +35,7 @@ class Study(ABC, Generic[S]):
         paper: whose runs.
         names: methods and references as papers write them.
         train: makes the run of its settings.
+        essential: fills the reading's choices, and sets what the method does not read to one value.
         references: what is no federated run, by name; makes a result of its settings.
     """
 
@@ -44,7 +45,9 @@ class Study(ABC, Generic[S]):
 
     paper: ClassVar[Paper]
     names: ClassVar[Mapping[str, str]] = {}
-    train: ClassVar[Make]  # to be called on the class: an instance would bind it
+    # Functions, to be called on the class: an instance would bind them.
+    train: ClassVar[Make]
+    essential: ClassVar[Callable[[Any], Any]]
     references: ClassVar[Mapping[str, Make]] = {}
 
     @property
@@ -52,13 +55,10 @@ class Study(ABC, Generic[S]):
     def digest(self) -> str:
         """Hash of the data, as `coterie.core.tables.fingerprint.data_digest` makes it."""
 
-    @abstractmethod
-    def essential(self, settings: S) -> S:
-        """Fill the reading's choices, and set what the method does not read to one value."""
-
     def bare(self, name: str, settings: S) -> S:
         """Keep what a reference reads. Default: what the method of the settings reads."""
-        return self.essential(settings)
+        found: S = type(self).essential(settings)
+        return found
 
     @property
     def settings(self) -> S:
@@ -111,11 +111,11 @@ class Study(ABC, Generic[S]):
         """
         mark = fingerprint(settings, self.digest, *more)
         name = f"{self.slug}-{what}-s{settings.seed}-{mark}.{suffix}"
-        return self.folder / "cache" / name
+        return self.folder / "cache" / name.replace(" ", "-")
 
     def job(self, settings: S) -> Job:
         """Make a run of any method."""
-        settings = self.essential(settings)
+        settings = type(self).essential(settings)
         path = self.path(self.stem(settings), settings)
         return self.kept(path, type(self).train, settings, settings)
 

@@ -75,7 +75,7 @@ class _Part:
 
     def __init__(
         self,
-        sheet: Sheet,
+        sheet: Sheet[Study],
         backbone: str,
         lines: Mapping[str, Line],
         results: Results,

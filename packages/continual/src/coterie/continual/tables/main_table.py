@@ -95,7 +95,7 @@ def improvement_figure(study: Study) -> Report:
 
 
 def _line(
-    sheet: Sheet,
+    sheet: Sheet[Study],
     backbone: str | None,
     method: str,
     metric: str,

@@ -11,7 +11,8 @@ from coterie.continual.experiment import Experiment
 from coterie.continual.paper import PAPER
 from coterie.continual.readings import resolve
 from coterie.continual.settings import ModelSettings, Settings
-from coterie.continual.tables import essence, references
+from coterie.continual.tables.essence import base_settings, essential
+from coterie.continual.tables.references import REFERENCES
 from coterie.continual.tables.runs import Plan, Probe, train_base, train_run
 from coterie.core.tables.fingerprint import data_digest
 from coterie.core.tables.jobs import Job
@@ -47,8 +48,8 @@ class Study(BackboneStudy[Settings]):
     """
 
     paper, names, backbone_names = PAPER, NAMES, BACKBONE_NAMES
-    train = train_run
-    references = references.REFERENCES
+    train, essential = train_run, essential
+    references = REFERENCES
 
     probe: type[Probe] | None = None
 
@@ -56,16 +57,12 @@ class Study(BackboneStudy[Settings]):
         """Give the study whose runs are measured by a probe."""
         return replace(self, probe=probe)
 
-    def essential(self, settings: Settings) -> Settings:
-        """Set what the method does not read to its default, and fill the reading's choices."""
-        return essence.essential(settings)
-
     def bare(self, name: str, settings: Settings) -> Settings:
         """Keep what references read: data, splits, length of vectors and lists, seed."""
         filled = resolve(settings)
         model = ModelSettings(dim=filled.model.dim)
         plain = Settings(seed=filled.seed, top_k=filled.top_k, data=filled.data, model=model)
-        return self.essential(replace(plain, method="ft"))
+        return essential(replace(plain, method="ft"))
 
     def stem(self, settings: Settings) -> str:
         """Begin the names of files of a run: backbone and method."""
@@ -73,7 +70,7 @@ class Study(BackboneStudy[Settings]):
 
     def job(self, settings: Settings) -> Job:
         """Make a run that starts from the base block, which all methods share."""
-        settings, start = self.essential(settings), essence.base_settings(settings)
+        settings, start = essential(settings), base_settings(settings)
         path = self.path(f"{settings.model.name}-base", start, suffix="pt")
         label = f"base block, {settings.model.name}, seed {settings.seed}"
         base = Job(path, train_base, start, label)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coterie.core.tables.figures import figure_report
 from coterie.core.tables.paired import Spread, spread
 from coterie.core.tables.plots import Lines
 from coterie.core.tables.report import Report
+from coterie.core.tables.sheet import Sheet
 from coterie.core.tensors.keys import Key
 from coterie.llm.attack.inversion import Attacker, attack
 from coterie.llm.attack.inversion import rows as attack_rows
@@ -27,48 +27,42 @@ _MORE = "More choices (a Hugging Face model, other k): coterie llm {}."
 
 def cost_table(study: Study) -> Report:
     """Fill the formulas of Table 2 with the numbers of the study's backbones."""
-    rows: list[dict[str, Any]] = []
-    view: list[dict[str, Any]] = []
-    notes: list[str] = []
+    sheet = Sheet(study)
     for backbone in study.backbones:
         inputs = of_experiment(Experiment(replace(study.tuned(backbone), method="pplr")))
         table = costs(inputs.size, inputs.usage, spread_of_splits(inputs.size))
-        rows += [{"backbone": backbone, "method": _method(cost), **vars(cost)} for cost in table]
-        view += [_cost_line(backbone, cost) for cost in table]
-        notes += [f"{backbone}: {note}" for note in (*inputs.notes, verdict(table))]
-    notes.append(_MORE.format("cost"))
-    title = f"Table 2, {study.data}: storage, inference and communication of a client"
-    return Report(study.file("table2"), title, rows, view, notes)
+        for cost in table:
+            method = "fedavg" if cost.k is None else "pplr"
+            sheet.rows.append({"backbone": backbone, "method": method, **vars(cost)})
+            sheet.line(**_cost_line(backbone, cost))
+        sheet.notes += [f"{backbone}: {note}" for note in (*inputs.notes, verdict(table))]
+    sheet.notes.append(_MORE.format("cost"))
+    what = "storage, inference and communication of a client"
+    return sheet.report("Table 2", what, seeds=False)
 
 
 def trade_off_figure(study: Study) -> Report:
     """Draw Figure 3 for the first backbone that can be split: attack, time and memory over k."""
-    settings = _deep_enough(study)
+    settings, n_seeds = _deep_enough(study), len(study.seeds)
     experiment = Experiment(settings)
     attacked = _attacked(study, experiment)
     steps = measured(experiment, None, _REPEATS)
-    rows = [
-        *({"part": "attack", **row} for row in attacked),
-        *({"part": "cost", **vars(step), "memory": step.memory} for step in steps),
-    ]
-    view = [
-        {
-            "layer": row["layer"],
-            "cosine": str(Spread(row["cosine"], row["cosine_sd"], len(study.seeds))),
-            "tokens found": str(Spread(row["recovery"], row["recovery_sd"], len(study.seeds))),
-            "without h_l": f"{row['trivial_recovery']:.4f}",
-        }
-        for row in attacked
-    ]
-    notes = [
+    sheet = Sheet(
+        study,
         f"{settings.model.name} of {settings.model.layers} layers before the first round. A "
         "network rebuilds the input embedding from h_l, of users it has not seen; the server of a "
         "split model sees h_k to h_(N-1).",
         _MORE.format("attack, coterie llm cost --measure"),
-    ]
-    panels = [_attack_panel(attacked, len(study.seeds)), *_step_panels(steps)]
-    title = f"Figure 3, {study.data}: attack and cost over k"
-    return figure_report(study, "figure3", title, (rows, view), notes, panels)
+    )
+    sheet.rows += [{"part": "attack", **row} for row in attacked]
+    sheet.rows += [{"part": "cost", **vars(step), "memory": step.memory} for step in steps]
+    for row in attacked:
+        line = sheet.line(layer=row["layer"])
+        for label, name in {"cosine": "cosine", "tokens found": "recovery"}.items():
+            line[label] = str(Spread(row[name], row[f"{name}_sd"], n_seeds))
+        line["without h_l"] = f"{row['trivial_recovery']:.4f}"
+    panels = [_attack_panel(attacked, n_seeds), *_step_panels(steps)]
+    return sheet.report("Figure 3", "attack and cost over k", panels)
 
 
 def _deep_enough(study: Study) -> Any:
@@ -125,10 +119,6 @@ def _step_panels(steps: list[StepCost]) -> list[Lines]:
         )
         for label, of in measures.items()
     ]
-
-
-def _method(cost: Cost) -> str:
-    return "fedavg" if cost.k is None else "pplr"
 
 
 def _cost_line(backbone: str, cost: Cost) -> dict[str, Any]:
