@@ -22,8 +22,10 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.run.train import fit
 from coterie.core.settings.configuration import configure
 from coterie.core.tables.fingerprint import fingerprint
+from coterie.core.tables.result import RunResult
 from coterie.core.tensors import tree
 
+COLUMNS = ("ids", "ndcg", "recall")
 BACKBONES = ("fedmf", "fedncf", "pfedrec")
 FAST = [
     "--rounds",
@@ -201,7 +203,7 @@ def test_degradation_is_measured_on_the_base_blocks_test(bases):
     settings = essential(fast())
     _, result = runs.train(settings, bases(settings), UserShift)
     _, without = runs.train(settings, bases(settings))
-    base = dict(zip(without.users["0"]["ids"], without.users["0"]["ndcg"], strict=True))
+    base = dict(zip(without.clients["block0/ids"], without.clients["block0/ndcg"], strict=True))
     first, second = Experiment(settings).blocks[:2]
     both = [u for u in first.ids.tolist() if u in second.ids.tolist() and not math.isnan(base[u])]
     assert result.found["before"] == [base[user] for user in both]
@@ -213,11 +215,11 @@ def test_results_survive_the_disk(bases, tmp_path):
     settings = essential(fast())
     _, result = runs.train(settings, bases(settings))
     result.write(tmp_path / "run.json")
-    read = runs.RunResult.read(tmp_path / "run.json")
+    read = RunResult.read(tmp_path / "run.json")
     assert read.metrics == result.metrics
-    for block, columns in result.users.items():
-        for name, column in columns.items():
-            np.testing.assert_array_equal(read.users[block][name], column)
+    assert set(result.clients) == {f"block{t}/{n}" for t in range(4) for n in COLUMNS}
+    for name, column in result.clients.items():
+        np.testing.assert_array_equal(read.clients[name], column)
 
 
 def test_the_fingerprint_tells_what_matters():

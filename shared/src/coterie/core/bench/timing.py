@@ -19,6 +19,7 @@ from coterie.core.errors import UserError
 
 Row = dict[str, Any]
 """``name, unit, ours, reference, ratio, max_abs_diff``."""
+CPU_MS = "CPU ms a round"
 Place = tuple[Any, str, str]
 """An object, class or module, the name of a function in it, and the label of its time."""
 

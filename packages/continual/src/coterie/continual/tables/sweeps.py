@@ -53,8 +53,8 @@ def sweep_figure(study: Study) -> Report:
         for place, value in enumerate(values):
             line = sheet.line(parameter=_AXES[name], value=f"{value:g}")
             for split, numbers in found.items():
-                key, more = f"{split}/average/ndcg@{top_k}", {"parameter": name, "value": value}
-                sheet.cell(line, split, "f3crec", key, numbers[place], **more)
+                key, at = f"{split}/average/ndcg@{top_k}", numbers[place]
+                sheet.cell(line, split, "f3crec", key, at, parameter=name, value=value)
         labels = {"validation": "valid", "test": "test"}
         lines = {label: list(map(spread, found[split])) for label, split in labels.items()}
         y_label, log = f"N@{top_k}, mean of D1 to D3", name == "lambda_kd"

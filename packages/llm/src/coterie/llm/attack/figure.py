@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.tables.paired import Spread
-from coterie.core.tables.plots import Lines, plot_lines
+from coterie.core.tables.plots import Lines, plot_panels
 
 _LINES = {
     "trained attack (h, 4h, h)": "",
@@ -39,4 +39,4 @@ def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path:
             for name, prefix in _LINES.items()
         }
         panels.append(Lines("layer l", layers, lines, y_label=label))
-    return plot_lines(panels, "", "Rebuilding the input of unseen users from h_l", path)
+    return plot_panels(panels, "Rebuilding the input of unseen users from h_l", path)

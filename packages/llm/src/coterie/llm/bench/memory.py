@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,7 +16,7 @@ from coterie.core.bench.memory_use import (
     most_resident,
     resident,
 )
-from coterie.core.errors import UserError
+from coterie.core.bench.timing import Row, in_a_process, row
 from coterie.core.federation.federation import Federation
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.replies import ListReplies
@@ -31,8 +28,6 @@ from coterie.llm.messages import TrainedAdapter
 from coterie.llm.readings import resolve
 from coterie.llm.settings.backbone import LoraSettings
 from coterie.llm.settings.run import FederatedDataSettings, Settings, TrainSettings
-
-Row = dict[str, Any]
 
 # 78 MB; LoRA on queries and values, as BIGRec has it. Short histories: activations stay small.
 SHAPE = Shape(
@@ -88,7 +83,7 @@ def memory(clients: Sequence[int] = (1, 100), shape: Shape = SHAPE) -> Iterator[
     Raises:
         UserError: a measurement failed, for lack of memory for instance.
     """
-    found = [_in_a_process(count, shape) for count in clients]
+    found = [in_own_process(count, shape) for count in clients]
     yield from rows(found, str(shape))
 
 
@@ -167,21 +162,21 @@ class _Watched(PPLR):
         return after
 
 
-def _in_a_process(clients: int, shape: Shape) -> Measured:
-    command = [sys.executable, "-m", __package__, json.dumps([clients, asdict(shape)])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
-        raise UserError(f"measuring {clients} clients failed: {last}")
-    return Measured(**json.loads(done.stdout))
+def in_own_process(clients: int, shape: Shape) -> Measured:
+    """Call `measure` in a process of its own, whose memory is its own.
+
+    Raises:
+        UserError: it failed, for lack of memory for instance.
+    """
+    found = in_a_process(f"{__name__}:plain", f"{clients} clients", clients, asdict(shape))
+    return Measured(**found)
+
+
+def plain(clients: int, shape: dict[str, Any]) -> dict[str, int]:
+    """Call `measure` with plain values, and give such."""
+    lora = LoraSettings(**shape.pop("lora"))
+    return asdict(measure(clients, Shape(**shape, lora=lora)))
 
 
 def _row(name: str, ours: float, reference: float) -> Row:
-    return {
-        "name": name,
-        "unit": "MB",
-        "ours": ours / 1e6,
-        "reference": reference / 1e6,
-        "ratio": ours / reference,
-        "max_abs_diff": None,
-    }
+    return row(name, "MB", ours / 1e6, reference / 1e6, share=True)

@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from coterie.core.bench.timing import Row, in_turns, one_thread, row
 from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.llm.adapter import Adapter
@@ -31,8 +33,6 @@ from coterie.llm.split.remote.link import Link
 from coterie.llm.split.remote.server import MiddleServer
 from coterie.llm.split.remote.tokens import client_token, make_secret
 from coterie.llm.split.training import Training
-
-Row = dict[str, Any]
 
 _LR = 1e-3
 _PATIENCE = 120.0  # seconds to wait for the server process
@@ -94,43 +94,32 @@ def split(sizes: tuple[Size, ...] = SIZES, turns: int = 9) -> Iterator[Row]:
         Rows with ``name, unit, ours, reference, ratio, max_abs_diff``: the reference is the whole
         model, the difference that of the losses of all steps.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         for size in sizes:
             yield from _compare(size, turns)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _compare(size: Size, turns: int) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder, _served(size, Path(folder)) as address:
         secret = make_secret(Path(folder) / "secret")
-        whole = _Whole(size)
-        others = {
-            "in this process": _local(size),
-            "over gRPC": _remote(size, address, secret, None),
-            "over gRPC, bfloat16": _remote(size, address, secret, "bfloat16"),
+        steps = {
+            "whole": _Whole(size).step,
+            "in this process": _local(size).step,
+            "over gRPC": _remote(size, address, secret, None).step,
+            "over gRPC, bfloat16": _remote(size, address, secret, "bfloat16").step,
         }
-        times: dict[str, list[float]] = {name: [] for name in ("whole", *others)}
-        differences = dict.fromkeys(others, 0.0)
-        for _ in range(turns + 1):
-            seconds, loss = _timed(whole.step)
-            times["whole"].append(seconds)
-            for name, part in others.items():
-                seconds, own = _timed(part.step)
-                times[name].append(seconds)
-                differences[name] = max(differences[name], abs(own - loss))
-    medians = {name: 1e3 * statistics.median(of[1:]) for name, of in times.items()}
-    for name, difference in differences.items():
-        yield {
-            "name": f"split step {name}, {size}",
-            "unit": "ms a step",
-            "ours": medians[name],
-            "reference": medians["whole"],
-            "ratio": medians[name] / medians["whole"],
-            "max_abs_diff": difference,
-        }
+        losses: dict[str, list[float]] = {name: [] for name in steps}
+
+        def noted(name: str, step: Callable[[], Tensor]) -> None:
+            losses[name].append(float(step()))
+
+        works = {name: partial(noted, name, step) for name, step in steps.items()}
+        times = in_turns(works, turns, time.perf_counter)
+    medians = {name: statistics.median(of) for name, of in times.items()}
+    whole, exact = medians.pop("whole"), losses.pop("whole")
+    for name, ours in medians.items():
+        difference = max(abs(a - b) for a, b in zip(losses[name], exact, strict=True))
+        yield row(f"split step {name}, {size}", "ms a step", ours, whole, difference, share=True)
 
 
 class _Whole:
@@ -218,12 +207,3 @@ def _serve(size: Size, folder: str, connection: Any) -> None:
     server.start()
     connection.send(server.address)
     server.wait()
-
-
-def _timed(step: Callable[[], Tensor]) -> tuple[float, float]:
-    start = time.perf_counter()
-    loss = float(step())
-    return time.perf_counter() - start, loss
-
-
-__all__ = ["SIZES", "Size", "split"]

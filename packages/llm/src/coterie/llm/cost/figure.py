@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Lines, plot_lines
+from coterie.core.tables.plots import Lines, plot_panels
 from coterie.llm.cost.step_cost import StepCost
 
 _MEGA, _MILLI = 1e6, 1e-3
@@ -45,12 +45,11 @@ def draw(found: Sequence[StepCost], path: Path) -> Path:
     Raises:
         UserError: the file cannot be written.
     """
-    return plot_lines(
+    return plot_panels(
         [
             _panel(found, "time of a step (ms)", lambda s: [t / _MILLI for t in s.seconds]),
             _panel(found, "memory of a step (MB)", lambda s: [s.memory / _MEGA]),
         ],
-        "",
         "What a client's training step costs (its own part)",
         path,
     )

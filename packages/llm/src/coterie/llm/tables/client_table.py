@@ -57,11 +57,9 @@ def _panel(backbone: str, by_method: Results, clients: int) -> Bars:
 
 
 def _add(sheet: Sheet[Study], backbone: str, method: str, results: Sequence[RunResult]) -> None:
-    line, clients = (
-        sheet.line(backbone=backbone, method=NAMES[method]),
-        sheet.study.settings.data.clients,
-    )
-    papers, imbalance = _printed(sheet.study, backbone, method) or ([None] * clients, None)
+    line = sheet.line(backbone=backbone, method=NAMES[method])
+    nothing = [None] * sheet.study.settings.data.clients
+    papers, imbalance = _printed(sheet.study, backbone, method) or (nothing, None)
     for client, paper in enumerate(papers):
         label, more = f"client {client + 1}", {"backbone": backbone, "client": client}
         recall = of_client(results, client)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Bars, Lines
+from coterie.core.tables.plots import Bars, Lines, Panel
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult
 from coterie.core.tables.sheet import Sheet, cell
@@ -44,7 +44,7 @@ def imbalance_figure(study: Study) -> Report:
         f"{client + 1}": {name: spread(of_client(part, client)) for name, part in runs.items()}
         for client in clients
     }
-    panels = [Bars("Recall@10 of a client", bars), _curves(runs)]
+    panels: list[Panel] = [Bars("Recall@10 of a client", bars), _curves(runs)]
     return sheet.report("Figure 1", "clients and convergence", panels)
 
 

@@ -57,11 +57,11 @@ def main_table(study: Study) -> Report:
 def _add(sheet: Sheet[Study], backbone: str, method: str, results: Sequence[RunResult]) -> None:
     """Add a line for people and rows for programs, one a number."""
     line = sheet.line(backbone=backbone, method=NAMES[method])
-    papers = table1(sheet.study.data, backbone, method) or [None] * len(COLUMNS)
+    papers = table1(sheet.study.data, backbone, method)
     values = {f"test/{n}": column(results, f"test/{n}") for n in COLUMNS}
-    printed = dict(zip(values, papers, strict=True))
+    printed = dict(zip(values, papers, strict=True)) if papers else {}
     for label, name in zip(_LABELS, values, strict=True):
-        line[label] = cell(values[name], printed[name])
+        line[label] = cell(values[name], printed.get(name))
     values |= {f"valid/{n}": column(results, f"valid/{n}") for n in COLUMNS}
     unequal = imbalances(results)
     line |= inequality(unequal)

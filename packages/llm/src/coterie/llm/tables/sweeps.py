@@ -11,6 +11,7 @@ from coterie.core.tables.plots import Heat, Lines
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import column
 from coterie.core.tables.sheet import Sheet
+from coterie.core.tables.study import Results
 from coterie.llm.settings.run import Method, Settings
 from coterie.llm.tables.contrast import comparison_notes
 from coterie.llm.tables.layout import summary
@@ -46,7 +47,7 @@ def client_number_figure(study: Study) -> Report:
     for (method, n), part in results.items():
         sheet.line(clients=n, method=NAMES[method], **summary(part))
     for n in CLIENTS:
-        own = {method: results[method, n] for method in METHODS}
+        own: Results = {method: results[method, n] for method in METHODS}
         sheet.notes += comparison_notes(f"{n} clients", own, ("fedavg",))
     panels = [
         Lines(

@@ -126,9 +126,8 @@ def _add_reach(
 ) -> None:
     rounds = known([one.round for one in found])
     steps = known([one.steps for one in found])
-    more = {"column": column, "reached": len(rounds)}
-    sheet.row(method, "round_to_fedavg", rounds, **more)
-    sheet.row(method, "local_steps_to_fedavg", steps, **more)
+    for name, values in (("round", rounds), ("local_steps", steps)):
+        sheet.row(method, f"{name}_to_fedavg", values, column=column, reached=len(rounds))
     line[f"{column}: round"] = plain(rounds)
     line[f"{column}: steps (thousand)"] = cell([one / THOUSAND for one in steps], digits=1)
     line[f"{column}: reached"] = f"{len(rounds)} of {len(found)}"
