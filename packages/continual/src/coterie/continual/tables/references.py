@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 
-import lightning
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
-from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
+from coterie.core.data.interactions.pairs import RankingChunks
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.local_training.optimizer_settings import OptimizerSettings
-from coterie.core.methods.ranking.central import Central
+from coterie.core.methods.ranking.central import fit_pairwise
 from coterie.core.methods.reference.popularity import popularity
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.models.mf import MF
@@ -152,58 +145,8 @@ def _fitted(experiment: Experiment, block: int, model: MF, users: Tensor, train:
     """Fit the model, keep its best epoch on validation, score all items for the block's users."""
     settings, data = experiment.settings, experiment.blocks[block]
     key = Key.from_seed(settings.seed).fold("central draws", block)
-    metric = f"eval/ndcg@{settings.top_k}"
-    best = _KeepBest(metric)
-    trainer = _trainer([best, EarlyStopping(metric, patience=CENTRAL.patience, mode="max")])
-    batches = EpochBatches(
-        users,
-        train,
-        model.n_items,
-        key,
-        negatives=1,
-        batch_size=CENTRAL.batch_size,
-        objective="pairwise",
-        epoch=lambda: trainer.current_epoch,
-    )
     valid = RankingChunks(data.ids, data.train, data.valid, 1024)
-    central = Central(model, OptimizerSettings("adam", lr=CENTRAL.lr), settings.top_k)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"lightning\..*")
-        trainer.fit(central, batches, valid)
-    best.restore(central)
+    metric = f"ndcg@{settings.top_k}"
+    fit_pairwise(model, CENTRAL, CENTRAL.epochs, users, train, key, valid, metric)
     with torch.no_grad():
         return model.item_scores(data.ids)
-
-
-def _trainer(callbacks: list[lightning.Callback]) -> lightning.Trainer:
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    return lightning.Trainer(
-        accelerator="cpu",
-        max_epochs=CENTRAL.epochs,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=callbacks,
-    )
-
-
-class _KeepBest(lightning.Callback):
-    """Keep the parameters of the best epoch in memory."""
-
-    def __init__(self, metric: str) -> None:
-        self.metric, self.score = metric, -1.0
-        self.state: dict[str, Any] | None = None
-
-    def on_validation_epoch_end(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Compare with the best epoch so far."""
-        score = float(trainer.callback_metrics.get(self.metric, torch.tensor(-1.0)))
-        if score > self.score:
-            self.score, self.state = score, deepcopy(module.state_dict())
-
-    def restore(self, module: lightning.LightningModule) -> None:
-        """Load the best epoch."""
-        if self.state is not None:
-            module.load_state_dict(self.state)
