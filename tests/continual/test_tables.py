@@ -16,6 +16,7 @@ from coterie.continual.tables.essence import base_settings, essential
 from coterie.continual.tables.items import ItemShift
 from coterie.continual.tables.main_table import BASELINES
 from coterie.continual.tables.noise import NOISES
+from coterie.continual.tables.study import Study
 from coterie.continual.tables.users import UserShift
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
@@ -229,6 +230,14 @@ def test_the_fingerprint_tells_what_matters():
     for different in (fast("kd"), fast("ft", seed=1), fast("ft", rounds=4), fast("ft", "fedncf")):
         assert fingerprint(essential(different), "data") != same
     assert fingerprint(essential(fast("ft")), "other data") != same
+
+
+def test_what_a_probe_measures_is_kept_apart(tmp_path):
+    study = Study(configure(PAPER, ["--run.out", str(tmp_path)]), (0,), 0)
+    studies = (study, study.probing(UserShift), study.probing(ItemShift))
+    jobs = [one.job(study.settings) for one in studies]
+    assert len({job.path for job in jobs}) == 3
+    assert len({job.needs.path for job in jobs}) == 1  # the base block is the same
 
 
 # Reports

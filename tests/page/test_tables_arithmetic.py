@@ -8,12 +8,13 @@ import pytest
 from scipy import stats
 
 from coterie.core.tables.contrast import contrasts, rank
+from coterie.core.tables.curves import mean_curve
 from coterie.core.tables.result import RunResult
 from coterie.page import published
 from coterie.page.tables.ablations import NONE, claim_notes
 from coterie.page.tables.contrast import comparison_notes, difference_note, verdict_notes
 from coterie.page.tables.convergence import NEVER, final, reach, smoothed, stop, window
-from coterie.page.tables.layout import mean_curve, percent, plain
+from coterie.page.tables.layout import percent, plain
 from coterie.page.tables.main_table import certificate_notes, rest_notes
 from coterie.page.tables.properties import bias_notes
 from coterie.page.tables.rewards import correlation

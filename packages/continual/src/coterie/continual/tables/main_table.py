@@ -27,8 +27,8 @@ from coterie.continual.tables.study import (
     improvements,
 )
 from coterie.core.tables.contrast import Contrast
-from coterie.core.tables.paired import ALPHA, Spread, spread
-from coterie.core.tables.plots import Bars
+from coterie.core.tables.curves import bars
+from coterie.core.tables.paired import ALPHA, spread
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.sheet import Line, Sheet, cell
@@ -78,7 +78,7 @@ def main_table(study: Study) -> Report:
 def improvement_figure(study: Study) -> Report:
     """Draw Figure 3: improvement of F³CRec and of the second best over FT, in per cent."""
     note = "Mean over seeds of the improvement over FT with the same seed, in per cent."
-    sheet, bars, top_k = Sheet(study, note), {}, study.settings.top_k
+    sheet, groups, top_k = Sheet(study, note), {}, study.settings.top_k
     name = f"ndcg@{top_k}"
     for backbone, results in study.by_backbone("Table 2", METHODS).items():
         second = best_of({m: r for m, r in results.items() if m != OWN}, name)
@@ -89,8 +89,8 @@ def improvement_figure(study: Study) -> Report:
             sheet.row(method, "improvement", values, paper, backbone=backbone)
             group[label] = spread(values).mean
         group |= _paper_bars(study, backbone)
-        bars[BACKBONE_NAMES[backbone]] = {n: Spread(v, float("nan"), 1) for n, v in group.items()}
-    panel = Bars("improvement over FT, %", bars)
+        groups[BACKBONE_NAMES[backbone]] = {name: [value] for name, value in group.items()}
+    panel = bars("improvement over FT, %", groups)
     return sheet.report("Figure 3", f"improvement of N@{top_k} over FT", [panel], seeds=False)
 
 

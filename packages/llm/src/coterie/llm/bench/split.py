@@ -20,9 +20,7 @@ from coterie.core.bench.timing import Row, in_turns, one_thread, row
 from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.bench.federation import Shape
-from coterie.llm.data.examples import Examples
 from coterie.llm.settings.backbone import LoraSettings
 from coterie.llm.split.channel import Channel, LocalChannel
 from coterie.llm.split.cut import cut
@@ -40,44 +38,26 @@ _PATIENCE = 120.0  # seconds to wait for the server process
 
 @dataclass(frozen=True)
 class Size:
-    """A Llama over item tokens and a batch.
+    """A model over item tokens, a batch of it, and where it is cut.
 
     Attributes:
-        layers: N.
-        width: h.
+        shape: of the whole; a start token and a target stand beside its history.
         k: layers below the middle.
-        batch: sequences.
-        length: tokens of each.
-        n_items: items.
     """
 
-    layers: int = 4
-    width: int = 128
+    shape: Shape
     k: int = 1
-    batch: int = 32
-    length: int = 64
-    n_items: int = 2000
 
     def __str__(self) -> str:
-        return f"{self.layers} x {self.width}, k = {self.k}, {self.batch} x {self.length} tokens"
-
-    @property
-    def shape(self) -> Shape:
-        """The same for the other measurements; a start token and a target beside the history."""
-        lora = LoraSettings(dropout=0.0)
-        more: Any = {"n_items": self.n_items, "history": self.length - 2, "lora": lora}
-        return Shape(self.layers, self.width, batch=self.batch, **more)
-
-    def backbone(self) -> TinyItem:
-        """Build it, with random parameters that are the same in every process."""
-        return self.shape.backbone()
-
-    def examples(self) -> Examples:
-        """Draw a batch."""
-        return self.shape.examples(self.batch, seed=0)
+        s = self.shape
+        return f"{s.layers} x {s.width}, k = {self.k}, {s.batch} x {s.history + 2} tokens"
 
 
-SIZES = (Size(), Size(layers=8, width=256, k=2))
+_LORA = LoraSettings(dropout=0.0)
+SIZES = (
+    Size(Shape(4, 128, batch=32, history=62, lora=_LORA)),
+    Size(Shape(8, 256, batch=32, history=62, lora=_LORA), k=2),
+)
 
 
 def split(sizes: tuple[Size, ...] = SIZES, turns: int = 9) -> Iterator[Row]:
@@ -126,7 +106,8 @@ class _Whole:
     """Training steps on the client's own layers, be it all of them."""
 
     def __init__(self, size: Size, k: int | None = None) -> None:
-        self.backbone, self.examples = size.backbone(), size.examples()
+        shape = size.shape
+        self.backbone, self.examples = shape.backbone(), shape.examples(shape.batch, seed=0)
         self.parts = None if k is None else cut(self.backbone, k)
         self.adapter = Adapter(self.backbone.named_parameters())
         self._optimizer = RowAdam()
@@ -198,7 +179,7 @@ def _served(size: Size, folder: Path) -> Iterator[str]:
 
 def _serve(size: Size, folder: str, connection: Any) -> None:
     torch.set_num_threads(1)
-    parts = cut(size.backbone(), size.k)
+    parts = cut(size.shape.backbone(), size.k)
     assert parts.stack is not None
     middle = Middle(parts.stack, Training(_LR))
     for client in (0, 1):

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Bars, Lines
+from coterie.core.tables.curves import bars
+from coterie.core.tables.paired import Spread
+from coterie.core.tables.plots import Lines
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.sheet import Sheet
@@ -40,18 +41,12 @@ def ablation_figure(study: Study) -> Report:
                 sheet.row(method, name, values, backbone=backbone)
         sheet.notes += comparison_notes(backbone, results, METHODS[:-1])
         add_mechanism(sheet, backbone, results["pplr"])
-    bars = [
-        Bars(
-            label,
-            {
-                backbone: {NAMES[method]: spread(of(part)) for method, part in results.items()}
-                for backbone, results in runs.items()
-            },
-        )
+    panels = [
+        bars(label, {b: {NAMES[m]: of(part) for m, part in by.items()} for b, by in runs.items()})
         for label, of in {"Recall@10": _recall, "imbalance": _finite_imbalances}.items()
     ]
     lines = [_mechanism(backbone, results["pplr"]) for backbone, results in runs.items()]
-    return sheet.report("Figure 4", "ablations", [*bars, *lines])
+    return sheet.report("Figure 4", "ablations", [*panels, *lines])
 
 
 def _recall(results: Sequence[RunResult]) -> list[float]:

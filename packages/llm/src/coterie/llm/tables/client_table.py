@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.core.tables.paired import spread
+from coterie.core.tables.curves import bars
 from coterie.core.tables.plots import Bars
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult
@@ -47,13 +47,10 @@ def client_table(study: Study) -> Report:
 def _panel(backbone: str, by_method: Results, clients: int) -> Bars:
     """Bars of all methods for every client."""
     groups = {
-        f"client {client + 1}": {
-            NAMES[method]: spread(of_client(results, client))
-            for method, results in by_method.items()
-        }
-        for client in range(clients)
+        f"client {c + 1}": {NAMES[method]: of_client(part, c) for method, part in by_method.items()}
+        for c in range(clients)
     }
-    return Bars(f"Recall@10, {backbone}", groups)
+    return bars(f"Recall@10, {backbone}", groups)
 
 
 def _add(sheet: Sheet[Study], backbone: str, method: str, results: Sequence[RunResult]) -> None:

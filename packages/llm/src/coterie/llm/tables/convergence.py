@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coterie.core.tables.curves import bars
 from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Bars, Lines, Panel
+from coterie.core.tables.plots import Lines, Panel
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult
 from coterie.core.tables.sheet import Sheet, cell
@@ -40,11 +41,11 @@ def imbalance_figure(study: Study) -> Report:
         reached = [rounds_to(shares(run), _NEARLY) for run in part]
         line = sheet.line(method=name, **summary(part))
         line[f"rounds to {_NEARLY:.0%} of the best"] = cell(reached)
-    bars = {
-        f"{client + 1}": {name: spread(of_client(part, client)) for name, part in runs.items()}
+    groups = {
+        f"{client + 1}": {name: of_client(part, client) for name, part in runs.items()}
         for client in clients
     }
-    panels: list[Panel] = [Bars("Recall@10 of a client", bars), _curves(runs)]
+    panels: list[Panel] = [bars("Recall@10 of a client", groups), _curves(runs)]
     return sheet.report("Figure 1", "clients and convergence", panels)
 
 

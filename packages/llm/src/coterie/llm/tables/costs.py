@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Lines
+from coterie.core.tables.paired import Spread
 from coterie.core.tables.report import Report
 from coterie.core.tables.sheet import Sheet
 from coterie.core.tensors.keys import Key
+from coterie.llm.attack.figure import panel
 from coterie.llm.attack.inversion import Attacker, attack
 from coterie.llm.attack.inversion import rows as attack_rows
 from coterie.llm.attack.states import known_embeddings, victims
+from coterie.llm.cost.figure import step_panels
 from coterie.llm.cost.formulas import Cost, costs, spread_of_splits, verdict
 from coterie.llm.cost.inputs import measured, of_experiment
-from coterie.llm.cost.step_cost import StepCost
 from coterie.llm.experiment import Experiment
 from coterie.llm.tables.study import Study
 
@@ -61,7 +61,9 @@ def trade_off_figure(study: Study) -> Report:
         for label, name in {"cosine": "cosine", "tokens found": "recovery"}.items():
             line[label] = str(Spread(row[name], row[f"{name}_sd"], n_seeds))
         line["without h_l"] = f"{row['trivial_recovery']:.4f}"
-    panels = [_attack_panel(attacked, n_seeds), *_step_panels(steps)]
+    lines = {"attack": "", "without h_l": "trivial_"}
+    found = panel(attacked, n_seeds, "share of tokens found", "recovery", lines)
+    panels = [found, *step_panels(steps, "FedAvg")]
     return sheet.report("Figure 3", "attack and cost over k", panels)
 
 
@@ -89,36 +91,6 @@ def _attacked(study: Study, experiment: Experiment) -> list[dict[str, Any]]:
         attacked = attack(found.states, found.user, found.table, ATTACKER, key.fold("attack"))
         reports.append(attacked)
     return attack_rows(reports)
-
-
-def _attack_panel(rows: list[dict[str, Any]], n_seeds: int) -> Lines:
-    names = {"attack": "recovery", "without h_l": "trivial_recovery"}
-    lines = {
-        label: [Spread(row[name], row[f"{name}_sd"], n_seeds) for row in rows]
-        for label, name in names.items()
-    }
-    return Lines("layer l", [row["layer"] for row in rows], lines, y_label="share of tokens found")
-
-
-def _step_panels(steps: list[StepCost]) -> list[Lines]:
-    whole, split = steps[0], steps[1:]
-    k = [step.k for step in split if step.k is not None]
-    measures = {
-        "time of a step (ms)": lambda step: [1000 * t for t in step.seconds],
-        "memory of a step (MB)": lambda step: [step.memory / _MILLION],
-    }
-    return [
-        Lines(
-            "k, layers below the server's",
-            k,
-            {
-                "PPLR": [spread(of(step)) for step in split],
-                "FedAvg": [spread(of(whole))] * len(k),
-            },
-            y_label=label,
-        )
-        for label, of in measures.items()
-    ]
 
 
 def _cost_line(backbone: str, cost: Cost) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.core.errors import UserError
 from coterie.core.tables.contrast import contrasts
+from coterie.core.tables.curves import bars
 from coterie.core.tables.plots import Bars
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import at_best
@@ -18,7 +19,7 @@ from coterie.page.experiment import Experiment
 from coterie.page.published import TABLES
 from coterie.page.settings.run import Settings
 from coterie.page.tables.contrast import difference_note
-from coterie.page.tables.layout import accuracies, add_accuracies, bars, plain
+from coterie.page.tables.layout import accuracies, add_accuracies, plain
 from coterie.page.tables.runs import COLUMNS
 from coterie.page.tables.study import OWN, Study
 

@@ -8,11 +8,12 @@ import numpy as np
 from scipy import stats
 
 from coterie.core.tables.contrast import has_numbers
+from coterie.core.tables.curves import mean_curve
 from coterie.core.tables.plots import Curves
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import NAN, RunResult, known
 from coterie.core.tables.sheet import Sheet, cell
-from coterie.page.tables.layout import add_accuracies, mean_curve
+from coterie.page.tables.layout import add_accuracies
 from coterie.page.tables.main_table import rest_notes
 from coterie.page.tables.runs import GLOBAL, LOCAL
 from coterie.page.tables.study import OWN, Study

@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie.core.errors import UserError
 from coterie.core.tables.contrast import contrasts, rank
+from coterie.core.tables.curves import bars
 from coterie.core.tables.plots import Bars
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, at_best
@@ -18,7 +19,7 @@ from coterie.core.tables.study import Results
 from coterie.page.published import TABLES
 from coterie.page.settings.run import Settings
 from coterie.page.tables.contrast import column_values, ordinal
-from coterie.page.tables.layout import add_accuracies, bars, percent
+from coterie.page.tables.layout import add_accuracies, percent
 from coterie.page.tables.runs import COLUMNS
 from coterie.page.tables.study import OWN, PERSONALISED, Study
 
