@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Protocol
 
@@ -16,6 +12,7 @@ from torch.optim import Optimizer
 
 from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
 from coterie.core.local_training.optimizer_settings import OptimizerSettings
+from coterie.core.local_training.quiet import quiet
 from coterie.core.metrics.clients import summarise
 from coterie.core.metrics.full_ranking import FullRanking
 from coterie.core.models.batches import RankingBatch
@@ -149,7 +146,7 @@ def fit_pairwise(
     callbacks: list[lightning.Callback] = [best]
     if valid is not None and len(valid):
         callbacks.append(EarlyStopping(name, patience=settings.patience, mode="max"))
-    with _quiet():
+    with quiet():
         trainer = lightning.Trainer(
             accelerator="cpu",
             max_epochs=epochs,
@@ -176,22 +173,6 @@ def fit_pairwise(
     if best.state is not None:
         central.load_state_dict(best.state)
     return trainer.current_epoch, best.score
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Lightning's notes on devices, loaders and the end of training off the terminal."""
-    loggers = [logging.getLogger(f"lightning.{name}") for name in ("pytorch", "fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"lightning\..*")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 class _KeepBest(lightning.Callback):
