@@ -32,7 +32,7 @@ def essential(settings: Settings) -> Settings:
 
     Example:
         >>> essential(Settings(method="ft", replay=ReplaySettings(epsilon=0.5))).replay.epsilon
-        0.001
+        0.006
     """
     defaults = replace(Settings(), replay=_UNREAD_REPLAY)
     unread: dict[str, Any] = {
