@@ -220,6 +220,7 @@ def test_pplr_is_compared_by_paired_tests_over_seeds_adjusted_by_holm():
     expected = stats.ttest_rel(*unequal)
     assert found["imbalance"]["fedavg"].found.p == pytest.approx(expected.pvalue)
     assert found["imbalance"]["fedavg"].found.difference < 0
+    assert found["imbalance"]["fedavg"].verdict == "better"  # less is
     assert found["R@10 of each client"]["fedavg"].found.n == 6
     note = verdict_note("tiny-item", found)
     assert "NOT better" in note

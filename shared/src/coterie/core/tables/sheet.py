@@ -104,7 +104,5 @@ def cell(values: Values, paper: float | None = None, digits: int = 4, scale: flo
     found = spread([scale * value for value in known(values)])
     if not found.n:
         return "-"
-    text = f"{found.mean:,.{digits}f}"
-    if found.n > 1:
-        text += f" ± {found.sd:,.{digits}f}"
+    text = found.text(digits)
     return text if paper is None else f"{text} ({scale * paper:.{digits}f})"

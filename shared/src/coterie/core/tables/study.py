@@ -155,7 +155,7 @@ class Study(ABC, Generic[S]):
         if name not in self.references:
             return self.job(replace(settings, method=name))
         bare = self.bare(name, settings)
-        return self.kept(self.path(name, bare, name), self.references[name], bare, bare)
+        return self.kept(self.path(name, bare), self.references[name], bare, bare)
 
     def _results(
         self, title: str, names: Iterable[K], job: Callable[[K, int], Job]

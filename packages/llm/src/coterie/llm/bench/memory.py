@@ -14,6 +14,7 @@ from coterie.core.bench.memory_use import (
     forget_peak,
     live_bytes,
     most_resident,
+    nbytes,
     resident,
 )
 from coterie.core.bench.timing import Row, in_a_process, row
@@ -108,8 +109,19 @@ def rows(found: Sequence[Measured], name: str) -> Iterator[Row]:
         yield _row(f"peak against K deep copies, {of}", run.peak - run.before, naive)
 
 
-def measure(clients: int, shape: Shape) -> Measured:
-    """Run some rounds with K clients in this process."""
+def in_own_process(clients: int, shape: Shape) -> Measured:
+    """Run some rounds with K clients in a process of its own.
+
+    Raises:
+        UserError: it failed, for lack of memory for instance.
+    """
+    found = in_a_process(f"{__name__}:measure", f"{clients} clients", clients, asdict(shape))
+    return Measured(**found)
+
+
+def measure(clients: int, plain: dict[str, Any]) -> dict[str, int]:
+    """Run some rounds with K clients in this process; a `Shape` and a `Measured` as plain dicts."""
+    shape = Shape(**plain | {"lora": LoraSettings(**plain["lora"])})
     torch.set_num_threads(1)
     gc.collect()
     before = resident()
@@ -134,16 +146,16 @@ def measure(clients: int, shape: Shape) -> Measured:
     module.advance()
     gc.collect()
     parameters = list(client.backbone.parameters())
-    return Measured(
-        clients=clients,
-        backbone=sum(p.numel() * p.element_size() for p in parameters),
-        row=4 * client.adapter.size,
-        before=before,
-        live=live_bytes(),
-        mixing=server.most,
-        resident=resident(),
-        peak=peak,
-    )
+    return {
+        "clients": clients,
+        "backbone": nbytes(parameters),
+        "row": 4 * client.adapter.size,
+        "before": before,
+        "live": live_bytes(),
+        "mixing": server.most,
+        "resident": resident(),
+        "peak": peak,
+    }
 
 
 class _Watched(PPLR):
@@ -160,22 +172,6 @@ class _Watched(PPLR):
             after = super()._aggregate(state, replies, cohort)
         self.most = seen.most
         return after
-
-
-def in_own_process(clients: int, shape: Shape) -> Measured:
-    """Call `measure` in a process of its own, whose memory is its own.
-
-    Raises:
-        UserError: it failed, for lack of memory for instance.
-    """
-    found = in_a_process(f"{__name__}:plain", f"{clients} clients", clients, asdict(shape))
-    return Measured(**found)
-
-
-def plain(clients: int, shape: dict[str, Any]) -> dict[str, int]:
-    """Call `measure` with plain values, and give such."""
-    lora = LoraSettings(**shape.pop("lora"))
-    return asdict(measure(clients, Shape(**shape, lora=lora)))
 
 
 def _row(name: str, ours: float, reference: float) -> Row:
