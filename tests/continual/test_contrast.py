@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.continual.tables.contrast import (
-    over_others,
-    over_others_on_validation,
-    over_users,
-    sentence,
-)
+from coterie.continual.tables.contrast import OWN, over_others, over_users, sentence
+from coterie.continual.tables.study import validations
+from coterie.core.tables.contrast import contrasts
 from coterie.core.tables.result import RunResult
 
 RNG = np.random.default_rng(0)
@@ -35,6 +32,10 @@ OTHERS = {"ft": results(0.0), "kd": results(0.0095), "reg": results(0.02)}
 RESULTS = {"f3crec": FIRST, **OTHERS}
 
 
+def over_others_on_validation():
+    return contrasts({name: validations(runs) for name, runs in RESULTS.items()}, OWN)
+
+
 def values(runs, name):
     return [run.metrics[name] for run in runs]
 
@@ -43,7 +44,7 @@ def values(runs, name):
     ("compared", "metric"),
     [
         (lambda: over_others(RESULTS, "ndcg@20"), "test/average/ndcg@20"),
-        (lambda: over_others_on_validation(RESULTS), "valid/average"),
+        (lambda: over_others_on_validation(), "valid/average"),
     ],
 )
 def test_contrasts_are_paired_t_tests_adjusted_one_after_the_other(compared, metric):
@@ -63,7 +64,7 @@ def test_contrasts_are_paired_t_tests_adjusted_one_after_the_other(compared, met
 
 
 def test_validation_and_test_are_not_mixed_up():
-    test, valid = over_others(RESULTS, "ndcg@20"), over_others_on_validation(RESULTS)
+    test, valid = over_others(RESULTS, "ndcg@20"), over_others_on_validation()
     assert (test["ft"].verdict, valid["ft"].verdict) == ("better", "worse")
     assert (test["reg"].verdict, valid["reg"].verdict) == ("worse", "better")
     users = over_users(RESULTS, "ft", "ndcg@20")

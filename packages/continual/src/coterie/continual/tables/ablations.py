@@ -17,8 +17,6 @@ from coterie.continual.tables.contrast import (
     differences,
     in_short,
     noise_note,
-    over_others,
-    over_others_on_validation,
     over_users,
     sentence,
 )
@@ -30,9 +28,9 @@ from coterie.continual.tables.study import (
     averages,
     validations,
 )
-from coterie.core.tables.contrast import Contrast
+from coterie.core.tables.contrast import Contrast, contrasts
 from coterie.core.tables.report import Report
-from coterie.core.tables.sheet import Line, Sheet
+from coterie.core.tables.sheet import Sheet
 from coterie.core.tables.study import Results
 
 CLIENT_SIDE = ("f3crec", "f3crec-wo-cc", "f3crec-wo-arm", "ft")
@@ -60,65 +58,41 @@ def _table(study: Study, table: str, side: str, methods: tuple[str, ...]) -> Rep
     drawn: dict[str, Mapping[str, Contrast]] = {}
     for backbone, results in study.by_backbone(table, methods).items():
         in_paper = backbone == "fedmf" and study.settings.top_k == 20
-        name = BACKBONE_NAMES[backbone]
-        lines = {m: sheet.line(backbone=name, method=NAMES[m]) for m in results}
-        part = _Part(sheet, backbone, lines, results, published if in_paper else {})
-        found = [part.tested(place, metric) for place, metric in enumerate(METRICS)]
-        drawn[f"{name}, test"] = found[0]
-        drawn[f"{name}, validation"] = part.validated()
+        found = _add(sheet, backbone, results, published if in_paper else {})
+        drawn[f"{BACKBONE_NAMES[backbone]}, test"] = found["ndcg"]
+        drawn[f"{BACKBONE_NAMES[backbone]}, validation"] = found["validation"]
     panel = differences(drawn, f"NDCG@{study.settings.top_k}")
     return sheet.report(table, f"ablations on the {side}", [panel])
 
 
-class _Part:
-    """The part of one backbone."""
-
-    def __init__(
-        self,
-        sheet: Sheet[Study],
-        backbone: str,
-        lines: Mapping[str, Line],
-        results: Results,
-        paper: Mapping[str, Any],
-    ) -> None:
-        self.sheet, self.backbone, self.lines = sheet, backbone, lines
-        self.results, self.paper, self.top_k = results, paper, sheet.study.settings.top_k
-
-    def tested(self, place: int, metric: str) -> Mapping[str, Contrast]:
-        """Add a metric of the test; ``place`` is that in the paper's table."""
-        name, label = f"{metric}@{self.top_k}", f"{METRIC_NAMES[metric]}@{self.top_k}"
-        values = {method: averages(runs, name) for method, runs in self.results.items()}
+def _add(
+    sheet: Sheet[Study], backbone: str, results: Results, published: Mapping[str, Any]
+) -> dict[str, Mapping[str, Contrast]]:
+    """Add the part of one backbone: the metrics of the test, and what validation says."""
+    top_k, name = sheet.study.settings.top_k, BACKBONE_NAMES[backbone]
+    lines = {method: sheet.line(backbone=name, method=NAMES[method]) for method in results}
+    compared: dict[str, Mapping[str, Contrast]] = {}
+    for place, metric in enumerate((*METRICS, "validation")):
+        tested = f"{metric}@{top_k}" if metric in METRICS else None
+        if tested:
+            label, key = f"{METRIC_NAMES[metric]}@{top_k}", f"test/average/{tested}"
+            values = {method: averages(runs, tested) for method, runs in results.items()}
+        else:
+            label, key = f"validation N@{top_k}", f"valid/average/ndcg@{top_k}"
+            values = {method: validations(runs) for method, runs in results.items()}
         for method, numbers in values.items():
-            paper = self.paper[method][place] if method in self.paper else None
-            self._add(label, method, f"test/average/{name}", numbers, paper)
-            if method != OWN:
+            paper = published[method][place] if tested and method in published else None
+            sheet.cell(lines[method], label, method, key, numbers, paper, backbone=backbone)
+            if tested and method != OWN:
                 decrease = f"{100 * (np.mean(numbers) / np.mean(values[OWN]) - 1):+.1f}"
                 if paper is not None:
-                    printed = TABLES["decreases"][self.sheet.study.data][method][place]
+                    printed = TABLES["decreases"][sheet.study.data][method][place]
                     decrease += f" ({printed:+.1f})"
-                self.lines[method][f"{label} decrease"] = decrease
-        return self._compared(over_others(self.results, name), label, name)
-
-    def validated(self) -> Mapping[str, Contrast]:
-        """Add what validation says of the same runs."""
-        name, label = f"valid/average/ndcg@{self.top_k}", f"validation N@{self.top_k}"
-        for method, runs in self.results.items():
-            self._add(label, method, name, validations(runs), None)
-        return self._compared(over_others_on_validation(self.results), label, None)
-
-    def _add(
-        self, label: str, method: str, metric: str, values: list[float], paper: float | None
-    ) -> None:
-        line = self.lines[method]
-        self.sheet.cell(line, label, method, metric, values, paper, backbone=self.backbone)
-
-    def _compared(
-        self, found: Mapping[str, Contrast], label: str, tested: str | None
-    ) -> Mapping[str, Contrast]:
-        where = f"{BACKBONE_NAMES[self.backbone]}, {label}"
-        for method, contrast in found.items():
-            self.lines[method][f"{label}: F³CRec minus it"] = in_short(contrast)
-            users = over_users(self.results, method, tested) if tested else None
-            self.sheet.notes.append(sentence(contrast, where, users))
-        self.sheet.notes.append(noise_note(found, where))
-        return found
+                lines[method][f"{label} decrease"] = decrease
+        compared[metric] = contrasts(values, OWN)
+        for method, contrast in compared[metric].items():
+            lines[method][f"{label}: F³CRec minus it"] = in_short(contrast)
+            users = over_users(results, method, tested) if tested else None
+            sheet.notes.append(sentence(contrast, f"{name}, {label}", users))
+        sheet.notes.append(noise_note(compared[metric], f"{name}, {label}"))
+    return compared

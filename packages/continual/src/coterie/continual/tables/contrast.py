@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.continual.tables.runs import later_blocks
-from coterie.continual.tables.study import NAMES, averages, validations
+from coterie.continual.tables.study import NAMES, averages
 from coterie.core.tables.contrast import Contrast, contrasts
 from coterie.core.tables.paired import Comparison, compare, p_text
 from coterie.core.tables.plots import Differences
@@ -26,11 +26,6 @@ def over_others(results: Results, metric: str) -> dict[str, Contrast]:
         metric: as "ndcg@20".
     """
     return contrasts({name: averages(runs, metric) for name, runs in results.items()}, OWN)
-
-
-def over_others_on_validation(results: Results) -> dict[str, Contrast]:
-    """Compare F³CRec with each of the others by what chooses settings: validation NDCG."""
-    return contrasts({name: validations(runs) for name, runs in results.items()}, OWN)
 
 
 def over_users(results: Results, other: str, metric: str) -> Comparison:
