@@ -109,7 +109,7 @@ def test_sizes_are_measured_in_a_process_and_drawn(tmp_path):
 
 
 def test_a_failed_process_is_reported(monkeypatch):
-    monkeypatch.setattr(scaling, "__package__", "coterie.no_such_package")
+    monkeypatch.setattr(scaling, "__name__", "coterie.no_such_package")
     with pytest.raises(UserError, match=r"measuring 10 clients failed: .*no_such_package"):
         list(scaling.grow(chosen(), [10]))
 

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.continual.tables.contrast import over_others, over_others_on_validation
-from coterie.continual.tables.runs import RunResult
+from coterie.continual.tables.contrast import OWN, over_others, over_users, sentence
+from coterie.continual.tables.study import validations
+from coterie.core.tables.contrast import contrasts
+from coterie.core.tables.result import RunResult
 
 RNG = np.random.default_rng(0)
 SEEDS, USERS = 6, 40
@@ -19,7 +21,7 @@ def results(shift):
                 "test/average/ndcg@20": 0.1 + shift + noise[0],
                 "valid/average": 0.1 - shift + noise[1],
             },
-            {"1": {"ndcg": (0.1 + shift + RNG.normal(0, 0.01, USERS)).tolist()}},
+            {"block1/ndcg": (0.1 + shift + RNG.normal(0, 0.01, USERS)).tolist()},
         )
         for noise in RNG.normal(0, 0.001, (SEEDS, 2))
     ]
@@ -30,6 +32,10 @@ OTHERS = {"ft": results(0.0), "kd": results(0.0095), "reg": results(0.02)}
 RESULTS = {"f3crec": FIRST, **OTHERS}
 
 
+def over_others_on_validation():
+    return contrasts({name: validations(runs) for name, runs in RESULTS.items()}, OWN)
+
+
 def values(runs, name):
     return [run.metrics[name] for run in runs]
 
@@ -38,7 +44,7 @@ def values(runs, name):
     ("compared", "metric"),
     [
         (lambda: over_others(RESULTS, "ndcg@20"), "test/average/ndcg@20"),
-        (lambda: over_others_on_validation(RESULTS), "valid/average"),
+        (lambda: over_others_on_validation(), "valid/average"),
     ],
 )
 def test_contrasts_are_paired_t_tests_adjusted_one_after_the_other(compared, metric):
@@ -52,14 +58,17 @@ def test_contrasts_are_paired_t_tests_adjusted_one_after_the_other(compared, met
         floor = adjusted[name] = max(floor, min(1.0, left * p[name]))
     for name, contrast in found.items():
         difference = np.mean(values(FIRST, metric)) - np.mean(values(OTHERS[name], metric))
-        assert contrast.seeds.difference == pytest.approx(difference)
-        assert contrast.seeds.p == pytest.approx(p[name])
+        assert contrast.found.difference == pytest.approx(difference)
+        assert contrast.found.p == pytest.approx(p[name])
         assert contrast.p == pytest.approx(adjusted[name])
 
 
 def test_validation_and_test_are_not_mixed_up():
-    test, valid = over_others(RESULTS, "ndcg@20"), over_others_on_validation(RESULTS)
+    test, valid = over_others(RESULTS, "ndcg@20"), over_others_on_validation()
     assert (test["ft"].verdict, valid["ft"].verdict) == ("better", "worse")
     assert (test["reg"].verdict, valid["reg"].verdict) == ("worse", "better")
-    assert "users" in test["ft"].sentence("F³CRec", "FT", "N@20")
-    assert "users" not in valid["ft"].sentence("F³CRec", "FT", "N@20")
+    users = over_users(RESULTS, "ft", "ndcg@20")
+    assert (users.n, round(users.difference, 2)) == (USERS, 0.01)
+    assert f"over {USERS} users" in sentence(test["ft"], "N@20", users)
+    assert sentence(valid["ft"], "N@20").startswith("N@20: F³CRec - FT = -0.01")
+    assert "users" not in sentence(valid["ft"], "N@20")

@@ -16,14 +16,17 @@ from coterie.continual.tables.essence import base_settings, essential
 from coterie.continual.tables.items import ItemShift
 from coterie.continual.tables.main_table import BASELINES
 from coterie.continual.tables.noise import NOISES
+from coterie.continual.tables.study import Study
 from coterie.continual.tables.users import UserShift
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.train import fit
 from coterie.core.settings.configuration import configure
 from coterie.core.tables.fingerprint import fingerprint
+from coterie.core.tables.result import RunResult
 from coterie.core.tensors import tree
 
+COLUMNS = ("ids", "ndcg", "recall")
 BACKBONES = ("fedmf", "fedncf", "pfedrec")
 FAST = [
     "--rounds",
@@ -201,7 +204,7 @@ def test_degradation_is_measured_on_the_base_blocks_test(bases):
     settings = essential(fast())
     _, result = runs.train(settings, bases(settings), UserShift)
     _, without = runs.train(settings, bases(settings))
-    base = dict(zip(without.users["0"]["ids"], without.users["0"]["ndcg"], strict=True))
+    base = dict(zip(without.clients["block0/ids"], without.clients["block0/ndcg"], strict=True))
     first, second = Experiment(settings).blocks[:2]
     both = [u for u in first.ids.tolist() if u in second.ids.tolist() and not math.isnan(base[u])]
     assert result.found["before"] == [base[user] for user in both]
@@ -213,11 +216,11 @@ def test_results_survive_the_disk(bases, tmp_path):
     settings = essential(fast())
     _, result = runs.train(settings, bases(settings))
     result.write(tmp_path / "run.json")
-    read = runs.RunResult.read(tmp_path / "run.json")
+    read = RunResult.read(tmp_path / "run.json")
     assert read.metrics == result.metrics
-    for block, columns in result.users.items():
-        for name, column in columns.items():
-            np.testing.assert_array_equal(read.users[block][name], column)
+    assert set(result.clients) == {f"block{t}/{n}" for t in range(4) for n in COLUMNS}
+    for name, column in result.clients.items():
+        np.testing.assert_array_equal(read.clients[name], column)
 
 
 def test_the_fingerprint_tells_what_matters():
@@ -227,6 +230,14 @@ def test_the_fingerprint_tells_what_matters():
     for different in (fast("kd"), fast("ft", seed=1), fast("ft", rounds=4), fast("ft", "fedncf")):
         assert fingerprint(essential(different), "data") != same
     assert fingerprint(essential(fast("ft")), "other data") != same
+
+
+def test_what_a_probe_measures_is_kept_apart(tmp_path):
+    study = Study(configure(PAPER, ["--run.out", str(tmp_path)]), (0,), 0)
+    studies = (study, study.probing(UserShift), study.probing(ItemShift))
+    jobs = [one.job(study.settings) for one in studies]
+    assert len({job.path for job in jobs}) == 3
+    assert len({job.needs.path for job in jobs}) == 1  # the base block is the same
 
 
 # Reports

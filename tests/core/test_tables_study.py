@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pytest
 
@@ -13,16 +14,13 @@ from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper
 from coterie.core.settings.configuration import Configuration, Given
 from coterie.core.settings.sections import DataSettings, RunSettings
-from coterie.core.tables.backbones import BackboneStudy
 from coterie.core.tables.catalogue import Catalogue
-from coterie.core.tables.figures import figure_report
 from coterie.core.tables.fingerprint import fingerprint
-from coterie.core.tables.jobs import Job
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Bars
-from coterie.core.tables.report import Report
-from coterie.core.tables.result import Result
-from coterie.core.tables.study import Study
+from coterie.core.tables.result import RunResult, column
+from coterie.core.tables.sheet import Sheet, cell
+from coterie.core.tables.study import BackboneStudy, Study
 
 HERE = __name__
 
@@ -42,36 +40,37 @@ class Settings:
     run: RunSettings = field(default_factory=RunSettings)
 
 
-@dataclass
-class Found(Result):
-    with_none = ("notes",)
+def work(settings):
+    return RunResult(
+        {"x": settings.lr * settings.seed, "y": math.nan},
+        found={"why": None, "method": settings.method},
+    )
 
-    scores: dict[str, list[float]]
-    notes: dict[str, str | None]
 
-
-def work(settings, path):
-    scores = {"x": [settings.lr * settings.seed, math.nan]}
-    Found(scores, {"why": None, "method": settings.method}).write(path)
+def counted(settings):
+    return RunResult({"x": 10.0 * settings.seed})
 
 
 class ToyStudy(Study):
     paper = Paper("toy", "toy", "Toys", "", (), f"{HERE}:Settings", "")
-    result = Found
+    names: ClassVar = {"own": "Own"}
     digest = "data"
+    train, references = work, {"counted by hand": counted}
 
-    def job(self, settings):
-        return Job(self.path(f"{settings.method}-s{settings.seed}", settings), work, settings)
+    def essential(settings):
+        return settings
 
 
 class ToyBackbones(BackboneStudy, ToyStudy):
-    all_backbones = ("small", "large")
+    backbone_names: ClassVar = {"small": "Small", "large": "Large"}
 
 
 def toy_table(study):
     (values,) = study.methods("Table 2", study.settings, ["own"]).values()
-    rows = [study.row("own", "x", [found.scores["x"][0] for found in values], None)]
-    return Report(study.file("table2"), f"Toys, {study.n_seeds}", rows)
+    sheet = Sheet(study, "so")
+    line = sheet.line(method=study.name_of("own"))
+    sheet.cell(line, "X", "own", "x", column(values, "x"), paper=2.0, size="big")
+    return sheet.report("Table 2", "toys")
 
 
 def toy_figure(study):
@@ -127,7 +126,10 @@ def test_a_table_is_chosen_by_number_and_every_seed_counts_once(tmp_path):
     (row,) = report.rows
     assert (row["mean"], row["seeds"], row["data"]) == (1.5, 2, "ml-100k")
     assert row["sd"] == pytest.approx(math.sqrt(0.5))
-    assert (report.name, report.title) == ("table2-ml-100k", "Toys, 2 seeds")
+    assert (report.name, report.title) == ("table2-ml-100k", "Table 2, ml-100k: toys, 2 seeds")
+    assert (row["method"], row["metric"], row["paper"], row["size"]) == ("own", "x", 2.0, "big")
+    assert report.view == [{"method": "Own", "X": "1.5000 ± 0.7071 (2.0000)"}]
+    assert list(report.notes) == ["so"]
     default = CATALOGUE.make_table(configuration(tmp_path), table=3, workers=0)
     assert default.rows[0]["mean"] == 0.25
 
@@ -140,21 +142,41 @@ def test_naming_the_tables_imports_no_torch():
 def test_results_come_in_the_order_of_the_seeds_and_from_the_cache(tmp_path, monkeypatch):
     study = study_of(tmp_path)
     found = study.run_all("x", {1: Settings(data=study.settings.data), "b": study.settings})
-    assert [one.scores["x"][0] for one in found["b"]] == [1.0, 0.0]
+    assert column(found["b"], "x") == [1.0, 0.0]
     cache = tmp_path / "toy" / "tables" / "cache"
     names = {path.name.rsplit("-", 1)[0] for path in cache.iterdir()}
     assert names == {"ml-100k-own-s0", "ml-100k-own-s2"}
-    monkeypatch.setattr(f"{HERE}.work", None)
+    monkeypatch.setattr(ToyStudy, "train", None)
     again = study.methods("x", study.settings, ["own"])
-    assert [one.scores["x"][0] for one in again["own"]] == [1.0, 0.0]
+    assert column(again["own"], "x") == [1.0, 0.0]
+
+
+def test_a_reference_is_made_in_its_own_way_and_kept_beside_the_runs(tmp_path):
+    found = study_of(tmp_path).rows_without("x", ["counted by hand", "own"])
+    assert {name: column(part, "x") for name, part in found.items()} == {
+        "counted by hand": [20.0, 0.0],
+        "own": [1.0, 0.0],
+    }
+    cache = tmp_path / "toy" / "tables" / "cache"
+    names = {path.name.rsplit("-", 1)[0] for path in cache.iterdir()}
+    assert names == {f"ml-100k-{what}-s{s}" for what in ("counted-by-hand", "own") for s in (0, 2)}
 
 
 def test_a_missing_number_is_nan_or_none_as_the_field_says(tmp_path):
-    work(Settings(), tmp_path / "r.json")
-    assert json.loads((tmp_path / "r.json").read_text())["scores"] == {"x": [0.0, None]}
-    found = Found.read(tmp_path / "r.json")
-    assert math.isnan(found.scores["x"][1])
-    assert found.notes == {"why": None, "method": "own"}
+    work(Settings()).write(tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text())["metrics"] == {"x": 0.0, "y": None}
+    found = RunResult.read(tmp_path / "r.json")
+    assert math.isnan(found.metrics["y"])
+    assert found.found == {"why": None, "method": "own"}
+
+
+def test_a_curve_has_a_number_for_every_round():
+    result = RunResult(chosen_by="b")
+    for scalars in ({"a": 1.0}, {"a": 2.0, "b": 3.0}, {"b": 5.0}, {"b": 5.0}):
+        result.note(scalars)
+    assert result.curve("a") == pytest.approx([1.0, 2.0, math.nan, math.nan], nan_ok=True)
+    assert result.curve("b") == pytest.approx([math.nan, 3.0, 5.0, 5.0], nan_ok=True)
+    assert (result.measured, result.best_round, result.rounds) == ([2, 3, 4], 3, 4)
 
 
 def test_a_file_of_data_gives_its_name_to_files(tmp_path):
@@ -175,10 +197,16 @@ def test_a_study_is_of_all_backbones_or_the_one_that_is_named(tmp_path):
 def test_a_figure_is_an_image_beside_its_numbers(tmp_path):
     study = study_of(tmp_path, seeds=(0,))
     panel = Bars("y", {"small": {"own": spread([1.0, 2.0])}})
-    report = figure_report(study, "figure4", "Toys", ([{"a": 1}], []), ["so"], [panel])
-    assert (report.name, report.title) == ("figure4-ml-100k", "Toys, 1 seed")
+    report = Sheet(study).report("Figure 4", "toys", [panel])
+    assert (report.name, report.title) == ("figure4-ml-100k", "Figure 4, ml-100k: toys, 1 seed")
     assert report.figure == study.folder / "figure4-ml-100k.png"
     assert report.figure.read_bytes().startswith(b"\x89PNG")
+    assert Sheet(study).report("Figure 4", "toys", seeds=False).title == "Figure 4, ml-100k: toys"
+
+
+def test_what_is_not_a_number_is_left_out_of_a_cell():
+    assert cell([0.5, math.nan, 0.7], 0.25, digits=1, scale=10) == "6.0 ± 1.4 (2.5)"
+    assert cell([math.nan], 0.25) == "-"
 
 
 def test_a_result_depends_on_the_code_of_its_own_package(tmp_path, monkeypatch):
@@ -200,5 +228,6 @@ def test_a_result_depends_on_the_code_of_its_own_package(tmp_path, monkeypatch):
     same = mark("1", "a", model="x = 1")
     assert mark("1", "b", model="x = 1", tables__main="y = 1") == same
     assert mark("1", "c", model="x = 2") != same
+    assert mark("1", "e", model="x = 1", tables__runs="y = 1") != same
     assert mark("2", "d", model="x = 1") != same
     assert len(same) == 16

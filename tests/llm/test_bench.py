@@ -114,7 +114,7 @@ def test_live_tensors_are_counted_once():
 
 
 def test_memory_grows_by_rows_and_not_by_backbones():
-    few, many = (memory_rows._in_a_process(count, TINY) for count in (2, 12))
+    few, many = (memory_rows.in_own_process(count, TINY) for count in (2, 12))
     adapter = Switched(TINY, 1, keep_optimizer=False).client.adapter
     assert few.row == many.row == 4 * adapter.size
     assert few.backbone == many.backbone == sum(4 * p.numel() for p in TINY.backbone().parameters())
@@ -137,7 +137,7 @@ def test_rows_of_memory():
 
 
 def test_a_failed_process_is_reported(monkeypatch):
-    monkeypatch.setattr(memory_rows, "__package__", "coterie.no_such_package")
+    monkeypatch.setattr(memory_rows, "__name__", "coterie.no_such_package")
     with pytest.raises(UserError, match=r"measuring 3 clients failed: .*no_such_package"):
         list(memory([3]))
 

@@ -12,17 +12,19 @@ from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
 from coterie.core.tables.fingerprint import fingerprint
+from coterie.core.tables.result import RunResult
 from coterie.llm import published
 from coterie.llm.experiment import Experiment
 from coterie.llm.paper import PAPER
 from coterie.llm.settings.backbone import ModelSettings, PretrainSettings
 from coterie.llm.settings.run import FedMFSettings, MixingSettings, Settings, TrainSettings
 from coterie.llm.tables import costs, make_table, sweeps
-from coterie.llm.tables.contrast import contrasts, verdict_note
+from coterie.llm.tables.contrast import over_others, verdict_note
 from coterie.llm.tables.convergence import rounds_to, shares
 from coterie.llm.tables.essence import essential, plain
 from coterie.llm.tables.mechanism import extents
-from coterie.llm.tables.runs import RunResult, organisation_means, train
+from coterie.llm.tables.runs import imbalances, organisation_means, train, worst
+from coterie.llm.tables.study import Study
 
 TINY = {
     "rounds": 1,
@@ -157,8 +159,8 @@ def test_a_result_is_what_the_run_measured(tmp_path):
         assert found.metrics["valid/recall@10"] == max(scores) == scores[int(best) - 1]
         known = [v for v in found.clients["test/recall@10"] if v == v]
         if min(known) > 0:
-            assert found.imbalance() == pytest.approx(max(known) / min(known) - 1)
-        assert found.worst() == min(known)
+            assert imbalances([found])[0] == pytest.approx(max(known) / min(known) - 1)
+        assert worst([found]) == [min(known)]
         assert len(found.course["pplr/warmup"]) == 2
     # One adapter of d float32 each way; up also the loss and an int64, down the round.
     d = Experiment(settings).backbone
@@ -207,19 +209,20 @@ def test_pplr_is_compared_by_paired_tests_over_seeds_adjusted_by_holm():
         "fedavg": results_of([0.28, 0.1], [0.38, 0.1], [0.34, 0.1]),
         "fedprox": results_of([0.3, 0.2], [0.4, 0.19], [0.35, 0.21]),
     }
-    found = {(c.measure, c.other): c for c in contrasts(runs, ("fedavg", "fedprox"))}
+    found = over_others(runs, ("fedavg", "fedprox"))
     means = {name: [r.metrics["test/recall@10"] for r in part] for name, part in runs.items()}
     p = {o: stats.ttest_rel(means["pplr"], means[o]).pvalue for o in ("fedavg", "fedprox")}
-    contrast = found["R@10", "fedavg"]
+    contrast = found["R@10"]["fedavg"]
     assert contrast.found.p == pytest.approx(p["fedavg"])
     assert contrast.p == pytest.approx(min(1, 2 * p["fedavg"]))
     assert contrast.verdict == "better"
-    unequal = [[r.imbalance() for r in runs[name]] for name in ("pplr", "fedavg")]
+    unequal = [imbalances(runs[name]) for name in ("pplr", "fedavg")]
     expected = stats.ttest_rel(*unequal)
-    assert found["imbalance", "fedavg"].found.p == pytest.approx(expected.pvalue)
-    assert found["imbalance", "fedavg"].found.difference < 0
-    assert found["R@10 of each client", "fedavg"].found.n == 6
-    note = verdict_note("tiny-item", list(found.values()))
+    assert found["imbalance"]["fedavg"].found.p == pytest.approx(expected.pvalue)
+    assert found["imbalance"]["fedavg"].found.difference < 0
+    assert found["imbalance"]["fedavg"].verdict == "better"  # less is
+    assert found["R@10 of each client"]["fedavg"].found.n == 6
+    note = verdict_note("tiny-item", found)
     assert "NOT better" in note
     assert "than FedProx in R@10, N@10, imbalance" in note
 
@@ -229,9 +232,9 @@ def test_an_infinite_imbalance_is_compared_by_its_finite_image():
         "pplr": results_of([0.3, 0.0], [0.4, 0.2]),
         "fedavg": results_of([0.2, 0.1], [0.2, 0.2]),
     }
-    (found,) = [c for c in contrasts(runs, ("fedavg",)) if "worst / best" in c.measure]
-    assert found.found.difference == pytest.approx(np.mean([0 - 0.5, 0.5 - 1]))
-    assert runs["pplr"][0].imbalance() == math.inf
+    (found,) = [g for name, g in over_others(runs, ("fedavg",)).items() if "worst / best" in name]
+    assert found["fedavg"].found.difference == pytest.approx(np.mean([0 - 0.5, 0.5 - 1]))
+    assert imbalances(runs["pplr"])[0] == math.inf
 
 
 def test_extents_and_shares_are_of_the_rounds_that_were_made():
@@ -267,7 +270,7 @@ def test_table_1_has_all_rows_and_is_read_from_the_cache(make, out, monkeypatch)
     assert all(row["seeds"] == 2 and 0 <= row["mean"] <= 1 for row in recalls)
     files = sorted((out / "pplr" / "tables" / "cache").iterdir())
     assert len(files) == 2 * 11
-    monkeypatch.setattr("coterie.llm.tables.runs.train", None)
+    monkeypatch.setattr(Study, "train", None)
     assert make(table=1).markdown() == report.markdown()
     path = report.save(out)
     assert "| tiny-item | +PPLR |" in path.read_text()

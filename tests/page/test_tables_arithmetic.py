@@ -1,26 +1,23 @@
 """What the tables compute from runs, on made-up runs with values worked out by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from coterie.core.tables.contrast import contrasts, rank
+from coterie.core.tables.curves import mean_curve
+from coterie.core.tables.result import RunResult
 from coterie.page import published
 from coterie.page.tables.ablations import NONE, claim_notes
-from coterie.page.tables.contrast import (
-    comparison_notes,
-    contrasts,
-    difference_note,
-    rank,
-    verdict_notes,
-)
+from coterie.page.tables.contrast import comparison_notes, difference_note, verdict_notes
 from coterie.page.tables.convergence import NEVER, final, reach, smoothed, stop, window
-from coterie.page.tables.layout import mean_curve, percent, plain
+from coterie.page.tables.layout import percent, plain
 from coterie.page.tables.main_table import certificate_notes, rest_notes
 from coterie.page.tables.properties import bias_notes
 from coterie.page.tables.rewards import correlation
-from coterie.page.tables.runs import RunResult
 
 NAN = float("nan")
 
@@ -34,7 +31,12 @@ def run_of(local, server=None, steps=None, settled=False):
         curves[f"{part}/personal_accuracy"] = list(local)
     curves["eval/accuracy"] = [(a + b) / 2 for a, b in zip(local, server, strict=True)]
     curves["cost/local_steps"] = [10.0] * len(local) if steps is None else list(steps)
-    return RunResult(curves, rounds=len(local), settled=settled)
+    return RunResult(
+        curves=curves,
+        found={"settled": settled},
+        rounds=len(local),
+        chosen_by="eval/accuracy",
+    )
 
 
 def ends(*pairs):
@@ -51,11 +53,12 @@ def test_the_best_round_is_chosen_by_validation_alone():
         "test/server_accuracy": [0.9, NAN, 0.3, 0.5, 0.4],
         "cost/local_steps": [5.0, 6.0, NAN, 1.0, 2.0],
     }
-    result = RunResult(curves, rounds=5)
+    result = RunResult(curves=curves, rounds=5, chosen_by="eval/accuracy")
     assert result.measured == [1, 3, 4, 5]
     assert result.best_round == 3
     assert result.best("test/server_accuracy") == 0.3
     assert result.last("test/server_accuracy") == 0.4
+    assert replace(result, lower_is_better=True).best_round == 5
     assert math.isnan(result.best("test/personal_accuracy"))
     assert result.cumulative("cost/local_steps") == [5, 11, 11, 12, 14]
     assert result.total("cost/local_steps") == 14
@@ -64,13 +67,18 @@ def test_the_best_round_is_chosen_by_validation_alone():
 
 def test_a_result_is_read_as_it_was_written(tmp_path):
     result = RunResult(
-        {"eval/accuracy": [0.1, NAN]}, {"test/personal_accuracy": [1.0, NAN]}, 2, True, {"a": None}
+        clients={"test/personal_accuracy": [1.0, NAN]},
+        curves={"eval/accuracy": [0.1, NAN]},
+        found={"settled": True, "certificate": {"a": None}},
+        rounds=2,
+        chosen_by="eval/accuracy",
     )
     result.write(tmp_path / "r.json")
     found = RunResult.read(tmp_path / "r.json")
     assert found.curves["eval/accuracy"] == pytest.approx([0.1, NAN], nan_ok=True)
     assert found.clients["test/personal_accuracy"] == pytest.approx([1.0, NAN], nan_ok=True)
-    assert (found.rounds, found.settled, found.certificate) == (2, True, {"a": None})
+    assert found.found == {"settled": True, "certificate": {"a": None}}
+    assert (found.rounds, found.chosen_by) == (2, "eval/accuracy")
 
 
 # Table 2
@@ -142,7 +150,7 @@ def test_page_is_ranked_and_tested_against_every_method():
     values = {
         name: [r.best("test/server_accuracy") for r in part] for name, part in results.items()
     }
-    found = {c.other: c for c in contrasts(values, "page")}
+    found = contrasts(values, "page")
     assert found["fedavg"].found.p == pytest.approx(p)
     smaller = found["ditto"].found.p
     assert smaller < p
@@ -174,10 +182,10 @@ def test_methods_without_a_global_model_are_in_one_column_only():
 
 
 def test_one_seed_proves_nothing():
-    (found,) = contrasts({"page": [0.9], "fedavg": [0.1]}, "page")
-    assert found.verdict == "not tested"
-    assert str(found) == "fedavg +80.00, not tested"
-    assert difference_note("x", "page", [found]).endswith("One seed cannot be tested.")
+    found = contrasts({"page": [0.9], "fedavg": [0.1]}, "page")
+    assert found["fedavg"].verdict == "not tested"
+    note = difference_note("x", "page", found)
+    assert note == "x, page minus, in points: fedavg +80.00, not tested. One seed cannot be tested."
 
 
 # Table 4 and Figure 3
@@ -239,8 +247,8 @@ def test_a_run_that_has_stopped_stays_where_it_was():
 
 def test_numbers_are_written_for_people():
     assert percent([0.5, NAN], 0.25) == "50.00 (25.00)"
-    assert percent([NAN]) is None
-    assert plain([1.0, 3.0, NAN], 1) == "2.0 ± 1.4"
+    assert percent([NAN]) == "-"
+    assert plain([1.0, 3.0, NAN], digits=1) == "2.0 ± 1.4"
 
 
 def test_correlation_is_of_ranks_where_both_are_known():
@@ -262,10 +270,10 @@ def test_notes_on_rest_and_certificate():
         "relative_epsilon": 0.25,
         "share_significant": None,
     }
-    runs[0].certificate = found
+    runs[0].found["certificate"] = found
     (note,) = certificate_notes(runs)
     assert "ε 0.125 (25.00% of the payoff), refused, unknown of the leaders" in note
-    runs[0].certificate_before = found | {"epsilon": None, "relative_epsilon": 0.5}
+    runs[0].found["certificate_before"] = found | {"epsilon": None, "relative_epsilon": 0.5}
     (note,) = certificate_notes(runs)
     assert "ε unknown (50.00% of the payoff) before learning, 0.125 (25.00%" in note
 

@@ -55,8 +55,8 @@ def test_table_1_has_every_method_and_is_read_from_the_cache(out, few_methods, m
     ]
     assert is_image(report.figure)
     lines = {line["method"]: line for line in report.view}
-    assert lines["local only"]["global acc %"] is None
-    assert lines["central"]["local acc %"] is None
+    assert lines["local only"]["global acc %"] == "-"
+    assert lines["central"]["local acc %"] == "-"
     assert lines["FedAvg"]["global acc %"].endswith("(91.46)")
     row = metric(report, "fedavg", "cost/local_steps")
     assert row["mean"] == 2 * 3 * 2 * 42  # rounds, clients, epochs, batches of 210 samples
@@ -70,9 +70,9 @@ def test_table_1_has_every_method_and_is_read_from_the_cache(out, few_methods, m
     cache = out / "page" / "tables" / "cache"
     files = sorted(path.name.rsplit("-", 1)[0] for path in cache.iterdir())
     assert files == sorted(
-        f"synthetic-{method}-s{seed}" for method in ("majority", *FEW) for seed in (0, 1)
+        f"synthetic-{method}-s{seed}" for method in ("majority-class", *FEW) for seed in (0, 1)
     )
-    monkeypatch.setattr("coterie.page.tables.runs.train", None)
+    monkeypatch.setattr(study.Study, "train", None)
     assert made(out, table=1).markdown() == report.markdown()
     assert "| PAGE |" in report.save(out).read_text()
 

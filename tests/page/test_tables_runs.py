@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from coterie.core.bench.timing import Stopwatch, one_thread
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.fingerprint import fingerprint
+from coterie.core.tables.result import RunResult
 from coterie.page.experiment import Experiment
 from coterie.page.settings.run import (
     FedProxOptions,
@@ -20,8 +22,7 @@ from coterie.page.settings.run import (
 from coterie.page.tables import times
 from coterie.page.tables.essence import digest, essential
 from coterie.page.tables.references import majority
-from coterie.page.tables.runs import RunResult, train, train_run
-from coterie.page.tables.stopwatch import Stopwatch
+from coterie.page.tables.runs import train
 
 
 def tiny(method="page", **changes):
@@ -75,17 +76,15 @@ def test_workers_that_flush_denormals_change_no_number(method, keep_denormals):
 def test_a_result_is_what_the_run_noted(method, tmp_path):
     settings = tiny(method)
     module, _ = finished(settings)
-    train_run(settings, tmp_path / "r.json")
+    train(settings).write(tmp_path / "r.json")
     result = RunResult.read(tmp_path / "r.json")
     assert result.rounds == 3
-    assert not result.settled
+    assert not result.found["settled"]
+    assert (result.chosen_by, result.lower_is_better) == ("eval/accuracy", False)
     for name in module.history[0]:
         assert result.curve(name) == pytest.approx([row[name] for row in module.history])
     both = [(row["eval/server_accuracy"], row["eval/personal_accuracy"]) for row in module.history]
     assert result.curve("eval/accuracy") == pytest.approx([sum(pair) / 2 for pair in both])
-    personal = result.clients["test/personal_accuracy"]
-    assert len(personal) == 4
-    assert sum(personal) / 4 == pytest.approx(result.best("test/personal_accuracy"))
     for way in ("up", "down"):
         crossed = sum(
             row["bytes"]
@@ -120,13 +119,11 @@ def test_a_certificate_is_kept_where_it_is_asked_for():
         Settings().certificate, horizon=1, screen_seeds=1, seeds=2, leaders=1, off_path=0, grid=2
     )
     result = train(tiny(rounds=1, certify=True, certificate=quick))
-    assert result.certificate is not None
-    assert isinstance(result.certificate["holds"], bool)
-    assert result.certificate_before is not None
-    assert result.certificate["leaders"] != result.certificate_before["leaders"]
-    json.dumps([result.certificate, result.certificate_before])
-    without = train(essential(tiny("fedavg", rounds=1, certify=True)))
-    assert (without.certificate, without.certificate_before) == (None, None)
+    after, before = (result.found[name] for name in ("certificate", "certificate_before"))
+    assert isinstance(after["holds"], bool)
+    assert after["leaders"] != before["leaders"]
+    json.dumps(result.found)
+    assert train(essential(tiny("fedavg", rounds=1, certify=True))).found == {"settled": False}
 
 
 # What a result depends on
@@ -264,6 +261,6 @@ def test_fedavg_has_no_agents_to_time():
 
 def test_threads_are_as_before():
     before = torch.get_num_threads()
-    with times._one_thread():
+    with one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before

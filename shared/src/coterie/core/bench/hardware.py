@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+
+from coterie.core.bench.timing import CPU_MS, Row, in_turns, row
 
 _REPEATS = 7
 _SIDE = 1024  # of the square matrices whose product is timed
@@ -32,15 +32,19 @@ class Limits:
         product = torch.empty_like(matrix)
         source = torch.zeros(_COPIED, dtype=torch.uint8)
         target = torch.zeros_like(source)
-        multiplied = _fastest(lambda: torch.mm(matrix, matrix, out=product))
-        copied = _fastest(lambda: target.copy_(source))
-        return Limits(2 * _SIDE**3 / multiplied, 2 * _COPIED / copied)
+        works = {
+            "product": lambda: torch.mm(matrix, matrix, out=product),
+            "copy": lambda: target.copy_(source),
+        }
+        found = {name: min(times) / 1e3 for name, times in in_turns(works, _REPEATS).items()}
+        return Limits(2 * _SIDE**3 / found["product"], 2 * _COPIED / found["copy"])
 
+    def products(self, what: str, operations: float, ours: float | None = None) -> Row:
+        """Make a row: the CPU milliseconds that matrix products alone would take in a round."""
+        rate = f"{self.flops / 1e9:.0f} GFLOP/s"
+        return row(f"  {what} {rate}", CPU_MS, ours, 1e3 * operations / self.flops)
 
-def _fastest(work: Callable[[], object]) -> float:
-    times = []
-    for _ in range(_REPEATS + 1):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times[1:])
+    def moves(self, what: str, moved: float, ours: float | None = None) -> Row:
+        """Make a row: the CPU milliseconds that reading and writing alone would take in a round."""
+        rate = f"{self.bandwidth / 1e9:.1f} GB/s"
+        return row(f"  {what} {rate}", CPU_MS, ours, 1e3 * moved / self.bandwidth)

@@ -12,12 +12,19 @@ from typing import Any, Self
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from coterie.core.tensors import tree
+
 _PROCESS = Path("/proc/self")
 
 
 def live_bytes() -> int:
     """Bytes of all tensors that this process holds, each storage once."""
     return sum(_storages().values())
+
+
+def nbytes(stack: object) -> int:
+    """Bytes of the tensors in a tree."""
+    return sum(value.numel() * value.element_size() for _, value in tree.tensors(stack))
 
 
 class AfterEveryOperation(TorchDispatchMode):

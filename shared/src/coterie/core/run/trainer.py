@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -18,6 +16,7 @@ from lightning.pytorch import loggers
 
 from coterie.core.callbacks.contract import RoundCallback
 from coterie.core.errors import UserError
+from coterie.core.local_training.quiet import quiet
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.lightning_module import FederatedModule
 from coterie.core.settings.sections import TrainerSettings
@@ -53,7 +52,7 @@ def fit(
         folder: of the run; loggers and Lightning's checkpoints write below it.
         saved: the checkpoint that was restored, with the states of Lightning's callbacks.
     """
-    with _quiet():
+    with quiet():
         trainer = lightning.Trainer(
             accelerator="cpu",
             max_epochs=settings.max_epochs,
@@ -106,19 +105,3 @@ def _named(flag: str) -> Iterator[None]:
         raise UserError(
             f"'{flag}' cannot be made ({type(error).__name__}: {error}): {hint}"
         ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Lightning's advice about hardware, workers and its other products out of the output."""
-    said = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in said]
-    for logger in said:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"lightning\..*")
-            yield
-    finally:
-        for logger, level in zip(said, levels, strict=True):
-            logger.setLevel(level)

@@ -17,6 +17,8 @@ from coterie.core.settings.schema import values_of
 _OF_NO_EFFECT = ("run.", "logger.", "engine.chunk", "engine.threads", "data.root")
 # Code of screens, files and tables; all else may change a number.
 _APART = {"cli", "callbacks", "tables", "engines", "commands", "bench"}
+# Of the code of tables, what makes and keeps results.
+_KEPT = {"result.py", "runs.py", "references.py"}
 
 
 def fingerprint(settings: Any, data: str, *more: str) -> str:
@@ -69,5 +71,5 @@ def _sources(packages: Sequence[str]) -> Iterator[Path]:
     for name in packages:
         folder = Path(str(import_module(name).__file__)).parent
         for file in sorted(folder.rglob("*.py")):
-            if not _APART & set(file.relative_to(folder).parts):
+            if file.name in _KEPT or not _APART & set(file.relative_to(folder).parts):
                 yield file

@@ -27,7 +27,12 @@ class Spread:
     n: int
 
     def __str__(self) -> str:
-        return f"{self.mean:.4f}" if self.n < 2 else f"{self.mean:.4f} ± {self.sd:.4f}"
+        return self.text()
+
+    def text(self, digits: int = 4) -> str:
+        """Write the mean, and the standard deviation of several."""
+        mean = f"{self.mean:,.{digits}f}"
+        return mean if self.n < 2 else f"{mean} ± {self.sd:,.{digits}f}"
 
 
 @dataclass(frozen=True)

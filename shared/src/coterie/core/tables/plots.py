@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.core.files import writing
 from coterie.core.tables.paired import Comparison, Spread
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 _MOST_TICKS = 8
 _N_COLOURS = 10  # of matplotlib's cycle
@@ -30,7 +26,8 @@ class Lines:
         lines: name -> a spread for each value.
         log: whether x grows by factors.
         chosen: the value in use, marked by a dotted line.
-        y_label: of this plot, where the plots of a figure show different things.
+        y_label: what the lines show.
+        log_y: whether that grows by factors too.
     """
 
     x_label: str
@@ -39,6 +36,7 @@ class Lines:
     log: bool = False
     chosen: float | None = None
     y_label: str | None = None
+    log_y: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +93,24 @@ class Histogram:
 
 
 @dataclass(frozen=True)
+class Differences:
+    """One plot of differences with 95 % intervals; what touches zero may be nothing.
+
+    Attributes:
+        x_label: what is subtracted from what.
+        series: name -> what is compared with, from top to bottom -> the difference.
+    """
+
+    x_label: str
+    series: Mapping[str, Mapping[str, Comparison]]
+
+    @property
+    def names(self) -> list[str]:
+        """What is compared with, of all series."""
+        return list(dict.fromkeys(name for group in self.series.values() for name in group))
+
+
+@dataclass(frozen=True)
 class Curve:
     """One curve with x values of its own.
 
@@ -124,7 +140,7 @@ class Curves:
     legend: bool = True
 
 
-Panel = Lines | Bars | Heat | Histogram | Curves
+Panel = Lines | Bars | Heat | Histogram | Curves | Differences
 
 
 def plot_panels(
@@ -141,10 +157,12 @@ def plot_panels(
     Raises:
         UserError: the file cannot be written.
     """
+    from matplotlib.figure import Figure  # without pyplot: no display, no global state
+
     columns = min(columns or len(panels), len(panels))
     rows = -(-len(panels) // columns)
     shares = [max(map(_width, panels[place::columns])) for place in range(columns)]
-    figure = _figure(sum(shares), 3.4 * rows)
+    figure = Figure(figsize=(sum(shares), rows * max(map(_height, panels))), layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False, width_ratios=shares).flatten()
     for spare in places[len(panels) :]:
         spare.remove()
@@ -161,76 +179,8 @@ def plot_panels(
                 _draw_histogram(axes, panel)
             case Curves():
                 _draw_curves(axes, panel)
-    return _save(figure, title, path)
-
-
-def plot_lines(plots: Sequence[Lines], y_label: str, title: str, path: Path) -> Path:
-    """Draw plots side by side, with error bars of one standard deviation.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
-    return plot_panels([replace(p, y_label=p.y_label or y_label) for p in plots], title, path)
-
-
-def plot_heatmap(heat: Heat, title: str, path: Path) -> Path:
-    """Draw one heat map.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
-    return plot_panels([heat], title, path)
-
-
-def plot_bars(
-    bars: Mapping[str, Mapping[str, float]], y_label: str, title: str, path: Path
-) -> Path:
-    """Draw groups of bars.
-
-    Args:
-        bars: group -> name of the bar -> height; all groups have the same names.
-        y_label: what the heights are.
-        title: of the figure.
-        path: file to write.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
-    single = {
-        group: {name: Spread(height, float("nan"), 1) for name, height in heights.items()}
-        for group, heights in bars.items()
-    }
-    return plot_panels([Bars(y_label, single)], title, path)
-
-
-def plot_differences(
-    series: Mapping[str, Mapping[str, Comparison]], x_label: str, title: str, path: Path
-) -> Path:
-    """Draw differences with their 95 % intervals; what touches zero cannot be told from nothing.
-
-    Args:
-        series: name -> what is compared with, from top to bottom -> the difference.
-        x_label: what is subtracted from what.
-        title: of the figure.
-        path: file to write.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
-    names = list(dict.fromkeys(name for group in series.values() for name in group))
-    figure = _figure(6.4, 1.3 + 0.22 * len(names) * (len(series) + 1))
-    axes = figure.subplots()
-    axes.axvline(0, color="black", linewidth=0.8)
-    step = 0.8 / max(len(series), 1)
-    for place, (label, group) in enumerate(series.items()):
-        y = [names.index(name) + step * (place - (len(series) - 1) / 2) for name in group]
-        x = [found.difference for found in group.values()]
-        half = [0.0 if found.n < 2 else found.high - found.difference for found in group.values()]
-        axes.errorbar(x, y, xerr=half, fmt="o", capsize=3, label=label)
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_xlabel(x_label)
-    axes.legend()
+            case Differences():
+                _draw_differences(axes, panel)
     return _save(figure, title, path)
 
 
@@ -240,7 +190,15 @@ def _width(panel: Panel) -> float:
             return 1.5 + 1.6 * max(len(panel.groups), 2)
         case Curves(legend=True):
             return 5.6
+        case Differences():
+            return 6.4
     return 4.2
+
+
+def _height(panel: Panel) -> float:
+    if isinstance(panel, Differences):
+        return 1.3 + 0.22 * len(panel.names) * (len(panel.series) + 1)
+    return 3.4
 
 
 def _sd(spreads: Iterable[Spread]) -> list[float]:
@@ -259,6 +217,8 @@ def _draw_lines(axes: Any, plot: Lines) -> None:
             axes.minorticks_off()
     elif whole:
         axes.xaxis.get_major_locator().set_params(integer=True)
+    if plot.log_y:
+        axes.set_yscale("log")
     if plot.chosen is not None:
         axes.axvline(plot.chosen, color="grey", linestyle=":")
     axes.set(xlabel=plot.x_label, ylabel=plot.y_label)
@@ -328,10 +288,19 @@ def _draw_histogram(axes: Any, plot: Histogram) -> None:
         axes.legend()
 
 
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure  # without pyplot: no display, no global state
-
-    return Figure(figsize=(width, height), layout="constrained")
+def _draw_differences(axes: Any, plot: Differences) -> None:
+    axes.axvline(0, color="black", linewidth=0.8)
+    step = 0.8 / max(len(plot.series), 1)
+    for place, (label, group) in enumerate(plot.series.items()):
+        middle = step * (place - (len(plot.series) - 1) / 2)
+        y = [plot.names.index(name) + middle for name in group]
+        x = [found.difference for found in group.values()]
+        half = [0.0 if found.n < 2 else found.high - found.difference for found in group.values()]
+        axes.errorbar(x, y, xerr=half, fmt="o", capsize=3, label=label)
+    axes.set_yticks(range(len(plot.names)), plot.names)
+    axes.invert_yaxis()
+    axes.set_xlabel(plot.x_label)
+    axes.legend()
 
 
 def _save(figure: Any, title: str, path: Path) -> Path:

@@ -1,24 +1,49 @@
-"""Numbers of a run that are kept on disk."""
+"""What is kept of a run on disk, and how a run is followed to its end."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from coterie.core.files import write_json
+from coterie.core.run.driver import FederatedRun
+
+NAN = float("nan")
+Values = Sequence[float] | NDArray[np.float64]
+"""One number a seed."""
 
 
 @dataclass
-class Result:
-    """What a table needs of a run; a subclass is a dataclass of numbers, lists and dicts.
+class RunResult:
+    """What tables need of a run; every number may be NaN where it is unknown.
 
     Attributes:
-        with_none: names of the fields in which a missing number is None; NaN in all others.
+        metrics: numbers of the whole run by name, as ``test/recall@10``.
+        clients: numbers of every client by name.
+        curves: one number a round by name; NaN where a round has none.
+        course: what every client measured in every round by name, rounds x clients.
+        found: what else a paper measures; what is missing stays None.
+        rounds: number of rounds.
+        chosen_by: name of the curve by which the best round is chosen.
+        lower_is_better: whether that is the round with the lowest value.
     """
 
-    with_none: ClassVar[tuple[str, ...]] = ()
+    metrics: dict[str, float] = field(default_factory=dict)
+    clients: dict[str, list[float]] = field(default_factory=dict)
+    curves: dict[str, list[float]] = field(default_factory=dict)
+    course: dict[str, list[list[float]]] = field(default_factory=dict)
+    found: dict[str, Any] = field(default_factory=dict)
+    rounds: int = 0
+    chosen_by: str = ""
+    lower_is_better: bool = False
 
     def write(self, path: Path) -> None:
         """Write JSON in one step.
@@ -26,29 +51,119 @@ class Result:
         Raises:
             UserError: the disk is full, or the folder cannot be written.
         """
-        write_json(path, {field.name: getattr(self, field.name) for field in fields(self)})
+        write_json(path, asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read what `write` wrote."""
         content = json.loads(path.read_text(encoding="utf-8"))
-        return cls(
-            **{
-                name: value if name in cls.with_none else with_nan(value)
-                for name, value in content.items()
-            }
-        )
+        return cls(**{n: v if n == "found" else _with_nan(v) for n, v in content.items()})
+
+    def note(self, scalars: dict[str, float]) -> None:
+        """Add the numbers of one more round to the curves."""
+        for name in dict.fromkeys((*self.curves, *scalars)):
+            self.curves.setdefault(name, [NAN] * self.rounds).append(scalars.get(name, NAN))
+        self.rounds += 1
+
+    def curve(self, name: str) -> list[float]:
+        """One number a round; NaN where there is none."""
+        return self.curves.get(name, [NAN] * self.rounds)
+
+    @property
+    def measured(self) -> list[int]:
+        """Numbers, from 1, of the rounds that were evaluated."""
+        return [n for n, value in enumerate(self.curve(self.chosen_by), 1) if value == value]
+
+    @property
+    def best_round(self) -> int:
+        """The (first) round that is best on validation data."""
+        best = np.nanargmin if self.lower_is_better else np.nanargmax
+        return int(best(self.curve(self.chosen_by))) + 1
+
+    def best(self, name: str) -> float:
+        """A number of the best round."""
+        return self.curve(name)[self.best_round - 1]
+
+    def last(self, name: str) -> float:
+        """A number of the last round that was evaluated."""
+        return self.curve(name)[self.measured[-1] - 1]
+
+    def cumulative(self, name: str) -> list[float]:
+        """Sum of a cost up to and with each round; a round without counts as 0."""
+        return np.nancumsum(self.curve(name)).tolist()
+
+    def total(self, name: str) -> float:
+        """Sum of a cost over the run; NaN where it was never noted."""
+        known = [value for value in self.curve(name) if value == value]
+        return math.fsum(known) if name in self.curves else NAN
 
 
-def with_nan(content: Any) -> Any:
-    """Turn None, which stands for NaN in JSON, back into it.
+Make = Callable[[Any], RunResult]
+"""Makes a result of its (pickled) argument, in a worker: a function of a module's top level."""
+
+
+def follow(
+    run: FederatedRun,
+    measuring: Collection[str] = ("evaluate",),
+    after_round: Callable[[RunResult], None] = lambda result: None,
+) -> RunResult:
+    """Run a federation to its end and keep the numbers of its rounds.
+
+    Beside what the run notes, ``cost/up_bytes`` and ``cost/down_bytes`` are what crossed without
+    measuring, ``cost/cpu_seconds`` the processor time with it.
+
+    Args:
+        run: from where it stands.
+        measuring: names of the steps that measure, or make ready to measure.
+        after_round: notes more after every round.
+    """
+    monitor, traffic = run.federation.monitor, _traffic(run, measuring)
+    result = RunResult()
+    if monitor is not None:
+        result.chosen_by, result.lower_is_better = monitor.key, monitor.lower_is_better
+    while not run.finished:
+        began = time.process_time()
+        run.advance()
+        noted = run.journal.scalars | {"cost/cpu_seconds": time.process_time() - began}
+        before, traffic = traffic, _traffic(run, measuring)
+        result.note(noted | {name: size - before[name] for name, size in traffic.items()})
+        after_round(result)
+    return result
+
+
+def column(results: Sequence[RunResult], metric: str) -> list[float]:
+    """A number of the whole run, one value a seed; NaN where a run has none."""
+    return [result.metrics.get(metric, NAN) for result in results]
+
+
+def at_best(results: Sequence[RunResult], name: str) -> list[float]:
+    """A number of each run's best round, one value a seed."""
+    return [result.best(name) for result in results]
+
+
+def known(values: Values) -> list[float]:
+    """Leave out what is not a number.
 
     Example:
-        >>> with_nan({"a": [1.5, None]})
-        {'a': [1.5, nan]}
+        >>> known([0.5, float("nan")])
+        [0.5]
     """
+    return [value for value in values if value == value]
+
+
+def _traffic(run: FederatedRun, measuring: Collection[str]) -> dict[str, float]:
+    """Bytes so far, without those of measuring."""
+    found = {"cost/up_bytes": 0.0, "cost/down_bytes": 0.0}
+    for row in run.ledger.rows():
+        if row["step"] not in measuring:
+            found[f"cost/{row['direction']}_bytes"] += row["bytes"]
+    return found
+
+
+def _with_nan(content: Any) -> Any:
+    """Turn None, which stands for NaN in JSON, back into it."""
     if isinstance(content, dict):
-        return {name: with_nan(value) for name, value in content.items()}
+        return {name: _with_nan(value) for name, value in content.items()}
     if isinstance(content, list):
-        return [with_nan(value) for value in content]
-    return float("nan") if content is None else content
+        return [_with_nan(value) for value in content]
+    return NAN if content is None else content

@@ -12,27 +12,31 @@ from typing import Any, ClassVar, Generic, TypeVar
 from coterie.core.registry.papers import Paper
 from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.base import BaseSettings
-from coterie.core.settings.configuration import Configuration
+from coterie.core.settings.configuration import Configuration, configure
+from coterie.core.settings.schema import values_of
 from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.tables.jobs import Job, run_jobs
-from coterie.core.tables.paired import spread
-from coterie.core.tables.result import Result
+from coterie.core.tables.result import Make, RunResult
 
 S = TypeVar("S", bound=BaseSettings)
-R = TypeVar("R", bound=Result)
 K = TypeVar("K")
+Results = Mapping[str, Sequence[RunResult]]
+"""Runs by method, one a seed."""
 
 
 @dataclass(frozen=True)
-class Study(ABC, Generic[S, R]):
-    """The runs behind a table or figure; a paper says what `digest` and `job` are.
+class Study(ABC, Generic[S]):
+    """The runs behind a table or figure; a paper says what they depend on and who makes them.
 
     Attributes:
         configuration: what the user asked for.
         seeds: of the runs.
         workers: processes; 0 = this one.
         paper: whose runs.
-        result: class of what is kept of a run, R.
+        names: methods and references as papers write them.
+        train: makes the run of its settings.
+        essential: fills the reading's choices, and sets what the method does not read to one value.
+        references: what is no federated run, by name; makes a result of its settings.
     """
 
     configuration: Configuration
@@ -40,16 +44,21 @@ class Study(ABC, Generic[S, R]):
     workers: int
 
     paper: ClassVar[Paper]
-    result: ClassVar[Any]  # a class variable cannot be type[R]
+    names: ClassVar[Mapping[str, str]] = {}
+    # Functions, to be called on the class: an instance would bind them.
+    train: ClassVar[Make]
+    essential: ClassVar[Callable[[Any], Any]]
+    references: ClassVar[Mapping[str, Make]] = {}
 
     @property
     @abstractmethod
     def digest(self) -> str:
         """Hash of the data, as `coterie.core.tables.fingerprint.data_digest` makes it."""
 
-    @abstractmethod
-    def job(self, settings: S) -> Job:
-        """Make a run: settings with effect, file (from `path`), and who writes the result."""
+    def bare(self, name: str, settings: S) -> S:
+        """Keep what a reference reads. Default: what the method of the settings reads."""
+        found: S = type(self).essential(settings)
+        return found
 
     @property
     def settings(self) -> S:
@@ -78,9 +87,18 @@ class Study(ABC, Generic[S, R]):
         """How many seeds, in words."""
         return f"{len(self.seeds)} seed{'s' * (len(self.seeds) != 1)}"
 
+    @classmethod
+    def name_of(cls, method: str) -> str:
+        """A method as papers write it."""
+        return cls.names.get(method, method)
+
     def file(self, which: str) -> str:
         """Name of the file of "table1" or "figure2", without an ending."""
         return f"{which}-{self.slug}"
+
+    def stem(self, settings: S) -> str:
+        """Begin the names of files of a run: method and whatever else tells people what it is."""
+        return settings.method
 
     def path(self, what: str, settings: S, *more: str, suffix: str = "json") -> Path:
         """File of a result in the cache.
@@ -92,45 +110,107 @@ class Study(ABC, Generic[S, R]):
             suffix: ending of the name.
         """
         mark = fingerprint(settings, self.digest, *more)
-        return self.folder / "cache" / f"{self.slug}-{what}-{mark}.{suffix}"
+        name = f"{self.slug}-{what}-s{settings.seed}-{mark}.{suffix}"
+        return self.folder / "cache" / name.replace(" ", "-")
 
-    def methods(self, title: str, settings: S, methods: Iterable[str]) -> dict[str, list[R]]:
+    def job(self, settings: S) -> Job:
+        """Make a run of any method."""
+        settings = type(self).essential(settings)
+        path = self.path(self.stem(settings), settings)
+        return self.kept(path, type(self).train, settings, settings)
+
+    def kept(
+        self, path: Path, make: Make, argument: Any, settings: S, needs: Job | None = None
+    ) -> Job:
+        """Make a result and write it to its file in the cache.
+
+        Args:
+            path: the file.
+            make: called in a worker.
+            argument: of ``make``.
+            settings: of the run.
+            needs: a job whose file ``make`` reads.
+        """
+        label = f"{self.name_of(self.stem(settings))}, seed {settings.seed}"
+        return Job(path, _write, (make, argument), label, needs)
+
+    def methods(
+        self, title: str, settings: S, methods: Iterable[str]
+    ) -> dict[str, list[RunResult]]:
         """Run several methods with the same settings."""
         return self.run_all(title, {name: replace(settings, method=name) for name in methods})
 
-    def run_all(self, title: str, variants: Mapping[K, S]) -> dict[K, list[R]]:
+    def run_all(self, title: str, variants: Mapping[K, S]) -> dict[K, list[RunResult]]:
         """Run every variant with every seed; results in the order of the seeds."""
-        return self.results(
+        return self._results(
             title, variants, lambda name, seed: self.job(replace(variants[name], seed=seed))
         )
 
-    def results(
-        self, title: str, names: Iterable[K], job: Callable[[K, int], Job]
-    ) -> dict[K, list[R]]:
-        """Make what has no variant of the settings; results in the order of the seeds.
+    def rows_without(self, title: str, names: Iterable[str]) -> dict[str, list[RunResult]]:
+        """Make references by name, and runs of the settings' own by any other name."""
+        return self._results(title, names, self._reference)
 
-        Args:
-            title: of the progress display.
-            names: of what is made.
-            job: makes a named one with a seed.
-        """
+    def _reference(self, name: str, seed: int) -> Job:
+        settings = replace(self.settings, seed=seed)
+        if name not in self.references:
+            return self.job(replace(settings, method=name))
+        bare = self.bare(name, settings)
+        return self.kept(self.path(name, bare), self.references[name], bare, bare)
+
+    def _results(
+        self, title: str, names: Iterable[K], job: Callable[[K, int], Job]
+    ) -> dict[K, list[RunResult]]:
         jobs = {name: [job(name, seed) for seed in self.seeds] for name in names}
         every = [one for part in jobs.values() for one in part]
         run_jobs(every, self.workers, title, self.settings.run.progress)
-        return {name: [self.result.read(one.path) for one in part] for name, part in jobs.items()}
+        return {name: [RunResult.read(one.path) for one in part] for name, part in jobs.items()}
 
-    def row(
-        self, method: str, metric: str, values: Sequence[float], paper: float | None, **more: Any
-    ) -> dict[str, Any]:
-        """Make a row of the report: mean and spread over seeds, and the paper's value."""
-        found = spread(values)
+
+class BackboneStudy(Study[S]):
+    """A study of all backbones, or of the one that the user names by ``--model.name``.
+
+    Attributes:
+        backbone_names: name -> as papers write it, in the order of the tables.
+    """
+
+    backbone_names: ClassVar[Mapping[str, str]]
+
+    @property
+    def backbones(self) -> tuple[str, ...]:
+        """The backbone that the user names, or all."""
+        if "model.name" in self.configuration.given.flags:
+            return (self._backbone,)
+        return tuple(self.backbone_names)
+
+    def file(self, which: str) -> str:
+        """Name of the file of "table1" or "figure2", with the backbone that the user names."""
+        backbone = f"-{self.backbones[0]}" if len(self.backbones) == 1 else ""
+        return f"{super().file(which)}{backbone}"
+
+    def tuned(self, backbone: str) -> S:
+        """Settings of a backbone: its tuned configuration if there is one, then the user's."""
+        if backbone == self._backbone:
+            return self.settings
+        words = [*self.configuration.given.argv, "--model.name", backbone]
+        found: S = configure(self.paper, words).settings
+        return found
+
+    def by_backbone(
+        self, title: str, methods: Iterable[str]
+    ) -> dict[str, dict[str, list[RunResult]]]:
+        """Run several methods on every backbone; by the name of the backbone."""
         return {
-            "method": method,
-            "data": self.data,
-            "metric": metric,
-            "mean": found.mean,
-            "sd": found.sd,
-            "seeds": found.n,
-            "paper": paper,
-            **more,
+            backbone: self.methods(f"{title}: {name}", self.tuned(backbone), methods)
+            for backbone, name in self.backbone_names.items()
+            if backbone in self.backbones
         }
+
+    @property
+    def _backbone(self) -> str:
+        """The backbone of the settings as given."""
+        return str(values_of(self.settings)["model.name"])
+
+
+def _write(made: tuple[Make, Any], path: Path) -> None:
+    make, argument = made
+    make(argument).write(path)

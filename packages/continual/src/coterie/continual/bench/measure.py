@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from coterie.continual.bench.limits import bounds
 from coterie.continual.bench.rounds import Engine, largest_difference
 from coterie.continual.bench.scaling import SIZES, grow, plot
 from coterie.continual.bench.workload import Workload, workload
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
 from coterie.core.bench.hardware import Limits
+from coterie.core.bench.timing import CPU_MS, Row, in_turns, row
 from coterie.core.errors import UserError
 from coterie.core.run.runfolder import DEFAULT_OUT
-
-Row = dict[str, Any]
 
 _PER_TURN = 3  # rounds of the engine for each round of the much slower loop
 
@@ -48,9 +45,9 @@ def bench(settings: Settings) -> Iterator[Row]:
     settings = resolve(replace(settings, method="f3crec"))
     yield from rounds(settings, workload(settings))
     grown = []
-    for row in grow(settings, SIZES):
-        grown.append(row)
-        yield row
+    for size in grow(settings, SIZES):
+        grown.append(size)
+        yield size
     plot(grown, Path(settings.run.out or DEFAULT_OUT) / "f3crec" / "bench" / "scaling.png")
 
 
@@ -66,10 +63,10 @@ def rounds(settings: Settings, work: Workload, turns: int = 9) -> Iterator[Row]:
     engine.train()
     limits = Limits.measured()
     yield compare(f"base block, FedMF, {_size(engine)}, {work.name}", engine, turns)
-    yield from bounds(limits, engine)
+    yield from _bounds(limits, engine)
     engine.next_block()
     yield compare(f"next block, F³CRec, {_size(engine)}, {work.name}", engine, turns)
-    yield from bounds(limits, engine)
+    yield from _bounds(limits, engine)
 
 
 def compare(name: str, engine: Engine, turns: int) -> Row:
@@ -77,37 +74,36 @@ def compare(name: str, engine: Engine, turns: int) -> Row:
 
     The figures are medians, so that a turn that was disturbed does not count.
     """
-    loop, table = engine.loop(), engine.down().items
+    loop, table, numbers = engine.loop(), engine.down().items, itertools.count(100)
     difference = largest_difference(engine)
-    ours, reference = [], []
-    for turn in range(turns + 1):
-        reference.append(_cpu_seconds(lambda: engine.remember(loop.round(table))))
-        for repeat in range(_PER_TURN):
-            number = 100 + _PER_TURN * turn + repeat
-            ours.append(_cpu_seconds(lambda number=number: engine.round(number)))  # type: ignore[misc]
-    fast = 1e3 * statistics.median(ours[_PER_TURN:])
-    slow = 1e3 * statistics.median(reference[1:])
-    return _row(name, "CPU ms a round", fast, slow, slow / fast, difference)
+
+    def ours() -> None:
+        engine.round(next(numbers))
+
+    works: dict[str, Callable[[], object]] = {
+        "loop": lambda: engine.remember(loop.round(table)),
+        **{f"engine {n}": ours for n in range(_PER_TURN)},
+    }
+    found = in_turns(works, turns)
+    slow = statistics.median(found.pop("loop"))
+    fast = statistics.median(itertools.chain(*found.values()))
+    return row(name, CPU_MS, fast, slow, difference)
+
+
+def _bounds(limits: Limits, engine: Engine) -> Iterator[Row]:
+    """Two bounds on one round: its three matrix products, and its data moved once."""
+    data, model = engine.work.blocks[engine.block], engine.settings.model
+    table = engine.down().items
+    samples = data.train.lengths * (1 + model.negatives)
+    batches = int(((samples + model.batch_size - 1) // model.batch_size).sum())
+    # Scores, gradients of users and changes of items: (batches, n_items) x (n_items, d) each.
+    yield limits.products("its matrix products at", 3 * 2 * batches * table.numel() * model.epochs)
+    vectors = data.ids.numel() * table.shape[1]
+    once = int(samples.sum()) * (8 + table.element_size()) * model.epochs
+    moved = once + 2 * (table.numel() + vectors) * table.element_size()
+    yield limits.moves("its samples and tables moved once at", moved)
 
 
 def _size(engine: Engine) -> str:
     data = engine.work.blocks[engine.block]
     return f"{len(data.ids):,} clients, {data.train.values.numel():,} positives"
-
-
-def _cpu_seconds(work: Callable[[], object]) -> float:
-    start = time.process_time()
-    work()
-    return time.process_time() - start
-
-
-def _row(
-    name: str,
-    unit: str,
-    ours: float,
-    reference: float | None = None,
-    ratio: float | None = None,
-    max_abs_diff: float | None = None,
-) -> Row:
-    values = {"ours": ours, "reference": reference, "ratio": ratio, "max_abs_diff": max_abs_diff}
-    return {"name": name, "unit": unit} | values

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +15,11 @@ from coterie.continual.bench.rounds import Engine
 from coterie.continual.bench.workload import Workload, random_block
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
-from coterie.core.bench.memory_use import forget_peak, most_resident
-from coterie.core.errors import UserError
-from coterie.core.files import writing
+from coterie.core.bench.memory_use import forget_peak, most_resident, nbytes
+from coterie.core.bench.timing import in_a_process, in_turns
 from coterie.core.settings.sections import EngineSettings
-from coterie.core.tensors import tree
+from coterie.core.tables.paired import spread
+from coterie.core.tables.plots import Lines, plot_panels
 from coterie.core.tensors.keys import Key
 
 SIZES = (1_000, 10_000, 100_000)
@@ -42,12 +39,8 @@ def grow(settings: Settings, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
         UserError: a measurement failed, for lack of memory for instance.
     """
     for size in sizes:
-        command = [sys.executable, "-m", __package__, str(size), str(settings.engine.chunk or 0)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
-            raise UserError(f"measuring {size:,} clients failed: {last}")
-        yield json.loads(done.stdout)
+        what = f"{size:,} clients"
+        yield in_a_process(f"{__name__}:measure", what, size, settings.engine.chunk)
 
 
 def measure(size: int, chunk: int | None) -> dict[str, Any]:
@@ -57,20 +50,17 @@ def measure(size: int, chunk: int | None) -> dict[str, Any]:
     key, ids = Key.from_seed(0).fold("scaling"), torch.arange(size)
     block = random_block(key, ids, _N_ITEMS, _MEAN_LENGTH * size)
     engine = Engine(resolve(settings), Workload("random", [block], [_N_ITEMS]))
-    resident = sum(t.numel() * t.element_size() for _, t in tree.tensors(block))
-    resident += sum(t.numel() * t.element_size() for _, t in tree.tensors(engine.store.take(ids)))
+    resident = nbytes(block) + nbytes(engine.store.take(ids))
     forget_peak()
     before = most_resident()
-    seconds = []
-    for number in range(1, _ROUNDS + 1):
-        start = time.process_time()
-        engine.round(number)
-        seconds.append(time.process_time() - start)
+    numbers = itertools.count(1)
+    times = in_turns({"round": lambda: engine.round(next(numbers))}, _ROUNDS)["round"]
+    seconds = statistics.median(times) / 1e3
     return {
         "name": f"{size:,} clients, {block.train.values.numel():,} positives",
         "unit": "clients a CPU second",
-        "ours": size / statistics.median(seconds),
-        "seconds a round": statistics.median(seconds),
+        "ours": size / seconds,
+        "seconds a round": seconds,
         "data and state MB": resident / 1e6,
         "round adds MB": (most_resident() - before) / 1e6,
         "peak MB": most_resident() / 1e6,
@@ -84,21 +74,14 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> Path:
     Raises:
         UserError: the file cannot be written.
     """
-    from matplotlib.figure import Figure  # without pyplot: no display, no global state
-
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
     clients = [row["clients"] for row in rows]
-    left, right = figure.subplots(1, 2)
-    left.loglog(clients, [row["seconds a round"] for row in rows], marker="o")
-    left.set(xlabel="clients", ylabel="CPU seconds a round")
-    for name in ("data and state MB", "round adds MB"):
-        right.loglog(clients, [row[name] for row in rows], marker="o", label=name)
-    right.set(xlabel="clients", ylabel="MB")
-    right.legend()
-    figure.suptitle("A round of FedMF as the clients grow")
-    temporary = path.with_name(f".{path.name}.part")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(temporary, format="png", dpi=150)
-        temporary.replace(path)
-    return path
+
+    def panel(label: str, lines: dict[str, str]) -> Lines:
+        shown = {name: [spread([row[key]]) for row in rows] for name, key in lines.items()}
+        return Lines("clients", clients, shown, log=True, y_label=label, log_y=True)
+
+    panels = [
+        panel("CPU seconds a round", {"a round": "seconds a round"}),
+        panel("MB", {name: name for name in ("data and state MB", "round adds MB")}),
+    ]
+    return plot_panels(panels, "A round of FedMF as the clients grow", path)

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from coterie.continual.readings import resolve
-from coterie.continual.settings import (
-    KDSettings,
-    RegSettings,
-    ReplaySettings,
-    RLP2Settings,
-    Settings,
-    SPPSettings,
-    TemporalMeanSettings,
-)
+from coterie.continual.settings import ReplaySettings, Settings
 
 # The sections of the settings that a method reads.
 _READS: dict[str, set[str]] = {
@@ -29,27 +22,23 @@ _READS: dict[str, set[str]] = {
     "f3crec-wo-itm": {"replay", "temporal_mean"},
 }
 
+_SECTIONS = set().union(*_READS.values())
+# top_n is checked against the number of items even where nothing is replayed.
+_UNREAD_REPLAY = ReplaySettings(top_n=1)
+
 
 def essential(settings: Settings) -> Settings:
     """Set what the method does not read to its default, and fill the reading's choices.
 
     Example:
-        >>> settings = Settings(method="ft", temporal_mean=TemporalMeanSettings(beta=0.5))
-        >>> essential(settings).temporal_mean.beta
-        0.9
+        >>> essential(Settings(method="ft", replay=ReplaySettings(epsilon=0.5))).replay.epsilon
+        0.006
     """
-    reads = _READS[settings.method]
-    unread = {
-        # top_n is checked against the number of items even where nothing is replayed.
-        "replay": ReplaySettings(top_n=1),
-        "temporal_mean": TemporalMeanSettings(),
-        "kd": KDSettings(),
-        "reg": RegSettings(),
-        "rlp2": RLP2Settings(),
-        "spp": SPPSettings(),
+    defaults = replace(Settings(), replay=_UNREAD_REPLAY)
+    unread: dict[str, Any] = {
+        name: getattr(defaults, name) for name in _SECTIONS - _READS[settings.method]
     }
-    plain = {name: part for name, part in unread.items() if name not in reads}
-    return resolve(replace(resolve(settings), **plain))  # type: ignore[arg-type]
+    return resolve(replace(resolve(settings), **unread))
 
 
 def base_settings(settings: Settings) -> Settings:

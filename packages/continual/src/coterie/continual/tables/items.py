@@ -11,17 +11,25 @@ from torch import Tensor
 from coterie.continual.experiment import Experiment
 from coterie.continual.published import TABLES
 from coterie.continual.retention.base import score_items
-from coterie.continual.settings import Method
+from coterie.continual.tables.contrast import paired
 from coterie.continual.tables.study import NAMES, Study
 from coterie.continual.temporal_mean import knowledge_shift
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
-from coterie.core.tables.paired import compare, spread
 from coterie.core.tables.report import Report
+from coterie.core.tables.sheet import Sheet
 
-METHODS: tuple[Method, ...] = ("f3crec", "f3crec-wo-itm")
+METHODS = ("f3crec", "f3crec-wo-itm")
 SHARE = 0.2
 COLUMNS = ("static items", "dynamic items", "diff")
+_NOTES = (
+    "Mean ± standard deviation over seeds (the paper's number) of |rank' - rank| / rank over "
+    "all items known before, for users trained in block t-1 and away in t, averaged over the "
+    "transitions.",
+    "Static and dynamic: the fifth of the items with the lowest and highest distance between "
+    "the tables at the end of both blocks. That is the order of φ (Eq. 8), since a blended "
+    "item keeps the share 1 - β / (1 + φ) of its move, which grows with φ.",
+)
 
 
 class ItemShift:
@@ -65,8 +73,8 @@ def item_table(study: Study) -> Report:
     results = study.probing(ItemShift).methods("Table 7", study.settings, METHODS)
     if not all(run.found["static"] for run in results["f3crec"]):
         raise UserError("no user of a block is away in the next one: Table 7 needs some")
-    in_paper = study.settings.model.name == "fedmf"
-    rows, view = [], []
+    published = TABLES["table7"].get(study.data) if study.settings.model.name == "fedmf" else None
+    sheet = Sheet(study, *_NOTES)
     values: dict[str, list[list[float]]] = {}
     for method in METHODS:
         static, dynamic = (
@@ -74,30 +82,13 @@ def item_table(study: Study) -> Report:
             for kind in ("static", "dynamic")
         )
         values[method] = [static, dynamic, [b - a for a, b in zip(static, dynamic, strict=True)]]
-        published = TABLES["table7"].get(study.data, {}).get(method) if in_paper else None
-        line = {"method": NAMES[method]}
-        for place, column in enumerate(COLUMNS):
-            paper = published[place] if published else None
-            rows.append(study.row(method, f"rank change, {column}", values[method][place], paper))
-            text = str(spread(values[method][place]))
-            line[column] = text if paper is None else f"{text} ({paper:.4f})"
-        view.append(line)
-    notes = [
-        "Mean ± standard deviation over seeds (the paper's number) of |rank' - rank| / rank over "
-        "all items known before, for users trained in block t-1 and away in t, averaged over the "
-        "transitions.",
-        "Static and dynamic: the fifth of the items with the lowest and highest distance between "
-        "the tables at the end of both blocks. That is the order of φ (Eq. 8), since a blended "
-        "item keeps the share 1 - β / (1 + φ) of its move, which grows with φ.",
-    ]
-    for place, column in enumerate(COLUMNS):
-        found = compare(*(values[method][place] for method in METHODS))
-        notes.append(
-            f"{column}: F³CRec minus w/o i.t.m {found.difference:+.4f}, paired over seeds "
-            f"p = {found.p:.3g}."
-        )
-    title = f"Table 7, {study.data}: rate of change of item ranks, {study.n_seeds}"
-    return Report(study.file("table7"), title, rows, view, notes)
+        line = sheet.line(method=NAMES[method])
+        for place, (column, numbers) in enumerate(zip(COLUMNS, values[method], strict=True)):
+            paper = published[method][place] if published else None
+            sheet.cell(line, column, method, f"rank change, {column}", numbers, paper)
+    for column, *both in zip(COLUMNS, *values.values(), strict=True):
+        sheet.notes.append(paired(f"{column}: F³CRec minus w/o i.t.m", *both))
+    return sheet.report("Table 7", "rate of change of item ranks")
 
 
 def _ranks(scores: Tensor) -> Tensor:

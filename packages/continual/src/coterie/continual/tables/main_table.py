@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, get_args
 
 import numpy as np
 
-from coterie.continual.published import table2
-from coterie.continual.settings import Method
+from coterie.continual.published import METRICS, table2
 from coterie.continual.tables.contrast import (
-    Contrast,
+    OWN,
     best_of,
     differences,
+    in_short,
     noise_note,
     over_others,
+    over_users,
+    sentence,
 )
-from coterie.continual.tables.runs import RunResult
+from coterie.continual.tables.runs import later_blocks
 from coterie.continual.tables.study import (
     BACKBONE_NAMES,
     METRIC_NAMES,
     NAMES,
     Study,
     averages,
+    improvements,
 )
+from coterie.core.tables.contrast import Contrast
+from coterie.core.tables.curves import bars
 from coterie.core.tables.paired import ALPHA, spread
-from coterie.core.tables.plots import plot_bars, plot_differences
 from coterie.core.tables.report import Report
+from coterie.core.tables.result import RunResult, column
+from coterie.core.tables.sheet import Line, Sheet, cell
 
-Results = Mapping[str, Sequence[RunResult]]
 BASELINES = ("ft", "reg", "kd", "rlp2", "spp")
-METHODS: tuple[Method, ...] = tuple(m for m in get_args(Method) if m in (*BASELINES, "f3crec"))
+METHODS = (*BASELINES, OWN)
 
 _NOTES = (
     "Mean over seeds; ± is the standard deviation over seeds; the paper's number is in brackets. "
@@ -47,137 +50,83 @@ _NOTES = (
 
 def main_table(study: Study) -> Report:
     """Reproduce Table 2 for the study's data set."""
-    rows: list[dict[str, Any]] = []
-    view: list[dict[str, Any]] = []
-    notes: list[str] = list(_NOTES)
-    trivial = study.references("Table 2: references")
-    runs = {backbone: _runs(study, backbone) for backbone in study.backbones}
-    for metric in ("ndcg", "recall"):
+    sheet = Sheet(study, *_NOTES)
+    trivial = study.rows_without("Table 2: references", study.references)
+    runs = study.by_backbone("Table 2", METHODS)
+    for metric in METRICS:
         name = f"{metric}@{study.settings.top_k}"
         for method, results in trivial.items():
-            rows += _rows(study, None, method, metric, results)
-            view.append(_line(study, None, method, metric, results))
+            _line(sheet, None, method, metric, results)
         for backbone, by_method in runs.items():
             found = over_others(by_method, name)
             best = best_of({m: by_method[m] for m in found}, name)
             for method, results in by_method.items():
-                rows += _rows(study, backbone, method, metric, results)
-                line = _line(study, backbone, method, metric, results, by_method["ft"])
-                view.append(line | _comparison(method, found, best))
-            notes += _sentences(study, backbone, metric, found, best)
-    title = f"Table 2, {study.data}: {study.n_seeds}"
-    return Report(study.file("table2"), title, rows, view, notes, _draw(study, runs, title))
-
-
-def _draw(study: Study, runs: Mapping[str, Results], title: str) -> Path:
-    """Draw what F³CRec has over each baseline, one colour a backbone."""
-    metric = f"ndcg@{study.settings.top_k}"
-    series = {
-        BACKBONE_NAMES[backbone]: differences(over_others(results, metric))
-        for backbone, results in runs.items()
-    }
-    path = study.folder / f"{study.file('table2')}.png"
-    return plot_differences(series, f"F³CRec minus it, {metric.upper()}", title, path)
+                line = _line(sheet, backbone, method, metric, results, by_method["ft"])
+                line["F³CRec minus it"] = (
+                    _star(found[best]) if method == OWN else in_short(found[method])
+                )
+            label = f"{BACKBONE_NAMES[backbone]}, {METRIC_NAMES[metric]}@{study.settings.top_k}"
+            for other in dict.fromkeys(("ft", best)):
+                users = over_users(by_method, other, name)
+                sheet.notes.append(sentence(found[other], label, users))
+            sheet.notes.append(noise_note(found, label))
+    ndcg = f"ndcg@{study.settings.top_k}"
+    drawn = {BACKBONE_NAMES[b]: over_others(results, ndcg) for b, results in runs.items()}
+    return sheet.report("Table 2", study.n_seeds, [differences(drawn, ndcg.upper())], seeds=False)
 
 
 def improvement_figure(study: Study) -> Report:
     """Draw Figure 3: improvement of F³CRec and of the second best over FT, in per cent."""
-    rows: list[dict[str, Any]] = []
-    bars: dict[str, dict[str, float]] = {}
-    name = f"ndcg@{study.settings.top_k}"
-    for backbone in study.backbones:
-        results = _runs(study, backbone)
-        second = best_of({m: r for m, r in results.items() if m != "f3crec"}, name)
-        group = {}
-        for label, method in (("F³CRec", "f3crec"), ("second best", second)):
-            values = _improvements(results[method], results["ft"], name)
-            paper = _paper(study, backbone, method, "ndcg", 4)
-            rows.append(study.row(method, "improvement", values, paper, backbone=backbone))
-            group[label] = rows[-1]["mean"]
-        group |= _paper_bars(study, backbone)
-        bars[BACKBONE_NAMES[backbone]] = group
-    title = f"Figure 3, {study.data}: improvement of N@{study.settings.top_k} over FT"
-    file = study.file("figure3")
-    image = plot_bars(bars, "improvement over FT, %", title, study.folder / f"{file}.png")
     note = "Mean over seeds of the improvement over FT with the same seed, in per cent."
-    return Report(file, title, rows, notes=[note], figure=image)
-
-
-def _runs(study: Study, backbone: str) -> dict[str, list[RunResult]]:
-    title = f"Table 2: {BACKBONE_NAMES[backbone]}"
-    return study.methods(title, study.tuned(backbone), METHODS)
-
-
-def _rows(
-    study: Study, backbone: str | None, method: str, metric: str, results: Any
-) -> list[dict[str, Any]]:
-    """Rows for programs, one a block and one for the average."""
-    found = []
-    for key, place in _places(results).values():
-        name = f"test/{key}/{metric}@{study.settings.top_k}"
-        values = [result.metrics[name] for result in results]
-        paper = _paper(study, backbone, method, metric, place)
-        found.append(study.row(method, name, values, paper, backbone=backbone))
-    return found
-
-
-def _places(results: Sequence[RunResult]) -> dict[str, tuple[str, int | None]]:
-    """Columns: label -> name in a run's metrics, place in the paper's rows."""
-    last = len(results[0].users) - 1
-    as_paper = last == 3
-    blocks = {f"D{t}": (f"block{t}", t - 1 if as_paper else None) for t in range(1, last + 1)}
-    return {**blocks, "Avg": ("average", 3 if as_paper else None)}
+    sheet, groups, top_k = Sheet(study, note), {}, study.settings.top_k
+    name = f"ndcg@{top_k}"
+    for backbone, results in study.by_backbone("Table 2", METHODS).items():
+        second = best_of({m: r for m, r in results.items() if m != OWN}, name)
+        group: dict[str, float] = {}
+        for label, method in (("F³CRec", OWN), ("second best", second)):
+            values = improvements(averages(results[method], name), averages(results["ft"], name))
+            paper = _paper(study, backbone, method, "ndcg", 4)
+            sheet.row(method, "improvement", values, paper, backbone=backbone)
+            group[label] = spread(values).mean
+        group |= _paper_bars(study, backbone)
+        groups[BACKBONE_NAMES[backbone]] = {name: [value] for name, value in group.items()}
+    panel = bars("improvement over FT, %", groups)
+    return sheet.report("Figure 3", f"improvement of N@{top_k} over FT", [panel], seeds=False)
 
 
 def _line(
-    study: Study,
+    sheet: Sheet[Study],
     backbone: str | None,
     method: str,
     metric: str,
     results: Sequence[RunResult],
     ft: Sequence[RunResult] = (),
-) -> dict[str, Any]:
-    """Row for people, as in the paper."""
-    name = f"{metric}@{study.settings.top_k}"
-    line: dict[str, Any] = {
-        "metric": f"{METRIC_NAMES[metric]}@{study.settings.top_k}",
-        "backbone": BACKBONE_NAMES[backbone] if backbone else "",
-        "method": NAMES[method],
-    }
-    rows = _rows(study, backbone, method, metric, results)
-    for row, label in zip(rows, _places(results), strict=True):
-        text = str(spread(averages(results, name))) if label == "Avg" else f"{row['mean']:.4f}"
-        line[label] = text if row["paper"] is None else f"{text} ({row['paper']:.4f})"
+) -> Line:
+    """Add a line as in the paper, and rows for programs, one a block and one for the average."""
+    study, name = sheet.study, f"{metric}@{sheet.study.settings.top_k}"
+    line = sheet.line(
+        metric=f"{METRIC_NAMES[metric]}@{study.settings.top_k}",
+        backbone=BACKBONE_NAMES[backbone] if backbone else "",
+        method=NAMES[method],
+    )
+    blocks = later_blocks(results[0])
+    as_paper = len(blocks) == 3
+    for place, key in enumerate((*blocks, "average")):
+        values = column(results, f"test/{key}/{name}")
+        paper = _paper(study, backbone, method, metric, place if as_paper else None)
+        label = "Avg" if key == "average" else f"D{place + 1}"
+        sheet.row(method, f"test/{key}/{name}", values, paper, backbone=backbone)
+        line[label] = cell(values if key == "average" else [float(np.mean(values))], paper)
     line["Improv."] = None
     if ft and method != "ft":
-        text = f"{np.mean(_improvements(results, ft, name)):+.1f}"
+        gains = improvements(averages(results, name), averages(ft, name))
         paper = _paper(study, backbone, method, metric, 4)
-        line["Improv."] = text if paper is None else f"{text} ({paper:+.1f})"
+        line["Improv."] = f"{np.mean(gains):+.1f}" + ("" if paper is None else f" ({paper:+.1f})")
     return line
 
 
-def _comparison(method: str, found: Mapping[str, Contrast], best: str) -> dict[str, str]:
-    if method == "f3crec":
-        star = found[best].seeds.difference > 0 and found[best].seeds.p <= ALPHA
-        return {"F³CRec minus it": "*" if star else ""}
-    return {"F³CRec minus it": str(found[method])}
-
-
-def _sentences(
-    study: Study, backbone: str, metric: str, found: Mapping[str, Contrast], best: str
-) -> list[str]:
-    label = f"{BACKBONE_NAMES[backbone]}, {METRIC_NAMES[metric]}@{study.settings.top_k}"
-    against = dict.fromkeys(("ft", best))
-    sentences = [found[m].sentence("F³CRec", NAMES[m], label) for m in against]
-    return [*sentences, noise_note(found, label)]
-
-
-def _improvements(
-    results: Sequence[RunResult], ft: Sequence[RunResult], metric: str
-) -> list[float]:
-    """Per cent over FT, one value a seed."""
-    pairs = zip(averages(results, metric), averages(ft, metric), strict=True)
-    return [100 * (value / base - 1) if base else float("nan") for value, base in pairs]
+def _star(found: Contrast) -> str:
+    return "*" if found.found.difference > 0 and found.found.p <= ALPHA else ""
 
 
 def _paper(
@@ -189,9 +138,9 @@ def _paper(
     return None if row is None else row[place]
 
 
-def _paper_bars(study: Study, backbone: str) -> dict[str, float]:
+def _paper_bars(study: Study, backbone: str) -> Mapping[str, float]:
     """The paper's own two bars, where it has them."""
-    first = _paper(study, backbone, "f3crec", "ndcg", 4)
+    first = _paper(study, backbone, OWN, "ndcg", 4)
     others = [_paper(study, backbone, method, "ndcg", 4) for method in BASELINES]
     known = [value for value in others if value is not None]
     if first is None or not known:

@@ -9,15 +9,16 @@ import torch
 
 from coterie.continual.experiment import Experiment
 from coterie.continual.messages import ItemTable
-from coterie.continual.published import TABLES
+from coterie.continual.published import METRICS, TABLES
 from coterie.continual.settings import Settings
+from coterie.continual.tables.contrast import paired
 from coterie.continual.tables.study import METRIC_NAMES, NAMES, Study, averages
 from coterie.core.privacy.attack import attack_curve
 from coterie.core.privacy.scorers import SCORERS
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import PrivacySettings
-from coterie.core.tables.paired import compare, spread
 from coterie.core.tables.report import Report
+from coterie.core.tables.sheet import Sheet
 from coterie.core.tensors.keys import Key
 
 NOISES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
@@ -51,41 +52,27 @@ class Attack:
 
 def noise_table(study: Study) -> Report:
     """Reproduce Table 8, with the AUC of the best attack."""
-    variants = {scale: _with_noise(study.settings, scale) for scale in NOISES}
+    settings, sheet = study.settings, Sheet(study, *_NOTES)
+    variants = {scale: _with_noise(settings, scale) for scale in NOISES}
     results = study.probing(Attack).run_all("Table 8", variants)
-    settings = study.settings
-    in_paper = settings.model.name == "fedmf" and settings.method == "f3crec"
-    rows, view, notes = [], [], list(_NOTES)
-    for metric in ("ndcg", "recall"):
+    in_paper = (settings.model.name, settings.method, settings.top_k) == ("fedmf", "f3crec", 20)
+    published = TABLES["table8"].get(study.data) if in_paper else None
+    for metric in METRICS:
         name = f"{metric}@{settings.top_k}"
-        line = {"": f"{METRIC_NAMES[metric]}@{settings.top_k}"}
-        for place, scale in enumerate(NOISES):
-            values = averages(results[scale], name)
-            printed = (
-                TABLES["table8"].get(study.data) if in_paper and settings.top_k == 20 else None
-            )
-            paper = printed[metric][place] if printed else None
-            rows.append(
-                study.row(settings.method, f"test/average/{name}", values, paper, scale=scale)
-            )
-            text = str(spread(values))
-            line[f"λ = {scale}"] = text if paper is None else f"{text} ({paper:.4f})"
+        line = sheet.line(**{"": f"{METRIC_NAMES[metric]}@{settings.top_k}"})
+        values = {scale: averages(runs, name) for scale, runs in results.items()}
+        for place, (scale, numbers) in enumerate(values.items()):
+            paper = published[metric][place] if published else None
+            key = f"test/average/{name}"
+            sheet.cell(line, f"λ = {scale}", settings.method, key, numbers, paper, scale=scale)
             if scale:
-                found = compare(values, averages(results[NOISES[0]], name))
-                notes.append(
-                    f"{name}, λ = {scale} minus λ = 0: {found.difference:+.4f}, paired over seeds "
-                    f"p = {found.p:.3g}."
-                )
-        view.append(line)
-    line = {"": "AUC of the attack"}
-    for scale in NOISES:
-        values = [max(run.found["auc"].values()) for run in results[scale]]
-        rows.append(study.row(settings.method, "attack/auc", values, None, scale=scale))
-        line[f"λ = {scale}"] = str(spread(values))
-    view.append(line)
-    name = NAMES[settings.method]
-    title = f"Table 8, {study.data}: {name}, Laplace noise on uploads, {study.n_seeds}"
-    return Report(study.file("table8"), title, rows, view, notes)
+                label = f"{name}, λ = {scale} minus λ = 0:"
+                sheet.notes.append(paired(label, numbers, values[NOISES[0]]))
+    line = sheet.line(**{"": "AUC of the attack"})
+    for scale, runs in results.items():
+        auc = [max(run.found["auc"].values()) for run in runs]
+        sheet.cell(line, f"λ = {scale}", settings.method, "attack/auc", auc, scale=scale)
+    return sheet.report("Table 8", f"{NAMES[settings.method]}, Laplace noise on uploads")
 
 
 _NOTES = (

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import lightning
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
-from coterie.continual.tables.runs import RunResult
-from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
+from coterie.core.data.interactions.pairs import RankingChunks
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.local_training.optimizer_settings import OptimizerSettings
-from coterie.core.methods.ranking.central import Central
+from coterie.core.methods.ranking.central import fit_pairwise
 from coterie.core.methods.reference.popularity import popularity
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.models.mf import MF
+from coterie.core.tables.result import Make, RunResult
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -53,7 +45,7 @@ class CentralSettings:
 CENTRAL = CentralSettings()
 
 
-def popularity_run(settings: Settings, path: Path) -> None:
+def popularity_run(settings: Settings) -> RunResult:
     """Rank by the number of training interactions in all blocks up to the tested one."""
     experiment = Experiment(settings)
 
@@ -63,10 +55,10 @@ def popularity_run(settings: Settings, path: Path) -> None:
         count = torch.stack(seen).sum(0)
         return count.expand(experiment.blocks[block].ids.numel(), -1)
 
-    _test(experiment, score).write(path)
+    return _test(experiment, score)
 
 
-def recent_popularity_run(settings: Settings, path: Path) -> None:
+def recent_popularity_run(settings: Settings) -> RunResult:
     """Rank by the number of training interactions in the tested block alone."""
     experiment = Experiment(settings)
 
@@ -75,10 +67,10 @@ def recent_popularity_run(settings: Settings, path: Path) -> None:
         n_items = experiment.stream.blocks[block].n_items
         return popularity(data.train, n_items).expand(data.ids.numel(), -1)
 
-    _test(experiment, score).write(path)
+    return _test(experiment, score)
 
 
-def central_run(settings: Settings, path: Path) -> None:
+def central_run(settings: Settings) -> RunResult:
     """Train BPR-MF anew for every block on the training data of all blocks up to it."""
     experiment = Experiment(settings)
 
@@ -87,10 +79,10 @@ def central_run(settings: Settings, path: Path) -> None:
         train = _joined(experiment.blocks[: block + 1], experiment.stream.blocks[block].n_users)
         return _fitted(experiment, block, model, *train)
 
-    _test(experiment, score).write(path)
+    return _test(experiment, score)
 
 
-def central_stream_run(settings: Settings, path: Path) -> None:
+def central_stream_run(settings: Settings) -> RunResult:
     """Train BPR-MF on each block in turn, from where the block before left it, as FT does."""
     experiment = Experiment(settings)
     last: MF | None = None
@@ -101,7 +93,15 @@ def central_stream_run(settings: Settings, path: Path) -> None:
         data = experiment.blocks[block]
         return _fitted(experiment, block, last, data.ids, data.train)
 
-    _test(experiment, score).write(path)
+    return _test(experiment, score)
+
+
+REFERENCES: dict[str, Make] = {
+    "popularity": popularity_run,
+    "popularity-block": recent_popularity_run,
+    "central": central_run,
+    "central-stream": central_stream_run,
+}
 
 
 def _test(experiment: Experiment, score: Score) -> RunResult:
@@ -111,14 +111,10 @@ def _test(experiment: Experiment, score: Score) -> RunResult:
         scores = score(t)
         seen = data.train.mask(scores.shape[1]) | data.valid.mask(scores.shape[1])
         found = ranking_metrics(scores, data.test, top_k, seen)
-        result.users[str(t)] = {
-            "ids": data.ids.tolist(),
-            "ndcg": found.ndcg.tolist(),
-            "recall": found.recall.tolist(),
-        }
         valid = ranking_metrics(scores, data.valid, top_k, data.train.mask(scores.shape[1]))
         result.metrics[f"valid/block{t}"] = float(valid.ndcg.nanmean())
         for name, values in (("ndcg", found.ndcg), ("recall", found.recall)):
+            result.clients[f"block{t}/{name}"] = values.tolist()
             result.metrics[f"test/block{t}/{name}@{top_k}"] = float(values.nanmean())
     result.metrics |= experiment.with_averages(result.metrics)
     return result
@@ -149,58 +145,8 @@ def _fitted(experiment: Experiment, block: int, model: MF, users: Tensor, train:
     """Fit the model, keep its best epoch on validation, score all items for the block's users."""
     settings, data = experiment.settings, experiment.blocks[block]
     key = Key.from_seed(settings.seed).fold("central draws", block)
-    metric = f"eval/ndcg@{settings.top_k}"
-    best = _KeepBest(metric)
-    trainer = _trainer([best, EarlyStopping(metric, patience=CENTRAL.patience, mode="max")])
-    batches = EpochBatches(
-        users,
-        train,
-        model.n_items,
-        key,
-        negatives=1,
-        batch_size=CENTRAL.batch_size,
-        objective="pairwise",
-        epoch=lambda: trainer.current_epoch,
-    )
     valid = RankingChunks(data.ids, data.train, data.valid, 1024)
-    central = Central(model, OptimizerSettings("adam", lr=CENTRAL.lr), settings.top_k)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"lightning\..*")
-        trainer.fit(central, batches, valid)
-    best.restore(central)
+    metric = f"ndcg@{settings.top_k}"
+    fit_pairwise(model, CENTRAL, CENTRAL.epochs, users, train, key, valid, metric)
     with torch.no_grad():
         return model.item_scores(data.ids)
-
-
-def _trainer(callbacks: list[lightning.Callback]) -> lightning.Trainer:
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    return lightning.Trainer(
-        accelerator="cpu",
-        max_epochs=CENTRAL.epochs,
-        num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=callbacks,
-    )
-
-
-class _KeepBest(lightning.Callback):
-    """Keep the parameters of the best epoch in memory."""
-
-    def __init__(self, metric: str) -> None:
-        self.metric, self.score = metric, -1.0
-        self.state: dict[str, Any] | None = None
-
-    def on_validation_epoch_end(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Compare with the best epoch so far."""
-        score = float(trainer.callback_metrics.get(self.metric, torch.tensor(-1.0)))
-        if score > self.score:
-            self.score, self.state = score, deepcopy(module.state_dict())
-
-    def restore(self, module: lightning.LightningModule) -> None:
-        """Load the best epoch."""
-        if self.state is not None:
-            module.load_state_dict(self.state)

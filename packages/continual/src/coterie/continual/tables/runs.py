@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
 from coterie.core.files import writing
 from coterie.core.run.driver import FederatedRun
-from coterie.core.tables.result import Result
+from coterie.core.tables.result import RunResult, follow
 from coterie.core.tensors.saved import load, save
 
 Base = dict[str, Any]
@@ -28,24 +28,6 @@ class Probe(Protocol):
     def found(self) -> dict[str, Any]:
         """Give plain values, for JSON."""
         ...
-
-
-@dataclass
-class RunResult(Result):
-    """What a table needs of a run.
-
-    Attributes:
-        metrics: ``test/block1/ndcg@20``, ``test/average/…``, ``valid/average/…`` and others.
-        users: block -> ``ids``, ``ndcg`` and ``recall`` of its users in the test; NaN without an
-            item to find.
-        found: what the probe gave.
-    """
-
-    with_none = ("found",)
-
-    metrics: dict[str, float] = field(default_factory=dict)
-    users: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    found: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,16 +64,20 @@ def train_base(settings: Settings, path: Path) -> None:
         save(base, path)
 
 
-def train_run(plan: Plan, path: Path) -> None:
-    """Make a run and write its `RunResult`."""
+def train_run(plan: Plan) -> RunResult:
+    """Make a run, from the base block if there is one."""
     base = None if plan.base is None else load(plan.base)
-    train(plan.settings, base, plan.probe)[1].write(path)
+    return train(plan.settings, base, plan.probe)[1]
 
 
 def train(
     settings: Settings, base: Base | None = None, probe: type[Probe] | None = None
 ) -> tuple[FederatedRun, RunResult]:
     """Run a federation to its end; bit-equal with and without ``base``.
+
+    The result has the final metrics, ``valid/block1``, ``valid/average`` and others of the blocks,
+    and of every client of a block ``block1/ids``, ``block1/ndcg`` and ``block1/recall``, NaN
+    without an item to find.
 
     Args:
         settings: of the run.
@@ -102,13 +88,15 @@ def train(
     module = _module(experiment)
     if base is not None:
         _start_from(module, base)
-    result, measured = RunResult(), None if probe is None else probe()
-    while not module.finished:
-        module.advance()
+    measured = None if probe is None else probe()
+
+    def after_round(result: RunResult) -> None:
         if not module.block_open:
             _note_block(result, module, experiment.settings.top_k)
         if measured is not None:
             measured.after_round(experiment, module)
+
+    result = follow(module, after_round=after_round)
     result.metrics |= experiment.final_metrics(module)
     valid = [result.metrics[f"valid/block{t}"] for t in range(1, module.block + 1)]
     result.metrics["valid/average"] = sum(valid) / len(valid)
@@ -145,8 +133,18 @@ def _note_block(result: RunResult, module: FederatedRun, top_k: int) -> None:
     result.metrics[f"rounds/block{block}"] = module.block_round
     replayed = [h.get("f3crec/replay_size", 0.0) for h in history]
     result.metrics[f"replay_size/block{block}"] = sum(replayed) / len(replayed)
-    columns: dict[str, list[float]] = {}
     for name in ("ndcg", "recall"):
         ids, values = module.journal.clients[f"test/{name}@{top_k}"]
-        columns |= {"ids": ids.tolist(), name: values.tolist()}
-    result.users[str(block)] = columns
+        result.clients[f"block{block}/ids"] = ids.tolist()
+        result.clients[f"block{block}/{name}"] = values.tolist()
+
+
+def later_blocks(result: RunResult) -> list[str]:
+    """Name the blocks after the first, as in the names of clients' numbers.
+
+    Example:
+        >>> later_blocks(RunResult(clients={"block0/ndcg": [], "block1/ndcg": []}))
+        ['block1']
+    """
+    blocks = (name.partition("/")[0] for name in result.clients if name.endswith("/ndcg"))
+    return [block for block in blocks if block != "block0"]

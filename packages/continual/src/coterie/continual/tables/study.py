@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import get_args
 
 from coterie.continual.experiment import Experiment
 from coterie.continual.paper import PAPER
 from coterie.continual.readings import resolve
-from coterie.continual.settings import BackboneName, ModelSettings, Settings
-from coterie.continual.tables import references
+from coterie.continual.settings import ModelSettings, Settings
 from coterie.continual.tables.essence import base_settings, essential
-from coterie.continual.tables.runs import Plan, Probe, RunResult, train_base, train_run
-from coterie.core.tables.backbones import BackboneStudy
+from coterie.continual.tables.references import REFERENCES
+from coterie.continual.tables.runs import Plan, Probe, train_base, train_run
 from coterie.core.tables.fingerprint import data_digest
-from coterie.core.tables.jobs import Job, Work
+from coterie.core.tables.jobs import Job
+from coterie.core.tables.result import RunResult, column
+from coterie.core.tables.study import BackboneStudy
 
 NAMES = {
     "ft": "FT",
@@ -36,25 +37,19 @@ NAMES = {
 }
 BACKBONE_NAMES = {"fedmf": "FedMF", "fedncf": "FedNCF", "pfedrec": "PFedRec"}
 METRIC_NAMES = {"ndcg": "N", "recall": "R"}
-_REFERENCES: dict[str, Work] = {
-    "popularity": references.popularity_run,
-    "popularity-block": references.recent_popularity_run,
-    "central": references.central_run,
-    "central-stream": references.central_stream_run,
-}
 
 
 @dataclass(frozen=True)
-class Study(BackboneStudy[Settings, RunResult]):
+class Study(BackboneStudy[Settings]):
     """The runs behind a table or figure.
 
     Attributes:
         probe: what is measured during the runs.
     """
 
-    paper = PAPER
-    result = RunResult
-    all_backbones = get_args(BackboneName)
+    paper, names, backbone_names = PAPER, NAMES, BACKBONE_NAMES
+    train, essential = train_run, essential
+    references = REFERENCES
 
     probe: type[Probe] | None = None
 
@@ -62,45 +57,44 @@ class Study(BackboneStudy[Settings, RunResult]):
         """Give the study whose runs are measured by a probe."""
         return replace(self, probe=probe)
 
-    def references(self, title: str) -> dict[str, list[RunResult]]:
-        """Run popularity and centralised MF, which have no backbone."""
-        return self.results(title, _REFERENCES, self._reference)
+    def bare(self, name: str, settings: Settings) -> Settings:
+        """Keep what references read: data, splits, length of vectors and lists, seed."""
+        filled = resolve(settings)
+        model = ModelSettings(dim=filled.model.dim)
+        plain = Settings(seed=filled.seed, top_k=filled.top_k, data=filled.data, model=model)
+        return essential(replace(plain, method="ft"))
+
+    def stem(self, settings: Settings) -> str:
+        """Begin the names of files of a run: backbone and method."""
+        return f"{settings.model.name}-{settings.method}"
 
     def job(self, settings: Settings) -> Job:
         """Make a run that starts from the base block, which all methods share."""
         settings, start = essential(settings), base_settings(settings)
-        backbone, seed = settings.model.name, settings.seed
-        label = f"{BACKBONE_NAMES[backbone]}, seed {seed}"
-        path = self.path(f"{backbone}-base-s{seed}", start, suffix="pt")
-        base = Job(path, train_base, start, f"base block, {label}")
-        probed = [] if self.probe is None else [self.probe.__name__]
-        path = self.path(f"{backbone}-{settings.method}-s{seed}", settings, *probed)
-        plan = Plan(settings, base.path, self.probe)
-        return Job(path, train_run, plan, f"{NAMES[settings.method]}, {label}", base)
+        path = self.path(f"{settings.model.name}-base", start, suffix="pt")
+        label = f"base block, {settings.model.name}, seed {settings.seed}"
+        base = Job(path, train_base, start, label)
+        probed = [] if self.probe is None else [inspect.getsource(self.probe)]
+        path = self.path(self.stem(settings), settings, *probed)
+        return self.kept(path, train_run, Plan(settings, base.path, self.probe), settings, base)
 
     @cached_property
     def digest(self) -> str:
         """Hash of the data set."""
         return data_digest(Experiment(self.settings).interactions)
 
-    def _reference(self, name: str, seed: int) -> Job:
-        settings = self._without_backbone(seed)
-        path = self.path(f"{name}-s{seed}", settings, name, str(references.CENTRAL))
-        return Job(path, _REFERENCES[name], settings, f"{NAMES[name]}, seed {seed}")
-
-    def _without_backbone(self, seed: int) -> Settings:
-        """Keep what references read: data, splits, length of vectors and lists, seed."""
-        filled = resolve(self.settings)
-        model = ModelSettings(dim=filled.model.dim)
-        plain = Settings(seed=seed, top_k=filled.top_k, data=filled.data, model=model)
-        return essential(replace(plain, method="ft"))
-
 
 def averages(results: Sequence[RunResult], metric: str) -> list[float]:
     """Mean over the blocks after the first, one value a seed; ``metric`` as "ndcg@20"."""
-    return [result.metrics[f"test/average/{metric}"] for result in results]
+    return column(results, f"test/average/{metric}")
 
 
 def validations(results: Sequence[RunResult]) -> list[float]:
     """Best validation NDCG of a block, mean over the blocks after the first, one value a seed."""
-    return [result.metrics["valid/average"] for result in results]
+    return column(results, "valid/average")
+
+
+def improvements(values: Sequence[float], bases: Sequence[float]) -> list[float]:
+    """Per cent over a base, one value a seed; NaN over nothing."""
+    pairs = zip(values, bases, strict=True)
+    return [100 * (value / base - 1) if base else float("nan") for value, base in pairs]

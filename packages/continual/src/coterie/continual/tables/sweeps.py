@@ -10,8 +10,9 @@ import numpy as np
 from coterie.continual.settings import Settings
 from coterie.continual.tables.study import Study, averages, validations
 from coterie.core.tables.paired import spread
-from coterie.core.tables.plots import Lines, plot_lines
+from coterie.core.tables.plots import Lines
 from coterie.core.tables.report import Report
+from coterie.core.tables.sheet import Sheet, cell
 
 # The paper's scale of ε for each data set (section 5.1).
 _EPSILON_SCALE = {"ml-latest-small": 1e-5, "lastfm-2k": 1e-4}
@@ -35,41 +36,35 @@ def grids(data: str) -> dict[str, list[float]]:
 
 def sweep_figure(study: Study) -> Report:
     """Draw Figure 4."""
-    settings = replace(study.settings, method="f3crec")
+    settings, top_k = replace(study.settings, method="f3crec"), study.settings.top_k
     points = {
         (name, value): _changed(settings, name, value)
         for name, values in grids(study.data).items()
         for value in values
     }
     results = study.run_all("Figure 4", points)
-    rows: list[dict[str, Any]] = []
-    plots, view, notes = [], [], list(_NOTES)
+    sheet, plots = Sheet(study, *_NOTES), []
     for name, values in grids(study.data).items():
-        runs = [results[name, value] for value in values]
-        valid, test = (
-            [validations(r) for r in runs],
-            [averages(r, f"ndcg@{settings.top_k}") for r in runs],
-        )
-        for value, of_valid, of_test in zip(values, valid, test, strict=True):
-            line = {"parameter": _AXES[name], "value": f"{value:g}"}
-            for metric, numbers in (("valid", of_valid), ("test", of_test)):
-                key = f"{metric}/average/ndcg@{settings.top_k}"
-                rows.append(study.row("f3crec", key, numbers, None, parameter=name, value=value))
-                line[metric] = str(spread(numbers))
-            view.append(line)
-        lines = {"validation": [spread(v) for v in valid], "test": [spread(v) for v in test]}
-        log = name == "lambda_kd"
-        plots.append(Lines(_AXES[name], values, lines, log, _current(settings, name)))
-        best = int(np.argmax([np.mean(v) for v in valid]))
-        notes.append(
+        runs, current = [results[name, value] for value in values], _current(settings, name)
+        found = {
+            "valid": [validations(part) for part in runs],
+            "test": [averages(part, f"ndcg@{top_k}") for part in runs],
+        }
+        for place, value in enumerate(values):
+            line = sheet.line(parameter=_AXES[name], value=f"{value:g}")
+            for split, numbers in found.items():
+                key, at = f"{split}/average/ndcg@{top_k}", numbers[place]
+                sheet.cell(line, split, "f3crec", key, at, parameter=name, value=value)
+        labels = {"validation": "valid", "test": "test"}
+        lines = {label: list(map(spread, found[split])) for label, split in labels.items()}
+        y_label, log = f"N@{top_k}, mean of D1 to D3", name == "lambda_kd"
+        plots.append(Lines(_AXES[name], values, lines, log, current, y_label))
+        best = int(np.argmax([np.mean(v) for v in found["valid"]]))
+        sheet.notes.append(
             f"{_AXES[name]}: best on validation at {values[best]:g}, where the test gives "
-            f"{spread(test[best])}; in use: {_current(settings, name):g}."
+            f"{cell(found['test'][best])}; in use: {current:g}."
         )
-    title = f"Figure 4, {study.data}: N@{settings.top_k} of F³CRec, {study.n_seeds}"
-    file = study.file("figure4")
-    y_label = f"N@{settings.top_k}, mean of D1 to D3"
-    image = plot_lines(plots, y_label, title, study.folder / f"{file}.png")
-    return Report(file, title, rows, view, notes, image)
+    return sheet.report("Figure 4", f"N@{top_k} of F³CRec", plots)
 
 
 _NOTES = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,19 +15,21 @@ from coterie.continual.messages import EvaluationTable
 from coterie.continual.published import TABLES
 from coterie.continual.retention.adaptive_replay import preference_shift
 from coterie.continual.retention.base import score_items
-from coterie.continual.settings import Method
-from coterie.continual.tables.runs import RunResult
+from coterie.continual.tables.contrast import paired
 from coterie.continual.tables.study import NAMES, Study
 from coterie.core.errors import UserError
 from coterie.core.metrics.ranking import top_k
 from coterie.core.run.driver import FederatedRun
-from coterie.core.tables.paired import compare, spread
 from coterie.core.tables.report import Report
+from coterie.core.tables.result import RunResult
+from coterie.core.tables.sheet import Sheet
+from coterie.core.tables.study import Results
 from coterie.core.tensors.keys import Key
 
-METHODS: tuple[Method, ...] = ("f3crec", "f3crec-wo-arm", "spp")
+METHODS = ("f3crec", "f3crec-wo-arm", "spp")
 SHARE = 0.2
-Floats = NDArray[np.float64]
+Group = NDArray[np.int64]
+Measure = Callable[[Mapping[str, Any], Group], float]
 
 
 class UserShift:
@@ -67,42 +69,34 @@ class UserShift:
 
 def degradation_table(study: Study) -> Report:
     """Reproduce Table 4: what users lose of their performance on D0."""
-    return _table(study, 4)
+    what = "degradation (a00 - a10) / a00"
+    return _table(study, "Table 4", what, "degradation", _degradation)
 
 
 def after_table(study: Study) -> Report:
     """Reproduce Table 5: performance on D0 after D1."""
-    return _table(study, 5)
+    metric = f"ndcg@{study.settings.top_k} of D0 after D1"
+    return _table(study, "Table 5", "performance on D0 after D1", metric, _after)
 
 
-def _table(study: Study, table: int) -> Report:
-    settings = study.settings
-    results = study.probing(UserShift).methods(f"Table {table}", settings, METHODS)
+def _table(study: Study, table: str, what: str, metric: str, measure: Measure) -> Report:
+    settings, sheet = study.settings, Sheet(study)
+    results = study.probing(UserShift).methods(table, settings, METHODS)
     groups = [_groups(run) for run in results["f3crec"]]
-    measure = _degradation if table == 4 else _after
-    published = TABLES[f"table{table}"]
     in_paper = settings.model.name == "fedmf" and settings.top_k == 20
-    metric = "degradation" if table == 4 else f"ndcg@{settings.top_k} of D0 after D1"
-    rows, view = [], []
+    published = TABLES[table.lower().replace(" ", "")].get(study.data, {}) if in_paper else {}
     values: dict[tuple[str, int], list[float]] = {}
     for place, group in enumerate(("static users", "dynamic users")):
-        line = {"group": group}
+        line = sheet.line(group=group)
         for method in METHODS:
-            of_seeds = [
+            values[method, place] = of_seeds = [
                 measure(run.found, chosen[place])
                 for run, chosen in zip(results[method], groups, strict=True)
             ]
-            pair = published.get(study.data, {}).get(method) if in_paper else None
-            paper = pair[place] if pair else None
-            values[method, place] = of_seeds
-            rows.append(study.row(method, metric, of_seeds, paper, group=group))
-            text = str(spread(of_seeds))
-            line[NAMES[method]] = text if paper is None else f"{text} ({paper:.4f})"
-        view.append(line)
-    what = "degradation (a00 - a10) / a00" if table == 4 else "performance on D0 after D1"
-    title = f"Table {table}, {study.data}: {what}, {study.n_seeds}"
-    notes = _notes(study, groups, results) + _tests(values)
-    return Report(study.file(f"table{table}"), title, rows, view, notes)
+            paper = published[method][place] if method in published else None
+            sheet.cell(line, NAMES[method], method, metric, of_seeds, paper, group=group)
+    sheet.notes += _notes(study, groups, results) + _tests(values)
+    return sheet.report(table, what)
 
 
 def _test_on_base(experiment: Experiment, module: FederatedRun, ids: Tensor) -> Tensor:
@@ -114,7 +108,7 @@ def _test_on_base(experiment: Experiment, module: FederatedRun, ids: Tensor) -> 
     return experiment.client().evaluate(down, module.store.take(ids), part, key)[0].ndcg[:, 0]
 
 
-def _groups(run: RunResult) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _groups(run: RunResult) -> tuple[Group, Group]:
     """Places of the users with the lowest and with the highest shift."""
     order = np.argsort(run.found["shift"], kind="stable")
     if order.size < 2:
@@ -126,18 +120,16 @@ def _groups(run: RunResult) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return order[:size], order[-size:]
 
 
-def _degradation(found: Mapping[str, Any], group: NDArray[np.int64]) -> float:
+def _degradation(found: Mapping[str, Any], group: Group) -> float:
     before = float(np.mean(np.asarray(found["before"])[group]))
     return (before - _after(found, group)) / before if before else float("nan")
 
 
-def _after(found: Mapping[str, Any], group: NDArray[np.int64]) -> float:
+def _after(found: Mapping[str, Any], group: Group) -> float:
     return float(np.mean(np.asarray(found["after"])[group]))
 
 
-def _notes(
-    study: Study, groups: Sequence[Any], results: Mapping[str, Sequence[RunResult]]
-) -> list[str]:
+def _notes(study: Study, groups: Sequence[tuple[Group, Group]], results: Results) -> list[str]:
     before = [
         [np.mean(np.asarray(run.found["before"])[chosen[place]]) for place in (0, 1)]
         for run, chosen in zip(results["f3crec"], groups, strict=True)
@@ -159,7 +151,7 @@ def _notes(
     return notes
 
 
-def _implied(data: str, method: Method, place: int) -> float:
+def _implied(data: str, method: str, place: int) -> float:
     """The a00 that the paper's degradation and a10 imply."""
     after, degradation = (TABLES[name][data][method][place] for name in ("table5", "table4"))
     return after / (1 - degradation)
@@ -173,8 +165,4 @@ def _tests(values: Mapping[tuple[str, int], Sequence[float]]) -> list[str]:
             (f"F³CRec minus {NAMES[method]}, {group} users", ("f3crec", place), (method, place))
             for method in METHODS[1:]
         ]
-    lines = []
-    for label, first, second in pairs:
-        found = compare(values[first], values[second])
-        lines.append(f"{label}: {found.difference:+.4f}, paired over seeds p = {found.p:.3g}.")
-    return lines
+    return [paired(f"{label}:", values[first], values[second]) for label, first, second in pairs]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.tables.paired import Spread
-from coterie.core.tables.plots import Lines, plot_lines
+from coterie.core.tables.plots import Lines, plot_panels
 
 _LINES = {
     "trained attack (h, 4h, h)": "",
@@ -28,15 +28,16 @@ def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path:
     Raises:
         UserError: the file cannot be written.
     """
-    layers = [row["layer"] for row in rows]
-    panels = []
-    for measure, label in _PANELS.items():
-        lines = {
-            name: [
-                Spread(row[f"{prefix}{measure}"], row[f"{prefix}{measure}_sd"], seeds)
-                for row in rows
-            ]
-            for name, prefix in _LINES.items()
-        }
-        panels.append(Lines("layer l", layers, lines, y_label=label))
-    return plot_lines(panels, "", "Rebuilding the input of unseen users from h_l", path)
+    panels = [panel(rows, seeds, label, measure, _LINES) for measure, label in _PANELS.items()]
+    return plot_panels(panels, "Rebuilding the input of unseen users from h_l", path)
+
+
+def panel(
+    rows: Sequence[dict[str, Any]], seeds: int, y_label: str, measure: str, lines: dict[str, str]
+) -> Lines:
+    """Make one plot of a measure over layers; ``lines`` names the prefix of each line's columns."""
+    shown = {
+        name: [Spread(row[prefix + measure], row[f"{prefix}{measure}_sd"], seeds) for row in rows]
+        for name, prefix in lines.items()
+    }
+    return Lines("layer l", [row["layer"] for row in rows], shown, y_label=y_label)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from coterie.core.bench.timing import Row
 from coterie.core.errors import UserError
 from coterie.llm.bench.federation import Shape
 from coterie.llm.bench.memory import memory
 from coterie.llm.bench.split import split
 from coterie.llm.bench.switching import switching
 from coterie.llm.settings.run import Settings
-
-Row = dict[str, Any]
 
 
 def bench(settings: Settings) -> Iterator[Row]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,9 +14,10 @@ from coterie.core.bench.memory_use import (
     forget_peak,
     live_bytes,
     most_resident,
+    nbytes,
     resident,
 )
-from coterie.core.errors import UserError
+from coterie.core.bench.timing import Row, in_a_process, row
 from coterie.core.federation.federation import Federation
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.replies import ListReplies
@@ -31,8 +29,6 @@ from coterie.llm.messages import TrainedAdapter
 from coterie.llm.readings import resolve
 from coterie.llm.settings.backbone import LoraSettings
 from coterie.llm.settings.run import FederatedDataSettings, Settings, TrainSettings
-
-Row = dict[str, Any]
 
 # 78 MB; LoRA on queries and values, as BIGRec has it. Short histories: activations stay small.
 SHAPE = Shape(
@@ -88,7 +84,7 @@ def memory(clients: Sequence[int] = (1, 100), shape: Shape = SHAPE) -> Iterator[
     Raises:
         UserError: a measurement failed, for lack of memory for instance.
     """
-    found = [_in_a_process(count, shape) for count in clients]
+    found = [in_own_process(count, shape) for count in clients]
     yield from rows(found, str(shape))
 
 
@@ -113,8 +109,19 @@ def rows(found: Sequence[Measured], name: str) -> Iterator[Row]:
         yield _row(f"peak against K deep copies, {of}", run.peak - run.before, naive)
 
 
-def measure(clients: int, shape: Shape) -> Measured:
-    """Run some rounds with K clients in this process."""
+def in_own_process(clients: int, shape: Shape) -> Measured:
+    """Run some rounds with K clients in a process of its own.
+
+    Raises:
+        UserError: it failed, for lack of memory for instance.
+    """
+    found = in_a_process(f"{__name__}:measure", f"{clients} clients", clients, asdict(shape))
+    return Measured(**found)
+
+
+def measure(clients: int, plain: dict[str, Any]) -> dict[str, int]:
+    """Run some rounds with K clients in this process; a `Shape` and a `Measured` as plain dicts."""
+    shape = Shape(**plain | {"lora": LoraSettings(**plain["lora"])})
     torch.set_num_threads(1)
     gc.collect()
     before = resident()
@@ -139,16 +146,16 @@ def measure(clients: int, shape: Shape) -> Measured:
     module.advance()
     gc.collect()
     parameters = list(client.backbone.parameters())
-    return Measured(
-        clients=clients,
-        backbone=sum(p.numel() * p.element_size() for p in parameters),
-        row=4 * client.adapter.size,
-        before=before,
-        live=live_bytes(),
-        mixing=server.most,
-        resident=resident(),
-        peak=peak,
-    )
+    return {
+        "clients": clients,
+        "backbone": nbytes(parameters),
+        "row": 4 * client.adapter.size,
+        "before": before,
+        "live": live_bytes(),
+        "mixing": server.most,
+        "resident": resident(),
+        "peak": peak,
+    }
 
 
 class _Watched(PPLR):
@@ -167,21 +174,5 @@ class _Watched(PPLR):
         return after
 
 
-def _in_a_process(clients: int, shape: Shape) -> Measured:
-    command = [sys.executable, "-m", __package__, json.dumps([clients, asdict(shape)])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
-        raise UserError(f"measuring {clients} clients failed: {last}")
-    return Measured(**json.loads(done.stdout))
-
-
 def _row(name: str, ours: float, reference: float) -> Row:
-    return {
-        "name": name,
-        "unit": "MB",
-        "ours": ours / 1e6,
-        "reference": reference / 1e6,
-        "ratio": ours / reference,
-        "max_abs_diff": None,
-    }
+    return row(name, "MB", ours / 1e6, reference / 1e6, share=True)

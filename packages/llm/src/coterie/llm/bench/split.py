@@ -9,18 +9,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from coterie.core.bench.timing import Row, in_turns, one_thread, row
 from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.bench.federation import Shape
-from coterie.llm.data.examples import Examples
 from coterie.llm.settings.backbone import LoraSettings
 from coterie.llm.split.channel import Channel, LocalChannel
 from coterie.llm.split.cut import cut
@@ -32,52 +32,32 @@ from coterie.llm.split.remote.server import MiddleServer
 from coterie.llm.split.remote.tokens import client_token, make_secret
 from coterie.llm.split.training import Training
 
-Row = dict[str, Any]
-
 _LR = 1e-3
 _PATIENCE = 120.0  # seconds to wait for the server process
 
 
 @dataclass(frozen=True)
 class Size:
-    """A Llama over item tokens and a batch.
+    """A model over item tokens, a batch of it, and where it is cut.
 
     Attributes:
-        layers: N.
-        width: h.
+        shape: of the whole; a start token and a target stand beside its history.
         k: layers below the middle.
-        batch: sequences.
-        length: tokens of each.
-        n_items: items.
     """
 
-    layers: int = 4
-    width: int = 128
+    shape: Shape
     k: int = 1
-    batch: int = 32
-    length: int = 64
-    n_items: int = 2000
 
     def __str__(self) -> str:
-        return f"{self.layers} x {self.width}, k = {self.k}, {self.batch} x {self.length} tokens"
-
-    @property
-    def shape(self) -> Shape:
-        """The same for the other measurements; a start token and a target beside the history."""
-        lora = LoraSettings(dropout=0.0)
-        more: Any = {"n_items": self.n_items, "history": self.length - 2, "lora": lora}
-        return Shape(self.layers, self.width, batch=self.batch, **more)
-
-    def backbone(self) -> TinyItem:
-        """Build it, with random parameters that are the same in every process."""
-        return self.shape.backbone()
-
-    def examples(self) -> Examples:
-        """Draw a batch."""
-        return self.shape.examples(self.batch, seed=0)
+        s = self.shape
+        return f"{s.layers} x {s.width}, k = {self.k}, {s.batch} x {s.history + 2} tokens"
 
 
-SIZES = (Size(), Size(layers=8, width=256, k=2))
+_LORA = LoraSettings(dropout=0.0)
+SIZES = (
+    Size(Shape(4, 128, batch=32, history=62, lora=_LORA)),
+    Size(Shape(8, 256, batch=32, history=62, lora=_LORA), k=2),
+)
 
 
 def split(sizes: tuple[Size, ...] = SIZES, turns: int = 9) -> Iterator[Row]:
@@ -94,50 +74,40 @@ def split(sizes: tuple[Size, ...] = SIZES, turns: int = 9) -> Iterator[Row]:
         Rows with ``name, unit, ours, reference, ratio, max_abs_diff``: the reference is the whole
         model, the difference that of the losses of all steps.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         for size in sizes:
             yield from _compare(size, turns)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _compare(size: Size, turns: int) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder, _served(size, Path(folder)) as address:
         secret = make_secret(Path(folder) / "secret")
-        whole = _Whole(size)
-        others = {
-            "in this process": _local(size),
-            "over gRPC": _remote(size, address, secret, None),
-            "over gRPC, bfloat16": _remote(size, address, secret, "bfloat16"),
+        steps = {
+            "whole": _Whole(size).step,
+            "in this process": _local(size).step,
+            "over gRPC": _remote(size, address, secret, None).step,
+            "over gRPC, bfloat16": _remote(size, address, secret, "bfloat16").step,
         }
-        times: dict[str, list[float]] = {name: [] for name in ("whole", *others)}
-        differences = dict.fromkeys(others, 0.0)
-        for _ in range(turns + 1):
-            seconds, loss = _timed(whole.step)
-            times["whole"].append(seconds)
-            for name, part in others.items():
-                seconds, own = _timed(part.step)
-                times[name].append(seconds)
-                differences[name] = max(differences[name], abs(own - loss))
-    medians = {name: 1e3 * statistics.median(of[1:]) for name, of in times.items()}
-    for name, difference in differences.items():
-        yield {
-            "name": f"split step {name}, {size}",
-            "unit": "ms a step",
-            "ours": medians[name],
-            "reference": medians["whole"],
-            "ratio": medians[name] / medians["whole"],
-            "max_abs_diff": difference,
-        }
+        losses: dict[str, list[float]] = {name: [] for name in steps}
+
+        def noted(name: str, step: Callable[[], Tensor]) -> None:
+            losses[name].append(float(step()))
+
+        works = {name: partial(noted, name, step) for name, step in steps.items()}
+        times = in_turns(works, turns, time.perf_counter)
+    medians = {name: statistics.median(of) for name, of in times.items()}
+    whole, exact = medians.pop("whole"), losses.pop("whole")
+    for name, ours in medians.items():
+        difference = max(abs(a - b) for a, b in zip(losses[name], exact, strict=True))
+        yield row(f"split step {name}, {size}", "ms a step", ours, whole, difference, share=True)
 
 
 class _Whole:
     """Training steps on the client's own layers, be it all of them."""
 
     def __init__(self, size: Size, k: int | None = None) -> None:
-        self.backbone, self.examples = size.backbone(), size.examples()
+        shape = size.shape
+        self.backbone, self.examples = shape.backbone(), shape.examples(shape.batch, seed=0)
         self.parts = None if k is None else cut(self.backbone, k)
         self.adapter = Adapter(self.backbone.named_parameters())
         self._optimizer = RowAdam()
@@ -209,7 +179,7 @@ def _served(size: Size, folder: Path) -> Iterator[str]:
 
 def _serve(size: Size, folder: str, connection: Any) -> None:
     torch.set_num_threads(1)
-    parts = cut(size.backbone(), size.k)
+    parts = cut(size.shape.backbone(), size.k)
     assert parts.stack is not None
     middle = Middle(parts.stack, Training(_LR))
     for client in (0, 1):
@@ -218,12 +188,3 @@ def _serve(size: Size, folder: str, connection: Any) -> None:
     server.start()
     connection.send(server.address)
     server.wait()
-
-
-def _timed(step: Callable[[], Tensor]) -> tuple[float, float]:
-    start = time.perf_counter()
-    loss = float(step())
-    return time.perf_counter() - start, loss
-
-
-__all__ = ["SIZES", "Size", "split"]

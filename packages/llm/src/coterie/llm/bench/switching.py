@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
-import torch
-
+from coterie.core.bench.timing import Row, in_turns, one_thread, row
 from coterie.llm.bench.federation import Shape
 from coterie.llm.bench.switched import Reloaded, Switched
-
-Row = dict[str, Any]
 
 
 def switching(shapes: Sequence[Shape], clients: int = 100, turns: int = 20) -> Iterator[Row]:
@@ -42,20 +38,23 @@ def switching(shapes: Sequence[Shape], clients: int = 100, turns: int = 20) -> I
         step, the ratio a share of it; the difference is that of scores from those of a deep copy
         which was given the client's adapter.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         for shape in shapes:
             yield from _rows(shape, clients, turns)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _rows(shape: Shape, clients: int, turns: int) -> Iterator[Row]:
     anew = Switched(shape, clients, False)
     kept = Switched(shape, clients, True, like=anew)
     plain = Reloaded(shape)
-    times = _in_turns(
+    numbers = (37 * number % clients for number in itertools.count(1))
+
+    def each(works: dict[str, Callable[[int], None]], turns: int) -> dict[str, float]:
+        """Median CPU milliseconds of each kind, every time with another client."""
+        called = {name: lambda work=work: work(next(numbers)) for name, work in works.items()}
+        return {name: statistics.median(found) for name, found in in_turns(called, turns).items()}
+
+    times = each(
         {
             "step": anew.step,
             "switch": anew.switch,
@@ -64,10 +63,9 @@ def _rows(shape: Shape, clients: int, turns: int) -> Iterator[Row]:
             "load_state_dict": plain.switch,
             "copy.deepcopy": plain.deepcopy,
         },
-        clients,
         turns,
     )
-    few = _in_turns({"gather": lambda _: anew.gather(), "mixing": lambda _: anew.mix()}, clients, 3)
+    few = each({"gather": lambda _: anew.gather(), "mixing": lambda _: anew.mix()}, 3)
     step = times.pop("step") - times["whole turn"]
     for name in ("switch", "switch, optimizer kept", "whole turn"):
         times[name] += few["gather"] / clients
@@ -77,26 +75,5 @@ def _rows(shape: Shape, clients: int, turns: int) -> Iterator[Row]:
         "switch, optimizer kept": kept.difference(clients - 1),
     }
     for name, value in times.items():
-        yield {
-            "name": f"{name}; {shape}, d = {anew.rows.shape[1]:,}, K = {clients}",
-            "unit": "CPU ms, of a step",
-            "ours": value,
-            "reference": step,
-            "ratio": value / step,
-            "max_abs_diff": differences.get(name),
-        }
-
-
-def _in_turns(
-    kinds: dict[str, Callable[[int], None]], clients: int, turns: int
-) -> dict[str, float]:
-    """Median CPU milliseconds of each kind."""
-    times: dict[str, list[float]] = {name: [] for name in kinds}
-    number = 0
-    for _ in range(turns + 1):
-        for name, work in kinds.items():
-            number = (number + 37) % clients
-            start = time.process_time()
-            work(number)
-            times[name].append(1e3 * (time.process_time() - start))
-    return {name: statistics.median(of[1:]) for name, of in times.items()}
+        whose = f"{name}; {shape}, d = {anew.rows.shape[1]:,}, K = {clients}"
+        yield row(whose, "CPU ms, of a step", value, step, differences.get(name), share=True)

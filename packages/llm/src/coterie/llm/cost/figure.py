@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Lines, plot_lines
+from coterie.core.tables.paired import spread
+from coterie.core.tables.plots import Lines, plot_panels
 from coterie.llm.cost.step_cost import StepCost
 
 _MEGA, _MILLI = 1e6, 1e-3
@@ -45,24 +45,24 @@ def draw(found: Sequence[StepCost], path: Path) -> Path:
     Raises:
         UserError: the file cannot be written.
     """
-    return plot_lines(
-        [
-            _panel(found, "time of a step (ms)", lambda s: [t / _MILLI for t in s.seconds]),
-            _panel(found, "memory of a step (MB)", lambda s: [s.memory / _MEGA]),
-        ],
-        "",
-        "What a client's training step costs (its own part)",
-        path,
-    )
+    panels = step_panels(found, "FedAvg (whole model)")
+    return plot_panels(panels, "What a client's training step costs (its own part)", path)
 
 
-def _panel(
-    found: Sequence[StepCost], y_label: str, values: Callable[[StepCost], list[float]]
-) -> Lines:
-    whole, split = found[0], found[1:]
+def step_panels(found: Sequence[StepCost], whole: str) -> list[Lines]:
+    """Make the plots of `draw`; ``whole`` names the line of the whole model."""
+    one, split = found[0], found[1:]
     k = [step.k for step in split if step.k is not None]
-    lines: dict[str, list[Spread]] = {
-        "PPLR": [spread(values(step)) for step in split],
-        "FedAvg (whole model)": [spread(values(whole))] * len(k),
+    measures: dict[str, Callable[[StepCost], list[float]]] = {
+        "time of a step (ms)": lambda step: [t / _MILLI for t in step.seconds],
+        "memory of a step (MB)": lambda step: [step.memory / _MEGA],
     }
-    return Lines("k, layers below the server's", k, lines, y_label=y_label)
+    return [
+        Lines(
+            "k, layers below the server's",
+            k,
+            {"PPLR": [spread(of(step)) for step in split], whole: [spread(of(one))] * len(k)},
+            y_label=label,
+        )
+        for label, of in measures.items()
+    ]

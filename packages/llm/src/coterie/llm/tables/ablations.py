@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from coterie.core.tables.figures import figure_report
-from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Bars, Lines, Panel
+from coterie.core.tables.curves import bars
+from coterie.core.tables.paired import Spread
+from coterie.core.tables.plots import Lines
 from coterie.core.tables.report import Report
-from coterie.llm.settings.run import Method
-from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
-from coterie.llm.tables.layout import finite_spread, summary
-from coterie.llm.tables.mechanism import PARTS, extents, mechanism_notes, mechanism_rows
-from coterie.llm.tables.runs import RunResult
-from coterie.llm.tables.study import NAMES, Results, Study, column, imbalances
+from coterie.core.tables.result import RunResult, column
+from coterie.core.tables.sheet import Sheet
+from coterie.llm.tables.contrast import comparison_notes
+from coterie.llm.tables.layout import summary
+from coterie.llm.tables.mechanism import PARTS, add_mechanism, extents
+from coterie.llm.tables.runs import evenness, imbalances
+from coterie.llm.tables.study import NAMES, Study
 
-METHODS: tuple[Method, ...] = ("fedavg", "pplr-attention", "pplr-heating", "pplr")
+METHODS = ("fedavg", "pplr-attention", "pplr-heating", "pplr")
 _NOTE = (
     "Bars are means over seeds with one standard deviation; seeds with an infinite imbalance, "
     "where the worst client finds nothing, are not in the bars of imbalance but in the medians of "
@@ -28,54 +28,33 @@ _NOTE = (
 
 def ablation_figure(study: Study) -> Report:
     """Draw Figure 4 for all backbones, or the one that is named."""
-    rows: list[dict[str, Any]] = []
-    view: list[dict[str, Any]] = []
-    notes = [_NOTE]
-    runs: dict[str, Results] = {}
-    for backbone in study.backbones:
-        results = study.methods(f"Figure 4: {backbone}", study.tuned(backbone), METHODS)
-        runs[backbone] = results
+    sheet, runs = Sheet(study, _NOTE), study.by_backbone("Figure 4", METHODS)
+    for backbone, results in runs.items():
         for method, part in results.items():
-            rows += _rows(study, backbone, method, part)
-            view.append({"backbone": backbone, "method": NAMES[method], **summary(part)})
-        rows += mechanism_rows(study, backbone, results["pplr"])
-        found = contrasts(results, METHODS[:-1])
-        notes += [verdict_note(backbone, found), *comparison_notes(backbone, found)]
-        notes += mechanism_notes(backbone, results["pplr"])
-    recall, unequal = (
-        {
-            backbone: {NAMES[method]: of(part) for method, part in results.items()}
-            for backbone, results in runs.items()
-        }
-        for of in (_recall, _imbalance)
-    )
-    panels: list[Panel] = [
-        Bars("Recall@10", recall),
-        Bars("imbalance", unequal),
-        *(_mechanism(backbone, results["pplr"]) for backbone, results in runs.items()),
+            sheet.line(backbone=backbone, method=NAMES[method], **summary(part))
+            for name, values in {
+                "test/recall@10": column(part, "test/recall@10"),
+                "valid/recall@10": column(part, "valid/recall@10"),
+                "test/evenness": evenness(part),
+                "test/imbalance_median": [float(np.median(imbalances(part)))],
+            }.items():
+                sheet.row(method, name, values, backbone=backbone)
+        sheet.notes += comparison_notes(backbone, results, METHODS[:-1])
+        add_mechanism(sheet, backbone, results["pplr"])
+    panels = [
+        bars(label, {b: {NAMES[m]: of(part) for m, part in by.items()} for b, by in runs.items()})
+        for label, of in {"Recall@10": _recall, "imbalance": _finite_imbalances}.items()
     ]
-    title = f"Figure 4, {study.data}: ablations"
-    return figure_report(study, "figure4", title, (rows, view), notes, panels)
+    lines = [_mechanism(backbone, results["pplr"]) for backbone, results in runs.items()]
+    return sheet.report("Figure 4", "ablations", [*panels, *lines])
 
 
-def _recall(results: Sequence[RunResult]) -> Spread:
-    return spread(column(results, "test/recall@10"))
+def _recall(results: Sequence[RunResult]) -> list[float]:
+    return column(results, "test/recall@10")
 
 
-def _imbalance(results: Sequence[RunResult]) -> Spread:
-    return finite_spread(imbalances(results))
-
-
-def _rows(
-    study: Study, backbone: str, method: str, results: Sequence[RunResult]
-) -> list[dict[str, Any]]:
-    values = {
-        "test/recall@10": column(results, "test/recall@10"),
-        "valid/recall@10": column(results, "valid/recall@10"),
-        "test/evenness": [result.evenness() for result in results],
-        "test/imbalance_median": [float(np.median(imbalances(results)))],
-    }
-    return [study.row(method, n, part, None, backbone=backbone) for n, part in values.items()]
+def _finite_imbalances(results: Sequence[RunResult]) -> list[float]:
+    return [value for value in imbalances(results) if np.isfinite(value)]
 
 
 def _mechanism(backbone: str, results: Sequence[RunResult]) -> Lines:

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.core.tables.figures import figure_report
+from coterie.core.tables.curves import bars
 from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Bars, Lines, Panel
+from coterie.core.tables.plots import Lines, Panel
 from coterie.core.tables.report import Report
+from coterie.core.tables.result import RunResult
+from coterie.core.tables.sheet import Sheet, cell
+from coterie.core.tables.study import Results
 from coterie.llm.tables.layout import summary
-from coterie.llm.tables.runs import RunResult
-from coterie.llm.tables.study import Results, Study, of_client
+from coterie.llm.tables.runs import of_client
+from coterie.llm.tables.study import Study
 
 _NEARLY = 0.95
 _NOTE = (
@@ -24,35 +27,26 @@ _NOTE = (
 
 def imbalance_figure(study: Study) -> Report:
     """Draw Figure 1 for the first backbone."""
-    backbone = study.backbones[0]
+    backbone, sheet = study.backbones[0], Sheet(study, _NOTE)
     trained = study.methods("Figure 1", study.tuned(backbone), ("fedavg", "central"))
     runs: Results = {
         f"{backbone}, FedAvg": trained["fedavg"],
         f"{backbone}, central": trained["central"],
-        "FedMF": study.without_backbone("Figure 1: FedMF", ("fedmf",))["fedmf"],
+        "FedMF": study.rows_without("Figure 1: FedMF", ("fedmf",))["fedmf"],
     }
     clients = range(study.settings.data.clients)
-    rows = [
-        study.row(name, "test/recall@10", of_client(part, client), None, client=client)
-        for name, part in runs.items()
-        for client in clients
-    ]
-    reached = f"rounds to {_NEARLY:.0%} of the best"
-    view = [
-        {
-            "method": name,
-            **summary(part),
-            reached: str(spread([rounds_to(shares(r), _NEARLY) for r in part])),
-        }
-        for name, part in runs.items()
-    ]
-    bars = {
-        f"{client + 1}": {name: spread(of_client(part, client)) for name, part in runs.items()}
+    for name, part in runs.items():
+        for client in clients:
+            sheet.row(name, "test/recall@10", of_client(part, client), client=client)
+        reached = [rounds_to(shares(run), _NEARLY) for run in part]
+        line = sheet.line(method=name, **summary(part))
+        line[f"rounds to {_NEARLY:.0%} of the best"] = cell(reached)
+    groups = {
+        f"{client + 1}": {name: of_client(part, client) for name, part in runs.items()}
         for client in clients
     }
-    panels: list[Panel] = [Bars("Recall@10 of a client", bars), _curves(runs)]
-    title = f"Figure 1, {study.data}: clients and convergence"
-    return figure_report(study, "figure1", title, (rows, view), [_NOTE], panels)
+    panels: list[Panel] = [bars("Recall@10 of a client", groups), _curves(runs)]
+    return sheet.report("Figure 1", "clients and convergence", panels)
 
 
 def shares(result: RunResult) -> list[float]:

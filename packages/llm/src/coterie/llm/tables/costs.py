@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coterie.core.tables.figures import figure_report
-from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Lines
+from coterie.core.tables.paired import Spread
 from coterie.core.tables.report import Report
+from coterie.core.tables.sheet import Sheet
 from coterie.core.tensors.keys import Key
+from coterie.llm.attack.figure import panel
 from coterie.llm.attack.inversion import Attacker, attack
 from coterie.llm.attack.inversion import rows as attack_rows
 from coterie.llm.attack.states import known_embeddings, victims
+from coterie.llm.cost.figure import step_panels
 from coterie.llm.cost.formulas import Cost, costs, spread_of_splits, verdict
 from coterie.llm.cost.inputs import measured, of_experiment
-from coterie.llm.cost.step_cost import StepCost
 from coterie.llm.experiment import Experiment
 from coterie.llm.tables.study import Study
 
@@ -27,48 +27,44 @@ _MORE = "More choices (a Hugging Face model, other k): coterie llm {}."
 
 def cost_table(study: Study) -> Report:
     """Fill the formulas of Table 2 with the numbers of the study's backbones."""
-    rows: list[dict[str, Any]] = []
-    view: list[dict[str, Any]] = []
-    notes: list[str] = []
+    sheet = Sheet(study)
     for backbone in study.backbones:
         inputs = of_experiment(Experiment(replace(study.tuned(backbone), method="pplr")))
         table = costs(inputs.size, inputs.usage, spread_of_splits(inputs.size))
-        rows += [{"backbone": backbone, "method": _method(cost), **vars(cost)} for cost in table]
-        view += [_cost_line(backbone, cost) for cost in table]
-        notes += [f"{backbone}: {note}" for note in (*inputs.notes, verdict(table))]
-    notes.append(_MORE.format("cost"))
-    title = f"Table 2, {study.data}: storage, inference and communication of a client"
-    return Report(study.file("table2"), title, rows, view, notes)
+        for cost in table:
+            method = "fedavg" if cost.k is None else "pplr"
+            sheet.rows.append({"backbone": backbone, "method": method, **vars(cost)})
+            sheet.line(**_cost_line(backbone, cost))
+        sheet.notes += [f"{backbone}: {note}" for note in (*inputs.notes, verdict(table))]
+    sheet.notes.append(_MORE.format("cost"))
+    what = "storage, inference and communication of a client"
+    return sheet.report("Table 2", what, seeds=False)
 
 
 def trade_off_figure(study: Study) -> Report:
     """Draw Figure 3 for the first backbone that can be split: attack, time and memory over k."""
-    settings = _deep_enough(study)
+    settings, n_seeds = _deep_enough(study), len(study.seeds)
     experiment = Experiment(settings)
     attacked = _attacked(study, experiment)
     steps = measured(experiment, None, _REPEATS)
-    rows = [
-        *({"part": "attack", **row} for row in attacked),
-        *({"part": "cost", **vars(step), "memory": step.memory} for step in steps),
-    ]
-    view = [
-        {
-            "layer": row["layer"],
-            "cosine": str(Spread(row["cosine"], row["cosine_sd"], len(study.seeds))),
-            "tokens found": str(Spread(row["recovery"], row["recovery_sd"], len(study.seeds))),
-            "without h_l": f"{row['trivial_recovery']:.4f}",
-        }
-        for row in attacked
-    ]
-    notes = [
+    sheet = Sheet(
+        study,
         f"{settings.model.name} of {settings.model.layers} layers before the first round. A "
         "network rebuilds the input embedding from h_l, of users it has not seen; the server of a "
         "split model sees h_k to h_(N-1).",
         _MORE.format("attack, coterie llm cost --measure"),
-    ]
-    panels = [_attack_panel(attacked, len(study.seeds)), *_step_panels(steps)]
-    title = f"Figure 3, {study.data}: attack and cost over k"
-    return figure_report(study, "figure3", title, (rows, view), notes, panels)
+    )
+    sheet.rows += [{"part": "attack", **row} for row in attacked]
+    sheet.rows += [{"part": "cost", **vars(step), "memory": step.memory} for step in steps]
+    for row in attacked:
+        line = sheet.line(layer=row["layer"])
+        for label, name in {"cosine": "cosine", "tokens found": "recovery"}.items():
+            line[label] = str(Spread(row[name], row[f"{name}_sd"], n_seeds))
+        line["without h_l"] = f"{row['trivial_recovery']:.4f}"
+    lines = {"attack": "", "without h_l": "trivial_"}
+    found = panel(attacked, n_seeds, "share of tokens found", "recovery", lines)
+    panels = [found, *step_panels(steps, "FedAvg")]
+    return sheet.report("Figure 3", "attack and cost over k", panels)
 
 
 def _deep_enough(study: Study) -> Any:
@@ -95,40 +91,6 @@ def _attacked(study: Study, experiment: Experiment) -> list[dict[str, Any]]:
         attacked = attack(found.states, found.user, found.table, ATTACKER, key.fold("attack"))
         reports.append(attacked)
     return attack_rows(reports)
-
-
-def _attack_panel(rows: list[dict[str, Any]], n_seeds: int) -> Lines:
-    names = {"attack": "recovery", "without h_l": "trivial_recovery"}
-    lines = {
-        label: [Spread(row[name], row[f"{name}_sd"], n_seeds) for row in rows]
-        for label, name in names.items()
-    }
-    return Lines("layer l", [row["layer"] for row in rows], lines, y_label="share of tokens found")
-
-
-def _step_panels(steps: list[StepCost]) -> list[Lines]:
-    whole, split = steps[0], steps[1:]
-    k = [step.k for step in split if step.k is not None]
-    measures = {
-        "time of a step (ms)": lambda step: [1000 * t for t in step.seconds],
-        "memory of a step (MB)": lambda step: [step.memory / _MILLION],
-    }
-    return [
-        Lines(
-            "k, layers below the server's",
-            k,
-            {
-                "PPLR": [spread(of(step)) for step in split],
-                "FedAvg": [spread(of(whole))] * len(k),
-            },
-            y_label=label,
-        )
-        for label, of in measures.items()
-    ]
-
-
-def _method(cost: Cost) -> str:
-    return "fedavg" if cost.k is None else "pplr"
 
 
 def _cost_line(backbone: str, cost: Cost) -> dict[str, Any]:

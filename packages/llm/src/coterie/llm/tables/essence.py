@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coterie.core.data.sources.catalogue import load_all
-from coterie.core.tables.fingerprint import data_digest
 from coterie.llm.readings import resolve
 from coterie.llm.settings.run import MixingSettings, Settings
 
@@ -47,8 +45,3 @@ def plain(settings: Settings, section: str) -> Settings:
     sections = (*_COMMON, section) if section in _SECTIONS else _COMMON
     kept: dict[str, Any] = {name: getattr(settings, name) for name in sections}
     return resolve(Settings(**kept))
-
-
-def digest(settings: Settings) -> str:
-    """Hash the data set that the settings name."""
-    return data_digest(load_all(settings.data))

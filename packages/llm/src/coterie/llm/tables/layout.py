@@ -6,21 +6,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.core.tables.paired import Spread, spread
-from coterie.llm.tables.runs import RunResult
-from coterie.llm.tables.study import column, imbalances
+from coterie.core.tables.result import RunResult, column
+from coterie.core.tables.sheet import cell
+from coterie.llm.tables.runs import imbalances
 
 
 def summary(results: Sequence[RunResult], split: str = "test") -> dict[str, str]:
     """Recall@10 and imbalance of the runs of one variant, for people."""
-    unequal = imbalances(results, split)
+    recall = cell(column(results, f"{split}/recall@10"))
+    return {f"{split} R@10": recall, **inequality(imbalances(results, split))}
+
+
+def inequality(unequal: Sequence[float], paper: float | None = None) -> dict[str, str]:
+    """Median imbalance of one value a seed, the paper's beside it, and how many are infinite.
+
+    Example:
+        >>> inequality([0.5, float("inf"), 0.7], 4.5)
+        {'imbalance': '0.70 (4.50)', 'infinite': '1 of 3'}
+    """
+    printed = f" ({paper:.2f})" if paper is not None and paper == paper else ""
     return {
-        f"{split} R@10": str(spread(column(results, f"{split}/recall@10"))),
-        "imbalance": f"{np.median(unequal):.2f}",
+        "imbalance": f"{np.median(unequal):.2f}{printed}",
         "infinite": f"{int(np.isinf(unequal).sum())} of {len(unequal)}",
     }
-
-
-def finite_spread(values: Sequence[float]) -> Spread:
-    """Summarise what is finite."""
-    return spread([value for value in values if np.isfinite(value)])

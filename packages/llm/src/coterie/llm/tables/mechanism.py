@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.llm.tables.runs import RunResult
-from coterie.llm.tables.study import Study
+from coterie.core.tables.result import RunResult
+from coterie.core.tables.sheet import Sheet
 
 PARTS = {
     "pplr/similarity": "s, attention to the peers",
@@ -51,32 +51,19 @@ def extents(results: Sequence[RunResult], name: str) -> list[Extent]:
     return found
 
 
-def mechanism_rows(
-    study: Study, backbone: str, results: Sequence[RunResult]
-) -> list[dict[str, Any]]:
-    """Give s, p and w of every round, in rows for programs."""
-    return [
-        {
-            **study.row("pplr", name, [extent.mean], None, backbone=backbone),
-            "round": number,
-            "low": extent.low,
-            "high": extent.high,
-        }
-        for name in PARTS
-        for number, extent in enumerate(extents(results, name), 1)
-    ]
+def add_mechanism(sheet: Sheet[Any], backbone: str, results: Sequence[RunResult]) -> None:
+    """Add s, p and w of every round, in rows for programs; and say what some of them are.
 
-
-def mechanism_notes(backbone: str, results: Sequence[RunResult]) -> list[str]:
-    """Say what s, p and w are: mean (smallest to largest) over clients and seeds.
-
-    Of the rounds `_SHOWN` and the last; `extents` has them all.
+    The notes give mean (smallest to largest) over clients and seeds, of the rounds `_SHOWN` and the
+    last.
     """
-    columns = {label[0]: extents(results, name) for name, label in PARTS.items()}
+    columns = {name: extents(results, name) for name in PARTS}
+    for name, found in columns.items():
+        for number, one in enumerate(found, 1):
+            more = {"round": number, "low": one.low, "high": one.high}
+            sheet.row("pplr", name, [one.mean], backbone=backbone, **more)
     lines = list(enumerate(zip(*columns.values(), strict=True), 1))
-    return [
-        f"{backbone}, round {number}: "
-        + ", ".join(f"{name} {extent}" for name, extent in zip(columns, line, strict=True))
-        for number, line in lines
-        if number in _SHOWN or number == len(lines)
-    ]
+    for number, line in lines:
+        if number in _SHOWN or number == len(lines):
+            said = (f"{label[0]} {one}" for label, one in zip(PARTS.values(), line, strict=True))
+            sheet.notes.append(f"{backbone}, round {number}: {', '.join(said)}")

@@ -4,86 +4,61 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import torch
 
 from coterie.core.methods.ranking.bpr import CentralResult, train_lightgcn, train_mf
+from coterie.core.tables.result import Make, RunResult
 from coterie.core.tensors.keys import Key
 from coterie.llm.baselines import all_users, measure_popularity
 from coterie.llm.experiment import Experiment
 from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.settings.run import Settings
-from coterie.llm.tables.runs import RunResult, organisation_means
+from coterie.llm.tables.runs import organisation_means
 
 
-@dataclass(frozen=True)
-class ReferencePlan:
-    """A run to be made by a worker.
-
-    Attributes:
-        name: in `REFERENCES`.
-        settings: of the run.
-    """
-
-    name: str
-    settings: Settings
-
-
-def reference_run(plan: ReferencePlan, path: Path) -> None:
-    """Make a run and write its `RunResult`."""
-    began = time.perf_counter()
-    result = REFERENCES[plan.name](Experiment(plan.settings))
-    result.metrics["seconds"] = time.perf_counter() - began
-    result.write(path)
-
-
-def popularity_run(experiment: Experiment) -> RunResult:
+def popularity_run(settings: Settings) -> RunResult:
     """Rank by the number of interactions of all users: before validation, or before the test."""
-    result = RunResult()
+    result, began = RunResult(), time.perf_counter()
+    experiment = Experiment(settings)
     for split in ("valid", "test"):
         found = measure_popularity(experiment.data, split)
         for name in MEASURES:
             values = [part[name] for part in found]
             result.metrics[f"{split}/{name}"] = float(torch.cat(values).mean())
             result.clients[f"{split}/{name}"] = [float(part.mean()) for part in values]
+    result.metrics["seconds"] = time.perf_counter() - began
     return result
 
 
-def mf_run(experiment: Experiment) -> RunResult:
+def mf_run(settings: Settings) -> RunResult:
     """BPR-MF of all users."""
-    data, settings = experiment.data, experiment.settings
-    found = train_mf(settings.mf, all_users(data), data.n_items, LENGTHS, _key(settings))
-    return _of_users(experiment, found)
+    return _of_users(settings, partial(train_mf, settings.mf))
 
 
-def lightgcn_run(experiment: Experiment) -> RunResult:
+def lightgcn_run(settings: Settings) -> RunResult:
     """LightGCN of all users."""
-    data, settings = experiment.data, experiment.settings
-    found = train_lightgcn(
-        settings.lightgcn, all_users(data), data.n_items, LENGTHS, _key(settings)
-    )
-    return _of_users(experiment, found)
+    return _of_users(settings, partial(train_lightgcn, settings.lightgcn))
 
 
-REFERENCES: Mapping[str, Callable[[Experiment], RunResult]] = {
+REFERENCES: Mapping[str, Make] = {
     "popularity": popularity_run,
     "mf": mf_run,
     "lightgcn": lightgcn_run,
 }
 
 
-def _of_users(experiment: Experiment, found: CentralResult) -> RunResult:
-    """Average the users, over all and by organisation."""
+def _of_users(settings: Settings, train: Callable[..., CentralResult]) -> RunResult:
+    """Train on all users; average them, over all and by organisation."""
+    began, data = time.perf_counter(), Experiment(settings).data
+    key = Key.from_seed(settings.seed).fold("reference")
+    found = train(all_users(data), data.n_items, LENGTHS, key)
     own = {"valid/recall@10": found.valid, "trained": found.parameters}
     result = RunResult(found.means() | own)
     for name, values in (("recall", found.recall), ("ndcg", found.ndcg)):
         for place, k in enumerate(found.lengths):
-            means = organisation_means(experiment.data, found.ids, values[:, place])
+            means = organisation_means(data, found.ids, values[:, place])
             result.clients[f"test/{name}@{k}"] = means
+    result.metrics["seconds"] = time.perf_counter() - began
     return result
-
-
-def _key(settings: Settings) -> Key:
-    return Key.from_seed(settings.seed).fold("reference")

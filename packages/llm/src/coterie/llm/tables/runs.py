@@ -1,17 +1,16 @@
-"""One run without Lightning's files and loggers, and what a table needs of it."""
+"""One run without Lightning's files and loggers, and how its clients' numbers are read."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from coterie.core.metrics.clients import imbalance
 from coterie.core.run.driver import FederatedRun
-from coterie.core.tables.result import Result
+from coterie.core.tables.result import NAN, RunResult, follow, known
 from coterie.llm.data.client_data import FederatedData
 from coterie.llm.experiment import Experiment
 from coterie.llm.quality import MEASURES
@@ -28,51 +27,43 @@ COURSE = (
 _MEASURING = {"evaluate", "fold_in", "keep_best", "remember"}
 
 
-@dataclass
-class RunResult(Result):
-    """What a table needs of a run.
+def imbalances(results: Sequence[RunResult], split: str = "test") -> list[float]:
+    """Imbalance degree of the clients' Recall@10 (section 4.4.2), one value a seed.
 
-    Attributes:
-        metrics: over all users, as ``test/recall@10``, and of the best round on validation
-            ``valid/recall@10``; ``rounds``, ``best_round``, ``seconds``, ``trained`` (numbers that
-            a client trains), ``up`` and ``down`` (bytes a client and round); some may be absent.
-        clients: the same metrics of every client, K values each; NaN without a user to measure.
-        course: what every client measured in every round, by the names of `COURSE`, rounds x K;
-            NaN for clients that did not take part.
+    It is infinite where only the worst client finds nothing.
     """
-
-    metrics: dict[str, float] = field(default_factory=dict)
-    clients: dict[str, list[float]] = field(default_factory=dict)
-    course: dict[str, list[list[float]]] = field(default_factory=dict)
-
-    def imbalance(self, split: str = "test") -> float:
-        """Imbalance degree of the clients' Recall@10 (section 4.4.2)."""
-        values = self.clients[f"{split}/recall@10"]
-        return imbalance(torch.tensor(values, dtype=torch.float64))
-
-    def worst(self, metric: str = "test/recall@10") -> float:
-        """Value of the worst client; NaN without any."""
-        return min((v for v in self.clients[metric] if v == v), default=float("nan"))
-
-    def evenness(self) -> float:
-        """Recall@10 of the worst client over that of the best, 1 / (1 + imbalance)."""
-        return 1.0 / (1.0 + self.imbalance())
+    found = (torch.tensor(r.clients[f"{split}/recall@10"], dtype=torch.float64) for r in results)
+    return [imbalance(values) for values in found]
 
 
-def train_run(settings: Settings, path: Path) -> None:
-    """Make a run and write its `RunResult`."""
-    train(settings).write(path)
+def evenness(results: Sequence[RunResult]) -> list[float]:
+    """Recall@10 of the worst client over that of the best, 1 / (1 + imbalance), one a seed."""
+    return [1.0 / (1.0 + unequal) for unequal in imbalances(results)]
+
+
+def worst(results: Sequence[RunResult]) -> list[float]:
+    """Recall@10 of the worst client, one value a seed; NaN without any."""
+    return [min(known(result.clients["test/recall@10"]), default=NAN) for result in results]
+
+
+def of_client(results: Sequence[RunResult], client: int) -> list[float]:
+    """Recall@10 of a client on the test, one value a seed."""
+    return [result.clients["test/recall@10"][client] for result in results]
 
 
 def train(settings: Settings) -> RunResult:
-    """Run a federation to its end; its clients are organisations, or users of organisations."""
+    """Run a federation to its end; its clients are organisations, or users of organisations.
+
+    Metrics are over all users, as ``test/recall@10``, and of the best round on validation, as
+    ``valid/recall@10``; ``rounds``, ``best_round``, ``seconds``, ``trained`` (numbers that a client
+    trains), ``up`` and ``down`` (bytes a client and round). Clients' numbers are K values each, NaN
+    without a user to measure; the course is by the names of `COURSE`, NaN for clients that did not
+    take part.
+    """
     experiment = Experiment(settings)
     began = time.perf_counter()
     module = FederatedRun(experiment.federation())
-    result = RunResult()
-    while not module.finished:
-        module.advance()
-        _note_round(result, module, experiment)
+    result = follow(module, _MEASURING, lambda result: _note_round(result, module, experiment))
     result.metrics["seconds"] = time.perf_counter() - began
     result.metrics["trained"] = _trained(module, settings)
     _note_end(result, module)
@@ -92,8 +83,8 @@ def organisation_means(data: FederatedData, users: Tensor, values: Tensor) -> li
         users: ``(n,)`` user numbers.
         values: ``(n,)`` of theirs; NaN for a user who is not measured, such as a public one.
     """
-    known = ~values.isnan()
-    client, values = data.client_of[users[known]], values[known].double()
+    measured = ~values.isnan()
+    client, values = data.client_of[users[measured]], values[measured].double()
     total = torch.zeros(len(data.clients), dtype=torch.float64)
     count = torch.zeros_like(total).index_add_(0, client, torch.ones_like(values))
     return (total.index_add_(0, client, values) / count).tolist()
@@ -119,14 +110,10 @@ def _note_end(result: RunResult, module: FederatedRun) -> None:
         result.metrics[f"test/{name}"] = module.results[f"test/{name}"]
         if best:
             result.metrics[f"valid/{name}"] = module.history[int(best) - 1][f"eval/{name}"]
-    trainings = sum(scalars["fed/clients"] for scalars in module.history)
+    trainings = result.total("fed/clients")
     for way in ("up", "down"):
-        size = sum(
-            row["bytes"]
-            for row in module.ledger.rows()
-            if row["direction"] == way and row["step"] not in _MEASURING
-        )
-        result.metrics[way] = size / trainings if trainings else float("nan")
+        size = result.total(f"cost/{way}_bytes")
+        result.metrics[way] = size / trainings if trainings else NAN
 
 
 def _trained(module: FederatedRun, settings: Settings) -> int:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from coterie.core.tables.figures import figure_report
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Heat, Lines
 from coterie.core.tables.report import Report
+from coterie.core.tables.result import column
+from coterie.core.tables.sheet import Sheet
+from coterie.core.tables.study import Results
 from coterie.llm.settings.run import Method, Settings
-from coterie.llm.tables.contrast import comparison_notes, contrasts, verdict_note
+from coterie.llm.tables.contrast import comparison_notes
 from coterie.llm.tables.layout import summary
-from coterie.llm.tables.study import NAMES, Study, column, imbalances
+from coterie.llm.tables.runs import evenness, imbalances
+from coterie.llm.tables.study import NAMES, Study
 
 CLIENTS = (5, 10, 20, 50, 100)
 METHODS: tuple[Method, ...] = ("fedavg", "pplr")
@@ -30,7 +32,7 @@ _CLIENTS_NOTE = (
 
 def client_number_figure(study: Study) -> Report:
     """Draw Figure 5 for the first backbone."""
-    settings = study.tuned(study.backbones[0])
+    settings, sheet = study.tuned(study.backbones[0]), Sheet(study, _CLIENTS_NOTE)
     variants = {
         (method, n): replace(settings, method=method, data=replace(settings.data, clients=n))
         for n in CLIENTS
@@ -38,20 +40,15 @@ def client_number_figure(study: Study) -> Report:
     }
     results = study.run_all("Figure 5", variants)
     recall = {key: column(part, "test/recall@10") for key, part in results.items()}
-    even = {key: [result.evenness() for result in part] for key, part in results.items()}
-    rows = [
-        study.row(method, name, values[method, n], None, clients=n)
-        for name, values in (("test/recall@10", recall), ("test/evenness", even))
-        for method, n in results
-    ]
-    view = [
-        {"clients": n, "method": NAMES[method], **summary(part)}
-        for (method, n), part in results.items()
-    ]
-    notes = [_CLIENTS_NOTE]
+    even = {key: evenness(part) for key, part in results.items()}
+    for name, values in (("test/recall@10", recall), ("test/evenness", even)):
+        for method, n in results:
+            sheet.row(method, name, values[method, n], clients=n)
+    for (method, n), part in results.items():
+        sheet.line(clients=n, method=NAMES[method], **summary(part))
     for n in CLIENTS:
-        found = contrasts({method: results[method, n] for method in METHODS}, ("fedavg",))
-        notes += [verdict_note(f"{n} clients", found), *comparison_notes(f"{n} clients", found)]
+        own: Results = {method: results[method, n] for method in METHODS}
+        sheet.notes += comparison_notes(f"{n} clients", own, ("fedavg",))
     panels = [
         Lines(
             "clients",
@@ -62,8 +59,7 @@ def client_number_figure(study: Study) -> Report:
         )
         for label, values in (("Recall@10", recall), ("worst / best client", even))
     ]
-    title = f"Figure 5, {study.data}: numbers of clients"
-    return figure_report(study, "figure5", title, (rows, view), notes, panels)
+    return sheet.report("Figure 5", "numbers of clients", panels)
 
 
 def warm_up_figure(study: Study) -> Report:
@@ -72,22 +68,17 @@ def warm_up_figure(study: Study) -> Report:
     variants = {(a, b): _warmed(settings, a, b) for b in BETAS for a in ALPHAS}
     results = study.run_all("Figure 6", variants)
     recall = {key: column(part, "valid/recall@10") for key, part in results.items()}
-    unequal = {key: imbalances(part, "valid") for key, part in results.items()}
-    rows: list[dict[str, Any]] = []
-    for (a, b), values in recall.items():
-        rows.append(study.row("pplr", "valid/recall@10", values, None, alpha=a, beta=b))
-        median = [float(np.median(unequal[a, b]))]
-        rows.append(study.row("pplr", "valid/imbalance_median", median, None, alpha=a, beta=b))
-    view = [{"α": a, "β": b, **summary(part, "valid")} for (a, b), part in results.items()]
+    unequal = {key: float(np.median(imbalances(p, "valid"))) for key, p in results.items()}
     chosen = (settings.mixing.alpha, settings.mixing.beta)
-    cells = {
-        "validation Recall@10": {key: float(np.mean(v)) for key, v in recall.items()},
-        "validation imbalance": {key: float(np.median(v)) for key, v in unequal.items()},
-    }
+    sheet = Sheet(study, _grid_note(recall, chosen))
+    for (a, b), part in results.items():
+        sheet.row("pplr", "valid/recall@10", recall[a, b], alpha=a, beta=b)
+        sheet.row("pplr", "valid/imbalance_median", [unequal[a, b]], alpha=a, beta=b)
+        sheet.line(α=a, β=b, **summary(part, "valid"))
+    means = {key: float(np.mean(values)) for key, values in recall.items()}
+    cells = {"validation Recall@10": means, "validation imbalance": unequal}
     panels = [_heat(label, values, chosen) for label, values in cells.items()]
-    notes = [_grid_note(recall, chosen)]
-    title = f"Figure 6, {study.data}: warm-up factors"
-    return figure_report(study, "figure6", title, (rows, view), notes, panels)
+    return sheet.report("Figure 6", "warm-up factors", panels)
 
 
 def _warmed(settings: Settings, alpha: float, beta: float) -> Settings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from coterie.core.bench.hardware import Limits
+from coterie.core.bench.timing import CPU_MS, Row, in_turns, row
 from coterie.core.errors import UserError
 from coterie.core.methods.registry import METHODS
 from coterie.page.bench.memory import memory
@@ -18,11 +18,8 @@ from coterie.page.readings import resolve
 from coterie.page.settings.run import Settings
 from coterie.page.tables import times
 
-Row = dict[str, Any]
-
 _LOOP_CLIENTS = 5  # that the loop trains; it is far too slow to train all in every turn
 _AGENTS_MAY_COST = 5.0  # per cent of a round
-_UNIT = "CPU ms a round"
 _FOLLOWERS: dict[Any, str] = {"best-response": times.BEST_RESPONSE, "ddpg": times.SERVER_AGENT}
 
 
@@ -66,17 +63,17 @@ def fedavg(settings: Settings, turns: int = 7) -> Iterator[Row]:
     }
     if not engine.closed_form:
         del works["closed form"]
-    found = fastest(works, turns)
+    found = _fastest(works, turns)
     size = f"{n_clients:,} clients, {local_steps(engine):,} steps, {engine.experiment.task.name}"
     slow = found["loop"] * n_clients / count
     for form, one in (("closed form", engine), ("torch.func", generic)):
         if form in found:
             name = f"FedAvg, {size}, {form}; loop of {count} clients, scaled"
-            yield row(name, _UNIT, found[form], slow, one.largest_difference(count))
+            yield row(name, CPU_MS, found[form], slow, one.largest_difference(count))
     if engine.closed_form:
         yield from _limits(engine, found["closed form"])
     ours = found.get("closed form", found["torch.func"])
-    yield row("FedAvg, the evaluation; a round", _UNIT, found["evaluation"], ours)
+    yield row("FedAvg, the evaluation; a round", CPU_MS, found["evaluation"], ours)
 
 
 def agents(settings: Settings) -> Iterator[Row]:
@@ -107,35 +104,14 @@ def methods(settings: Settings, turns: int = 5) -> Iterator[Row]:
                 built[name] = Rounds(replace(settings, method=chosen))
             except UserError:
                 continue
-    found = fastest({name: rounds.advance for name, rounds in built.items()}, turns)
+    found = _fastest({name: rounds.advance for name, rounds in built.items()}, turns)
     for name, ours in found.items():
         if name != "fedavg":
-            yield row(f"{name}, beside FedAvg", _UNIT, ours, found["fedavg"])
+            yield row(f"{name}, beside FedAvg", CPU_MS, ours, found["fedavg"])
 
 
-def fastest(works: Mapping[str, Callable[[], object]], turns: int) -> dict[str, float]:
-    """Let all take turns, and give the CPU milliseconds of each one's fastest.
-
-    Args:
-        works: what is timed, by name.
-        turns: after one to warm up.
-    """
-    found: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(turns + 1):
-        for name, work in works.items():
-            start = time.process_time()
-            work()
-            found[name].append(1e3 * (time.process_time() - start))
-    return {name: min(seconds[1:]) for name, seconds in found.items()}
-
-
-def row(
-    name: str, unit: str, ours: float, reference: float, max_abs_diff: float | None = None
-) -> Row:
-    """Make a row of the benchmark."""
-    ratio = reference / ours
-    values = {"ours": ours, "reference": reference, "ratio": ratio, "max_abs_diff": max_abs_diff}
-    return {"name": name, "unit": unit} | values
+def _fastest(works: Mapping[str, Callable[[], object]], turns: int) -> dict[str, float]:
+    return {name: min(times) for name, times in in_turns(works, turns).items()}
 
 
 def _limits(engine: FedAvgRounds, ours: float) -> Iterator[Row]:
@@ -146,13 +122,11 @@ def _limits(engine: FedAvgRounds, ours: float) -> Iterator[Row]:
     """
     limits, settings = Limits.measured(), engine.client.settings
     seen = settings.epochs * int(engine.clients.train.lengths.sum())
-    parameters = sum(value.numel() for value in engine.weights.values())
     x = engine.clients.train.samples["x"]
-    products = 4 * seen * engine.weights["head.weight"].numel() / limits.flops
-    samples = seen * (x[0].numel() * x.element_size() + 8) / limits.bandwidth
-    steps = local_steps(engine)
-    stacked = 2 * steps * parameters * x.element_size() / limits.bandwidth
-    rates = f"{limits.flops / 1e9:.0f} GFLOP/s", f"{limits.bandwidth / 1e9:.1f} GB/s"
-    yield row(f"  its matrix products at {rates[0]}", _UNIT, ours, 1e3 * products)
-    yield row(f"  its samples once an epoch at {rates[1]}", _UNIT, ours, 1e3 * samples)
-    yield row(f"  parameters read and written each step, {rates[1]}", _UNIT, ours, 1e3 * stacked)
+    operations = 4 * seen * engine.weights["head.weight"].numel()
+    yield limits.products("its matrix products at", operations, ours)
+    samples = seen * (x[0].numel() * x.element_size() + 8)
+    yield limits.moves("its samples once an epoch at", samples, ours)
+    parameters = sum(value.numel() for value in engine.weights.values())
+    stacked = 2 * local_steps(engine) * parameters * x.element_size()
+    yield limits.moves("parameters read and written each step,", stacked, ours)

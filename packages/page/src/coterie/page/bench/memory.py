@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from coterie.core.bench.memory_use import forget_peak, most_resident, resident
-from coterie.core.errors import UserError
-from coterie.core.tensors import tree
+from coterie.core.bench.memory_use import forget_peak, most_resident, nbytes, resident
+from coterie.core.bench.timing import Row, in_a_process, row
 from coterie.page.bench.rounds import Rounds
 from coterie.page.settings.run import Settings
-
-Row = dict[str, Any]
 
 _METHODS = ("fedavg", "page")
 _CLIENTS = 1000
@@ -42,13 +36,8 @@ def memory(
     """
     train = settings.train
     for method in methods:
-        asked = json.dumps([method, clients, train.epochs, train.batch_size])
-        command = [sys.executable, "-m", __package__, asked]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            last = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
-            raise UserError(f"measuring {clients:,} clients of {method} failed: {last}")
-        yield json.loads(done.stdout)
+        what, asked = f"{clients:,} clients of {method}", (train.epochs, train.batch_size)
+        yield in_a_process(f"{__name__}:measure", what, method, clients, *asked)
 
 
 def measure(method: Any, clients: int, epochs: int, batch_size: int) -> Row:
@@ -66,21 +55,9 @@ def measure(method: Any, clients: int, epochs: int, batch_size: int) -> Row:
     data = rounds.experiment.task.clients
     before = resident()
     rounds.advance()
-    private = _size(rounds.module.store.take(data.ids))
+    private = nbytes(rounds.module.store.take(data.ids))
     forget_peak()
     for _ in range(_ROUNDS - 1):
         rounds.advance()
-    added = (most_resident() - before) / 1e6
-    there = (_size(data) + private) / 1e6
-    return {
-        "name": f"{method}, {clients:,} clients: most that rounds add; data and private state",
-        "unit": "MB",
-        "ours": added,
-        "reference": there,
-        "ratio": there / added,
-        "max_abs_diff": None,
-    }
-
-
-def _size(stack: object) -> int:
-    return sum(value.numel() * value.element_size() for _, value in tree.tensors(stack))
+    name = f"{method}, {clients:,} clients: most that rounds add; data and private state"
+    return row(name, "MB", (most_resident() - before) / 1e6, (nbytes(data) + private) / 1e6)

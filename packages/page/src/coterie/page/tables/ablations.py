@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from coterie.core.tables.contrast import contrasts
 from coterie.core.tables.report import Report
+from coterie.core.tables.result import at_best
+from coterie.core.tables.sheet import Sheet
+from coterie.core.tables.study import Results
 from coterie.page.settings.run import Settings
-from coterie.page.tables.contrast import COLUMNS, contrasts, difference_note
-from coterie.page.tables.layout import (
-    accuracies,
-    accuracy_rows,
-    figure_report,
-    four_panels,
-    plain,
-)
-from coterie.page.tables.runs import RunResult
-from coterie.page.tables.study import OWN, Study, at_best
+from coterie.page.tables.contrast import difference_note
+from coterie.page.tables.layout import accuracies, add_accuracies, four_panels, plain
+from coterie.page.tables.runs import COLUMNS
+from coterie.page.tables.study import OWN, Study
 
 ALL, NONE = "η, α, p", "none"
 FACTORS = {"η": "tune_lr", "α": "tune_epochs", "p": "tune_p"}
@@ -33,17 +30,13 @@ _NOTES = (
 def ablation_figure(study: Study) -> Report:
     """Draw Figure 3 for the study's task."""
     results = study.run_all("Figure 3", {name: variant(study, name) for name in VARIANTS})
-    rows: list[dict[str, Any]] = []
-    view = []
+    sheet = Sheet(study, *study.setup, *_NOTES, *_comparisons(results), *claim_notes(results))
     for name, part in results.items():
-        rows += accuracy_rows(study, OWN, part, variant=name)
-        line = {"chosen": name} | accuracies(part, (None, None))
+        add_accuracies(sheet, OWN, part, variant=name)
+        line = sheet.line(chosen=name, **accuracies(part, (None, None)))
         line["best round"] = plain([float(run.best_round) for run in part])
         line["steps a round"] = plain([run.total("cost/local_steps") / run.rounds for run in part])
-        view.append(line)
-    notes = [*study.setup, *_NOTES, *_comparisons(results), *claim_notes(results)]
-    title = f"Figure 3, {study.data}: which factors are chosen"
-    return figure_report(study, "figure3", title, (rows, view), notes, four_panels(results))
+    return sheet.report("Figure 3", "which factors are chosen", four_panels(results), columns=2)
 
 
 def variant(study: Study, name: str) -> Settings:
@@ -54,12 +47,12 @@ def variant(study: Study, name: str) -> Settings:
     return replace(own, game=replace(own.game, **switches))
 
 
-def claim_notes(results: Mapping[str, Sequence[RunResult]]) -> list[str]:
+def claim_notes(results: Results) -> list[str]:
     """Check the paper's claims: p alone helps the global model, η and α the local ones."""
     notes = []
     for column, names in _CLAIMS.items():
         values = {name: at_best(results[name], COLUMNS[column]) for name in (NONE, *names)}
-        for found in contrasts(values, NONE):
+        for found in contrasts(values, NONE).values():
             # The difference is that of none to the variant.
             said = {
                 "worse": "as the paper says",
@@ -78,7 +71,7 @@ def _p(p: float) -> str:
     return "unknown" if p != p else f"p = {p:.4f}"
 
 
-def _comparisons(results: Mapping[str, Sequence[RunResult]]) -> list[str]:
+def _comparisons(results: Results) -> list[str]:
     notes = []
     for column, metric in COLUMNS.items():
         values = {name: at_best(part, metric) for name, part in results.items()}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from coterie.core.tables.report import Report
+from coterie.core.tables.result import NAN, RunResult, known
+from coterie.core.tables.sheet import Line, Sheet, cell
 from coterie.page.published import convergence_round
 from coterie.page.tables.layout import THOUSAND, plain
-from coterie.page.tables.runs import CHOSEN_BY, GLOBAL, LOCAL, NAN, RunResult
-from coterie.page.tables.study import OWN, PERSONALISED, Study, name_of
+from coterie.page.tables.runs import CHOSEN_BY, GLOBAL, LOCAL
+from coterie.page.tables.study import OWN, PERSONALISED, Study
 
 COLUMNS = {"global": f"eval/{GLOBAL}", "local": f"eval/{LOCAL}"}
 STILL = 0.001
@@ -41,25 +42,21 @@ def convergence_table(study: Study) -> Report:
     results = study.methods("Table 2", study.settings, study.federated)
     fedavg = results[_REFERENCE]
     widths = [window(result) for result in fedavg]
-    rows: list[dict[str, Any]] = []
-    view: list[dict[str, Any]] = []
+    sheet = Sheet(study, *_notes(study, widths))
     for method, part in results.items():
-        line: dict[str, Any] = {"method": name_of(method)}
+        line = sheet.line(method=study.name_of(method))
         for column, metric in COLUMNS.items():
             found = [
                 reach(run, metric, final(one, metric, width), width)
                 for run, one, width in zip(part, fedavg, widths, strict=True)
             ]
-            rows += _reach_rows(study, method, column, found)
-            line |= _reach_cells(column, found)
+            _add_reach(sheet, line, method, column, found)
         stops = [stop(run, method, w) for run, w in zip(part, widths, strict=True)]
         paper = convergence_round(study.data, method)
-        rows.append(study.row(method, "stops_increasing", _known(stops), paper))
+        sheet.row(method, "stops_increasing", known(stops), paper)
         line["stops increasing in round"] = plain(stops)
         line["paper's round"] = paper
-        view.append(line)
-    title = f"Table 2, {study.data}: speed of convergence, {study.n_seeds}"
-    return Report(study.file("table2"), title, rows, view, _notes(study, widths))
+    return sheet.report("Table 2", "speed of convergence")
 
 
 def window(reference: RunResult) -> int:
@@ -116,7 +113,7 @@ def stop(result: RunResult, method: str, width: int) -> float:
     the clients' own for personalised methods, of their mean for PAGE, whose game may come to rest
     before, in its last round.
     """
-    if method == OWN and result.settled:
+    if method == OWN and result.found.get("settled"):
         return float(result.rounds)
     metric = COLUMNS["local"] if method in PERSONALISED else COLUMNS["global"]
     metric = CHOSEN_BY if method == OWN else metric
@@ -124,31 +121,16 @@ def stop(result: RunResult, method: str, width: int) -> float:
     return reach(result, metric, max(values, default=NAN) - STILL, width).round
 
 
-def _reach_rows(
-    study: Study, method: str, column: str, found: Sequence[Reach]
-) -> list[dict[str, Any]]:
-    reached = [one for one in found if one.round == one.round]
-    values = {
-        "round": [one.round for one in reached],
-        "local_steps": [one.steps for one in reached],
-    }
-    return [
-        study.row(method, f"{name}_to_fedavg", numbers, None, column=column, reached=len(reached))
-        for name, numbers in values.items()
-    ]
-
-
-def _reach_cells(column: str, found: Sequence[Reach]) -> dict[str, Any]:
-    reached = sum(one.round == one.round for one in found)
-    return {
-        f"{column}: round": plain([one.round for one in found]),
-        f"{column}: steps (thousand)": plain([one.steps / THOUSAND for one in found], 1),
-        f"{column}: reached": f"{reached} of {len(found)}",
-    }
-
-
-def _known(values: Sequence[float]) -> list[float]:
-    return [value for value in values if value == value]
+def _add_reach(
+    sheet: Sheet[Study], line: Line, method: str, column: str, found: Sequence[Reach]
+) -> None:
+    rounds = known([one.round for one in found])
+    steps = known([one.steps for one in found])
+    for name, values in (("round", rounds), ("local_steps", steps)):
+        sheet.row(method, f"{name}_to_fedavg", values, column=column, reached=len(rounds))
+    line[f"{column}: round"] = plain(rounds)
+    line[f"{column}: steps (thousand)"] = cell([one / THOUSAND for one in steps], digits=1)
+    line[f"{column}: reached"] = f"{len(rounds)} of {len(found)}"
 
 
 def _notes(study: Study, widths: Sequence[int]) -> list[str]:

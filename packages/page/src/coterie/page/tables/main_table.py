@@ -6,22 +6,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.core.tables.report import Report
+from coterie.core.tables.result import RunResult, at_best
+from coterie.core.tables.sheet import Sheet, cell
 from coterie.page.published import reference
 from coterie.page.tables.contrast import comparison_notes, verdict_notes
 from coterie.page.tables.layout import (
     THOUSAND,
     accuracies,
-    accuracy_rows,
-    figure_report,
+    add_accuracies,
     four_panels,
     percent,
     plain,
 )
 from coterie.page.tables.references import MAJORITY
-from coterie.page.tables.runs import GLOBAL, LOCAL, OTHERS, RunResult
-from coterie.page.tables.study import BOUNDS, OWN, Study, at_best, name_of
+from coterie.page.tables.runs import GLOBAL, LOCAL, OTHERS
+from coterie.page.tables.study import BOUNDS, OWN, Study
 
 _MB = 1e6
 _NOTES = (
@@ -39,21 +41,19 @@ def main_table(study: Study) -> Report:
     """Reproduce Table 1 for the study's task."""
     names = [*study.present(BOUNDS), *study.federated]
     results = study.methods("Table 1", study.settings, names)
-    trivial = study.majority("Table 1: majority class")
-    rows, view = accuracy_rows(study, MAJORITY, trivial), [_line(study, MAJORITY, trivial)]
-    for method, part in results.items():
-        rows += accuracy_rows(study, method, part, printed(study, method))
-        view.append(_line(study, method, part))
+    trivial = study.rows_without("Table 1: majority class", study.references)
     federated = {method: part for method, part in results.items() if method not in BOUNDS}
-    notes = [*study.setup, *_NOTES, *verdict_notes(federated), *comparison_notes(federated)]
-    notes += rest_notes(results[OWN]) + certificate_notes(results[OWN])
-    missing = [name_of(m) for m in ("fedrecon",) if m not in study.federated]
-    if missing and study.network == "softmax":
-        notes.append("FedRECON cannot run: a softmax regression has no body to share ('/').")
-    clients = study.n_clients
-    title = f"Table 1, {study.data}: {clients} clients, at most {study.settings.rounds} rounds"
-    panels = four_panels({name_of(method): part for method, part in results.items()})
-    return figure_report(study, "table1", title, (rows, view), notes, panels)
+    sheet = Sheet(study, *study.setup, *_NOTES)
+    for method, part in (trivial | results).items():
+        add_accuracies(sheet, method, part, printed(study, method))
+        _add_line(sheet, method, part)
+    sheet.notes += verdict_notes(federated) + comparison_notes(federated)
+    sheet.notes += rest_notes(results[OWN]) + certificate_notes(results[OWN])
+    if "fedrecon" not in study.federated and study.network == "softmax":
+        sheet.notes.append("FedRECON cannot run: a softmax regression has no body to share ('/').")
+    what = f"{study.n_clients} clients, at most {study.settings.rounds} rounds"
+    panels = four_panels({study.name_of(method): part for method, part in results.items()})
+    return sheet.report("Table 1", what, panels, columns=2)
 
 
 def printed(study: Study, method: str) -> tuple[float | None, float | None]:
@@ -65,7 +65,9 @@ def printed(study: Study, method: str) -> tuple[float | None, float | None]:
 def rest_notes(results: Sequence[RunResult]) -> list[str]:
     """Say in which rounds the games came to rest."""
     ended = [
-        f"round {result.rounds}" if result.settled else f"not after {result.rounds} rounds"
+        f"round {result.rounds}"
+        if result.found.get("settled")
+        else f"not after {result.rounds} rounds"
         for result in results
     ]
     return [f"PAGE's game came to rest, seed by seed: {', '.join(ended)}."]
@@ -73,13 +75,12 @@ def rest_notes(results: Sequence[RunResult]) -> list[str]:
 
 def certificate_notes(results: Sequence[RunResult]) -> list[str]:
     """Say what the certificates found before the runs and at their ends."""
-    said = [_of_certificates(one) for one in results if one.certificate is not None]
+    said = [_of_certificates(one.found) for one in results if one.found.get("certificate")]
     return [f"Equilibrium, seed by seed: {'; '.join(said)}."] if said else []
 
 
-def _of_certificates(result: RunResult) -> str:
-    before, after = result.certificate_before, result.certificate
-    assert after is not None
+def _of_certificates(found: Mapping[str, Any]) -> str:
+    before, after = found.get("certificate_before"), found["certificate"]
     verdict = "certified" if after["holds"] else "refused"
     epsilon = f"ε {_epsilon(after)}"
     if before is not None:
@@ -93,27 +94,27 @@ def _epsilon(certificate: Mapping[str, Any]) -> str:
     return f"{_number(certificate['epsilon'])} ({share} of the payoff)"
 
 
-def _line(study: Study, method: str, results: Sequence[RunResult]) -> dict[str, Any]:
-    """Row for people."""
-    line: dict[str, Any] = {"method": name_of(method)}
-    line |= accuracies(results, printed(study, method))
+def _add_line(sheet: Sheet[Study], method: str, results: Sequence[RunResult]) -> None:
+    """Add a line for people."""
+    study = sheet.study
+    line = sheet.line(method=study.name_of(method), **accuracies(results, printed(study, method)))
     line["shared acc %"] = percent(at_best(results, f"test/{OTHERS}"))
     if method == MAJORITY:
-        return line
+        return
     line["best round"] = plain([float(result.best_round) for result in results])
     for label, name in (("last global %", GLOBAL), ("last local %", LOCAL)):
         line[label] = percent([result.last(f"test/{name}") for result in results])
     rounds = np.array([result.rounds for result in results])
-    steps = np.array([result.total("cost/local_steps") for result in results])
-    line["steps a round"] = plain((steps / rounds).tolist())
-    line["steps (thousand)"] = plain((steps / THOUSAND).tolist(), 1)
+
+    def total(name: str) -> NDArray[np.float64]:
+        return np.array([result.total(f"cost/{name}") for result in results])
+
+    line["steps a round"] = plain(total("local_steps") / rounds)
+    line["steps (thousand)"] = cell(total("local_steps") / THOUSAND, digits=1)
     per_client = rounds * study.n_clients * study.settings.train.participation * _MB
     for way in ("up", "down"):
-        size = np.array([result.total(f"cost/{way}_bytes") for result in results])
-        line[f"{way} MB"] = plain((size / per_client).tolist(), 3)
-    seconds = np.array([result.total("cost/cpu_seconds") for result in results])
-    line["CPU s a round"] = plain((seconds / rounds).tolist(), 2)
-    return line
+        line[f"{way} MB"] = cell(total(f"{way}_bytes") / per_client, digits=3)
+    line["CPU s a round"] = cell(total("cpu_seconds") / rounds, digits=2)
 
 
 def _number(value: float | None) -> str:

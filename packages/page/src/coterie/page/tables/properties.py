@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from coterie.core.errors import UserError
-from coterie.core.tables.plots import Panel
+from coterie.core.tables.contrast import contrasts
+from coterie.core.tables.curves import bars
+from coterie.core.tables.plots import Bars
 from coterie.core.tables.report import Report
+from coterie.core.tables.result import at_best
+from coterie.core.tables.sheet import Sheet
+from coterie.core.tables.study import Results
 from coterie.page.experiment import Experiment
 from coterie.page.published import TABLES
 from coterie.page.settings.run import Settings
-from coterie.page.tables.contrast import COLUMNS, contrasts, difference_note
-from coterie.page.tables.layout import accuracies, accuracy_rows, bars, figure_report, plain
-from coterie.page.tables.runs import RunResult
-from coterie.page.tables.study import OWN, Study, at_best
+from coterie.page.tables.contrast import difference_note
+from coterie.page.tables.layout import accuracies, add_accuracies, plain
+from coterie.page.tables.runs import COLUMNS
+from coterie.page.tables.study import OWN, Study
 
 CLIENTS = (50, 100, 1000)
 NEUTRAL = "1:1"
@@ -37,7 +41,7 @@ _NOTES = (
 def property_table(study: Study) -> Report:
     """Reproduce Table 4 for the study's task: both halves on the same one."""
     counts, notes = _counts(study)
-    own = study.variant()
+    own, sheet = study.variant(), Sheet(study, *study.setup, *_NOTES, *notes)
     variants: dict[tuple[str, str], Settings] = {
         # The task's own number of clients, said or not, is one and the same run.
         ("clients", str(n)): own if n == study.n_clients else study.variant(clients=n)
@@ -46,22 +50,18 @@ def property_table(study: Study) -> Report:
     for name, ratio in RATIOS.items():
         variants["ratio", name] = replace(own, game=replace(own.game, reward_ratio=ratio))
     results = study.run_all("Table 4", variants)
-    rows: list[dict[str, Any]] = []
-    view = []
     for (kind, name), part in results.items():
         *papers, paper_round = published(study.data, kind, name)
-        rows += accuracy_rows(study, OWN, part, tuple(papers), kind=kind, variant=name)
-        line = {"variant": name if kind == "ratio" else f"{name} clients"}
+        add_accuracies(sheet, OWN, part, tuple(papers), kind=kind, variant=name)
+        line = sheet.line(variant=name if kind == "ratio" else f"{name} clients")
         line |= accuracies(part, tuple(papers))
-        rest = plain([float(run.rounds) for run in part if run.settled])
+        rest = plain([float(run.rounds) for run in part if run.found["settled"]])
         line["rest"] = rest if paper_round is None else f"{rest} ({paper_round})"
         line["best round"] = plain([float(run.best_round) for run in part])
-        view.append(line)
     ratios = {name: results["ratio", name] for name in RATIOS}
-    notes = [*study.setup, *_NOTES, *notes, *bias_notes(ratios)]
-    title = f"Table 4, {study.data}: numbers of clients, and biased players"
+    sheet.notes += bias_notes(ratios)
     panels = _panels({name: results["clients", name] for name in map(str, counts)}, ratios)
-    return figure_report(study, "table4", title, (rows, view), notes, panels)
+    return sheet.report("Table 4", "numbers of clients, and biased players", panels, columns=2)
 
 
 def published(task: str, kind: str, name: str) -> tuple[float | None, float | None, int | None]:
@@ -70,7 +70,7 @@ def published(task: str, kind: str, name: str) -> tuple[float | None, float | No
     return (None, None, None) if found is None else (found[0] / 100, found[1] / 100, found[2])
 
 
-def bias_notes(ratios: Mapping[str, Sequence[RunResult]]) -> list[str]:
+def bias_notes(ratios: Results) -> list[str]:
     """Say whether the biased players move the accuracies as promised, beyond the seeds' spread.
 
     A change of a mean is beyond the spread if it is more than the larger standard deviation over
@@ -123,9 +123,7 @@ def _counts(study: Study) -> tuple[list[int], list[str]]:
     return counts, notes
 
 
-def _panels(
-    clients: Mapping[str, Sequence[RunResult]], ratios: Mapping[str, Sequence[RunResult]]
-) -> list[Panel]:
+def _panels(clients: Results, ratios: Results) -> list[Bars]:
     groups = {"clients": clients, "global:local reward": ratios}
     return [
         bars(

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
 from coterie.core.data.samples.samples import SampleData
+from coterie.core.tables.result import RunResult
 from coterie.page.data.task import Task
 from coterie.page.experiment import Experiment
 from coterie.page.settings.run import Settings
-from coterie.page.tables.runs import CHOSEN_BY, GLOBAL, LOCAL, OTHERS, RunResult
+from coterie.page.tables.runs import CHOSEN_BY, GLOBAL, LOCAL, OTHERS
 
 MAJORITY = "majority class"
 
 
-def majority_run(settings: Settings, path: Path) -> None:
-    """Measure the majority classes of a task and write a `RunResult` of one round."""
-    majority(Experiment(settings).task).write(path)
+def majority_run(settings: Settings) -> RunResult:
+    """Measure the majority classes of a task, as a run of one round."""
+    return majority(Experiment(settings).task)
 
 
 def majority(task: Task) -> RunResult:
@@ -37,8 +36,9 @@ def majority(task: Task) -> RunResult:
             found[f"{part}/{GLOBAL}"] = float((server["y"] == common).double().mean())
         found[f"{part}/{OTHERS}"] = _mean_share(clients, common.expand(len(clients)))
         found[f"{part}/{LOCAL}"] = _mean_share(clients, own)
-    found[CHOSEN_BY] = 0.0  # there is nothing to choose
-    return RunResult({name: [value] for name, value in found.items()}, rounds=1)
+    result = RunResult(chosen_by=CHOSEN_BY)
+    result.note(found | {CHOSEN_BY: 0.0})  # there is nothing to choose
+    return result
 
 
 def class_counts(data: SampleData, n_classes: int) -> Tensor:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from coterie.core.tables.plots import Curves, Panel
+from coterie.core.tables.contrast import has_numbers
+from coterie.core.tables.curves import mean_curve
+from coterie.core.tables.plots import Curves
 from coterie.core.tables.report import Report
-from coterie.page.tables.layout import accuracy_rows, figure_report, known, mean_curve, plain
+from coterie.core.tables.result import NAN, RunResult, known
+from coterie.core.tables.sheet import Sheet, cell
+from coterie.page.tables.layout import add_accuracies
 from coterie.page.tables.main_table import rest_notes
-from coterie.page.tables.runs import GLOBAL, LOCAL, NAN, RunResult
+from coterie.page.tables.runs import GLOBAL, LOCAL
 from coterie.page.tables.study import OWN, Study
 
 _PANELS: tuple[tuple[str, dict[str, str]], ...] = (
@@ -32,26 +35,33 @@ _SHOWN = 10  # rounds in the table
 def reward_figure(study: Study) -> Report:
     """Draw Figure 2 for the study's task."""
     results = study.methods("Figure 2", study.settings, (OWN,))[OWN]
-    panels: list[Panel] = []
+    panels: list[Curves] = []
     for label, lines in _PANELS:
         found = {
             name: mean_curve(results, lambda run, key=key: run.curve(key))  # type: ignore[misc]
             for name, key in lines.items()
-            if any(known(run.curve(key)) for run in results if run.rounds)
+            if any(has_numbers(run.curve(key)) for run in results if run.rounds)
         }
         if found:
             panels.append(Curves("round", label, found, legend=len(found) > 1))
-    rows = accuracy_rows(study, OWN, results)
-    notes = [
+    sheet = Sheet(
+        study,
         *study.setup,
         "Means over seeds, bands of one standard deviation; a run that has come to rest stays "
         "where it was. Rewards are the players' utilities (the share of each in the objective, "
         "where they are biased, is not applied).",
         *trend_notes(results),
         *rest_notes(results),
-    ]
-    title = f"Figure 2, {study.data}: accuracy and reward of PAGE"
-    return figure_report(study, "figure2", title, (rows, _view(results)), notes, panels)
+    )
+    add_accuracies(sheet, OWN, results)
+    names = {f"{label}, {name}": key for label, part in _PANELS for name, key in part.items()}
+    longest = max(run.rounds for run in results)
+    # Some rounds of the curves, for people.
+    for number in sorted({round(n) for n in np.linspace(1, longest, min(_SHOWN, longest))}):
+        line, left = sheet.line(round=number), [run for run in results if run.rounds >= number]
+        for label, key in names.items():
+            line[label] = cell([run.curve(key)[number - 1] for run in left])
+    return sheet.report("Figure 2", "accuracy and reward of PAGE", panels, columns=2)
 
 
 def trend_notes(results: Sequence[RunResult]) -> list[str]:
@@ -59,11 +69,11 @@ def trend_notes(results: Sequence[RunResult]) -> list[str]:
     notes = []
     for column, (accuracy, reward) in _PAIRS.items():
         found = [correlation(run.curve(accuracy), run.curve(reward)) for run in results]
-        said = [value for value in found if value == value]
+        said = known(found)
         if said:
             notes.append(
                 f"Rank correlation over the rounds of {column} accuracy and the reward of "
-                f"{'the server' if column == 'global' else 'the clients'}: {plain(said, 2)}."
+                f"{'the server' if column == 'global' else 'the clients'}: {cell(said, digits=2)}."
             )
     return notes
 
@@ -76,18 +86,3 @@ def correlation(first: Sequence[float], second: Sequence[float]) -> float:
     if len(a) < 3 or not np.ptp(a) or not np.ptp(b):
         return NAN
     return float(stats.spearmanr(a, b).statistic)
-
-
-def _view(results: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """Some rounds of the curves, for people."""
-    longest = max(run.rounds for run in results)
-    shown = sorted({round(n) for n in np.linspace(1, longest, min(_SHOWN, longest))})
-    names = [(f"{label}, {name}", key) for label, part in _PANELS for name, key in part.items()]
-    return [
-        {"round": number}
-        | {
-            label: plain([r.curve(key)[number - 1] for r in results if r.rounds >= number], 4)
-            for label, key in names
-        }
-        for number in shown
-    ]

@@ -9,20 +9,19 @@ from typing import Any
 import numpy as np
 
 from coterie.core.errors import UserError
-from coterie.core.tables.plots import Panel
+from coterie.core.tables.contrast import contrasts, rank
+from coterie.core.tables.curves import bars
+from coterie.core.tables.plots import Bars
 from coterie.core.tables.report import Report
+from coterie.core.tables.result import RunResult, at_best
+from coterie.core.tables.sheet import Sheet
+from coterie.core.tables.study import Results
 from coterie.page.published import TABLES
 from coterie.page.settings.run import Settings
-from coterie.page.tables.contrast import (
-    COLUMNS,
-    column_values,
-    contrasts,
-    ordinal,
-    rank,
-)
-from coterie.page.tables.layout import accuracy_rows, bars, figure_report, percent
-from coterie.page.tables.runs import RunResult
-from coterie.page.tables.study import OWN, PERSONALISED, Study, at_best, name_of
+from coterie.page.tables.contrast import column_values, ordinal
+from coterie.page.tables.layout import add_accuracies, percent
+from coterie.page.tables.runs import COLUMNS
+from coterie.page.tables.study import OWN, PERSONALISED, Study
 
 
 @dataclass(frozen=True)
@@ -79,28 +78,27 @@ def skew_table(study: Study) -> Report:
         for method in methods
     }
     found = study.run_all("Table 3", variants)
-    rows: list[dict[str, Any]] = []
-    lines: dict[str, dict[str, Any]] = {m: {"method": name_of(m)} for m in methods}
-    notes = [
+    sheet = Sheet(
+        study,
         *study.setup,
         "Test accuracy in % of the round that is best on validation data, the paper's beside.",
-    ]
-    notes += [_ABOUT[skew.name] for skew in skews]
-    notes.append("Significant: paired t-test over the seeds, p below .05 after Holm's adjustment.")
+        *(_ABOUT[skew.name] for skew in skews),
+        "Significant: paired t-test over the seeds, p below .05 after Holm's adjustment.",
+    )
+    lines = {method: sheet.line(method=study.name_of(method)) for method in methods}
     for skew in skews:
         for value in skew.values:
             label = skew.label(value)
             results = {method: found[method, skew.name, value] for method in methods}
             for method, part in results.items():
                 papers = published(study.data, label, method)
-                more = {"skew": skew.name, "value": value}
-                rows += accuracy_rows(study, method, part, papers, **more)
-                lines[method] |= _cells(label, part, papers)
-            notes += _standing(label, results)
-        notes += _steadiness(skew, found, methods)
-    title = f"Table 3, {study.data}: clients that differ"
+                add_accuracies(sheet, method, part, papers, skew=skew.name, value=value)
+                for (column, metric), paper in zip(COLUMNS.items(), papers, strict=True):
+                    lines[method][f"{label} {column}"] = percent(at_best(part, metric), paper)
+            sheet.notes += _standing(label, results)
+        sheet.notes += _steadiness(skew, found, methods)
     panels = _panels(skews, found, methods)
-    return figure_report(study, "table3", title, (rows, list(lines.values())), notes, panels)
+    return sheet.report("Table 3", "clients that differ", panels, columns=2)
 
 
 def published(task: str, label: str, method: str) -> tuple[float | None, float | None]:
@@ -123,24 +121,15 @@ def _variant(study: Study, method: str, skew: Skew, value: float) -> Settings:
     return study.variant(method, **changes)
 
 
-def _cells(
-    label: str, results: list[RunResult], papers: tuple[float | None, float | None]
-) -> dict[str, Any]:
-    return {
-        f"{label} {column}": percent(at_best(results, metric), paper)
-        for (column, metric), paper in zip(COLUMNS.items(), papers, strict=True)
-    }
-
-
-def _standing(label: str, results: Mapping[str, list[RunResult]]) -> list[str]:
+def _standing(label: str, results: Results) -> list[str]:
     """Say where PAGE stands among the methods, and which differences are more than noise."""
-    own, notes = name_of(OWN), []
+    own, notes = Study.name_of(OWN), []
     for column, metric in COLUMNS.items():
         values = column_values(results, metric)
         found = rank(values, own)
         if found is None or found.of < 2:
             continue
-        tested = contrasts(values, own)
+        tested = contrasts(values, own).values()
         said = {
             word: ", ".join(c.other for c in tested if c.verdict == verdict) or "none"
             for word, verdict in (("above", "better"), ("below", "worse"))
@@ -160,20 +149,20 @@ def _steadiness(skew: Skew, found: Mapping[Any, list[RunResult]], methods: list[
         ends = (at_best(found[method, skew.name, v], COLUMNS["global"]) for v in (first, last))
         change = [100 * (b - a) for a, b in zip(*ends, strict=True)]
         if not np.isnan(change).all():
-            moves.append(f"{name_of(method)} {np.nanmean(change):+.2f}")
+            moves.append(f"{Study.name_of(method)} {np.nanmean(change):+.2f}")
     words = f"from {skew.label(first)} to {skew.label(last)}"
     return [f"Global accuracy {words}, in points: {', '.join(moves)}."] if moves else []
 
 
 def _panels(
     skews: tuple[Skew, ...], found: Mapping[Any, list[RunResult]], methods: list[str]
-) -> list[Panel]:
+) -> list[Bars]:
     return [
         bars(
             f"{column} accuracy",
             {
                 skew.label(value): {
-                    name_of(m): at_best(found[m, skew.name, value], metric) for m in methods
+                    Study.name_of(m): at_best(found[m, skew.name, value], metric) for m in methods
                 }
                 for value in skew.values
             },

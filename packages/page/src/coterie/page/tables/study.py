@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, cast, get_args
+from typing import Any, ClassVar, cast, get_args
 
 from coterie.core.errors import UserError
 from coterie.core.tables import study
-from coterie.core.tables.jobs import Job
+from coterie.core.tables.result import Make
 from coterie.page.experiment import Experiment
 from coterie.page.paper import PAPER
 from coterie.page.published import departures
@@ -17,9 +17,7 @@ from coterie.page.settings.networks import OF_TASK
 from coterie.page.settings.run import DEMONSTRATION, Method, Settings
 from coterie.page.tables.essence import digest, essential
 from coterie.page.tables.references import MAJORITY, majority_run
-from coterie.page.tables.runs import RunResult, train_run
-
-Results = Mapping[str, Sequence[RunResult]]
+from coterie.page.tables.runs import train
 
 NAMES = {
     "local": "local only",
@@ -45,11 +43,12 @@ PERSONALISED = ("fedrecon", "pfedme", "ditto", "fedala", "fed-rod", "fedamp")
 _NEEDS_BODY = {"fedrecon"}
 
 
-class Study(study.Study[Settings, RunResult]):
+class Study(study.Study[Settings]):
     """The runs behind a table or figure."""
 
-    paper = PAPER
-    result = RunResult
+    paper, names = PAPER, NAMES
+    train, essential = train, essential
+    references: ClassVar[Mapping[str, Make]] = {MAJORITY: majority_run}
 
     @cached_property
     def settings(self) -> Settings:
@@ -117,40 +116,20 @@ class Study(study.Study[Settings, RunResult]):
         more = [name for name in get_args(Method) if name not in (*known, *BOUNDS, OWN)]
         return self.present((*known, *more, OWN))
 
-    def majority(self, title: str) -> list[RunResult]:
-        """The trivial baseline of every seed."""
-        return self.results(title, [MAJORITY], self._majority)[MAJORITY]
-
     def variant(self, method: str = OWN, **data: Any) -> Settings:
         """The study's settings with another method, and changes in the section ``data``."""
         settings = replace(self.settings, method=cast(Method, method))
         return replace(settings, data=replace(settings.data, **data))
 
-    def job(self, settings: Settings) -> Job:
-        """Make a run of any method."""
-        settings = essential(settings)
-        path = self.path(f"{settings.method}-s{settings.seed}", settings)
-        return Job(path, train_run, settings, f"{name_of(settings.method)}, seed {settings.seed}")
+    def bare(self, name: str, settings: Settings) -> Settings:
+        """Keep what references read: the task."""
+        return essential(replace(settings, method="fedavg"))
 
     @cached_property
     def digest(self) -> str:
         """Hash of what the task holds."""
         return digest(self._task)
 
-    def _majority(self, name: str, seed: int) -> Job:
-        settings = essential(replace(self.variant("fedavg"), seed=seed))
-        return Job(self.path(f"majority-s{seed}", settings, name), majority_run, settings, name)
-
     @cached_property
     def _task(self) -> Any:
         return Experiment(self.settings).task
-
-
-def name_of(method: str) -> str:
-    """The method as papers write it."""
-    return NAMES.get(method, method)
-
-
-def at_best(results: Sequence[RunResult], name: str) -> list[float]:
-    """A number of each run's best round, one value a seed."""
-    return [result.best(name) for result in results]

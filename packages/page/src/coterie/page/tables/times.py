@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
+from coterie.core.bench.timing import Place, Stopwatch, one_thread
 from coterie.core.methods import fedavg
 from coterie.core.methods.kit import averaging
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.report import Report
+from coterie.core.tables.sheet import Sheet, cell
 from coterie.page import algorithm
 from coterie.page.experiment import Experiment
 from coterie.page.published import TABLES
 from coterie.page.settings.run import Settings
-from coterie.page.tables.layout import plain
-from coterie.page.tables.stopwatch import Place, Stopwatch
 from coterie.page.tables.study import Study
 
 TRAINING, AGGREGATION, EVALUATION = "local training", "aggregation", "evaluation"
@@ -51,21 +49,17 @@ _NOTES = (
 
 def time_table(study: Study) -> Report:
     """Measure Table 5 for the study's task, in this process; it is not kept in the cache."""
-    rows: list[dict[str, Any]] = []
-    view: list[dict[str, Any]] = []
-    notes = list(_NOTES)
+    sheet = Sheet(study, *_NOTES)
     for label, settings in _variants(study).items():
-        with _one_thread():
+        with one_thread():
             found = [measure(replace(settings, seed=seed)) for seed in study.seeds]
         for operation in OPERATIONS:
-            times = [one.get(operation, 0.0) for one in found]
+            times = [1000 * one.get(operation, 0.0) for one in found]
             if any(times):
-                rows += _rows(study, label, operation, times, found)
-                view.append(_line(study, label, operation, times, found))
+                _add(sheet, label, operation, times, [share(operation, one) for one in found])
         if label != "FedAvg":
-            notes.append(agents_note(label, found))
-    title = f"Table 5, {study.data}: computation of a round of {study.n_clients} clients"
-    return Report(study.file("table5"), f"{title}, {study.n_seeds}", rows, view, notes)
+            sheet.notes.append(agents_note(label, found))
+    return sheet.report("Table 5", f"computation of a round of {study.n_clients} clients")
 
 
 def measure(settings: Settings) -> Times:
@@ -98,7 +92,7 @@ def agents_note(label: str, found: Sequence[Times]) -> str:
     players = (CLIENT_AGENTS, SERVER_AGENT, BEST_RESPONSE)
     shares = [sum(share(player, one) for player in players) for one in found]
     said = "at most" if float(np.mean(shares)) <= _MOST else "MORE than"
-    cost = f"agents and best response together cost {plain(shares, 2)} % of a round"
+    cost = f"agents and best response together cost {cell(shares, digits=2)} % of a round"
     return f"{label}: {cost}, {said} {_MOST:g} %."
 
 
@@ -147,36 +141,16 @@ def _places(module: FederatedRun) -> list[Place]:
     ]
 
 
-def _rows(
-    study: Study, label: str, operation: str, times: Sequence[float], found: Sequence[Times]
-) -> list[dict[str, Any]]:
-    per_client = [1000 * seconds / study.n_clients for seconds in times]
-    shares = [share(operation, one) for one in found]
-    return [
-        study.row(label, "ms a client", per_client, None, operation=operation),
-        study.row(label, "ms a round", [1000 * s for s in times], None, operation=operation),
-        study.row(label, "% of a round", shares, None, operation=operation),
-    ]
-
-
-def _line(
-    study: Study, label: str, operation: str, times: Sequence[float], found: Sequence[Times]
-) -> dict[str, Any]:
-    return {
-        "method": label,
-        "operation": operation,
-        "ms a client": plain([1000 * seconds / study.n_clients for seconds in times], 3),
-        "ms a round": plain([1000 * seconds for seconds in times], 1),
-        "% of a round": plain([share(operation, one) for one in found], 2),
-        "paper, ms a byte": None if label == "FedAvg" else TABLES["table5"].get(operation),
-    }
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _add(
+    sheet: Sheet[Study], label: str, operation: str, times: list[float], shares: list[float]
+) -> None:
+    line = sheet.line(method=label, operation=operation)
+    per_client = [time / sheet.study.n_clients for time in times]
+    for unit, values, digits in (
+        ("ms a client", per_client, 3),
+        ("ms a round", times, 1),
+        ("% of a round", shares, 2),
+    ):
+        sheet.row(label, unit, values, operation=operation)
+        line[unit] = cell(values, digits=digits)
+    line["paper, ms a byte"] = None if label == "FedAvg" else TABLES["table5"].get(operation)

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from copy import deepcopy
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import lightning
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
-from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
+from coterie.core.data.interactions.pairs import RankingChunks
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.local_training.optimizer_settings import OptimizerSettings
-from coterie.core.methods.ranking.central import Central
+from coterie.core.methods.ranking.central import fit_pairwise
 from coterie.core.methods.ranking.client import known_items, measure_split
 from coterie.core.methods.settings.ranking import LightGCNSettings, MFSettings
 from coterie.core.models.lightgcn import LightGCN
@@ -81,13 +73,8 @@ def train_mf(
     epochs, valid = _fit(model, settings, rows, lengths[0], key)
     if settings.fold_in:
         model.items.requires_grad_(False)
-        trainer = _trainer(settings.fold_in, [])
-        known, drawn = known_items(rows), key.fold("fold in")
-        with _quiet():
-            trainer.fit(
-                Central(model, _adam(settings)),
-                _batches(model, settings, rows, known, drawn, trainer),
-            )
+        users, known = torch.arange(rows.ids.numel()), known_items(rows)
+        fit_pairwise(model, settings, settings.fold_in, users, known, key.fold("fold in"))
         model.items.requires_grad_(True)
     return _tested(model, rows, lengths, valid, epochs)
 
@@ -115,42 +102,14 @@ def _fit(
     key: Key,
 ) -> tuple[int, float]:
     """Fit, and restore the epoch of the best validation; give the epochs and its Recall@k."""
-    metric = f"eval/recall@{k}"
     asked = rows.train.lengths > 0
     targets = Ragged.from_lengths(
         rows.valid.values[asked[rows.valid.rows]], torch.where(asked, rows.valid.lengths, 0)
     )
-    best = _KeepBest(metric)
-    callbacks: list[lightning.Callback] = [best]
-    if targets.values.numel():  # without any, all epochs are run and the last one is kept
-        callbacks.append(EarlyStopping(metric, patience=settings.patience, mode="max"))
-    trainer = _trainer(settings.epochs, callbacks)
-    users = torch.arange(rows.ids.numel())
-    central = Central(model, _adam(settings), k)
-    batches = _batches(model, settings, rows, rows.train, key.fold("batches"), trainer)
-    with _quiet():
-        trainer.fit(central, batches, RankingChunks(users, rows.train, targets, _CHUNK))
-    best.restore(central)
-    return trainer.current_epoch, best.score
-
-
-def _batches(
-    model: Recommender,
-    settings: MFSettings | LightGCNSettings,
-    rows: UserRows,
-    positives: Ragged,
-    key: Key,
-    trainer: lightning.Trainer,
-) -> EpochBatches:
-    return EpochBatches(
-        torch.arange(rows.ids.numel()),
-        positives,
-        model.n_items,
-        key,
-        negatives=1,
-        batch_size=settings.batch_size,
-        objective="pairwise",
-        epoch=lambda: trainer.current_epoch,
+    users, drawn = torch.arange(rows.ids.numel()), key.fold("batches")
+    valid = RankingChunks(users, rows.train, targets, _CHUNK)
+    return fit_pairwise(
+        model, settings, settings.epochs, users, rows.train, drawn, valid, f"recall@{k}"
     )
 
 
@@ -161,56 +120,3 @@ def _tested(
         recall, ndcg = measure_split(model.item_scores, rows, "test", lengths)
     parameters = sum(value.numel() for value in model.parameters())
     return CentralResult(rows.ids, tuple(lengths), recall, ndcg, valid, epochs, parameters)
-
-
-def _adam(settings: MFSettings | LightGCNSettings) -> OptimizerSettings:
-    return OptimizerSettings("adam", lr=settings.lr)
-
-
-def _trainer(epochs: int, callbacks: list[lightning.Callback]) -> lightning.Trainer:
-    with _quiet():
-        return lightning.Trainer(
-            accelerator="cpu",
-            max_epochs=epochs,
-            num_sanity_val_steps=0,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            callbacks=callbacks,
-        )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Lightning's notes on devices, loaders and the end of training off the terminal."""
-    loggers = [logging.getLogger(f"lightning.{name}") for name in ("pytorch", "fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"lightning\..*")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-class _KeepBest(lightning.Callback):
-    """Keep the parameters of the best epoch in memory."""
-
-    def __init__(self, metric: str) -> None:
-        self.metric, self.score = metric, 0.0
-        self.state: dict[str, Any] | None = None
-
-    def on_validation_epoch_end(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Compare with the best epoch so far."""
-        found = trainer.callback_metrics.get(self.metric)
-        if found is not None and (self.state is None or float(found) > self.score):
-            self.score, self.state = float(found), deepcopy(module.state_dict())
-
-    def restore(self, module: lightning.LightningModule) -> None:
-        """Load the best epoch, if there was one."""
-        if self.state is not None:
-            module.load_state_dict(self.state)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any, Protocol
 
 import lightning
+from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 from torch.optim import Optimizer
 
+from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
 from coterie.core.local_training.optimizer_settings import OptimizerSettings
+from coterie.core.local_training.quiet import quiet
 from coterie.core.metrics.clients import summarise
 from coterie.core.metrics.full_ranking import FullRanking
 from coterie.core.models.batches import RankingBatch
+from coterie.core.models.recommender import Recommender
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 
 class Trainable(Protocol):
@@ -91,3 +98,92 @@ class Central(lightning.LightningModule):
         values[f"{ndcg}_worst10"] = summarise(metric.per_client().ndcg).worst10
         named = {f"{prefix}/{name}": value for name, value in values.items()}
         self.log_dict(named, prog_bar=prefix == "eval")
+
+
+class PairwiseSettings(Protocol):
+    """What `fit_pairwise` needs of settings."""
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of Adam."""
+
+    @property
+    def batch_size(self) -> int:
+        """Triples in a batch."""
+
+    @property
+    def patience(self) -> int:
+        """Epochs without a better validation before it ends."""
+
+
+def fit_pairwise(
+    model: Recommender,
+    settings: PairwiseSettings,
+    epochs: int,
+    users: Tensor,
+    positives: Ragged,
+    key: Key,
+    valid: RankingChunks | None = None,
+    metric: str = "",
+) -> tuple[int, float]:
+    """Fit by Adam on triples, one negative a positive, and keep the epoch of the best validation.
+
+    Args:
+        model: trained in place.
+        settings: learning rate, size of a batch, patience.
+        epochs: most of them; all are run where nobody is asked in validation, and the last is kept.
+        users: ``(C,)`` int64, the user of every row.
+        positives: C rows of items.
+        key: of the draws.
+        valid: users to rank items for.
+        metric: by which the epoch is chosen, as ``ndcg@20``.
+
+    Returns:
+        Epochs that were trained, and the best value of the metric.
+    """
+    name = f"eval/{metric}"
+    best = _KeepBest(name)
+    callbacks: list[lightning.Callback] = [best]
+    if valid is not None and len(valid):
+        callbacks.append(EarlyStopping(name, patience=settings.patience, mode="max"))
+    with quiet():
+        trainer = lightning.Trainer(
+            accelerator="cpu",
+            max_epochs=epochs,
+            num_sanity_val_steps=0,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=callbacks,
+        )
+        batches = EpochBatches(
+            users,
+            positives,
+            model.n_items,
+            key,
+            negatives=1,
+            batch_size=settings.batch_size,
+            objective="pairwise",
+            epoch=lambda: trainer.current_epoch,
+        )
+        k = int(metric.partition("@")[2] or 20)
+        central = Central(model, OptimizerSettings("adam", lr=settings.lr), k)
+        trainer.fit(central, batches, valid)
+    if best.state is not None:
+        central.load_state_dict(best.state)
+    return trainer.current_epoch, best.score
+
+
+class _KeepBest(lightning.Callback):
+    """Keep the parameters of the best epoch in memory."""
+
+    def __init__(self, metric: str) -> None:
+        self.metric, self.score = metric, 0.0
+        self.state: dict[str, Any] | None = None
+
+    def on_validation_epoch_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Compare with the best epoch so far."""
+        found = trainer.callback_metrics.get(self.metric)
+        if found is not None and (self.state is None or float(found) > self.score):
+            self.score, self.state = float(found), deepcopy(module.state_dict())
