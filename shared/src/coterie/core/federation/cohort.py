@@ -76,7 +76,7 @@ class InProcessCohort(Cohort):
         places = torch.searchsorted(self.ids, newcomers)
         if self.is_list:
             for number, (place, client) in enumerate(
-                zip(places.tolist(), newcomers.split(1), strict=True)
+                zip(places.tolist(), newcomers[:, None], strict=True)
             ):
                 mine = self.client.enrol(self.data[place], Key(key.state[number]))
                 self.store.enrol(client, mine)

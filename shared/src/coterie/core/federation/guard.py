@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -9,18 +11,24 @@ from torch import Tensor
 
 from coterie.core.protocol.messages import Report
 from coterie.core.tensors import tree
+from coterie.core.tensors.appended import Appended, Entry
+from coterie.core.tensors.stacked import Stacked
 
-Versions = dict[int, tuple[Tensor, int]]
+Versions = dict[int, tuple[Tensor | Entry[Any], int]]
 
 
 def versions(mine: Any) -> Versions:
-    """Remember the tensors of a private state as they are handed out: identity -> version."""
-    return {id(leaf): (leaf, leaf._version) for _, leaf in tree.tensors(mine)}
+    """Remember the parts of a private state as they are handed out: identity -> version.
+
+    Of what only grows that is its newest entry: the others are looked at when they are used, and
+    before they are saved.
+    """
+    return {id(part): (part, part._version) for part in _parts(mine)}
 
 
 def written(before: Versions) -> bool:
     """Whether a tensor was written into since."""
-    return any(leaf._version != version for leaf, version in before.values())
+    return any(part._version != version for part, version in before.values())
 
 
 def guard(
@@ -39,10 +47,9 @@ def guard(
     reasons: dict[int, str] = {}
     # A Report says NaN for "not measured"; only infinities are wrong there.
     nan = isinstance(up, Report)
-    fresh = [(path, leaf) for path, leaf in tree.values(new) if not _known(leaf, before or {})]
     for origin, found, missing in (
         ("upload", tree.values(up), nan),
-        ("private state", fresh, False),
+        ("private state", _fresh(new, before or {}), False),
     ):
         for path, good in tree.finite(found, ids.numel(), nan=missing):
             if bool(good.all()):
@@ -51,6 +58,27 @@ def guard(
                 reasons[client] = f"NaN or infinity in {origin} '{path}'"
             ok &= good
     return ok, reasons
+
+
+def _parts(mine: Any) -> Iterator[Tensor | Entry[Any]]:
+    for _, leaf in tree.leaves(mine, whole=True):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif isinstance(leaf, Stacked):
+            yield from (tensor for _, tensor in tree.tensors(leaf))
+        elif isinstance(leaf, Appended) and leaf.newest is not None:
+            yield leaf.newest
+
+
+def _fresh(new: Any, before: Versions) -> Iterator[tuple[str, Tensor | Stacked]]:
+    """Leaves that are not as they were handed out, and entries that have been appended since."""
+    for path, leaf in tree.leaves(new, whole=True):
+        if isinstance(leaf, Appended):
+            for entry in takewhile(lambda entry: id(entry) not in before, leaf.newest_first()):
+                found = tree.values({str(entry.number): entry.value})
+                yield from ((f"{path}.{name}", one) for name, one in found)
+        elif isinstance(leaf, (Tensor, Stacked)) and not _known(leaf, before):
+            yield path, leaf
 
 
 def _known(leaf: Any, before: Versions) -> bool:
