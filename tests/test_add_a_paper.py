@@ -48,18 +48,13 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site / "borrowed.pth").write_text("\n".join([*sources, *theirs, ""]))
     scripts = Path(sysconfig.get_path("scripts"))
     shutil.copy2(scripts / "ruff", environment / "bin" / "ruff")
-    for program in ("coterie",):
-        write_program(environment, program, "coterie.core.cli.main", "main")
+    program = environment / "bin" / "coterie"
+    body = "import sys\nfrom coterie.core.cli.main import main\nsys.exit(main())\n"
+    program.write_text(f"#!{environment / 'bin' / 'python'}\n{body}")
+    program.chmod(0o755)
     for stamp in (".installed", ".tools"):
         (environment / stamp).touch()
     return folder
-
-
-def write_program(environment: Path, name: str, module: str, function: str) -> None:
-    path = environment / "bin" / name
-    body = f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n"
-    path.write_text(f"#!{environment / 'bin' / 'python'}\n{body}")
-    path.chmod(0o755)
 
 
 def follow(lines: list[str], folder: Path) -> str:
@@ -117,8 +112,9 @@ def test_the_document_followed_to_the_letter(clone: Path) -> None:
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What `coterie new` looks for in a clone."""
-    for name in ("shared/src/coterie/core", "packages", "configs", "tests", "docs"):
-        (tmp_path / name).mkdir(parents=True)
+    for name in ("packages", "configs", "tests", "docs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "shared").symlink_to(ROOT / "shared")
     for name in ("pyproject.toml", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path / "docs")
@@ -133,10 +129,10 @@ def test_a_paper_is_at_most_250_lines(workspace: Path) -> None:
     before = files(workspace)
     assert main(["new", "mypaper"]) == 0
     written = [workspace / name for name in files(workspace) - before if "LICENSE" not in name]
-    texts = [path.read_text() for path in written]
-    assert sum(text.count("\n") for text in texts) <= 250
-    assert not [text for text in texts if "$" in text or text != text.rstrip() + "\n" * bool(text)]
-    assert all(len(line) <= 100 for text in texts for line in text.splitlines())
+    lines = [line for path in written for line in path.read_text().splitlines()]
+    assert len(written) == 12
+    assert len(lines) <= 250
+    assert [line for line in lines if "$" in line or len(line) > 100] == []
 
 
 def test_mypy_is_told_and_the_rest_of_the_workspace_stays(workspace: Path) -> None:
@@ -155,7 +151,6 @@ def test_mypy_is_told_and_the_rest_of_the_workspace_stays(workspace: Path) -> No
 def test_what_is_written_is_clean_whatever_its_name(workspace: Path, name: str) -> None:
     assert main(["new", name]) == 0
     ruff = Path(sysconfig.get_path("scripts")) / "ruff"
-    (workspace / "shared/src/coterie/core/__init__.py").touch()
     for how in (["check"], ["format", "--check"]):
         command = [ruff, *how, "--no-cache", f"packages/{name}", f"tests/{name}"]
         done = subprocess.run(command, cwd=workspace, capture_output=True, text=True)
