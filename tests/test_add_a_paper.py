@@ -85,7 +85,7 @@ def measured(folder: Path, name: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.skipif(not shutil.which("make") or not shutil.which("git"), reason="needs make, git")
 def test_the_document_followed_to_the_letter(clone: Path) -> None:
     assert [line.split()[0] for line in commands(0)] == ["make", ".venv/bin/coterie", "make"]
     follow(commands(0), clone)
