@@ -1,5 +1,6 @@
 """`coterie new`, and docs/add-a-paper.md followed to the letter."""
 
+import errno
 import json
 import os
 import re
@@ -194,6 +195,24 @@ def test_nothing_is_written_over(
     [line] = capsys.readouterr().err.splitlines()
     assert f"{there} is there already: choose another name" in line
     assert files(workspace) == before
+
+
+def test_a_folder_that_cannot_be_written_is_not_left_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace, calls = os.replace, []
+
+    def full(old: str, new: Path) -> None:
+        calls.append(new)
+        if len(calls) == 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", full)
+    assert main(["new", "mine", "--to", str(tmp_path / "here")]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "no space left" in line
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_outside_of_a_clone_a_folder_must_be_named(

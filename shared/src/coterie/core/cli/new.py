@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files
@@ -87,14 +88,15 @@ def write_in_clone(name: str, clone: Path) -> Path:
                 f"{workspace} has no line mypy_path: put it back, the paper is added to it"
             )
         words = _words(name, license_='license = "Apache-2.0"\n')
-        parts = {
-            package: {**_package(name, words), "LICENSE": (clone / "LICENSE").read_text("utf-8")},
-            clone / "configs": {f"{name}.yaml": _filled("config.yaml", words)},
-            clone / "tests" / name: {f"test_{name}.py": _filled("test.py", words)},
-        }
-        _write(parts)
+        tests = {f"test_{name}.py": _filled("test.py", words)}
+        about = {"LICENSE": (clone / "LICENSE").read_text("utf-8")}
+        config = clone / "configs" / f"{name}.yaml"
+        _refuse_taken(package, config, clone / "tests" / name)
+        _write(clone / "tests" / name, tests)
+        _write(package, {**_package(name, words), **about})
         link = package / "src" / "coterie" / name / "configs"
         link.symlink_to(Path(*[".."] * 5, "configs"), target_is_directory=True)
+        write_text(config, _filled("config.yaml", words))
     write_text(workspace, _MYPY.sub(rf"\g<0>:packages/{name}/src", described))
     return package
 
@@ -111,21 +113,26 @@ def write_outside(name: str, folder: Path) -> None:
         f"src/coterie/{name}/configs/{name}.yaml": _filled("config.yaml", words),
         f"tests/test_{name}.py": _filled("test.py", words),
     }
+    _refuse_taken(folder)
     with writing(folder, "then say it again"):
-        _write({folder: inside})
+        _write(folder, inside)
 
 
-def _write(parts: Mapping[Path, Mapping[str, str]]) -> None:
-    """Write the files of several folders: all, or none where one is there already."""
-    for folder, inside in parts.items():
-        taken = [folder] if folder.exists() and folder.name != "configs" else []
-        taken += [folder / file for file in inside if (folder / file).exists()]
-        if taken:
-            raise UserError(f"{taken[0]} is there already: choose another name")
-    for folder, inside in parts.items():
+def _refuse_taken(*paths: Path) -> None:
+    for path in paths:
+        if path.exists():
+            raise UserError(f"{path} is there already: choose another name")
+
+
+def _write(folder: Path, inside: Mapping[str, str]) -> None:
+    """Write the files of a new folder; it is gone again where that fails."""
+    try:
         for file, text in inside.items():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             write_text(folder / file, text)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _package(name: str, words: Mapping[str, str]) -> dict[str, str]:
