@@ -1,5 +1,7 @@
 """Every packed configuration fits the real settings."""
 
+from pathlib import Path
+
 import pytest
 
 from coterie.core.registry.papers import Paper, load, papers
@@ -9,6 +11,7 @@ from coterie.core.settings.packed import paper_file, presets, sweep_file, varian
 from coterie.core.settings.parser import leaves
 from coterie.core.settings.sweeps import read_sweep
 
+SWEEPS = Path(__file__).resolve().parents[1] / "configs" / "sweeps"
 each_paper = pytest.mark.parametrize("paper", papers().values(), ids=lambda paper: paper.name)
 
 
@@ -25,7 +28,15 @@ def test_every_preset_and_variant_is_accepted(paper: Paper) -> None:
         assert read_packed(general, load(paper.settings), paper.name).values
 
 
-@each_paper
+def with_sweep() -> list[Paper]:
+    return [paper for paper in papers().values() if (SWEEPS / f"{paper.name}.yaml").is_file()]
+
+
+def test_the_papers_of_the_workspace_have_sweeps() -> None:
+    assert {"f3crec", "page", "pplr"} <= {paper.name for paper in with_sweep()}
+
+
+@pytest.mark.parametrize("paper", with_sweep(), ids=lambda paper: paper.name)
 def test_the_sweep_varies_real_settings_within_their_types(paper: Paper) -> None:
     known = list(leaves(load(paper.settings)))
     sweep = read_sweep("sweep", sweep_file(paper).read_text("utf-8"), known)

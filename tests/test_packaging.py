@@ -89,6 +89,13 @@ def test_wheel_holds_one_package_of_the_namespace(project: Path, wheels: dict[Pa
     assert prefix + "py.typed" in packed
 
 
+def test_the_core_carries_what_new_papers_are_made_from(wheels: dict[Path, Path]) -> None:
+    templates = (ROOT / "shared/src").rglob("paper_template/**/*.in")
+    wanted = {path.relative_to(ROOT / "shared/src").as_posix() for path in templates}
+    assert len(wanted) == 11
+    assert wanted <= contents(wheels[ROOT / "shared"]).keys()
+
+
 @each_project
 def test_wheel_metadata_names_no_path_and_the_licence(
     project: Path, wheels: dict[Path, Path]

@@ -169,3 +169,10 @@ def test_a_client_that_is_refused_drops_out_of_the_list():
     assert list(replies.failed) == [9]
     assert list(replies.ups) == [2, 5]
     assert asked.store.take(torch.tensor([9])).weights.tolist() == [1.0] * 4
+
+
+def test_a_round_without_newcomers_enrols_nobody():
+    asked = cohort()
+    assert asked.enrol().tolist() == [2, 5, 9]
+    assert asked.enrol().tolist() == []
+    assert len(asked.store) == 3

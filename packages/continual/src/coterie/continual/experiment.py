@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from coterie.continual.algorithm import make_server
 from coterie.continual.client import SAMPLE_BYTES, ContinualClient, make_client
 from coterie.continual.keys import CLIENT_COLUMNS
 from coterie.continual.messages import UPDATE, ItemTable
@@ -21,9 +20,7 @@ from coterie.core.data.interactions.splits import split_block
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.data.sources.catalogue import load_filtered
 from coterie.core.errors import UserError
-from coterie.core.federation.federation import Federation
 from coterie.core.privacy.attack import AttackReport, attack_curve
-from coterie.core.privacy.build import middleware
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
@@ -108,23 +105,9 @@ class Experiment(RecommendsToUsers[Settings]):
             found.append(Need("the error memory of all users", ("rlp2.capacity",), memory))
         return found
 
-    def federation(self) -> Federation:
-        """Build both halves over the stream."""
-        settings = self.settings
-        server = make_server(self.card, self.blocks[0].ids)
-        return Federation(
-            server=server,
-            client=self.client(),
-            blocks=self.blocks,
-            seed=settings.seed,
-            rounds=settings.rounds,
-            chunk=settings.engine.chunk,
-            middleware=middleware(settings.privacy),
-            monitor=server.monitor,
-            client_columns=tuple(
-                name.replace("@20", f"@{settings.top_k}") for name in CLIENT_COLUMNS
-            ),
-        )
+    def client_columns(self) -> tuple[str, ...]:
+        """Name a client's measurements at the cutoff of the run."""
+        return tuple(name.replace("@20", f"@{self.settings.top_k}") for name in CLIENT_COLUMNS)
 
     def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
         """Attack one upload of every client of the newest block, behind several Laplace scales.

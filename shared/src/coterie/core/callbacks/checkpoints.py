@@ -12,6 +12,7 @@ from typing import Any
 from coterie.core.callbacks.contract import RoundCallback, Rounds, states
 from coterie.core.errors import UserError
 from coterie.core.metrics.monitor import Monitor
+from coterie.core.tensors.entries import clear, refer, resolve
 from coterie.core.tensors.saved import load, save
 
 LAST, BEST = "last.ckpt", "best.ckpt"
@@ -21,19 +22,21 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint of a run: ``federation``, and the states of ``callbacks``.
 
     Raises:
-        UserError: it cannot be read, is damaged, or no checkpoint.
+        UserError: it, or an append-only entry that it refers to, cannot be read or is damaged; or
+            it is no checkpoint.
     """
     found = load(path)
     if not isinstance(found, dict) or "federation" not in found:
         raise UserError(f"{path} is no checkpoint of a run: put back a copy of it")
-    return found
+    return found | {"federation": resolve(found["federation"], path.parent)}
 
 
 class Checkpoints(RoundCallback):
     """Keep the last round, and the best round of the newest block.
 
     Args:
-        folder: holds ``last.ckpt`` and ``best.ckpt``.
+        folder: holds ``last.ckpt`` and ``best.ckpt``, and entries of append-only parts in files of
+            their own, which both share.
         every: rounds between two checkpoints; the end of a block is always kept.
         monitor: what the best round is chosen by; None keeps no best one.
         beside: the other callbacks, whose states are kept too.
@@ -62,6 +65,14 @@ class Checkpoints(RoundCallback):
         block, value = state["best"]
         self.best = (block, value)
 
+    def start(self, run: Rounds) -> None:
+        """Clear away what a killed process left."""
+        self._clear()
+
+    def end(self, run: Rounds) -> None:
+        """Clear away what an earlier checkpoint referred to."""
+        self._clear()
+
     def write(self, run: Rounds) -> None:
         """Save after a round."""
         better = self._is_better(run.block, run.journal.scalars)
@@ -69,11 +80,15 @@ class Checkpoints(RoundCallback):
         if not due and not better:
             return
         others = states([*self.beside, self])
-        save({"federation": run.to_plain(), "callbacks": others, **self.more()}, self.folder / LAST)
+        federation = refer(run.to_plain(), self.folder)
+        save({"federation": federation, "callbacks": others, **self.more()}, self.folder / LAST)
         if better:
             partial = self.folder / f"{BEST}.partial"
             shutil.copyfile(self.folder / LAST, partial)
             os.replace(partial, self.folder / BEST)
+
+    def _clear(self) -> None:
+        clear(self.folder, (self.folder / LAST, self.folder / BEST))
 
     def _is_better(self, block: int, measured: Mapping[str, float]) -> bool:
         """Compare a round with the best one of its block."""

@@ -31,7 +31,7 @@ class Rounds(Protocol):
     reopened: bool
 
     def to_plain(self) -> dict[str, Any]:
-        """Everything a checkpoint must hold, as tensors and plain values."""
+        """Everything a checkpoint must hold: tensors, plain values, append-only parts."""
         ...
 
 

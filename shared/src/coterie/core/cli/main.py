@@ -22,6 +22,7 @@ COMMANDS = {
     "list": "Show papers, methods, data sets, presets and tuned configurations",
     "doctor": "Check this machine and the installation",
     "bench": "Measure speed against a reference loop",
+    "new": "Start a paper of your own",
     "sweep": "Search for hyper-parameters on this machine",
 }
 _MEMORY = (

@@ -11,6 +11,7 @@ A folder holds one client, or some that run together on one machine:
 - ``position.json``: the newest request that was answered, and those of its round. It is written
   last, so it says which of the other files count.
 - ``state-N.pt``, ``reply-N.safetensors``: private state after a request, and what was answered.
+- ``entries/``: parts of private state that only grow, each written once.
 
 All files but the card are readable by their owner only. One process serves a folder at a time.
 """
@@ -32,6 +33,7 @@ from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.tensors import saved
+from coterie.core.tensors.entries import FOLDER, clear, refer, resolve
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
 
@@ -134,7 +136,7 @@ class ClientFolder:
         Raises:
             UserError: there is no such half here, or the card does not suit it.
         """
-        half = self._half or find_paper(self.card.paper).client_half
+        half = self._half or find_paper(self.card.paper).maker
         if half is None:
             raise UserError(f"paper '{self.card.paper}' has no client half that can be made here")
         try:
@@ -185,7 +187,11 @@ class ClientFolder:
         Raises:
             UserError: the file is damaged.
         """
-        return None if position.state < 0 else saved.load(self._state(position.state))
+        if position.state < 0:
+            return None
+        file = self._state(position.state)
+        clear(self.path, [file])
+        return resolve(saved.load(file), self.path)
 
     def reply(self, number: int) -> bytes:
         """What was answered to a request of this round."""
@@ -204,8 +210,10 @@ class ClientFolder:
         """
         try:
             if state is not None:
-                saved.save(state, self._state(position.state))
+                saved.save(refer(state, self.path), self._state(position.state))
                 self._state(position.state).chmod(0o600)
+                if (entries := self.path / FOLDER).is_dir():
+                    entries.chmod(0o700)
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror}") from error
         if reply is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -13,20 +15,26 @@ from coterie.core.protocol.folds import Fold
 from coterie.core.protocol.messages import Report, Up, expectations
 from coterie.core.protocol.step import AnyStep
 from coterie.core.tensors import tree
+from coterie.core.tensors.appended import Appended, Entry
+from coterie.core.tensors.stacked import Stacked
 
-Versions = dict[int, tuple[Tensor, int]]
+Versions = dict[int, tuple[Tensor | Entry[Any], int]]
 Verdict = tuple[Tensor, dict[int, str]]
 """Which clients are accepted, ``(C,)`` bool, and why the others are not."""
 
 
 def versions(mine: Any) -> Versions:
-    """Remember the tensors of a private state as they are handed out: identity -> version."""
-    return {id(leaf): (leaf, leaf._version) for _, leaf in tree.tensors(mine)}
+    """Remember the parts of a private state as they are handed out: identity -> version.
+
+    Of what only grows that is its newest entry: the others are looked at when they are used, and
+    before they are saved.
+    """
+    return {id(part): (part, part._version) for part in _parts(mine)}
 
 
 def written(before: Versions) -> bool:
     """Whether a tensor was written into since."""
-    return any(leaf._version != version for leaf, version in before.values())
+    return any(part._version != version for part, version in before.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,8 +108,7 @@ def guard_state(new: Any, ids: Tensor, before: Versions) -> Verdict:
         before: what `versions` gave of the state before; what did not change since is finite.
     """
     verdict = _Verdict(ids)
-    fresh = [(path, leaf) for path, leaf in tree.values(new) if not _known(leaf, before)]
-    for path, good in tree.finite(fresh, ids.numel()):
+    for path, good in tree.finite(_fresh(new, before), ids.numel()):
         verdict.refuse(~good, f"NaN or infinity in private state '{path}'")
     return verdict.ok, verdict.reasons
 
@@ -151,6 +158,27 @@ def _wrong_form(asked: Asked, up: Any) -> str | None:
         if why := expected.form(value, asked.down, asked.one_each, n_clients):
             return f"upload '{name}' {why}"
     return None
+
+
+def _parts(mine: Any) -> Iterator[Tensor | Entry[Any]]:
+    for _, leaf in tree.leaves(mine, whole=True):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif isinstance(leaf, Stacked):
+            yield from (tensor for _, tensor in tree.tensors(leaf))
+        elif isinstance(leaf, Appended) and leaf.newest is not None:
+            yield leaf.newest
+
+
+def _fresh(new: Any, before: Versions) -> Iterator[tuple[str, Tensor | Stacked]]:
+    """Leaves that are not as they were handed out, and entries that have been appended since."""
+    for path, leaf in tree.leaves(new, whole=True):
+        if isinstance(leaf, Appended):
+            for entry in takewhile(lambda entry: id(entry) not in before, leaf.newest_first()):
+                found = tree.values({str(entry.number): entry.value})
+                yield from ((f"{path}.{name}", one) for name, one in found)
+        elif isinstance(leaf, (Tensor, Stacked)) and not _known(leaf, before):
+            yield path, leaf
 
 
 def _known(leaf: Any, before: Versions) -> bool:

@@ -62,7 +62,7 @@ class InProcess(Exchange):
         newcomers = self.store.newcomers(ids)
         key = self.secrets(newcomers).fold("enrol")
         if self.is_list:
-            for number, client in enumerate(newcomers.split(1)):
+            for number, client in enumerate(newcomers[:, None]):
                 mine = self.client.enrol(self._data(client, block), Key(key.state[number]))
                 self.store.enrol(client, mine)
         elif newcomers.numel():
@@ -77,7 +77,7 @@ class InProcess(Exchange):
         """
         self._check(request)
         if self.is_list:
-            for one in request.ids.split(1):
+            for one in request.ids[:, None]:
                 yield self._answer(request, one, self._data(one, request.when[0]))
             return
         data = self._data(request.ids, request.when[0])

@@ -76,7 +76,7 @@ class PrivateStore(Generic[P]):
         """
         places = self._places(ids)
         if not self.stacked:
-            return tree.map_values(lambda leaf: leaf, self._list[_only(places)])
+            return tree.shallow(self._list[_only(places)])
         return tree.take(self._enrolled(), places)
 
     def commit(self, ids: Tensor, private: P) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
 from torch import Tensor
 
 from coterie.core.protocol.messages import Private
 from coterie.core.protocol.step import AnyStep, Form
+from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
+from coterie.core.wire.travel import holds
 
 P = TypeVar("P", bound=Private)
 X = TypeVar("X")
@@ -39,7 +42,8 @@ class Client(Generic[P, X]):
             after the other, each with shapes of its own.
 
     Raises:
-        TypeError: on making a class, one of its steps is of the other form.
+        TypeError: on making a class, one of its steps is of the other form, or its private state
+            has an append-only part and no list form.
     """
 
     form: ClassVar[Form] = "stacked"
@@ -60,6 +64,12 @@ class Client(Generic[P, X]):
                 given = dict(zip(origin.__parameters__, get_args(base), strict=True))  # type: ignore[attr-defined]
                 first, second = origin._types
                 cls._types = (given.get(first, first), given.get(second, second))
+        with suppress(NameError):  # defined later: not checked
+            if cls.form == "stacked" and holds(cls._types[0], Appended):
+                raise TypeError(
+                    f"{cls.__name__} is of the stacked form, where nothing is append-only: set "
+                    "form = 'list', or keep a tensor"
+                )
 
     def enrol(self, data: X, key: Key) -> P:
         """Make the private state of newcomers from their data and keys."""

@@ -38,6 +38,8 @@ class Reveals(enum.Enum):
 class _Message:
     """What `Down`, `Up` and `Private` have in common: they are checked when a class is made."""
 
+    _stays = False
+
     def __init_subclass__(cls) -> None:
         """Check the fields; what is only defined later is checked when a step is declared.
 
@@ -48,7 +50,7 @@ class _Message:
         for name, hint in inspect.get_annotations(cls).items():
             _check_declared(cls, name, hint)
         with suppress(NameError):
-            check_class(cls)
+            check_class(cls, stays=cls._stays)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +71,8 @@ class Report(Up):
 @dataclasses.dataclass(frozen=True)
 class Private(_Message):
     """State that stays with its client."""
+
+    _stays = True
 
 
 def carries(what: str, *, default: Any = dataclasses.MISSING, relays: bool = False) -> Any:

@@ -18,7 +18,12 @@ class Server(Generic[S]):
 
     State is a value: a dataclass of tensors and plain values that a checkpoint can hold. Settings
     and whatever else the server holds are constructor arguments.
+
+    Attributes:
+        rounds: after which a block ends, where `stop` is not told otherwise; None = never.
     """
+
+    rounds: int | None = None
 
     def begin(self, key: Key) -> S:
         """Make the state before the first block."""
@@ -75,10 +80,12 @@ class Server(Generic[S]):
         raise NotImplementedError(f"{type(self).__name__} has no test")
 
     def stop(self, state: S, history: Sequence[dict[str, float]]) -> Decision:
-        """Decide after a round: go on, end this block, or end the run. Default: go on.
+        """Decide after a round: go on, end this block, or end the run.
+
+        Default: end the block after ``rounds`` of them.
 
         Args:
             state: after the round.
             history: metrics of the rounds of this block so far, oldest first.
         """
-        return "go"
+        return "block" if self.rounds is not None and len(history) >= self.rounds else "go"

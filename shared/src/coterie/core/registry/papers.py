@@ -28,10 +28,10 @@ class Paper:
         settings: the settings dataclass.
         experiment: builds data, client and server of a run.
         client: the client class, whose steps are the protocol.
-        client_half: function that makes the client half from the public card
+        client_half: what makes the client half from the public card
             (`coterie.core.protocol.card.Card`) and the client's own folder; what it imports knows
-            no server half.
-        server_half: function that makes the server half from the card, the clients' ids and the
+            no server half. None: the client class itself.
+        server_half: what makes the server half from the card, the clients' ids and the
             server's own folder.
         tables: function that reproduces a table or figure, called with a
             `coterie.core.settings.configuration.Configuration`, ``table``, ``figure`` and
@@ -61,6 +61,11 @@ class Paper:
     data_sets: tuple[DataSet, ...] = ()
     keys: tuple[MetricKey, ...] = ()
     panels: tuple[Panel, ...] = ()
+
+    @property
+    def maker(self) -> str | None:
+        """What makes the client half from a card."""
+        return self.client_half or self.client
 
 
 def papers() -> dict[str, Paper]:

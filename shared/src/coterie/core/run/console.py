@@ -25,6 +25,8 @@ def show_data(paper: Paper, experiment: Experiment[Any]) -> None:
         f"seed {settings.seed}, on {experiment.source}"
     )
     rows = experiment.describe_data()
+    if not rows:
+        return
     table = Table(*rows[0].keys(), box=None, header_style="dim")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))

@@ -115,7 +115,7 @@ class FederatedRun:
     def to_plain(self) -> dict[str, Any]:
         """Give server state, private state of all clients, ledger and position, for a checkpoint.
 
-        They are tensors and plain values, not copied.
+        They are tensors, plain values and append-only parts, not copied.
         """
         return {
             "server": tree.to_plain(self.server_state),

@@ -13,9 +13,12 @@ from torch import Tensor
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
+from coterie.core.privacy.build import middleware
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.messages import Down
 from coterie.core.protocol.recommending import RecommendsItems, ServesItems
+from coterie.core.protocol.server import Server
+from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.estimate import Need
 from coterie.core.settings.base import BaseSettings
 from coterie.core.tensors.ragged import Ragged
@@ -76,9 +79,33 @@ class Experiment(Generic[Settings]):
         """
         return []
 
+    @property
+    def blocks(self) -> Sequence[Any]:
+        """The clients' data of every block (`coterie.core.protocol.client.ClientData`)."""
+        raise NotImplementedError(f"{type(self).__name__} must say what its clients hold")
+
     def federation(self) -> Federation:
-        """Build both halves and the clients' data."""
-        raise NotImplementedError(f"{type(self).__name__} must say what a run is made of")
+        """Build both halves from the card, and join them with the clients' data."""
+        settings, halves = self.settings, find_paper(self.paper)
+        assert halves.server_half is not None
+        assert halves.maker is not None
+        everybody = torch.cat([data.ids for data in self.blocks]).unique()
+        server: Server[Any] = load(halves.server_half)(self.card, everybody)
+        return Federation(
+            server=server,
+            client=load(halves.maker)(self.card),
+            blocks=self.blocks,
+            seed=settings.seed,
+            rounds=settings.rounds,
+            chunk=settings.engine.chunk,
+            middleware=middleware(settings.privacy),
+            monitor=getattr(server, "monitor", None),
+            client_columns=self.client_columns(),
+        )
+
+    def client_columns(self) -> tuple[str, ...]:
+        """Name measurements of clients that are columns of their table. Default: none."""
+        return ()
 
     def describe_data(self) -> list[dict[str, Any]]:
         """Tabulate the data, one row a block. Default: no table."""

@@ -23,6 +23,7 @@ from coterie.core.callbacks.refusals import Refusals
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
+from coterie.core.tensors.entries import inline
 
 _TICK: Any = [torch.zeros(1)]  # a batch of one, so that callbacks need not say so when they log
 
@@ -102,7 +103,7 @@ class FederatedModule(lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the run, and what happens beside it."""
-        checkpoint["federation"] = self.run.to_plain()
+        checkpoint["federation"] = inline(self.run.to_plain())
         checkpoint["beside"] = states(self.beside)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

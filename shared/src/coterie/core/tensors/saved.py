@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -39,34 +41,43 @@ def save(content: Any, path: Path) -> None:
         >>> load(file)
         {'two': tensor([1., 1.])}
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            sealed = _Sealed(file)
-            try:
-                torch.save(content, sealed)  # type: ignore[arg-type]  # needs write and flush alone
-            except RuntimeError:
-                if sealed.error is not None:  # what torch makes of a full disk
-                    raise sealed.error from None
-                raise
-            sealed.close()
-            file.flush()
-            os.fsync(file.fileno())
+    with _partial(path) as partial:
+        _write(content, partial)
         os.replace(partial, path)
-    except BaseException:  # a full disk, an interruption
-        partial.unlink(missing_ok=True)
-        raise
 
 
-def load(path: Path) -> Any:
+def save_by_digest(content: Any, folder: Path, ending: str) -> Path:
+    """Write as `save` does, into a file that is named by its digest.
+
+    Args:
+        content: what ``torch.load(weights_only=True)`` can read.
+        folder: of the file.
+        ending: of its name.
+
+    Returns:
+        The file. One of that name held the same already.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written.
+    """
+    with _partial(folder / f"new{ending}") as partial:
+        path = folder / f"{_write(content, partial)}{ending}"
+        os.replace(partial, path)
+        return path
+
+
+def load(path: Path, digest: str | None = None) -> Any:
     """Read what `save` wrote, onto the CPU.
+
+    Args:
+        path: of the file.
+        digest: that it must have; None for the one that it says itself.
 
     Raises:
         UserError: the file may not be read, or not every bit is as it was written.
     """
     try:
-        how = _damage(path)
+        how = _damage(path, digest)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UserError(f"cannot read {path} ({reason}): mend that, or name another run") from None
@@ -79,6 +90,33 @@ def load(path: Path) -> Any:
         f"checkpoint {path} is damaged ({how}): put back a copy of it, or train anew under "
         "another --run.name"
     )
+
+
+@contextmanager
+def _partial(path: Path) -> Iterator[Path]:
+    """Name a file to write beside ``path``; it is gone afterwards."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        yield partial
+    finally:  # of a full disk or an interruption; renamed otherwise
+        partial.unlink(missing_ok=True)
+
+
+def _write(content: Any, path: Path) -> str:
+    """Write a file and see it to the disk; return its digest."""
+    with path.open("wb") as file:
+        sealed = _Sealed(file)
+        try:
+            torch.save(content, sealed)  # type: ignore[arg-type]  # needs write and flush alone
+        except RuntimeError:
+            if sealed.error is not None:  # what torch makes of a full disk
+                raise sealed.error from None
+            raise
+        digest = sealed.close()
+        file.flush()
+        os.fsync(file.fileno())
+    return digest
 
 
 class _Sealed:
@@ -109,25 +147,28 @@ class _Sealed:
     def flush(self) -> None:
         """Do nothing: `save` flushes all at once."""
 
-    def close(self) -> None:
-        """Write the digest in place of the empty comment."""
+    def close(self) -> str:
+        """Write the digest in place of the empty comment; return it."""
         assert self._held == b"\0\0", "torch.save writes no zip archive any more"
-        self._file.write(_LENGTH + _MARK + self._hash.hexdigest().encode())
+        digest = self._hash.hexdigest()
+        self._file.write(_LENGTH + _MARK + digest.encode())
+        return digest
 
 
-def _damage(path: Path) -> str | None:
-    """Say what is wrong with a file; None if nothing is."""
+def _damage(path: Path, wanted: str | None) -> str | None:
+    """Say what is wrong with a file that must have a digest; None if nothing is."""
     left = path.stat().st_size - _COMMENT - len(_LENGTH)
     if left <= 0:
         return "it is cut short"
-    digest = hashlib.sha256()
+    found = hashlib.sha256()
     with path.open("rb") as file:
         while left and (block := file.read(min(left, _BLOCK))):
-            digest.update(block)
+            found.update(block)
             left -= len(block)
         end = file.read()
     if not end.startswith(_LENGTH + _MARK):
         return "it has no digest: cut short, or of an older version"
-    if end != _LENGTH + _MARK + digest.hexdigest().encode():
+    digest = found.hexdigest()
+    if end != _LENGTH + _MARK + digest.encode() or wanted not in (None, digest):
         return "its digest is another"
     return None

@@ -1,13 +1,15 @@
-"""Values of several clients that no tensor with a client axis can hold."""
+"""What trees hold beside tensors: values of several clients, and what only grows."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 S = TypeVar("S", bound="Stacked")
+G = TypeVar("G", bound="Growing")
 
 
 class Stacked(ABC):
@@ -37,3 +39,25 @@ class Stacked(ABC):
     @abstractmethod
     def nbytes(self) -> Tensor:
         """Bytes of each client's part on the wire, ``(C,)`` int64."""
+
+
+class Growing(ABC):
+    """A sequence of trees that only grows, see `coterie.core.tensors.appended.Appended`.
+
+    Walks go through its entries, but for those of an ask, which cost the same however many there
+    are: they hand it on whole.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of entries."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Any]:
+        """The entries, oldest first."""
+
+    @abstractmethod
+    def mapped(self: G, function: Callable[..., Any], *others: Any) -> G:
+        """Apply ``function`` to every entry (and the same places of others)."""

@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from coterie.core.tensors import tree
+from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.rows import DenseRows, Rows, TouchedRows
 from coterie.core.wire.schema import ProtocolError, Schema, check_form, escape, join
 from coterie.core.wire.travel import PLAIN
@@ -141,7 +142,7 @@ def _flatten(node: Any, path: str, tensors: dict[str, Tensor], static: dict[str,
         static[path] = list(node)
         for key, child in node.items():
             _flatten(child, join(path, escape(key)), tensors, static)
-    elif isinstance(node, (list, tuple)):
+    elif isinstance(node, (list, tuple, Appended)):
         static[path] = len(node)
         for name, child in tree.children(node):
             _flatten(child, join(path, name), tensors, static)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypeVar, get_args, get_origin
 
+from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.stacked import Stacked
 from coterie.core.wire.travel import choices, fields_of
 
@@ -15,7 +16,8 @@ def restore(like: T, plain: Any, kind: Any = None) -> T:
     """Rebuild a state from what `coterie.core.tensors.tree.to_plain` gave.
 
     It has the structure of ``like``, the state at the beginning, and what has grown since: fields
-    that were None, lists of any length, and names in dicts that had none at the beginning.
+    that were None, lists and append-only parts of any length, and names in dicts that had none at
+    the beginning.
 
     Args:
         like: state of a newcomer, or of a server before its first round.
@@ -25,7 +27,7 @@ def restore(like: T, plain: Any, kind: Any = None) -> T:
     Raises:
         KeyError: a field is missing, or there is one too many.
     """
-    if like is None:
+    if like is None or isinstance(like, Appended):
         return _built(kind, plain)
     if plain is None or not _is_node(like):
         return plain
@@ -52,7 +54,12 @@ def _built(kind: Any, plain: Any) -> Any:
     if plain is None or len(kinds) != 1:
         return plain
     kind, inner = kinds[0], _inner(kinds[0])
-    if dataclasses.is_dataclass(kind):
+    if isinstance(plain, Appended):
+        entries = plain.entries()
+        return Appended.kept((_built(inner, entry.value), entry.file) for entry in entries)
+    if get_origin(kind) is Appended:
+        return Appended(_built(inner, child) for child in plain)
+    if dataclasses.is_dataclass(kind) and not isinstance(plain, kind):  # type: ignore[arg-type]
         hints = fields_of(kind)
         names = [field.name for field in dataclasses.fields(kind)]
         _check_names(plain, names)
@@ -68,7 +75,7 @@ def _built(kind: Any, plain: Any) -> Any:
 def _inner(kind: Any) -> Any:
     """Annotation of what a dict or a list holds; None where it does not say."""
     for one in choices(kind):
-        if get_origin(one) in (dict, list, tuple):
+        if get_origin(one) in (dict, list, tuple, Appended):
             return get_args(one)[1 if get_origin(one) is dict else 0]
     return None
 

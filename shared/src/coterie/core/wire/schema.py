@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.tensors import tree
+from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import DenseRows, Rows, TouchedRows
 from coterie.core.wire.travel import PLAIN, Nest, choices, fields_of
@@ -83,6 +84,8 @@ class Schema:
             return self._nest(path)
         if origin is dict:
             return self._dict(kind, path)
+        if origin is Appended:
+            return Appended(self._sequence(list[get_args(kind)[0]], path))  # type: ignore[misc]
         if origin in (list, tuple):
             return self._sequence(kind, path)
         if isinstance(kind, type) and issubclass(kind, Rows):

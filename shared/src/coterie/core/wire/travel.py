@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 
 from torch import Tensor
 
+from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.stacked import Stacked
 
 PLAIN = (bool, int, float, str)
@@ -20,8 +21,12 @@ _MAY = (
 )
 
 
-def check_class(cls: type) -> None:
+def check_class(cls: type, *, stays: bool = False) -> None:
     """Check that everything a message class declares can stand in a message.
+
+    Args:
+        cls: the class.
+        stays: whether it never travels; it may hold `Appended` parts then.
 
     Raises:
         TypeError: names the class, the field and what to write in its place.
@@ -36,8 +41,20 @@ def check_class(cls: type) -> None:
         TypeError: Peers.ids: set[int] cannot travel. What may travel: Tensor, Ragged, Rows, ...
     """
     for name, hint in hints_of(cls).items():
-        if why := _refused(hint):
+        if why := _refused(hint, stays):
             raise TypeError(f"{cls.__name__}.{name}: {why}. What {_MAY}")
+
+
+def holds(hint: Any, kind: type) -> bool:
+    """Whether a value of an annotated type may hold one of a kind.
+
+    Raises:
+        NameError: an annotation names what is not defined (yet).
+    """
+    found = get_origin(hint) or hint
+    if isinstance(found, type) and (issubclass(found, kind) or dataclasses.is_dataclass(found)):
+        return issubclass(found, kind) or any(holds(one, kind) for one in hints_of(found).values())
+    return any(holds(part, kind) for part in get_args(hint))
 
 
 def choices(hint: Any) -> tuple[Any, ...]:
@@ -70,27 +87,31 @@ def fields_of(cls: Any) -> dict[str, Any]:
 _FIELDS: dict[Any, dict[str, Any]] = {}
 
 
-def _refused(hint: Any) -> str | None:
-    """Why a value of this type cannot travel, or None."""
+def _refused(hint: Any, stays: bool) -> str | None:
+    """Why a value of this type cannot travel (or be kept), or None."""
     kinds = [kind for kind in choices(hint) if kind is not type(None)]
     if len(kinds) > 1:
         return f"{hint} is several types, of which a reader could not tell which came"
-    return _refused_kind(kinds[0]) if kinds else None
+    return _refused_kind(kinds[0], stays) if kinds else None
 
 
-def _refused_kind(kind: Any) -> str | None:
+def _refused_kind(kind: Any, stays: bool) -> str | None:
     if kind in (Tensor, Nest, *PLAIN) or get_origin(kind) is Literal:
         return None
     origin, parts = get_origin(kind) or kind, get_args(kind)
+    if origin is Appended:
+        if not stays:
+            return f"{_name(kind)} stays where it is: send the entries that are asked for"
+        return _refused(parts[0], False) if parts else f"{_name(kind)} does not say what it holds"
     if origin in (dict, list, tuple):
         if not parts or (origin is dict and parts[0] is not str):
             return f"{_name(kind)} does not say what it holds under which names"
         inner = parts[1:] if origin is dict else [part for part in parts if part is not Ellipsis]
-        return next((why for why in map(_refused, inner) if why), None)
+        return next((why for one in inner if (why := _refused(one, stays))), None)
     if isinstance(kind, type) and issubclass(kind, Stacked):
         return None
     if dataclasses.is_dataclass(kind):
-        check_class(kind)  # type: ignore[arg-type]
+        check_class(kind, stays=stays)  # type: ignore[arg-type]
         return None
     return f"{_name(kind)} cannot travel"
 

@@ -17,7 +17,7 @@ from coterie.core.methods.kit.model_client import EVALUATE, GlobalModel, Quality
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.replies import StackedReplies
-from coterie.core.protocol.server import Decision, Server
+from coterie.core.protocol.server import Server
 from coterie.core.tensors.keys import Key
 
 
@@ -67,7 +67,7 @@ class ModelServer(Server[S], Generic[S]):
         samples: ServerSamples | None = None,
         as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
     ) -> None:
-        self.settings = settings
+        self.settings, self.rounds = settings, settings.rounds
         self.samples = samples or ServerSamples()
         self._build, self._as_batch = build, as_batch
 
@@ -168,10 +168,6 @@ class ModelServer(Server[S], Generic[S]):
                 f"its last round was evaluated out of turn, as evaluations are every {every} rounds"
             )
         return super().reopen(state, history)
-
-    def stop(self, state: S, history: Sequence[dict[str, float]]) -> Decision:
-        """End the block after T rounds."""
-        return "block" if len(history) >= self.settings.rounds else "go"
 
     def _note(self, cohort: Cohort, key: str, loss: Tensor, accuracy: Tensor) -> None:
         for name, values in (("loss", loss), ("accuracy", accuracy)):
