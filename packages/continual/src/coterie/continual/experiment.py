@@ -112,6 +112,7 @@ class Experiment(RecommendsToUsers[Settings]):
             seed=settings.seed,
             rounds=settings.rounds,
             chunk=settings.engine.chunk,
+            device=self.device,
             middleware=middleware(settings.privacy),
             monitor=server.monitor,
             client_columns=tuple(

@@ -20,6 +20,7 @@ from coterie.core.methods.reference.popularity import popularity
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
 from coterie.core.run.driver import FederatedRun
+from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.client_data import PUBLIC, FederatedData
@@ -45,12 +46,34 @@ def measure_popularity(
     return [measure_users(lambda part: counts.expand(len(part), -1), of_one) for of_one in queries]
 
 
-def user_federation(settings: Settings, data: FederatedData) -> Federation:
+def user_federation(
+    settings: Settings, data: FederatedData, device: torch.device = CPU
+) -> Federation:
     """Build both halves of ``settings.method``, one of `USER_METHODS`.
 
     Public users take part in training, since language models are pre-trained on them, and are not
     measured.
     """
+    with computing_on(device):
+        server, client = _halves_of_users(settings, data)
+    given: Any = getattr(settings, settings.method)
+    return Federation(
+        server=server,
+        client=client,
+        blocks=[all_users(data)],
+        seed=settings.seed,
+        rounds=given.rounds,
+        chunk=settings.engine.chunk,
+        device=device,
+        middleware=middleware(settings.privacy),
+        monitor=server.monitor,
+        client_columns=USER_COLUMNS,
+    )
+
+
+def _halves_of_users(
+    settings: Settings, data: FederatedData
+) -> tuple[RankingServer, RankingClient]:
     secret = Key.from_seed(settings.seed).fold("secret of the users")
     dtype = getattr(torch, settings.engine.dtype)
     given: Any = getattr(settings, settings.method)
@@ -64,17 +87,7 @@ def user_federation(settings: Settings, data: FederatedData) -> Federation:
             server, client = LightFRServer(*both), LightFRClient(*both)
         case _:
             server, client = FedPerGNNServer(*both, dtype), FedPerGNNClient(*both, secret, dtype)
-    return Federation(
-        server=server,
-        client=client,
-        blocks=[all_users(data)],
-        seed=settings.seed,
-        rounds=given.rounds,
-        chunk=settings.engine.chunk,
-        middleware=middleware(settings.privacy),
-        monitor=server.monitor,
-        client_columns=USER_COLUMNS,
-    )
+    return server, client
 
 
 def attack_users(

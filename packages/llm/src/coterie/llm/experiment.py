@@ -22,6 +22,7 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
 from coterie.core.run.runfolder import DEFAULT_OUT
+from coterie.core.tensors.device import computing_on
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
@@ -96,7 +97,9 @@ class Experiment(RecommendsToUsers[Settings]):
     def backbone(self) -> Backbone:
         """The frozen network that all clients share, with the adapter they start from."""
         folder = Path(self.settings.run.out or DEFAULT_OUT).expanduser() / "pplr" / "backbones"
-        return make_backbone(self.settings, self.data, folder)
+        data = self.data  # made on the CPU, as all data are
+        with computing_on(self.device):
+            return make_backbone(self.settings, data, folder)
 
     def describe_data(self) -> list[dict[str, Any]]:
         """Count users, examples and targets of every client, and of all together."""
@@ -145,16 +148,19 @@ class Experiment(RecommendsToUsers[Settings]):
         """Build both halves."""
         settings = self.settings
         if settings.method in USER_METHODS:
-            return user_federation(settings, self.data)
-        halves = self._halves()
-        client = Organisation(settings, self.backbone, halves.channel if halves else None)
-        server = PPLR(settings, settings.data.clients, client.adapter.row(), halves)
+            return user_federation(settings, self.data, self.device)
+        data, backbone = self.clients, self.backbone
+        with computing_on(self.device):
+            halves = self._halves()
+            client = Organisation(settings, backbone, halves.channel if halves else None)
+            server = PPLR(settings, settings.data.clients, client.adapter.row(), halves)
         return Federation(
             server=server,
             client=client,
-            blocks=[self.clients],
+            blocks=[data],
             seed=settings.seed,
             rounds=settings.rounds * (settings.train.stages or 1),
+            device=self.device,
             middleware=middleware(settings.privacy),
             monitor=server.monitor,
             client_columns=CLIENT_COLUMNS,

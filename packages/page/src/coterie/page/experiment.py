@@ -18,6 +18,7 @@ from coterie.core.privacy.build import middleware
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import Experiment as BaseExperiment
+from coterie.core.tensors.device import computing_on, moved
 from coterie.core.tensors.keys import Key
 from coterie.page.data.make import make_task
 from coterie.page.data.task import Task
@@ -107,15 +108,18 @@ class Experiment(BaseExperiment[Settings]):
     def federation(self) -> Federation:
         """Build both halves."""
         settings = self.settings
-        samples = ServerSamples(self.task.server_valid, self.task.server_test)
-        server, client = halves(settings, self.build, self.task, samples)
+        task = moved(self.task, self.device)
+        samples = ServerSamples(task.server_valid, task.server_test)
+        with computing_on(self.device):
+            server, client = halves(settings, self.build, task, samples)
         return Federation(
             server=server,
             client=client,
-            blocks=[self.task.clients],
+            blocks=[task.clients],
             seed=settings.seed,
             rounds=settings.rounds,
             chunk=settings.engine.chunk,
+            device=self.device,
             middleware=middleware(settings.privacy),
             monitor=MONITOR,
             client_columns=CLIENT_COLUMNS,

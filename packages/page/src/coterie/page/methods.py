@@ -14,6 +14,7 @@ from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.registry import METHODS
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.settings.schema import within
+from coterie.core.tensors.device import on_host
 from coterie.page.algorithm import PageServer
 from coterie.page.client import PageClient
 from coterie.page.data.task import Task
@@ -37,7 +38,7 @@ def halves(
     if settings.method == "page":
         plain = FedAvgSettings(**training(settings))
         server = PageServer(build, plain, settings, len(task.clients), samples)
-        return server, PageClient(build(), plain, settings)
+        return server, PageClient(on_host(build), plain, settings)
     chosen = settings_of(settings, task.clients.lengths)
     return registry.halves(settings.method, build, chosen, task.clients, samples)
 

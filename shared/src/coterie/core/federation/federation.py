@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.middleware import Middleware
 from coterie.core.protocol.server import Server
+from coterie.core.tensors.device import CPU
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Federation:
         seed: of everything random.
         rounds: most rounds in a block, for progress bars.
         chunk: clients per stacked call; None = as many as fit into the engine's memory.
+        device: where the run makes its tensors; the halves hold theirs there, and the data of a
+            block are copied there when it begins.
         middleware: what uploads pass on their way out.
         monitor: what the best round is chosen by; None where none is.
         client_columns: measurements of clients that are columns of their table in W&B.
@@ -35,6 +40,7 @@ class Federation:
     seed: int = 0
     rounds: int = 100
     chunk: int | None = None
+    device: torch.device = CPU
     middleware: tuple[Middleware, ...] = ()
     monitor: Monitor | None = None
     client_columns: tuple[str, ...] = ()

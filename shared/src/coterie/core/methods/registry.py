@@ -30,6 +30,7 @@ from coterie.core.methods.reference.local import LocalClient, LocalServer
 from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldServer, ScaffoldSettings
 from coterie.core.methods.settings.reference import CentralSettings, LocalSettings
 from coterie.core.settings.schema import within
+from coterie.core.tensors.device import on_host
 
 Halves = tuple[ModelServer[Any], ModelClient[Any]]
 
@@ -136,7 +137,7 @@ def halves(
     method = METHODS[name]
     pooled = (data.train,) if name == "central" else ()
     server = method.server(build, settings, *pooled, samples, as_batch)
-    return server, method.client(build(), settings, as_batch)
+    return server, method.client(on_host(build), settings, as_batch)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from coterie.core.federation.store import PrivateStore
 from coterie.core.local_training.step_count import counting_steps
 from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
+from coterie.core.tensors.device import CPU, computing_on, moved
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.restoring import restore
 
@@ -58,19 +60,30 @@ class FederatedRun:
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
         self.journal, self.ledger = Journal(), Ledger()
-        self.store: PrivateStore[Any] = PrivateStore(stacked=federation.client.form == "stacked")
+        self._data: tuple[int, Any] = (-1, None)  # number of a block, and its data on the device
         self.block = -1
         self.round = self.block_round = 0
         self.history: list[dict[str, float]] = []
         self.results: dict[str, float] = {}
         self.client_results: Measured = {}
         self.block_open = self.finished = self.reopened = False
-        root = Key.from_seed(federation.seed)
-        self._secret, self._server_key = root.fold("clients"), root.fold("server")
-        self.server_state = federation.server.begin(self._server_key.fold("begin"))
+        with self.on_device():
+            stacked = federation.client.form == "stacked"
+            self.store: PrivateStore[Any] = PrivateStore(stacked=stacked)
+            root = Key.from_seed(federation.seed)
+            self._secret, self._server_key = root.fold("clients"), root.fold("server")
+            self.server_state = federation.server.begin(self._server_key.fold("begin"))
+
+    def on_device(self) -> AbstractContextManager[Any]:
+        """Make new tensors where the run has its own, for whoever looks into it."""
+        return computing_on(self.federation.device)
 
     def advance(self) -> None:
         """Run one communication round, and what opens or closes its block."""
+        with self.on_device():
+            self._advance()
+
+    def _advance(self) -> None:
         self.journal.clear()
         server = self.federation.server
         if not self.block_open:
@@ -101,7 +114,8 @@ class FederatedRun:
         """
         if self.finished and not self.ends_here():
             server = self.federation.server
-            self.server_state = server.reopen(self.server_state, self.history)
+            with self.on_device():
+                self.server_state = server.reopen(self.server_state, self.history)
             self.finished, self.block_open, self.reopened = False, True, True
 
     def ends_here(self) -> bool:
@@ -111,11 +125,12 @@ class FederatedRun:
     def to_plain(self) -> dict[str, Any]:
         """Give server state, private state of all clients, ledger and position, for a checkpoint.
 
-        They are tensors and plain values, not copied.
+        They are tensors and plain values, on the CPU, so that any machine can read them; what is
+        there already is not copied.
         """
         return {
-            "server": tree.to_plain(self.server_state),
-            "store": self.store.to_plain(),
+            "server": moved(tree.to_plain(self.server_state), CPU),
+            "store": moved(self.store.to_plain(), CPU),
             "ledger": self.ledger.rows(),
             "history": self.history,
             "results": self.results,
@@ -132,9 +147,12 @@ class FederatedRun:
         Raises:
             UserError: it was asked of another method or backbone.
         """
+        device = self.federation.device
         try:
-            self.server_state = restore(self.server_state, saved["server"])
-            self.store.load_plain(saved["store"], self._private_structure())
+            with self.on_device():
+                self.server_state = restore(self.server_state, moved(saved["server"], device))
+                store = moved(saved["store"], device)
+                self.store.load_plain(store, self._private_structure())
             self.ledger.load(saved["ledger"])
             self.history, self.results = saved["history"], saved["results"]
             self.client_results = {
@@ -152,7 +170,8 @@ class FederatedRun:
     def retest(self) -> dict[str, float]:
         """Measure the newest block again on its test data."""
         self.journal.clear()
-        self.federation.server.test(self.server_state, self.newest_cohort())
+        with self.on_device():
+            self.federation.server.test(self.server_state, self.newest_cohort())
         return dict(self.journal.scalars)
 
     def newest_cohort(self) -> InProcessCohort:
@@ -174,7 +193,7 @@ class FederatedRun:
 
     def _cohort(self, round_in_block: int) -> InProcessCohort:
         federation = self.federation
-        data = federation.blocks[max(self.block, 0)]
+        data = self._block_data(max(self.block, 0))
         return InProcessCohort(
             federation.client,
             data.ids,
@@ -188,16 +207,25 @@ class FederatedRun:
             federation.middleware,
         )
 
+    def _block_data(self, block: int) -> Any:
+        """Data of a block on the device: one object for all its rounds, to keep what is derived."""
+        blocks, device = self.federation.blocks, self.federation.device
+        if device == CPU:
+            return blocks[block]
+        if self._data[0] != block:
+            self._data = (block, moved(blocks[block], device))
+        return self._data[1]
+
     def _key(self, round_in_block: int) -> Key:
         return self._server_key.fold("block", self.block, "round", round_in_block)
 
     def _private_structure(self) -> Any:
         """Private state of one client, for its structure only."""
-        blocks, client = self.federation.blocks, self.federation.client
-        key = self._secret.fold(blocks[0].ids[:1])
+        data, client = self._block_data(0), self.federation.client
+        key = self._secret.fold(data.ids[:1])
         if client.form == "list":
-            return client.enrol(blocks[0][0], Key(key.state[0]))
-        return client.enrol(blocks[0].take(torch.tensor([0])), key)
+            return client.enrol(data[0], Key(key.state[0]))
+        return client.enrol(data.take(torch.tensor([0])), key)
 
 
 _POSITION = ("block", "round", "block_round", "block_open", "finished")

@@ -16,6 +16,7 @@ from coterie.core.protocol.messages import Down
 from coterie.core.protocol.recommending import RecommendsItems, ServesItems
 from coterie.core.run.estimate import Need
 from coterie.core.settings.base import BaseSettings
+from coterie.core.tensors.device import choose_device
 from coterie.core.tensors.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -32,10 +33,17 @@ class Experiment(Generic[Settings]):
 
     Args:
         settings: with everything that the reading leaves open filled in.
+
+    Attributes:
+        device: where a run of it makes its tensors. The data are on the CPU.
+
+    Raises:
+        UserError: a GPU is asked for, and there is none.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.device = choose_device(settings.engine.device)
 
     @property
     def source(self) -> str:

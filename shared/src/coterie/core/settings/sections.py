@@ -93,6 +93,9 @@ class DataSettings(NamedData):
 class EngineSettings:
     """How the clients are simulated; changes speed and memory, never the algorithm."""
 
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where tensors are made: auto is a GPU where torch has one to use, else the CPU. Results agree
+    to rounding, but for dropout, whose masks a GPU draws otherwise."""
     chunk: int | None = None
     """Clients that run stacked at once; default is chosen by memory."""
     dtype: Literal["float32", "float64"] = "float32"
