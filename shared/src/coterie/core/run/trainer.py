@@ -21,6 +21,7 @@ from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.lightning_module import FederatedModule
 from coterie.core.settings.sections import TrainerSettings
+from coterie.core.tensors.device import devices
 
 
 def asked_for(settings: TrainerSettings) -> list[theirs.Callback]:
@@ -55,7 +56,7 @@ def fit(
     """
     with _quiet():
         trainer = lightning.Trainer(
-            accelerator="cpu",
+            **devices(run.federation.device),
             max_epochs=settings.max_epochs,
             max_time=settings.max_time,
             num_sanity_val_steps=0,

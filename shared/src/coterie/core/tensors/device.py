@@ -50,6 +50,16 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
+def devices(device: torch.device) -> dict[str, Any]:
+    """Say to a `lightning.Trainer` where to compute.
+
+    Example:
+        >>> devices(torch.device("cuda", 1))
+        {'accelerator': 'cuda', 'devices': [1]}
+    """
+    return {"accelerator": device.type, "devices": 1 if device == CPU else [device.index or 0]}
+
+
 def computing_on(device: torch.device) -> AbstractContextManager[Any]:
     """Make new tensors on a device inside the block.
 

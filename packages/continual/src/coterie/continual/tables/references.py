@@ -25,6 +25,7 @@ from coterie.core.methods.ranking.central import Central
 from coterie.core.methods.reference.popularity import popularity
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.models.mf import MF
+from coterie.core.tensors.device import devices
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -151,7 +152,8 @@ def _fitted(experiment: Experiment, block: int, model: MF, users: Tensor, train:
     key = Key.from_seed(settings.seed).fold("central draws", block)
     metric = f"eval/ndcg@{settings.top_k}"
     best = _KeepBest(metric)
-    trainer = _trainer([best, EarlyStopping(metric, patience=CENTRAL.patience, mode="max")])
+    stopping = EarlyStopping(metric, patience=CENTRAL.patience, mode="max")
+    trainer = _trainer([best, stopping], experiment.device)
     batches = EpochBatches(
         users,
         train,
@@ -172,11 +174,11 @@ def _fitted(experiment: Experiment, block: int, model: MF, users: Tensor, train:
         return model.item_scores(data.ids)
 
 
-def _trainer(callbacks: list[lightning.Callback]) -> lightning.Trainer:
+def _trainer(callbacks: list[lightning.Callback], device: torch.device) -> lightning.Trainer:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     return lightning.Trainer(
-        accelerator="cpu",
+        **devices(device),
         max_epochs=CENTRAL.epochs,
         num_sanity_val_steps=0,
         logger=False,

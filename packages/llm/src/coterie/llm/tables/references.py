@@ -54,16 +54,16 @@ def popularity_run(experiment: Experiment) -> RunResult:
 def mf_run(experiment: Experiment) -> RunResult:
     """BPR-MF of all users."""
     data, settings = experiment.data, experiment.settings
-    found = train_mf(settings.mf, all_users(data), data.n_items, LENGTHS, _key(settings))
+    users, device = all_users(data), experiment.device
+    found = train_mf(settings.mf, users, data.n_items, LENGTHS, _key(settings), device)
     return _of_users(experiment, found)
 
 
 def lightgcn_run(experiment: Experiment) -> RunResult:
     """LightGCN of all users."""
     data, settings = experiment.data, experiment.settings
-    found = train_lightgcn(
-        settings.lightgcn, all_users(data), data.n_items, LENGTHS, _key(settings)
-    )
+    users, device = all_users(data), experiment.device
+    found = train_lightgcn(settings.lightgcn, users, data.n_items, LENGTHS, _key(settings), device)
     return _of_users(experiment, found)
 
 

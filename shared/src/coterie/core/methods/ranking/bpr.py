@@ -24,6 +24,7 @@ from coterie.core.methods.settings.ranking import LightGCNSettings, MFSettings
 from coterie.core.models.lightgcn import LightGCN
 from coterie.core.models.mf import MF
 from coterie.core.models.recommender import Recommender
+from coterie.core.tensors.device import CPU, devices
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -62,7 +63,12 @@ class CentralResult:
 
 
 def train_mf(
-    settings: MFSettings, rows: UserRows, n_items: int, lengths: Sequence[int], key: Key
+    settings: MFSettings,
+    rows: UserRows,
+    n_items: int,
+    lengths: Sequence[int],
+    key: Key,
+    device: torch.device = CPU,
 ) -> CentralResult:
     """Train BPR-MF, fit the users' vectors to validation items as well, and test.
 
@@ -72,16 +78,17 @@ def train_mf(
         n_items: number of items.
         lengths: the k of Recall@k and NDCG@k; the first decides when to stop.
         key: of everything random.
+        device: where to train.
 
     Raises:
         ValueError: there is nothing to train on.
     """
     start = key.fold("start")
     model = MF(rows.ids.numel(), n_items, settings.dim, start, l2=settings.l2)
-    epochs, valid = _fit(model, settings, rows, lengths[0], key)
+    epochs, valid = _fit(model, settings, rows, lengths[0], key, device)
     if settings.fold_in:
         model.items.requires_grad_(False)
-        trainer = _trainer(settings.fold_in, [])
+        trainer = _trainer(settings.fold_in, [], device)
         known, drawn = known_items(rows), key.fold("fold in")
         with _quiet():
             trainer.fit(
@@ -93,7 +100,12 @@ def train_mf(
 
 
 def train_lightgcn(
-    settings: LightGCNSettings, rows: UserRows, n_items: int, lengths: Sequence[int], key: Key
+    settings: LightGCNSettings,
+    rows: UserRows,
+    n_items: int,
+    lengths: Sequence[int],
+    key: Key,
+    device: torch.device = CPU,
 ) -> CentralResult:
     """Train LightGCN on the graph of train, and test it on that of train and validation.
 
@@ -102,7 +114,7 @@ def train_lightgcn(
     model = LightGCN(
         rows.train, n_items, settings.dim, key.fold("start"), settings.layers, settings.l2
     )
-    epochs, valid = _fit(model, settings, rows, lengths[0], key)
+    epochs, valid = _fit(model, settings, rows, lengths[0], key, device)
     model.link(known_items(rows))
     return _tested(model, rows, lengths, valid, epochs)
 
@@ -113,6 +125,7 @@ def _fit(
     rows: UserRows,
     k: int,
     key: Key,
+    device: torch.device,
 ) -> tuple[int, float]:
     """Fit, and restore the epoch of the best validation; give the epochs and its Recall@k."""
     metric = f"eval/recall@{k}"
@@ -124,7 +137,7 @@ def _fit(
     callbacks: list[lightning.Callback] = [best]
     if targets.values.numel():  # without any, all epochs are run and the last one is kept
         callbacks.append(EarlyStopping(metric, patience=settings.patience, mode="max"))
-    trainer = _trainer(settings.epochs, callbacks)
+    trainer = _trainer(settings.epochs, callbacks, device)
     users = torch.arange(rows.ids.numel())
     central = Central(model, _adam(settings), k)
     batches = _batches(model, settings, rows, rows.train, key.fold("batches"), trainer)
@@ -167,10 +180,12 @@ def _adam(settings: MFSettings | LightGCNSettings) -> OptimizerSettings:
     return OptimizerSettings("adam", lr=settings.lr)
 
 
-def _trainer(epochs: int, callbacks: list[lightning.Callback]) -> lightning.Trainer:
+def _trainer(
+    epochs: int, callbacks: list[lightning.Callback], device: torch.device
+) -> lightning.Trainer:
     with _quiet():
         return lightning.Trainer(
-            accelerator="cpu",
+            **devices(device),
             max_epochs=epochs,
             num_sanity_val_steps=0,
             logger=False,
