@@ -42,6 +42,7 @@ from coterie.llm.settings.run import Settings
 if TYPE_CHECKING:
     from coterie.llm.halves import Halves
 
+_ACTIVATIONS = 4 * 10  # bytes a unit of width of one token, in a layer that is trained, at least
 _TRAINED_BYTES = 16  # of a parameter with its gradient and Adam's two moments
 
 
@@ -115,7 +116,8 @@ class Experiment(RecommendsToUsers[Settings]):
         found = [Need("local training", ("train.epochs",), steps=settings.train.epochs)]
         if settings.model.path is not None:
             return found  # of a size that is not chosen here
-        model, examples = settings.model, sum(map(len, self.clients.train))
+        model, counts = settings.model, [len(part) for part in self.clients.train]
+        examples, batch = sum(counts), min(settings.train.batch_size, max(counts))
         layers = 12 * model.layers * model.width**2
         adapters = 8 * settings.lora.rank * model.width * model.layers
         return [
@@ -125,6 +127,11 @@ class Experiment(RecommendsToUsers[Settings]):
                 ("model.width", "model.layers"),
                 memory=_TRAINED_BYTES * (layers + self.data.n_items * model.width),
                 operations=6 * examples * layers * settings.train.epochs,
+            ),
+            Need(
+                "a batch",
+                ("train.batch_size", "model.width"),
+                memory=_ACTIVATIONS * batch * model.width * model.layers,
             ),
             Need("the adapter", ("lora.rank",), adapters if model.trained == "lora" else 0),
         ]

@@ -28,6 +28,7 @@ from coterie.page.methods import halves, remarks
 from coterie.page.models.make import make_model
 from coterie.page.published import departures, reference
 from coterie.page.readings import idle, resolve
+from coterie.page.settings.agents import check_batch
 from coterie.page.settings.run import Settings
 
 ACCURACIES = ("server_accuracy", "global_accuracy", "personal_accuracy")
@@ -95,12 +96,14 @@ class Experiment(BaseExperiment[Settings]):
         agents["dap-fl"] = ("dap_fl.agent", settings.dap_fl.agent)
         if settings.method in agents:
             section, agent = agents[settings.method]
+            check_batch(section, agent)
             first, second = agent.hidden
             numbers = _NETWORKS * first * second + _EXPERIENCE * agent.capacity
             keys = f"{section}.hidden", f"{section}.capacity", "data.clients"
             memory = clients * numbers * 4
             found.append(Need("the clients' agents", keys, memory, steps=agent.updates))
         if settings.method == "page":
+            check_batch("server_agent", settings.server_agent.ddpg())
             server = 4 * _EXPERIENCE * settings.server_agent.ddpg().capacity * clients
             found.append(Need("the server's agent", ("server_agent.capacity",), server))
         return found
