@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
 from coterie.core.callbacks.contract import RoundCallback, Rounds
 from coterie.core.metrics.monitor import Monitor
+from coterie.core.registry.importing import heavy
 from coterie.core.registry.papers import Paper
 
 
@@ -28,5 +28,6 @@ class Curves(RoundCallback):
 
     def end(self, run: Rounds) -> None:
         """Draw."""
-        dashboard = import_module("coterie.core.callbacks.dashboard")
+        heavy("matplotlib.figure")
+        dashboard = heavy("coterie.core.callbacks.dashboard")
         dashboard.render(self.folder, self.paper, self.monitor, self.title)
