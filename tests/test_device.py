@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.tensors import keys
 from coterie.core.tensors.device import choose_device, moved, on_host
@@ -78,6 +79,21 @@ def test_training_on_a_gpu_that_is_not_there_leaves_nothing(tmp_path: Path) -> N
     assert run.stderr.count("\n") == 1
     assert "say --engine.device auto" in run.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_run_of_a_gpu_is_read_and_goes_on_without_one(tmp_path: Path) -> None:
+    # The data of PAGE are one block, so it can be given more rounds.
+    flags = ["page", "--preset", "smoke", "--run.out", str(tmp_path), "--run.name", "a"]
+    flags += ["--logger.wandb", "off", "--run.progress", "false"]
+    assert main(["train", *flags]) == 0
+    config = tmp_path / "page" / "a" / "config.yaml"
+    config.write_text(config.read_text().replace("device: auto", "device: cuda"))
+    assert "device: cuda" in config.read_text()
+    assert main(["evaluate", "--run", str(config.parent)]) == 0
+    more = [*flags, "--rounds", "3", "--resume"]
+    assert main(["train", *more]) == 2
+    assert main(["train", *more, "--engine.device", "cpu"]) == 0
 
 
 def test_a_module_is_drawn_on_the_cpu_and_moved() -> None:
