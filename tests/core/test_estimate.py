@@ -49,6 +49,8 @@ def test_this_machine_has_memory() -> None:
         ("f3crec --model.negatives 1000000", "'model.negatives' 1000000 exceeds the 337 items"),
         ("f3crec --model.dim 1000000000000000000", "'model.dim' must be at most"),
         ("f3crec --model.negatives 1000000000000", "'model.negatives' must be at most"),
+        ("f3crec --rounds 1e9", "--rounds: expected a whole number, not '1e9'"),
+        ("f3crec --rounds 99999999999", "'rounds' must be at most 2147483647"),
         ("f3crec --engine.threads 1000000", "'engine.threads' must be at most 1024"),
         ("page --data.clients 1000000000", "--data.clients"),
         ("page --method fedavg --data.clients 1000000000", "lower --data.clients"),
@@ -56,6 +58,15 @@ def test_this_machine_has_memory() -> None:
         ("page --client_agent.capacity 1000000000", "--client_agent.capacity"),
         ("page --client_agent.hidden [1000000,1000000]", "--client_agent.hidden"),
         ("page --client_agent.updates 1000000000", "the clients' agents would take about"),
+        (
+            "page --client_agent.batch_size 1000000000",
+            "'client_agent.batch_size' 1000000000 exceeds the 200 experiences",
+        ),
+        (
+            "page --server_agent.batch_size 1000000000",
+            "'server_agent.batch_size' 1000000000 exceeds the 1000 experiences",
+        ),
+        ("page --method dap-fl --dap_fl.agent.batch_size 1000000", "exceeds the"),
         ("page --server_agent.capacity 1000000000", "--server_agent.capacity"),
         ("pplr --model.width 1000000000", "--model.width or --model.layers"),
         ("pplr --model.layers 1000000000", "--model.width or --model.layers"),
@@ -84,6 +95,24 @@ def test_hopeless_sizes_are_one_line(
     assert err.count("\n") == 1
     assert words in err
     assert not (tmp_path / "runs").exists()
+
+
+def test_more_rounds_than_anybody_waits_for_end_by_patience(tmp_path: Path) -> None:
+    flags = ["--logger.wandb", "off", "--run.progress", "false", "--patience", "1"]
+    flags += ["--run.out", str(tmp_path), "--run.name", "long"]
+    assert main(["train", "f3crec", "--preset", "smoke", "--rounds", "1000000000", *flags]) == 0
+    assert (tmp_path / "f3crec" / "long" / "summary.json").is_file()
+
+
+def test_a_batch_of_pplr_is_no_larger_than_what_a_client_has() -> None:
+    paper = find_paper("pplr")
+    found = []
+    for size in ("100000", "2000000000"):
+        settings = configure(paper, ["--train.batch_size", size]).settings
+        needs = load(paper.experiment)(settings).needs()
+        found.append(next(need for need in needs if need.what == "a batch"))
+    assert found[0] == found[1]
+    assert found[0].memory > 1000
 
 
 @pytest.mark.parametrize("paper", ["f3crec", "page", "pplr"])

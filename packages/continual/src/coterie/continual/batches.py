@@ -39,6 +39,8 @@ class Samples:
         """Sum one value a sample, ``(s,)``, over each user's samples, ``(A,)``."""
         # No user is without samples, which reduceat would get wrong. A diverged user overflows
         # here; the guard refuses it by name, so numpy need not warn as well.
+        if values.device.type != "cpu":
+            return torch.segment_reduce(values, "sum", lengths=self.offsets.diff())
         with np.errstate(over="ignore", invalid="ignore"):
             return torch.from_numpy(np.add.reduceat(values.numpy(), self.offsets[:-1].numpy()))
 

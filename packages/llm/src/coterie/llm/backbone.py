@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from coterie.core.errors import UserError
 from coterie.core.files import writing
 from coterie.core.settings.schema import values_of
+from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import load_causal_text
@@ -42,6 +43,8 @@ WEIGHTS = "backbone.safetensors"
 
 def make_backbone(settings: Settings, data: FederatedData, cache: Path) -> Backbone:
     """Build and pre-train the backbone, or read it from the cache, and add the common adapter.
+
+    It is where tensors are made by default.
 
     Args:
         settings: of the run.
@@ -99,7 +102,7 @@ def _key(settings: Settings) -> Key:
 def _adapted(backbone: Backbone, settings: Settings, key: Key) -> Backbone:
     if settings.model.trained == "lora":
         backbone.add_lora(settings.lora, key)
-    return backbone.to(getattr(torch, settings.engine.dtype))
+    return backbone.to(torch.get_default_device(), getattr(torch, settings.engine.dtype))
 
 
 def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
@@ -144,13 +147,14 @@ def _pretrained(
         return
     except (OSError, SafetensorError, RuntimeError):
         pass  # absent, or half of it: made again
-    public, limit = data.public, settings.data.max_history
+    public, limit = moved(data.public, torch.get_default_device()), settings.data.max_history
     pretrain(backbone, public.train, public.held_out, settings.pretrain, key, limit)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
         cache.mkdir(parents=True, exist_ok=True)
         try:
-            tied = {name: value.detach().clone() for name, value in backbone.state_dict().items()}
+            held = backbone.state_dict().items()
+            tied = {name: value.detach().cpu().clone() for name, value in held}
             save_file(tied, temporary)
             os.replace(temporary, path)
         finally:

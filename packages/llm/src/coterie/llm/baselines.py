@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
-from coterie.core.federation.federation import Federation
+from coterie.core.federation.federation import Federation, bounds
 from coterie.core.methods.ranking.client import RankingClient
 from coterie.core.methods.ranking.fedmf import UPDATE, FedMFClient, FedMFServer, ItemTable
 from coterie.core.methods.ranking.fedpergnn import FedPerGNNClient, FedPerGNNServer
@@ -20,6 +20,7 @@ from coterie.core.methods.reference.popularity import popularity
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.privacy.build import middleware
 from coterie.core.run.driver import FederatedRun
+from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.client_data import PUBLIC, FederatedData
@@ -44,23 +45,29 @@ def measure_popularity(
     return [measure_users(lambda part: counts.expand(len(part), -1), of_one) for of_one in queries]
 
 
-def user_federation(settings: Settings, data: FederatedData) -> Federation:
+def user_federation(
+    settings: Settings, data: FederatedData, device: torch.device = CPU
+) -> Federation:
     """Build both halves of ``settings.method``, one of `USER_METHODS`.
 
     Public users take part in training, since language models are pre-trained on them, and are not
     measured.
     """
-    server = user_server(settings, data.n_items)
-    secret = Key.from_seed(settings.seed).fold("secret of the users")
     given: Any = getattr(settings, settings.method)
+    secret = Key.from_seed(settings.seed).fold("secret of the users")
+    with computing_on(device):
+        server = user_server(settings, data.n_items)
+        client = user_client(settings, data.n_items, secret)
     return Federation(
         server=server,
-        client=user_client(settings, data.n_items, secret),
+        client=client,
         blocks=[all_users(data)],
         seed=settings.seed,
         rounds=given.rounds,
         chunk=settings.engine.chunk,
+        device=device,
         middleware=middleware(settings.privacy),
+        bounds=bounds(settings.engine),
         monitor=server.monitor,
         client_columns=USER_COLUMNS,
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.sources.catalogue import load_filtered
 from coterie.core.errors import UserError
-from coterie.core.federation.federation import Federation
+from coterie.core.federation.federation import Federation, bounds
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
@@ -22,6 +22,7 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
 from coterie.core.run.runfolder import DEFAULT_OUT
+from coterie.core.tensors.device import computing_on
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
@@ -42,6 +43,7 @@ from coterie.llm.settings.run import USER_METHODS, Settings
 if TYPE_CHECKING:
     from coterie.llm.halves import Halves
 
+_ACTIVATIONS = 4 * 10  # bytes a unit of width of one token, in a layer that is trained, at least
 _TRAINED_BYTES = 16  # of a parameter with its gradient and Adam's two moments
 
 
@@ -98,7 +100,9 @@ class Experiment(RecommendsToUsers[Settings]):
     @cached_property
     def backbone(self) -> Backbone:
         """The frozen network that all clients share, with the adapter they start from."""
-        return make_backbone(self.settings, self.data, self._cache)
+        data = self.data  # made on the CPU, as all data are
+        with computing_on(self.device):
+            return make_backbone(self.settings, data, self._cache)
 
     @property
     def _cache(self) -> Path:
@@ -133,7 +137,8 @@ class Experiment(RecommendsToUsers[Settings]):
         found = [Need("local training", ("train.epochs",), steps=settings.train.epochs)]
         if settings.model.path is not None:
             return found  # of a size that is not chosen here
-        model, examples = settings.model, sum(map(len, self.clients.train))
+        model, counts = settings.model, [len(part) for part in self.clients.train]
+        examples, batch = sum(counts), min(settings.train.batch_size, max(counts))
         layers = 12 * model.layers * model.width**2
         adapters = 8 * settings.lora.rank * model.width * model.layers
         return [
@@ -143,6 +148,11 @@ class Experiment(RecommendsToUsers[Settings]):
                 ("model.width", "model.layers"),
                 memory=_TRAINED_BYTES * (layers + self.data.n_items * model.width),
                 operations=6 * examples * layers * settings.train.epochs,
+            ),
+            Need(
+                "a batch",
+                ("train.batch_size", "model.width"),
+                memory=_ACTIVATIONS * batch * model.width * model.layers,
             ),
             Need("the adapter", ("lora.rank",), adapters if model.trained == "lora" else 0),
         ]
@@ -166,17 +176,21 @@ class Experiment(RecommendsToUsers[Settings]):
         """Build both halves."""
         settings = self.settings
         if settings.method in USER_METHODS:
-            return user_federation(settings, self.data)
-        halves = self._halves()
-        client = Organisation(settings, self.backbone, halves.channel if halves else None)
-        server = PPLR(settings, settings.data.clients, client.adapter.row(), halves)
+            return user_federation(settings, self.data, self.device)
+        data, backbone = self.clients, self.backbone
+        with computing_on(self.device):
+            halves = self._halves()
+            client = Organisation(settings, backbone, halves.channel if halves else None)
+            server = PPLR(settings, settings.data.clients, client.adapter.row(), halves)
         return Federation(
             server=server,
             client=client,
-            blocks=[self.clients],
+            blocks=[data],
             seed=settings.seed,
             rounds=settings.rounds * (settings.train.stages or 1),
+            device=self.device,
             middleware=middleware(settings.privacy),
+            bounds=bounds(settings.engine),
             monitor=server.monitor,
             client_columns=CLIENT_COLUMNS,
         )

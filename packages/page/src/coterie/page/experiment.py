@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from coterie.core.federation.federation import Federation
+from coterie.core.federation.federation import Federation, bounds
 from coterie.core.federation.selection import best_of
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.privacy.build import middleware
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import Experiment as BaseExperiment
+from coterie.core.tensors.device import computing_on, moved
 from coterie.core.tensors.keys import Key
 from coterie.page.data.make import make_task
 from coterie.page.data.task import Task
@@ -28,6 +29,7 @@ from coterie.page.methods import remarks
 from coterie.page.models.make import network
 from coterie.page.published import departures, reference
 from coterie.page.readings import idle, resolve
+from coterie.page.settings.agents import check_batch
 from coterie.page.settings.run import Settings
 
 ACCURACIES = ("server_accuracy", "global_accuracy", "personal_accuracy")
@@ -103,12 +105,14 @@ class Experiment(BaseExperiment[Settings]):
         agents["dap-fl"] = ("dap_fl.agent", settings.dap_fl.agent)
         if settings.method in agents:
             section, agent = agents[settings.method]
+            check_batch(section, agent)
             first, second = agent.hidden
             numbers = _NETWORKS * first * second + _EXPERIENCE * agent.capacity
             keys = f"{section}.hidden", f"{section}.capacity", "data.clients"
             memory = clients * numbers * 4
             found.append(Need("the clients' agents", keys, memory, steps=agent.updates))
         if settings.method == "page":
+            check_batch("server_agent", settings.server_agent.ddpg())
             server = 4 * _EXPERIENCE * settings.server_agent.ddpg().capacity * clients
             found.append(Need("the server's agent", ("server_agent.capacity",), server))
         return found
@@ -116,15 +120,19 @@ class Experiment(BaseExperiment[Settings]):
     def federation(self) -> Federation:
         """Build both halves."""
         settings = self.settings
-        server, client = halves(settings, self.build, self.task)
+        task = moved(self.task, self.device)
+        with computing_on(self.device):
+            server, client = halves(settings, self.build, task)
         return Federation(
             server=server,
             client=client,
-            blocks=[self.task.clients],
+            blocks=[task.clients],
             seed=settings.seed,
             rounds=settings.rounds,
             chunk=settings.engine.chunk,
+            device=self.device,
             middleware=middleware(settings.privacy),
+            bounds=bounds(settings.engine),
             monitor=MONITOR,
             client_columns=CLIENT_COLUMNS,
         )

@@ -16,6 +16,7 @@ from coterie.core.methods.registry import METHODS
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.card import Card
 from coterie.core.settings.schema import within
+from coterie.core.tensors.device import on_host
 from coterie.page.client import PageClient
 from coterie.page.data.task import Form
 from coterie.page.models.make import network
@@ -34,7 +35,7 @@ def client_half(settings: Settings, build: Callable[[], nn.Module]) -> ModelClie
         UserError: settings of the method do not go together, or it cannot train this network.
     """
     if settings.method == "page":
-        return PageClient(build(), FedAvgSettings(**training(settings)), settings)
+        return PageClient(on_host(build), FedAvgSettings(**training(settings)), settings)
     return registry.client_half(settings.method, build, settings_of(settings))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
 from coterie.core.errors import UserError
 from coterie.core.metrics.monitor import Monitor
@@ -18,6 +19,8 @@ from coterie.core.registry.papers import Paper, papers
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Table = Mapping[str, NDArray[np.float64]]
+"""Columns of ``metrics.csv`` by name, NaN where a cell is empty."""
 COLUMNS = 3
 
 
@@ -121,34 +124,43 @@ def render(
     return [path]
 
 
-def best_rounds(table: pd.DataFrame, monitor: Monitor) -> pd.DataFrame:
+def best_rounds(table: Table, monitor: Monitor) -> list[int]:
     """Find the row of the best round of every block; none where nothing was measured.
 
     Args:
         table: of ``metrics.csv``.
         monitor: what the best round is chosen by.
+
+    Example:
+        >>> table = {"block": np.zeros(3), "eval/auc": np.array([0.6, np.nan, 0.7])}
+        >>> best_rounds(table, Monitor("eval/auc"))
+        [2]
     """
-    if monitor.key not in table:
-        return table.iloc[:0]
-    found = []
-    for _, rows in table.dropna(subset=[monitor.key]).groupby("block", sort=True):
-        best = rows.index[0]
-        for at, score in rows[monitor.key].items():
-            best = at if monitor.better(score, than=rows[monitor.key][best]) else best
-        found.append(best)
-    return table.loc[found]
+    scores = table.get(monitor.key, np.empty(0))
+    best: dict[float, int] = {}
+    for row in np.flatnonzero(~np.isnan(scores)).tolist():
+        block = float(table["block"][row])
+        if block not in best or monitor.better(scores[row], than=scores[best[block]]):
+            best[block] = row
+    return [best[block] for block in sorted(best)]
 
 
-def _metrics(path: Path) -> pd.DataFrame:
+def _metrics(path: Path) -> Table:
     if not path.is_file():
         raise UserError(f"{path} is missing: name the folder of a run that has started")
+    with path.open(encoding="utf-8", newline="") as file:
+        names, *lines = [*csv.reader(file)] or [[]]
+    if not names:
+        raise UserError(f"{path} is no table of metrics: it is empty")
     try:
-        return pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        cells = [[float(cell or "nan") for cell in line] for line in lines]
+        values = np.array(cells, dtype=np.float64).reshape(-1, len(names))
+    except ValueError as error:
         raise UserError(f"{path} is no table of metrics: {error}") from error
+    return dict(zip(names, values.T, strict=True))
 
 
-def _panels(table: pd.DataFrame, paper: Paper | None, monitor: Monitor | None) -> list[Panel]:
+def _panels(table: Table, paper: Paper | None, monitor: Monitor | None) -> list[Panel]:
     """List what is drawn: the monitor's panel, the paper's, the core's, and what no panel shows."""
     panels = [*(paper.panels if paper else ()), *PANELS]
     if monitor is not None:
@@ -172,24 +184,24 @@ def _of_a_paper(key: str) -> bool:
     return "/" in key and key.split("/", 1)[0] not in NAMESPACES
 
 
-def _measured(table: pd.DataFrame, panel: Panel) -> list[str]:
-    return [key for key in panel.keys if key in table and table[key].notna().any()]
+def _measured(table: Table, panel: Panel) -> list[str]:
+    return [key for key in panel.keys if key in table and not np.isnan(table[key]).all()]
 
 
-def _changes(table: pd.DataFrame, panel: Panel) -> bool:
+def _changes(table: Table, panel: Panel) -> bool:
     """Whether there is something to see: a curve that is not flat but for rounding, or a point."""
-    values = [table[key].dropna() for key in _measured(table, panel)]
-    return any(len(some) == 1 or np.ptp(some) > 1e-6 * some.abs().max() for some in values)
+    values = [table[key][~np.isnan(table[key])] for key in _measured(table, panel)]
+    return any(len(some) == 1 or np.ptp(some) > 1e-6 * np.abs(some).max() for some in values)
 
 
-def _draw(ax: Axes, panel: Panel, table: pd.DataFrame) -> None:
+def _draw(ax: Axes, panel: Panel, table: Table) -> None:
     keys = _measured(table, panel)
     for key in keys:
-        points = table[[panel.x, key]].dropna()
-        marker = "." if len(points) < 2 else None
-        ax.plot(points[panel.x], points[key], label=key, linewidth=1.2, marker=marker)
-    starts = table.loc[table["block"].diff() > 0, panel.x]
-    for start in starts:
+        x, y = table[panel.x], table[key]
+        known = ~(np.isnan(x) | np.isnan(y))
+        marker = "." if known.sum() < 2 else None
+        ax.plot(x[known], y[known], label=key, linewidth=1.2, marker=marker)
+    for start in table[panel.x][1:][np.diff(table["block"]) > 0]:
         ax.axvline(start, color="0.8", linewidth=0.8, zorder=0)
     if len(keys) > 1:
         ax.legend(fontsize=7)
@@ -214,12 +226,14 @@ def _label(ax: Axes, panel: Panel, units: Mapping[str, str]) -> None:
             formatter.set_useOffset(False)
 
 
-def _mark(ax: Axes, table: pd.DataFrame, monitor: Monitor) -> None:
+def _mark(ax: Axes, table: Table, monitor: Monitor) -> None:
     """Mark the best round of every block."""
     best = best_rounds(table, monitor)
+    if not best:
+        return
     ax.plot(
-        best[X_AXIS],
-        best[monitor.key],
+        table[X_AXIS][best],
+        table[monitor.key][best],
         linestyle="none",
         marker="o",
         markerfacecolor="none",

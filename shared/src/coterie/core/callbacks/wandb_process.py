@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from coterie.core.registry.importing import heavy
 from coterie.core.registry.keys import CLIENT_TABLE, NAMESPACES, X_AXIS
 
 FLUSH_SECONDS = 1.0  # what this process loses when it is killed too; W&B's default is 15
@@ -26,7 +27,7 @@ def main(stream: TextIO) -> int:
 
 
 def _serve(messages: Iterator[dict[str, Any]]) -> None:
-    import wandb  # it may be missing
+    wandb = heavy("wandb")  # it may be missing
 
     start = next(messages)
     settings = wandb.Settings(

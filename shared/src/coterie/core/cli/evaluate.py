@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments
 from coterie.core.cli.output import aside, print_json, print_rows
+from coterie.core.registry.importing import heavy
 from coterie.core.run.runfolder import paper_of
 
 
@@ -23,7 +23,7 @@ def run(argv: Sequence[str]) -> None:
     given = parser.parse_args(argv)
     paper_of(given.run)
     with aside(given.json):
-        metrics = import_module("coterie.core.run.serving").evaluate(given.run)
+        metrics = heavy("coterie.core.run.serving").evaluate(given.run)
     if given.json:
         print_json(metrics)
     else:

@@ -123,9 +123,11 @@ def _commands_of_papers() -> list[str]:
 
 
 def _interrupted(words: list[str], end: KeyboardInterrupt) -> str:
+    again = shlex.join(["coterie", *(word for word in words if word != "--resume")])
+    if words[0] in ("table", "sweep"):
+        return f"interrupted; the runs that are done are kept; to go on, say: {again}"
     if words[0] != "train":
         return "interrupted"
-    again = shlex.join(["coterie", *(word for word in words if word != "--resume")])
     if not isinstance(end, Interrupted):
         return f"interrupted before anything was saved; to begin again, say: {again}"
     if not end.saved:

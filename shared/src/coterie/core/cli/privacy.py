@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments, wants_help
 from coterie.core.cli.output import console, print_json, print_rows, say
 from coterie.core.errors import UserError
+from coterie.core.registry.importing import heavy
 from coterie.core.registry.papers import Paper, find_paper, load, papers
 from coterie.core.run.runfolder import paper_of
 
@@ -36,7 +36,7 @@ def run(argv: Sequence[str]) -> None:
     given = parser.parse_args(argv[1:] if named else argv)
     if given.attack is not None:
         paper_of(given.attack)
-        rows, figure = import_module("coterie.core.run.serving").attack(given.attack, given.noise)
+        rows, figure = heavy("coterie.core.run.serving").attack(given.attack, given.noise)
         if given.json:
             for row in rows:
                 print_json(row)
@@ -51,7 +51,7 @@ def run(argv: Sequence[str]) -> None:
 def _show(paper: Paper, as_json: bool, as_markdown: bool) -> None:
     if paper.client is None:
         raise UserError(f"{paper.name} names no client class, so its protocol is not known")
-    table = import_module("coterie.core.privacy.table")
+    table = heavy("coterie.core.privacy.table")
     rows = table.protocol_table(load(paper.client))
     if as_json:
         for row in rows:

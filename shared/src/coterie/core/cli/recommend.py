@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments, positive
 from coterie.core.cli.output import print_json, print_rows, say
 from coterie.core.errors import UserError
+from coterie.core.registry.importing import heavy
 from coterie.core.run.runfolder import paper_of
 
 
@@ -43,7 +43,7 @@ def run(argv: Sequence[str]) -> None:
     if given.all or given.out is not None:
         _all(given)
         return
-    rows, notes = import_module("coterie.core.run.serving").recommend(
+    rows, notes = heavy("coterie.core.run.serving").recommend(
         given.run, user=given.user, new_user=given.new_user, top=given.top
     )
     for note in notes:
@@ -61,7 +61,7 @@ def _all(given: Namespace) -> None:
         raise UserError("--all and --out FILE.csv go together: give both or neither")
     if not given.out.absolute().parent.is_dir():
         raise UserError(f"there is no folder {given.out.parent}: make it, or choose another --out")
-    users, left_out = import_module("coterie.core.run.serving").recommend_all(
+    users, left_out = heavy("coterie.core.run.serving").recommend_all(
         given.run, given.out, given.top
     )
     if given.json:

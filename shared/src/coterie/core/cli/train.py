@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 from coterie.core.cli.arguments import paper_first, wants_help
 from coterie.core.cli.output import say
+from coterie.core.registry.importing import heavy
 from coterie.core.registry.papers import Paper, load, papers
 from coterie.core.run.runfolder import resumable, stored_settings
 from coterie.core.settings.configuration import Configuration, configure, print_help, to_yaml
@@ -33,7 +33,7 @@ def run(argv: Sequence[str]) -> None:
     if configuration.variants:
         files = ", ".join(f"configs/{paper.name}/{name}.yaml" for name in configuration.variants)
         say(f"Settings: {files} (--variant none for the general ones)")
-    import_module("coterie.core.run.train").train(paper, configuration.settings)
+    heavy("coterie.core.run.train").train(paper, configuration.settings)
 
 
 def configure_run(paper: Paper, argv: Sequence[str]) -> Configuration:

@@ -15,6 +15,7 @@ from coterie.core.protocol.cohort import Aligned
 from coterie.core.protocol.expected import Bounds, Like, Number
 from coterie.core.protocol.messages import expectations
 from coterie.core.tensors import tree
+from coterie.core.tensors.device import moved
 from coterie.core.wire.codec import MAX_BYTES, ProtocolError, decode, peek
 
 _ABOUT = 1 << 16  # bytes of a reply beside its tensors, and as much again for each client
@@ -66,8 +67,10 @@ class Judge:
             total, _ = decode(reply, fold.result(step.up), header=ReplyHeader)
             if why := guard_total(self._asked(ids), fold, total, self.bounds):
                 raise ProtocolError(why)
-            return Answers(ids, None, refused, total, header.sizes or {})
+            here = torch.get_default_device()
+            return Answers(ids, None, refused, moved(total, here), header.sizes or {})
         up: Any = decode(reply, step.up or type(None), header=ReplyHeader)[0]
+        up = moved(up, torch.get_default_device())
         ok, reasons = guard(self._asked(ids), up, self.bounds)
         if bool(ok.all()):
             return Answers(ids, up, refused)

@@ -6,11 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.expected import PLAUSIBLE, Bounds
 from coterie.core.protocol.middleware import Middleware
 from coterie.core.protocol.server import Server
+from coterie.core.settings.sections import EngineSettings
+from coterie.core.tensors.device import CPU
+
+
+def bounds(settings: EngineSettings) -> Bounds:
+    """What an upload may be, by the settings of a run."""
+    return Bounds(settings.max_norm, settings.max_count)
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,8 @@ class Federation:
         seed: of everything random.
         rounds: most rounds in a block, for progress bars.
         chunk: clients per stacked call; None = as many as fit into the engine's memory.
+        device: where the run makes its tensors; the halves hold theirs there, and the data of a
+            block are copied there when it begins.
         middleware: what uploads pass on their way out.
         bounds: of what an upload may be.
         monitor: what the best round is chosen by; None where none is.
@@ -37,6 +48,7 @@ class Federation:
     seed: int = 0
     rounds: int = 100
     chunk: int | None = None
+    device: torch.device = CPU
     middleware: tuple[Middleware, ...] = ()
     bounds: Bounds = PLAUSIBLE
     monitor: Monitor | None = None

@@ -17,6 +17,7 @@ from coterie.core.protocol.cohort import Aligned
 from coterie.core.protocol.expected import PLAUSIBLE, Bounds
 from coterie.core.protocol.middleware import Middleware
 from coterie.core.tensors import tree
+from coterie.core.tensors.device import CPU, moved
 from coterie.core.tensors.keys import Key
 
 WORKING_MEMORY = 32 << 20
@@ -34,6 +35,7 @@ class InProcess(Exchange):
         chunk: clients per stacked call; None = as many as fit into ``WORKING_MEMORY``.
         middleware: what uploads pass on their way out (clipping, noise).
         bounds: of what an upload may be.
+        device: where the data of a block are copied.
         kept: private state of earlier rounds; None for newcomers only.
 
     Attributes:
@@ -46,15 +48,26 @@ class InProcess(Exchange):
     chunk: int | None = None
     middleware: tuple[Middleware, ...] = ()
     bounds: Bounds = PLAUSIBLE
+    device: torch.device = CPU
     kept: PrivateStore[Any] | None = None
 
     def __post_init__(self) -> None:
         self.is_list = self.client.form == "list"
+        self._moved: tuple[int, Any] = (-1, None)
         self.store = PrivateStore(not self.is_list) if self.kept is None else self.kept
+
+    def data(self, block: int) -> Any:
+        """Data of the clients of a block; before the first, one may look at its clients."""
+        block = max(block, 0)
+        if self.device == CPU:
+            return self.blocks[block]
+        if self._moved[0] != block:  # one object for all its rounds, to keep what is derived
+            self._moved = (block, moved(self.blocks[block], self.device))
+        return self._moved[1]
 
     def present(self, block: int) -> Tensor:
         """Who takes part in a block, ``(R,)`` int64 ascending."""
-        ids: Tensor = self._block(block).ids
+        ids: Tensor = self.data(block).ids
         return ids
 
     def enrol(self, ids: Tensor, block: int) -> Tensor:
@@ -143,12 +156,9 @@ class InProcess(Exchange):
             have = bound or f"the steps {', '.join(self.client.steps()) or 'none'}"
             raise TypeError(f"{type(self.client).__name__} does not serve {asked}: it has {have}")
 
-    def _block(self, block: int) -> Any:
-        return self.blocks[max(block, 0)]  # before the first block one may look at its clients
-
     def _data(self, ids: Tensor, block: int) -> Any:
         """Data of some clients; of one client in the list form."""
-        data = self._block(block)
+        data = self.data(block)
         if not self.is_list and torch.equal(ids, data.ids):
             return data
         order = data.ids.argsort()
@@ -157,7 +167,7 @@ class InProcess(Exchange):
 
     def _newcomer(self) -> Any:
         """Private state of one client, for its structure only."""
-        first = self._block(0).ids[:1]
+        first = self.data(0).ids[:1]
         key, data = self.secrets(first), self._data(first, 0)
         return self.client.enrol(data, Key(key.state[0]) if self.is_list else key)
 

@@ -30,6 +30,7 @@ from coterie.core.methods.reference.local import LocalClient, LocalServer
 from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldServer, ScaffoldSettings
 from coterie.core.methods.settings.reference import CentralSettings, LocalSettings
 from coterie.core.settings.schema import within
+from coterie.core.tensors.device import on_host
 
 AsBatch = Callable[[dict[str, Tensor]], Any]
 
@@ -152,7 +153,7 @@ def client_half(
     Raises:
         UserError: the method cannot train this module.
     """
-    return METHODS[name].client(build(), settings, as_batch)
+    return METHODS[name].client(on_host(build), settings, as_batch)
 
 
 @contextmanager

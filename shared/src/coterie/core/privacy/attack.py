@@ -80,13 +80,13 @@ def measure(
             f"{uploads.n_clients} uploads of width {uploads.width}, but positives of "
             f"{len(positives)} clients and a table of width {width}"
         )
-    true = positives.mask(n_items).numpy()
-    asked = np.ones_like(true) if candidates is None else candidates.mask(n_items).numpy()
+    true = positives.mask(n_items).cpu().numpy()
+    asked = np.ones_like(true) if candidates is None else candidates.mask(n_items).cpu().numpy()
     parts: dict[str, list[Floats]] = {name: [] for name in SCORERS}
     for index in torch.split(torch.arange(uploads.n_clients), _CLIENTS):
-        change, part = uploads.take(index).dense(), index.numpy()
+        change, part = uploads.take(index).dense(), index.cpu().numpy()
         for name, score in SCORERS.items():
-            scores = score(change, public_table.to(change.dtype)).double().numpy()
+            scores = score(change, public_table.to(change.dtype)).double().cpu().numpy()
             parts[name].append(_metrics(scores, true[part], asked[part]))
     values = {
         name: dict(zip(METRICS, np.concatenate(part, axis=1), strict=True))

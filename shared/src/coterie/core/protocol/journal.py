@@ -28,8 +28,8 @@ class Journal:
         self.scalars[name] = float(value)
 
     def per_client(self, name: str, ids: Tensor, values: Tensor) -> None:
-        """Note one number a client; both ``(R,)``."""
-        self.clients[name] = (ids, values)
+        """Note one number a client; both ``(R,)``, kept on the CPU, where loggers read them."""
+        self.clients[name] = (ids.cpu(), values.cpu())
 
     def refuse(self, step: str, client: int, why: str) -> None:
         """Note an answer that was left out."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +22,7 @@ from coterie.core.federation.store import PrivateStore
 from coterie.core.local_training.step_count import counting_steps
 from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
+from coterie.core.tensors.device import CPU, computing_on, moved
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.restoring import restore
 
@@ -67,13 +69,22 @@ class FederatedRun:
         self.results: dict[str, float] = {}
         self.client_results: Measured = {}
         self.block_open = self.finished = self.reopened = False
-        root = Key.from_seed(federation.seed)
-        self.secret, self._server_key = root.fold("clients"), root.fold("server")
-        self.exchange = exchange or self._in_process()
-        self.server_state = federation.server.begin(self._server_key.fold("begin"))
+        with self.on_device():
+            root = Key.from_seed(federation.seed)
+            self.secret, self._server_key = root.fold("clients"), root.fold("server")
+            self.exchange = exchange or self._in_process()
+            self.server_state = federation.server.begin(self._server_key.fold("begin"))
+
+    def on_device(self) -> AbstractContextManager[Any]:
+        """Make new tensors where the run has its own, for whoever looks into it."""
+        return computing_on(self.federation.device)
 
     def advance(self) -> None:
         """Run one communication round, and what opens or closes its block."""
+        with self.on_device():
+            self._advance()
+
+    def _advance(self) -> None:
         self.journal.clear()
         server = self.federation.server
         if not self.block_open:
@@ -105,7 +116,8 @@ class FederatedRun:
         """
         if self.finished and not self.ends_here():
             server = self.federation.server
-            self.server_state = server.reopen(self.server_state, self.history)
+            with self.on_device():
+                self.server_state = server.reopen(self.server_state, self.history)
             self.finished, self.block_open, self.reopened = False, True, True
 
     def ends_here(self) -> bool:
@@ -115,11 +127,12 @@ class FederatedRun:
     def to_plain(self) -> dict[str, Any]:
         """Give server state, private state of all clients, ledger and position, for a checkpoint.
 
-        They are tensors, plain values and append-only parts, not copied.
+        They are tensors, plain values and append-only parts, on the CPU, so that any machine can
+        read them; what is there already is not copied.
         """
         return {
-            "server": tree.to_plain(self.server_state),
-            "store": self.exchange.to_plain(),
+            "server": moved(tree.to_plain(self.server_state), CPU),
+            "store": moved(self.exchange.to_plain(), CPU),
             "ledger": self.ledger.rows(),
             "history": self.history,
             "results": self.results,
@@ -136,9 +149,11 @@ class FederatedRun:
         Raises:
             UserError: it was asked of another method or backbone.
         """
+        device = self.federation.device
         try:
-            self.server_state = restore(self.server_state, saved["server"])
-            self.exchange.load_plain(saved["store"])
+            with self.on_device():
+                self.server_state = restore(self.server_state, moved(saved["server"], device))
+                self.exchange.load_plain(moved(saved["store"], device))
             self.ledger.load(saved["ledger"])
             self.history, self.results = saved["history"], saved["results"]
             self.client_results = {
@@ -156,7 +171,8 @@ class FederatedRun:
     def retest(self) -> dict[str, float]:
         """Measure the newest block again on its test data."""
         self.journal.clear()
-        self.federation.server.test(self.server_state, self.newest_cohort())
+        with self.on_device():
+            self.federation.server.test(self.server_state, self.newest_cohort())
         return dict(self.journal.scalars)
 
     @property
@@ -178,7 +194,7 @@ class FederatedRun:
     @property
     def newest_data(self) -> Any:
         """Data of the clients of the newest block, or before it of the first."""
-        return self.federation.blocks[max(self.block, 0)]
+        return self.clients.data(self.block)
 
     def newest_cohort(self) -> ExchangeCohort:
         """All clients of the newest block, or before it of the first, to look into a run.
@@ -209,6 +225,7 @@ class FederatedRun:
             federation.chunk,
             federation.middleware,
             federation.bounds,
+            device=federation.device,
         )
 
     def _cohort(self, round_in_block: int) -> ExchangeCohort:

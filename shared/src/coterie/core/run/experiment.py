@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
-from coterie.core.federation.federation import Federation
+from coterie.core.federation.federation import Federation, bounds
 from coterie.core.privacy.build import middleware
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.messages import Down
@@ -21,6 +21,7 @@ from coterie.core.protocol.server import Server
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.estimate import Need
 from coterie.core.settings.base import BaseSettings
+from coterie.core.tensors.device import choose_device, computing_on
 from coterie.core.tensors.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -40,12 +41,17 @@ class Experiment(Generic[Settings]):
 
     Attributes:
         paper: name by which it is installed.
+        device: where a run of it makes its tensors. The data are on the CPU.
+
+    Raises:
+        UserError: a GPU is asked for, and there is none.
     """
 
     paper: ClassVar[str] = ""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.device = choose_device(settings.engine.device)
 
     def public(self) -> dict[str, Any]:
         """Give the facts about the data that everybody may know, as plain values. Default: none."""
@@ -90,15 +96,19 @@ class Experiment(Generic[Settings]):
         assert halves.server_half is not None
         assert halves.maker is not None
         everybody = torch.cat([data.ids for data in self.blocks]).unique()
-        server: Server[Any] = load(halves.server_half)(self.card, everybody)
+        with computing_on(self.device):
+            server: Server[Any] = load(halves.server_half)(self.card, everybody)
+            client = load(halves.maker)(self.card)
         return Federation(
             server=server,
-            client=load(halves.maker)(self.card),
+            client=client,
             blocks=self.blocks,
             seed=settings.seed,
             rounds=settings.rounds,
             chunk=settings.engine.chunk,
+            device=self.device,
             middleware=middleware(settings.privacy),
+            bounds=bounds(settings.engine),
             monitor=getattr(server, "monitor", None),
             client_columns=self.client_columns(),
         )

@@ -23,7 +23,8 @@ from coterie.core.settings.configuration import to_yaml
 from coterie.core.settings.schema import build, values_of
 
 DEFAULT_OUT = "runs"
-MAY_CHANGE = ("rounds", "run", "logger", "trainer", "engine.chunk", "engine.threads", "data.root")
+_SPEED = ("engine.device", "engine.chunk", "engine.threads")
+MAY_CHANGE = ("rounds", "run", "logger", "trainer", *_SPEED, "data.root")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import dataclasses
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +28,9 @@ _BATCH = 256  # users who are ranked at once
 
 
 def open_run(
-    run: Path, change: Callable[[Any], Any] | None = None
+    run: Path,
+    change: Callable[[Any], Any] | None = None,
+    device: Literal["auto", "cpu"] = "cpu",
 ) -> tuple[Experiment[Any], FederatedRun]:
     """Load a run's data and the state of its last checkpoint.
 
@@ -36,6 +38,8 @@ def open_run(
         run: its folder.
         change: makes of the run's settings those that it is opened with; None takes them as they
             are.
+        device: where to compute, wherever it was trained. The data are on the CPU, so to look into
+            a run is easiest there.
 
     Raises:
         UserError: there is no such run, or its checkpoint is missing, damaged or of another run.
@@ -47,6 +51,9 @@ def open_run(
     saved = read_checkpoint(path)
     settings = _here(folder) if change is None else change(_here(folder))
     torch.set_num_threads(settings.engine.threads)
+    settings = dataclasses.replace(
+        settings, engine=dataclasses.replace(settings.engine, device=device)
+    )
     experiment: Experiment[Any] = load(find_paper(folder.paper).experiment)(settings)
     module = FederatedRun(experiment.federation())
     module.load_plain(saved["federation"])
@@ -59,7 +66,7 @@ def evaluate(run: Path) -> dict[str, float]:
     Raises:
         UserError: as `open_run`.
     """
-    _, module = open_run(run)
+    _, module = open_run(run, device="auto")
     return module.retest()
 
 

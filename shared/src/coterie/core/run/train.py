@@ -15,7 +15,7 @@ from coterie.core.callbacks.checkpoints import LAST, Checkpoints, read_checkpoin
 from coterie.core.callbacks.contract import RoundCallback, restore
 from coterie.core.callbacks.costs import Costs
 from coterie.core.callbacks.csv import CsvLog
-from coterie.core.callbacks.dashboard import render
+from coterie.core.callbacks.curves import Curves
 from coterie.core.callbacks.progress import RoundProgress
 from coterie.core.callbacks.refusals import Refusals
 from coterie.core.callbacks.stream import StreamScore
@@ -63,7 +63,6 @@ def train(paper: Paper, settings: Any) -> Path:
         else:
             trainer.fit(run, using, asked, theirs, folder.path, saved)
         check_accepted(run.history)
-        render(folder.path, paper, federation.monitor, f"seed {settings.seed}")
         if not run.finished:
             show_stopped(folder.path, run.round)
             return folder.path
@@ -162,6 +161,7 @@ def callbacks(
     if settings.run.progress:
         found.append(RoundProgress(federation.rounds, monitor.key if monitor else None))
     found.append(CsvLog(folder.path))
+    found.append(Curves(folder.path, paper, monitor, f"seed {settings.seed}"))
     if settings.logger.wandb != "off":
         config = values_of(settings)
         kinds = [str(config[key]) for key in paper.variant_keys if key != "data.name"]

@@ -20,6 +20,7 @@ from coterie.core.local_training.quiet import quiet
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.lightning_module import FederatedModule
 from coterie.core.settings.sections import TrainerSettings
+from coterie.core.tensors.device import devices
 
 
 def asked_for(settings: TrainerSettings) -> list[theirs.Callback]:
@@ -54,7 +55,7 @@ def fit(
     """
     with quiet():
         trainer = lightning.Trainer(
-            accelerator="cpu",
+            **devices(run.federation.device),
             max_epochs=settings.max_epochs,
             max_time=settings.max_time,
             num_sanity_val_steps=0,

@@ -93,6 +93,9 @@ class DataSettings(NamedData):
 class EngineSettings:
     """How the clients are simulated; changes speed and memory, never the algorithm."""
 
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where tensors are made: auto is a GPU where torch has one to use, else the CPU. Results agree
+    to rounding, but for dropout, whose masks a GPU draws otherwise."""
     chunk: int | None = None
     """Clients that run stacked at once; default is chosen by memory."""
     dtype: Literal["float32", "float64"] = "float32"
@@ -101,8 +104,15 @@ class EngineSettings:
     """Threads of torch. The tensors of a chunk are small: one thread is as fast as two on an idle
     machine and many times faster on a busy one; more pay off for very large item tables."""
 
+    max_norm: float = 1e12
+    """Largest norm of the parameters that a client may upload; who sends more is left out."""
+    max_count: int = 10_000_000
+    """Largest number of samples that a client may say it has; who says more is left out."""
+
     def __post_init__(self) -> None:
         at_least("engine.chunk", self.chunk, 1)
+        between("engine.max_norm", self.max_norm, 0, float("inf"))
+        at_least("engine.max_count", self.max_count, 1)
         at_least("engine.threads", self.threads, 1, MOST_THREADS)
 
 

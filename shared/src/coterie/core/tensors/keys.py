@@ -7,6 +7,7 @@ The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ def _shift(x: Tensor, bits: int) -> Tensor:
 
 def _mix(x: Tensor) -> Tensor:
     """One output of SplitMix64 for each int64 state."""
+    if x.device.type != "cpu":
+        return _mix_there(x)
     state = x.numpy().view(np.uint64)  # numpy shifts unsigned numbers logically: half the passes
     mixed = np.add(state, np.uint64(_GOLDEN & _ALL), out=np.empty_like(state))
     mixed ^= mixed >> np.uint64(30)
@@ -39,6 +42,14 @@ def _mix(x: Tensor) -> Tensor:
     mixed *= np.uint64(_MIX2 & _ALL)
     mixed ^= mixed >> np.uint64(31)
     return torch.from_numpy(mixed.view(np.int64))
+
+
+def _mix_there(x: Tensor) -> Tensor:
+    """`_mix` on another device."""
+    x = x + _GOLDEN
+    x = (x ^ _shift(x, 30)) * _MIX1
+    x = (x ^ _shift(x, 27)) * _MIX2
+    return x ^ _shift(x, 31)
 
 
 def _mix_number(x: int) -> int:
@@ -128,13 +139,21 @@ class Key:
 
     @contextmanager
     def torch_rng(self) -> Iterator[None]:
-        """Seed torch's global generator inside the block only, for ``nn.Module.__init__``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.random.default_generator.manual_seed(self.seed())
+        """Seed torch's global generators inside the block only.
+
+        That is the CPU's, for ``nn.Module.__init__`` by `coterie.core.tensors.device.on_host`, and
+        that of the GPU on which tensors are made, for dropout.
+        """
+        device, seed = torch.get_default_device(), self.seed()
+        gpus = [device.index] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=gpus):
+            torch.random.default_generator.manual_seed(seed)
+            for gpu in gpus:
+                torch.cuda.default_generators[gpu].manual_seed(seed)
             yield
 
     def _grid(self, shape: tuple[int, ...]) -> Tensor:
-        count = torch.arange(int(torch.tensor(shape).prod()) if shape else 1).reshape(shape or ())
+        count = torch.arange(math.prod(shape)).reshape(shape)
         state = self.state.reshape(self.state.shape + (1,) * len(shape))
         return _mix(state + count * _GOLDEN)
 
@@ -164,4 +183,6 @@ def shuffle_rows(key: Key, row: Tensor, position: Tensor) -> Tensor:
         [0, 1, 2]
     """
     places = (row << 43) | _shift(key.bits(position), 21)
+    if places.device.type != "cpu":
+        return places.argsort()
     return torch.from_numpy(np.argsort(places.numpy()))  # half the time of torch's

@@ -16,4 +16,6 @@ def where_true(mask: Tensor) -> Tensor:
         >>> where_true(torch.tensor([False, True, True])).tolist()
         [1, 2]
     """
+    if mask.device.type != "cpu":
+        return mask.nonzero().squeeze(1)
     return torch.from_numpy(np.flatnonzero(mask.numpy()))

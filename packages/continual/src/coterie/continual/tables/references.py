@@ -147,6 +147,8 @@ def _fitted(experiment: Experiment, block: int, model: MF, users: Tensor, train:
     key = Key.from_seed(settings.seed).fold("central draws", block)
     valid = RankingChunks(data.ids, data.train, data.valid, 1024)
     metric = f"ndcg@{settings.top_k}"
-    fit_pairwise(model, CENTRAL, CENTRAL.epochs, users, train, key, valid, metric)
+    fit_pairwise(
+        model, CENTRAL, CENTRAL.epochs, users, train, key, valid, metric, experiment.device
+    )
     with torch.no_grad():
         return model.item_scores(data.ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -84,6 +84,8 @@ def train(
         base: what `train_base` kept; its tensors are used up.
         probe: what else to measure.
     """
+    if probe is not None:  # it looks at the users' data, which are on the CPU
+        settings = replace(settings, engine=replace(settings.engine, device="cpu"))
     experiment = Experiment(settings)
     module = _module(experiment)
     if base is not None:

@@ -121,9 +121,7 @@ class CausalText(Backbone):
         labels[:, kept - labelled.shape[1] :] = labelled
         output = self.model(**self._inputs(tokens, mask), logits_to_keep=kept, use_cache=False)
         logits = output.logits[:, :-1].float()
-        return cross_entropy(
-            logits.flatten(0, 1), labels[:, 1:].flatten().to(logits.device), ignore_index=_IGNORED
-        )
+        return cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED)
 
     def scores(self, history: Ragged) -> Tensor:
         """Score items by grounding, ``(n, n_items)`` float32."""
@@ -163,12 +161,11 @@ class CausalText(Backbone):
             return_dict_in_generate=True,
             output_scores=True,
         )
-        device = self._device()
         output = self.model.generate(
-            input_ids=tokens.to(device), attention_mask=mask.to(device), generation_config=config
+            input_ids=tokens, attention_mask=mask, generation_config=config
         )
         scores = getattr(output, "sequences_scores", None)
-        log_probability = torch.zeros(len(history), 1) if scores is None else scores.float().cpu()
+        log_probability = torch.zeros(len(history), 1) if scores is None else scores.float()
         texts = self.text.read(output.sequences[:, tokens.shape[1] :])
         return texts, log_probability.view(len(history), -1)
 
@@ -189,7 +186,7 @@ class CausalText(Backbone):
 
     @torch.no_grad()
     def _embed_distinct(self, titles: Sequence[str]) -> Tensor:
-        """Embed titles, equal ones once; ``(n, h)`` float32, on the processor's memory."""
+        """Embed titles, equal ones once; ``(n, h)`` float32."""
         distinct = list(dict.fromkeys(titles))
         # Of like length, so that little is padded.
         rows = sorted(enumerate(self.text.embedded(distinct)), key=lambda row: len(row[1]))
@@ -201,23 +198,15 @@ class CausalText(Backbone):
                 part = rows[start : start + self.generation.batch]
                 tokens, mask = pad_left([row for _, row in part], self._pad)
                 output = self.model.model(**self._inputs(tokens, mask), use_cache=False)
-                last = output.last_hidden_state[:, -1].float().cpu()
+                last = output.last_hidden_state[:, -1].float()
                 found.update((distinct[n], row) for (n, _), row in zip(part, last, strict=True))
         self.train(was_training)
         vectors = [found[title] for title in titles]
         return torch.stack(vectors) if vectors else torch.empty(0, self.hidden)
 
     def _inputs(self, tokens: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        device = self._device()
         position = (mask.cumsum(1) - 1).clamp_min(0)
-        return {
-            "input_ids": tokens.to(device),
-            "attention_mask": mask.to(device),
-            "position_ids": position.to(device),
-        }
-
-    def _device(self) -> torch.device:
-        return self.model.get_input_embeddings().weight.device
+        return {"input_ids": tokens, "attention_mask": mask, "position_ids": position}
 
 
 def load_causal_text(

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from torch import nn
 
 from coterie.core.errors import UserError
+from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
 from coterie.llm.settings.backbone import LoraSettings
 
@@ -41,7 +42,7 @@ def add_lora(model: nn.Module, settings: LoraSettings, targets: tuple[str, ...],
     )
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    with key.fold("lora").torch_rng():
+    with key.fold("lora").torch_rng(), computing_on(CPU):  # drawn there, moved to their layers
         inject_adapter_in_model(config, model)
 
 

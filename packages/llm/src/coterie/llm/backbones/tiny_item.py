@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.base import Backbone
@@ -61,7 +62,7 @@ class TinyItem(Backbone):
             eos_token_id=None,
         )
         with key.fold("tiny-item").torch_rng():
-            self.model: Any = LlamaForCausalLM(config)
+            self.model: Any = on_host(lambda: LlamaForCausalLM(config))
 
     @property
     def layers(self) -> nn.ModuleList:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.prompts import compact_template, plain
@@ -59,5 +60,5 @@ def tiny_text(
         eos_token_id=tokenizer.eos_token_id,
     )
     with key.fold("tiny-text").torch_rng():
-        model = LlamaForCausalLM(config)
+        model = on_host(lambda: LlamaForCausalLM(config))
     return CausalText(model, tokenizer, titles, compact_template(END), generation, settings.context)

@@ -51,9 +51,10 @@ REFERENCES: Mapping[str, Make] = {
 
 def _of_users(settings: Settings, train: Callable[..., CentralResult]) -> RunResult:
     """Train on all users; average them, over all and by organisation."""
-    began, data = time.perf_counter(), Experiment(settings).data
+    began, experiment = time.perf_counter(), Experiment(settings)
+    data = experiment.data
     key = Key.from_seed(settings.seed).fold("reference")
-    found = train(all_users(data), data.n_items, LENGTHS, key)
+    found = train(all_users(data), data.n_items, LENGTHS, key, device=experiment.device)
     own = {"valid/recall@10": found.valid, "trained": found.parameters}
     result = RunResult(found.means() | own)
     for name, values in (("recall", found.recall), ("ndcg", found.ndcg)):

@@ -36,11 +36,12 @@ def certify_run(
     Raises:
         UserError: the run plays no game.
     """
-    game = FederationGame(module)
-    candidates = grid(settings.grid, game.learned_actions().shape[1])
-    needed = plays_needed(game.n_leaders, len(candidates), settings, others=1)
-    key = Key.from_seed(module.federation.seed).fold("certificate", module.round)
-    with counting("Certificate", needed, progress) as tell:
+    with module.on_device():
+        game = FederationGame(module)
+        candidates = grid(settings.grid, game.learned_actions().shape[1])
+        needed = plays_needed(game.n_leaders, len(candidates), settings, others=1)
+        key = Key.from_seed(module.federation.seed).fold("certificate", module.round)
+    with counting("Certificate", needed, progress) as tell, module.on_device():
         return certify(game, candidates, settings, key, lambda plays: tell(done=plays))
 
 

@@ -61,7 +61,7 @@ class SoftmaxMixture:
         right = logs.gather(1, self._y)
         error = logs.exp_().scatter_(1, self._y, right.expm1())
         slope = self._flat @ (error.T @ self._x).reshape(-1) / len(self._x)
-        return -float(right.mean()), slope.double().cpu()
+        return -float(right.mean()), slope.double()
 
 
 class _LossOnly(nn.Module):
@@ -110,7 +110,7 @@ class ModelMixture:
             slopes = torch.autograd.grad(loss, list(mixed.values()), materialize_grads=True)
             total += float(loss.detach())
             for value, part in zip(self._stacked.values(), slopes, strict=True):
-                slope += (value.flatten(1) @ part.flatten()).double().cpu()
+                slope += (value.flatten(1) @ part.flatten()).double()
         return total, slope
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from coterie.core.agents.settings import DDPGSettings
+from coterie.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -74,3 +75,27 @@ class AgentOptions:
 
 def _values(settings: AgentOptions | DDPGSettings) -> dict[str, Any]:
     return {field.name: getattr(settings, field.name) for field in fields(settings)}
+
+
+def check_batch(section: str, agent: DDPGSettings) -> None:
+    """Refuse a batch that an agent's memory cannot fill: it would only hold repetitions.
+
+    Args:
+        section: where the agent's settings stand.
+        agent: with everything filled in.
+
+    Raises:
+        UserError: it cannot.
+
+    Example:
+        >>> check_batch("client_agent", DDPGSettings(batch_size=9, capacity=5))
+        Traceback (most recent call last):
+        ...
+        coterie.core.errors.UserError: 'client_agent.batch_size' 9 exceeds the 5 experiences that \
+'client_agent.capacity' keeps: choose less
+    """
+    if agent.batch_size > agent.capacity:
+        raise UserError(
+            f"'{section}.batch_size' {agent.batch_size} exceeds the {agent.capacity} experiences "
+            f"that '{section}.capacity' keeps: choose less"
+        )

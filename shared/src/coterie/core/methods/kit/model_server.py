@@ -18,6 +18,7 @@ from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.replies import StackedReplies
 from coterie.core.protocol.server import Server
+from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
 
 
@@ -75,7 +76,7 @@ class ModelServer(Server[S], Generic[S]):
     def module(self) -> nn.Module:
         """The form of the model; its parameters do not matter."""
         with Key.from_seed(0).torch_rng():  # buffers must not vary
-            return self._build()
+            return on_host(self._build)
 
     @cached_property
     def evaluator(self) -> Evaluator:
@@ -89,7 +90,7 @@ class ModelServer(Server[S], Generic[S]):
             UserError: the module has nothing to train.
         """
         with key.torch_rng():
-            module = self._build()
+            module = on_host(self._build)
         named = module.named_parameters()
         weights = {name: w.detach().clone() for name, w in named if w.requires_grad}
         if not weights:

@@ -18,12 +18,12 @@ def pack(codes: Tensor) -> Tensor:
         >>> pack(torch.tensor([[1, -1, -1, -1, -1, -1, 1, 1]])).tolist()
         [[131]]
     """
-    return torch.from_numpy(np.packbits((codes > 0).numpy(), axis=-1))
+    return torch.as_tensor(np.packbits((codes > 0).cpu().numpy(), axis=-1))
 
 
 def unpack(packed: Tensor) -> Tensor:
     """Undo `pack`: ``(n, f)`` float32."""
-    return torch.from_numpy(np.unpackbits(packed.numpy(), axis=-1)).float().mul_(2.0).sub_(1.0)
+    return torch.as_tensor(np.unpackbits(packed.cpu().numpy(), axis=-1)).float().mul_(2.0).sub_(1.0)
 
 
 def hamming_similarity(users: Tensor, items: Tensor) -> Tensor:
@@ -37,9 +37,9 @@ def hamming_similarity(users: Tensor, items: Tensor) -> Tensor:
         ``(C, n)`` float32 in [0, 1].
     """
     distance = np.zeros((users.shape[0], items.shape[0]), dtype=np.float32)
-    for user, item in zip(users.numpy().T, items.numpy().T, strict=True):
+    for user, item in zip(users.cpu().numpy().T, items.cpu().numpy().T, strict=True):
         distance += _ONES[user[:, None] ^ item[None, :]]
-    return 1.0 - torch.from_numpy(distance) / (8 * users.shape[1])
+    return 1.0 - torch.as_tensor(distance) / (8 * users.shape[1])
 
 
 def descend_users(codes: Tensor, items: Tensor, samples: Ragged, target: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from coterie.core.methods.settings.ranking import LightGCNSettings, MFSettings
 from coterie.core.models.lightgcn import LightGCN
 from coterie.core.models.mf import MF
 from coterie.core.models.recommender import Recommender
+from coterie.core.tensors.device import CPU
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -54,7 +55,12 @@ class CentralResult:
 
 
 def train_mf(
-    settings: MFSettings, rows: UserRows, n_items: int, lengths: Sequence[int], key: Key
+    settings: MFSettings,
+    rows: UserRows,
+    n_items: int,
+    lengths: Sequence[int],
+    key: Key,
+    device: torch.device = CPU,
 ) -> CentralResult:
     """Train BPR-MF, fit the users' vectors to validation items as well, and test.
 
@@ -64,23 +70,31 @@ def train_mf(
         n_items: number of items.
         lengths: the k of Recall@k and NDCG@k; the first decides when to stop.
         key: of everything random.
+        device: where to train.
 
     Raises:
         ValueError: there is nothing to train on.
     """
     start = key.fold("start")
     model = MF(rows.ids.numel(), n_items, settings.dim, start, l2=settings.l2)
-    epochs, valid = _fit(model, settings, rows, lengths[0], key)
+    epochs, valid = _fit(model, settings, rows, lengths[0], key, device)
     if settings.fold_in:
         model.items.requires_grad_(False)
         users, known = torch.arange(rows.ids.numel()), known_items(rows)
-        fit_pairwise(model, settings, settings.fold_in, users, known, key.fold("fold in"))
+        fit_pairwise(
+            model, settings, settings.fold_in, users, known, key.fold("fold in"), device=device
+        )
         model.items.requires_grad_(True)
     return _tested(model, rows, lengths, valid, epochs)
 
 
 def train_lightgcn(
-    settings: LightGCNSettings, rows: UserRows, n_items: int, lengths: Sequence[int], key: Key
+    settings: LightGCNSettings,
+    rows: UserRows,
+    n_items: int,
+    lengths: Sequence[int],
+    key: Key,
+    device: torch.device = CPU,
 ) -> CentralResult:
     """Train LightGCN on the graph of train, and test it on that of train and validation.
 
@@ -89,7 +103,7 @@ def train_lightgcn(
     model = LightGCN(
         rows.train, n_items, settings.dim, key.fold("start"), settings.layers, settings.l2
     )
-    epochs, valid = _fit(model, settings, rows, lengths[0], key)
+    epochs, valid = _fit(model, settings, rows, lengths[0], key, device)
     model.link(known_items(rows))
     return _tested(model, rows, lengths, valid, epochs)
 
@@ -100,6 +114,7 @@ def _fit(
     rows: UserRows,
     k: int,
     key: Key,
+    device: torch.device,
 ) -> tuple[int, float]:
     """Fit, and restore the epoch of the best validation; give the epochs and its Recall@k."""
     asked = rows.train.lengths > 0
@@ -109,7 +124,7 @@ def _fit(
     users, drawn = torch.arange(rows.ids.numel()), key.fold("batches")
     valid = RankingChunks(users, rows.train, targets, _CHUNK)
     return fit_pairwise(
-        model, settings, settings.epochs, users, rows.train, drawn, valid, f"recall@{k}"
+        model, settings, settings.epochs, users, rows.train, drawn, valid, f"recall@{k}", device
     )
 
 

@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import Any, Protocol
 
 import lightning
+import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 from torch.optim import Optimizer
@@ -17,6 +18,7 @@ from coterie.core.metrics.clients import summarise
 from coterie.core.metrics.full_ranking import FullRanking
 from coterie.core.models.batches import RankingBatch
 from coterie.core.models.recommender import Recommender
+from coterie.core.tensors.device import CPU, devices
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -125,6 +127,7 @@ def fit_pairwise(
     key: Key,
     valid: RankingChunks | None = None,
     metric: str = "",
+    device: torch.device = CPU,
 ) -> tuple[int, float]:
     """Fit by Adam on triples, one negative a positive, and keep the epoch of the best validation.
 
@@ -137,6 +140,7 @@ def fit_pairwise(
         key: of the draws.
         valid: users to rank items for.
         metric: by which the epoch is chosen, as ``ndcg@20``.
+        device: where to compute.
 
     Returns:
         Epochs that were trained, and the best value of the metric.
@@ -148,7 +152,7 @@ def fit_pairwise(
         callbacks.append(EarlyStopping(name, patience=settings.patience, mode="max"))
     with quiet():
         trainer = lightning.Trainer(
-            accelerator="cpu",
+            **devices(device),
             max_epochs=epochs,
             num_sanity_val_steps=0,
             logger=False,

@@ -62,7 +62,7 @@ class KeyHolder:
             UserError: it was wrapped behind another secret.
         """
         if self._context is None:
-            opened = _unwrap(self._secret, wrapped.numpy().tobytes())
+            opened = _unwrap(self._secret, wrapped.cpu().numpy().tobytes())
             self._context = _tenseal().context_from(opened)
 
     def encrypt(self, table: Tensor) -> list[bytes]:
@@ -87,7 +87,7 @@ class PublicKey:
     """
 
     def __init__(self, public: Tensor) -> None:
-        self._context = _tenseal().context_from(public.numpy().tobytes())
+        self._context = _tenseal().context_from(public.cpu().numpy().tobytes())
 
     def encrypt(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """Encrypt a table: ``(b,)`` uint8, and the bytes of its parts, ``(k,)`` int64."""
@@ -178,7 +178,7 @@ def pack(encrypted: Sequence[Sequence[bytes]]) -> tuple[Ragged, Tensor]:
 
 
 def _encrypt(context: Any, table: Tensor) -> list[bytes]:
-    numbers = table.detach().reshape(-1).double().numpy()
+    numbers = table.detach().reshape(-1).double().cpu().numpy()
     starts = range(0, numbers.size, SLOTS)
     vector = _tenseal().ckks_vector
     return [vector(context, numbers[start : start + SLOTS]).serialize() for start in starts]
@@ -189,7 +189,7 @@ def _load(context: Any, parts: Sequence[bytes]) -> list[Any]:
 
 
 def _split(cipher: Tensor, sizes: Sequence[int]) -> list[bytes]:
-    return [part.numpy().tobytes() for part in torch.split(cipher, list(sizes))]
+    return [part.numpy().tobytes() for part in torch.split(cipher.cpu(), list(sizes))]
 
 
 def _join(parts: Sequence[bytes]) -> tuple[Tensor, Tensor]:
@@ -197,7 +197,7 @@ def _join(parts: Sequence[bytes]) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(data: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())
+    return torch.as_tensor(np.frombuffer(data, dtype=np.uint8).copy())
 
 
 def _wrap(secret: bytes, data: bytes) -> bytes:

@@ -102,9 +102,9 @@ def _shared_tokens(tokens: Ragged) -> Iterator[tuple[int, Tensor]]:
     ones = np.ones(column.numel(), dtype=np.float32)
     n_users = len(tokens)
     shape = (n_users, int(column.max()) + 1 if column.numel() else 1)
-    matrix = sparse.csr_matrix((ones, column.numpy(), tokens.offsets.numpy()), shape)
+    matrix = sparse.csr_matrix((ones, column.cpu().numpy(), tokens.offsets.cpu().numpy()), shape)
     for start in range(0, n_users, _CHUNK):
-        shared = torch.from_numpy((matrix[start : start + _CHUNK] @ matrix.T).toarray())
+        shared = torch.as_tensor((matrix[start : start + _CHUNK] @ matrix.T).toarray())
         rows = torch.arange(shared.shape[0])
         shared[rows, rows + start] = 0.0
         yield start, shared

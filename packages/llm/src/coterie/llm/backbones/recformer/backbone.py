@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.lora import add_lora
 from coterie.llm.backbones.recformer.model import RecformerModel
-from coterie.llm.backbones.recformer.tokens import Encoded, ItemTokens
+from coterie.llm.backbones.recformer.tokens import ItemTokens
 from coterie.llm.data.examples import Examples
 from coterie.llm.settings.backbone import LoraSettings
 
@@ -128,6 +127,4 @@ class RecFormer(Backbone):
     def _embed(self, history: Ragged) -> Tensor:
         """Embeddings of sequences, ``(n, h)`` of length 1."""
         batch = self.items.encode(history, self.model.window)
-        device = self.model.device
-        moved = Encoded(*(getattr(batch, field.name).to(device) for field in fields(batch)))
-        return normalize(self.model(moved), dim=1).cpu()
+        return normalize(self.model(batch), dim=1)

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.item_text import Attributes
@@ -84,7 +85,7 @@ def small_recformer(
         initializer_range=settings.hidden**-0.5,
     )
     with key.fold("recformer").torch_rng():
-        model = RecformerModel(config, settings.items + 1)
+        model = on_host(lambda: RecformerModel(config, settings.items + 1))
     _let_text_count(model)
     limits = Limits(settings.attributes, items=settings.items, tokens=settings.tokens)
     return RecFormer(model, ItemTokens(attributes, tokenizer, limits))

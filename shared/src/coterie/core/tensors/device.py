@@ -1,0 +1,105 @@
+"""Where a run computes. Its tensors are made there, and cross to the CPU at the wire.
+
+Nothing names a device where a tensor is made: the run enters the device as a context, and every
+factory of torch follows it. What comes from numpy goes through `torch.as_tensor`, which follows it
+too and copies nothing on the CPU; what goes to numpy goes through `Tensor.cpu`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import torch
+
+from coterie.core.errors import UserError
+from coterie.core.tensors import tree
+
+T = TypeVar("T")
+M = TypeVar("M", bound=torch.nn.Module)
+
+CPU = torch.device("cpu")
+
+
+def choose_device(name: str) -> torch.device:
+    """Choose where to compute.
+
+    Args:
+        name: "cpu", "cuda", or "auto": the GPU where torch has one to use, else the CPU.
+
+    Raises:
+        UserError: a GPU is asked for, and there is none.
+
+    Example:
+        >>> choose_device("cpu")
+        device(type='cpu')
+    """
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return CPU
+    if not torch.cuda.is_available():
+        raise UserError(
+            "'engine.device' is cuda, and torch finds no GPU here (see `coterie doctor`): say "
+            "--engine.device auto, or install a torch for this GPU"
+        )
+    # As exact as the CPU, and the same bits every time: sums of a scatter have no order else.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def devices(device: torch.device) -> dict[str, Any]:
+    """Say to a `lightning.Trainer` where to compute.
+
+    Example:
+        >>> devices(torch.device("cuda", 1))
+        {'accelerator': 'cuda', 'devices': [1]}
+    """
+    return {"accelerator": device.type, "devices": 1 if device == CPU else [device.index or 0]}
+
+
+def computing_on(device: torch.device) -> AbstractContextManager[Any]:
+    """Make new tensors on a device inside the block.
+
+    A context slows every call of torch a little, so none is entered where tensors are made there
+    anyway.
+
+    Example:
+        >>> with computing_on(torch.device("meta")):
+        ...     torch.zeros(2).device
+        device(type='meta')
+    """
+    return nullcontext() if device == torch.get_default_device() else device
+
+
+def moved(values: T, device: torch.device) -> T:
+    """Copy a tree of tensors to a device; what is there already is given back as it is.
+
+    Example:
+        >>> here = {"a": torch.ones(2)}
+        >>> moved(here, torch.device("cpu")) is here
+        True
+    """
+    if all(leaf.device == device for _, leaf in tree.tensors(values)):
+        return values
+    return tree.map_tensors(lambda leaf: leaf.to(device), values)
+
+
+def on_host(make: Callable[[], M]) -> M:
+    """Make a module whose first parameters are drawn, then move it to where tensors are made.
+
+    A generator gives other numbers on every kind of device, so the draws are made on the CPU.
+
+    Args:
+        make: makes it; draws from torch's generator.
+
+    Example:
+        >>> on_host(lambda: torch.nn.Linear(2, 1)).weight.shape
+        torch.Size([1, 2])
+    """
+    here = torch.get_default_device()
+    with computing_on(CPU):
+        made = make()
+    return made if here == CPU else made.to(here)

@@ -1,0 +1,118 @@
+"""Where tensors are made: a whole round of every paper on a device that is not the CPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from coterie.core.cli.main import main
+from coterie.core.errors import UserError
+from coterie.core.tensors import keys
+from coterie.core.tensors.device import choose_device, moved, on_host
+from coterie.core.tensors.keys import Key
+
+SCRIPT = Path(__file__).with_name("far_device.py")
+META = torch.device("meta")
+PAPERS = {
+    "f3crec": [],
+    "page": [],
+    # Dropout's masks are the device's own; what is short to pre-train is as good here.
+    "pplr": ["--lora.dropout", "0", "--pretrain.steps", "20"],
+}
+
+
+def played(paper: str, plant: str = "nothing", *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), paper, plant, *PAPERS[paper], *flags]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
+def result(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert run.returncode == 0, run.stderr[-3000:]
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_round_makes_every_tensor_where_the_engine_runs(paper: str) -> None:
+    found = result(played(paper))
+    assert found["made"] > 100
+    assert found["astray"] == []
+    assert found["state_elsewhere"] == []
+    assert found["checkpoint_elsewhere"] == []
+    assert found["far"] == pytest.approx(found["near"], rel=1e-4, nan_ok=True)
+
+
+@pytest.mark.parametrize("plant", ["factory", "numpy"])
+def test_a_tensor_made_elsewhere_is_found(plant: str) -> None:
+    astray = result(played("f3crec", plant))["astray"]
+    assert len(astray) == 1
+    assert f"plant_{plant}" in astray[0]
+
+
+def test_a_tensor_made_before_the_run_is_found() -> None:
+    run = played("f3crec", "constant")
+    assert run.returncode != 0
+    assert "tensors on two devices" in run.stderr
+    assert "plant_constant" in run.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"'engine.device' is cuda, and torch finds no GPU here"):
+        choose_device("cuda")
+    assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_training_on_a_gpu_that_is_not_there_leaves_nothing(tmp_path: Path) -> None:
+    flags = ["--engine.device", "cuda", "--run.out", str(tmp_path / "runs")]
+    code = "import sys; from coterie.core.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "train", "f3crec", *flags]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert run.stderr.count("\n") == 1
+    assert "say --engine.device auto" in run.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_run_of_a_gpu_is_read_and_goes_on_without_one(tmp_path: Path) -> None:
+    # The data of PAGE are one block, so it can be given more rounds.
+    flags = ["page", "--preset", "smoke", "--run.out", str(tmp_path), "--run.name", "a"]
+    flags += ["--logger.wandb", "off", "--run.progress", "false"]
+    assert main(["train", *flags]) == 0
+    config = tmp_path / "page" / "a" / "config.yaml"
+    config.write_text(config.read_text().replace("device: auto", "device: cuda"))
+    assert "device: cuda" in config.read_text()
+    assert main(["evaluate", "--run", str(config.parent)]) == 0
+    more = [*flags, "--rounds", "3", "--resume"]
+    assert main(["train", *more]) == 2
+    assert main(["train", *more, "--engine.device", "cpu"]) == 0
+
+
+def test_a_module_is_drawn_on_the_cpu_and_moved() -> None:
+    key = Key.from_seed(0)
+    with key.torch_rng(), META:
+        there = on_host(lambda: torch.nn.Linear(2, 1))
+        after = torch.rand(1, device="cpu")
+    with key.torch_rng():
+        torch.nn.Linear(2, 1)
+        assert torch.rand(1) == after
+    assert there.weight.device == META
+
+
+def test_a_tree_that_is_there_is_not_copied() -> None:
+    values = {"a": torch.ones(2), "b": [torch.ones(1), 3]}
+    assert moved(values, torch.device("cpu")) is values
+    assert moved(values, META)["b"][0].device == META
+
+
+def test_keys_hash_alike_off_the_cpu() -> None:
+    numbers = torch.tensor([0, 1, -1, 1 << 62, -(1 << 63), 12345678901234567])
+    assert torch.equal(keys._mix_there(numbers), keys._mix(numbers))

@@ -1,0 +1,176 @@
+"""Ctrl-C and checkpoints that cannot be read, in real processes: one line each, and it is true."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+PATIENCE = 120.0  # seconds, on a machine that does other things
+COTERIE = "import sys; from coterie.core.cli.main import main; sys.exit(main(sys.argv[1:]))"
+QUIET = ["--logger.wandb", "off", "--run.progress", "false"]
+# A first round of minutes: PAGE's clients make as many steps as they are told to.
+ENDLESS = ["page", "--method", "fedavg", "--preset", "smoke", "--train.epochs", "100000"]
+
+
+def start(*words: str, folder: Path, through: Sequence[str] = ()) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*through, sys.executable, "-c", COTERIE, *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+
+
+def interrupted(
+    *words: str, folder: Path, when: Callable[[], bool], after: float = 0.0
+) -> tuple[int, str]:
+    """Press Ctrl-C in the terminal of a command as soon as something holds; status and stderr."""
+    process, began = start(*words, folder=folder), time.monotonic()
+    while not when():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() - began < PATIENCE
+        time.sleep(0.005)
+    time.sleep(after)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, err
+
+
+def advised(err: str, start: str) -> list[str]:
+    """The command that the one line on stderr advises."""
+    assert err.startswith(f"coterie: {start}"), err
+    assert err.count("\n") == 1, err
+    words = shlex.split(err.split(", say: ")[1])
+    assert words.pop(0) == "coterie"
+    return words
+
+
+def test_before_the_first_checkpoint(tmp_path: Path) -> None:
+    def made() -> bool:
+        return any(tmp_path.glob("runs/page/*/config.yaml"))
+
+    status, err = interrupted("train", *ENDLESS, *QUIET, folder=tmp_path, when=made, after=0.5)
+    assert status == 130
+    again = advised(err, "interrupted before a round was saved; to begin again")
+    assert again == ["train", *ENDLESS, *QUIET, "--resume"]
+    (run,) = tmp_path.glob("runs/page/*")
+    assert not (run / "checkpoints" / "last.ckpt").exists()
+    # The advice is accepted, and goes on in the same folder.
+    began = (run / "config.yaml").stat().st_mtime_ns
+    status, err = interrupted(
+        *again,
+        folder=tmp_path,
+        when=lambda: (run / "config.yaml").stat().st_mtime_ns > began,
+        after=0.5,
+    )
+    assert status == 130
+    assert advised(err, "interrupted before a round was saved") == again
+    assert list(tmp_path.glob("runs/page/*")) == [run]
+
+
+def test_in_the_middle(tmp_path: Path) -> None:
+    flags = ["f3crec", "--rounds", "40", *QUIET]
+
+    def saved() -> bool:
+        return any(tmp_path.glob("runs/f3crec/*/checkpoints/last.ckpt"))
+
+    status, err = interrupted("train", *flags, folder=tmp_path, when=saved)
+    assert status == 130
+    again = advised(err, "interrupted; to go on")
+    assert again == ["train", *flags, "--resume"]
+    (run,) = tmp_path.glob("runs/f3crec/*")
+    assert not (run / "summary.json").exists()
+    process = start(*again, folder=tmp_path)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    assert json.loads((run / "summary.json").read_text())["rounds"] > 4
+
+
+def test_while_torch_is_imported(tmp_path: Path) -> None:
+    status, err = interrupted("train", "f3crec", folder=tmp_path, when=lambda: True, after=0.5)
+    assert status == 130
+    assert advised(err, "interrupted before anything was saved") == ["train", "f3crec"]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_in_a_table(tmp_path: Path) -> None:
+    words = ["table", "f3crec", "--table", "2", "--seeds", "1", "--preset", "smoke", *QUIET]
+    cache = tmp_path / "runs" / "f3crec" / "tables" / "cache"
+
+    def kept() -> set[Path]:
+        return {path for path in cache.glob("*.json") if not path.name.startswith(".")}
+
+    status, err = interrupted(*words, folder=tmp_path, when=lambda: bool(kept()))
+    assert status == 130
+    again = advised(err, "interrupted; the runs that are done are kept; to go on")
+    assert again == words
+    done = {path: path.stat().st_mtime_ns for path in kept()}
+    assert done
+    status, err = interrupted(*again, folder=tmp_path, when=lambda: len(kept()) > len(done))
+    assert status == 130
+    assert all(path.stat().st_mtime_ns == when for path, when in done.items())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    process = start("train", "f3crec", "--preset", "smoke", *QUIET, folder=folder)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    (found,) = folder.glob("runs/f3crec/*")
+    return found
+
+
+def refused(run: Path, through: Sequence[str] = ()) -> str:
+    process = start("evaluate", "--run", str(run), folder=run.parent, through=through)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (2, "")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_a_flipped_bit_is_said(run: Path) -> None:
+    checkpoint = run / "checkpoints" / "last.ckpt"
+    whole = checkpoint.read_bytes()
+    try:
+        checkpoint.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
+        assert "last.ckpt is damaged (its digest is another): put back a copy" in refused(run)
+    finally:
+        checkpoint.write_bytes(whole)
+
+
+def test_what_is_no_file_is_said(run: Path) -> None:
+    checkpoint = run / "checkpoints" / "last.ckpt"
+    aside = checkpoint.rename(checkpoint.with_name("aside"))
+    try:
+        checkpoint.mkdir()
+        assert "has no checkpoint" in refused(run)
+        checkpoint.rmdir()
+        checkpoint.symlink_to(checkpoint)
+        assert "has no checkpoint" in refused(run)
+        checkpoint.unlink()
+    finally:
+        aside.rename(checkpoint)
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root reads all")
+def test_a_file_that_may_not_be_read_is_said(run: Path) -> None:
+    as_others = "setpriv", "--bounding-set=-dac_override,-dac_read_search"
+    checkpoint = run / "checkpoints" / "last.ckpt"
+    checkpoint.chmod(0)
+    try:
+        err = refused(run, as_others if os.geteuid() == 0 else ())
+        assert "last.ckpt (permission denied): mend that" in err
+    finally:
+        checkpoint.chmod(0o644)
