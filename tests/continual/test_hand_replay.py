@@ -10,7 +10,7 @@ from tests.continual import reference as naive
 from tests.continual.stream import BACKBONES, block_data, settings
 
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import ItemTable, LookBack, Profile
+from coterie.continual.messages import ClientState, ItemTable, LookBack
 from coterie.continual.retention.adaptive_replay import (
     draw_without_replacement,
     preference_shift,
@@ -138,7 +138,7 @@ class TestProxyDraws:
         client = ContinualClient(chosen)
         one = {"user": torch.ones(count, 1, dtype=torch.float64)}
         memory = client.retention.empty(one)
-        mine = Profile(one, one, memory, torch.full((count,), 2))
+        mine = ClientState(one, one, memory, torch.full((count,), 2))
         table, key = f64(3, 2, 1)[:, None], Key.from_seed(5).fold(data.ids)
         memory = draw(client, mine, data, key, (table, table), f64(*student)[:, None])
         taken = memory["drawn"] > 0

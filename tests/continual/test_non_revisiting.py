@@ -15,7 +15,7 @@ from tests.continual.stream import (
 )
 
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import ItemTable, LookBack, Profile
+from coterie.continual.messages import ClientState, ItemTable, LookBack
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -61,7 +61,7 @@ def test_earlier_blocks_are_not_read(method):
 
 
 def test_a_profile_holds_parameters_memory_and_a_count():
-    assert {field.name for field in fields(Profile)} == {"params", "best", "memory", "blocks"}
+    assert {field.name for field in fields(ClientState)} == {"params", "best", "memory", "blocks"}
     assert set(KEPT) == {*METHODS, *ABLATIONS}
 
 

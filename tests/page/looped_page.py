@@ -70,8 +70,8 @@ class LoopedPage:
             key = SECRET.fold(torch.tensor([one])).fold("enrol")
             begun = client.enrol(data.take(torch.tensor([c])), key).agents
             self.agents.append(LoopedAgent(client.ddpg, begun, 0))
-        mind = server.begin(KEY).mind
-        self.follower = mind.agents and LoopedAgent(server.agent.ddpg, mind.agents, 0)
+        agent = server.begin(KEY).agent
+        self.follower = agent.agents and LoopedAgent(server.agent.ddpg, agent.agents, 0)
         self.last: list[Any] = [None] * self.n
         self.followers_last: Any = None
         self.own_accuracy = [0.0] * self.n

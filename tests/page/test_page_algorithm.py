@@ -49,7 +49,7 @@ def assert_agents_alike(found, plain):
     stacked = [(found.private(plain.data.ids).agents, number) for number in range(plain.n)]
     loops = list(plain.agents)
     if plain.follower is not None:
-        stacked.append((found.state.mind.agents, 0))
+        stacked.append((found.state.agent.agents, 0))
         loops.append(plain.follower)
     for (agents, number), looped in zip(stacked, loops, strict=True):
         for name, flat in looped.flat().items():

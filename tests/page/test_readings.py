@@ -116,20 +116,20 @@ def test_released_weights_are_chosen_before_the_clients_move():
     """By the accuracies of the stage before; the state that follows is of this stage's models."""
     runs = through("released", 3)
     for before, now in itertools.pairwise(runs):
-        last = now.state.mind.last
+        last = now.state.agent.last
         torch.testing.assert_close(last.state[0], before.state.seen, atol=0, rtol=0)
-        torch.testing.assert_close(last.action[0], now.state.mind.p, atol=0, rtol=0)
-    stored = runs[2].state.mind.agents.replay.rows[0, 1]
+        torch.testing.assert_close(last.action[0], now.state.agent.p, atol=0, rtol=0)
+    stored = runs[2].state.agent.agents.replay.rows[0, 1]
     torch.testing.assert_close(stored[-4:], runs[1].state.seen, atol=0, rtol=0)
 
 
 def test_literal_weights_answer_to_the_models_of_the_stage():
     runs = through("literal", 3)
     for now in runs:
-        torch.testing.assert_close(now.state.mind.last.state[0], now.state.seen, atol=0, rtol=0)
-        raw = now.state.mind.last.action[0]
+        torch.testing.assert_close(now.state.agent.last.state[0], now.state.seen, atol=0, rtol=0)
+        raw = now.state.agent.last.action[0]
         assert (raw.abs() <= 1).all()
-        assert not torch.equal(raw, now.state.mind.p)
+        assert not torch.equal(raw, now.state.agent.p)
 
 
 def test_seen_are_the_accuracies_of_the_clients_models_on_the_servers_samples():

@@ -37,7 +37,7 @@ from coterie.core.tensors.keys import Key
 
 
 @dataclass(frozen=True)
-class State:
+class ServerState:
     """What the server knows.
 
     Attributes:
@@ -61,7 +61,7 @@ class State:
     chosen: BestRound = NO_ROUND
 
 
-class F3CRec(Selecting[State], ServesItems[State]):
+class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
     """Federated continual recommendation over a stream of blocks.
 
     Args:
@@ -75,12 +75,12 @@ class F3CRec(Selecting[State], ServesItems[State]):
         self.monitor = Monitor(f"eval/ndcg@{settings.top_k}", digits=5)
         self.dtype = getattr(torch, settings.engine.dtype)
 
-    def begin(self, key: Key) -> State:
+    def begin(self, key: Key) -> ServerState:
         """Initialise Q_g^0 (line 1)."""
         items = self._fresh_items(key, 0, self.n_items[0])
-        return State(items, items)
+        return ServerState(items, items)
 
-    def start_block(self, state: State, block: int, cohort: Cohort, key: Key) -> State:
+    def start_block(self, state: ServerState, block: int, cohort: Cohort, key: Key) -> ServerState:
         """Carry Q over, add new items, enrol new users (lines 4 to 8, and 2 for block 0)."""
         cohort.enrol()  # lines 2 and 7: the clients draw Φ_u themselves
         if block == 0:
@@ -91,9 +91,9 @@ class F3CRec(Selecting[State], ServesItems[State]):
         kept = state.best if self.settings.carry == "best" else state.items
         fresh = self._fresh_items(key, kept.shape[0], self.n_items[block])
         items = torch.cat([kept, fresh])  # lines 5 and 6
-        return State(items, items, state.best, state.slow, state.fast, block)
+        return ServerState(items, items, state.best, state.slow, state.fast, block)
 
-    def round(self, state: State, cohort: Cohort, key: Key) -> State:
+    def round(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """One communication round (lines 10 to 19), then validation on all clients."""
         selected = cohort.sample(self.settings.participation, key.fold("sample"))  # line 10
         down = ItemTable(state.items, self._pulled_to(state), state.round)
@@ -103,14 +103,14 @@ class F3CRec(Selecting[State], ServesItems[State]):
         self._report_training(cohort, replies)
         return self.validated(state, cohort)
 
-    def end_block(self, state: State, cohort: Cohort, key: Key) -> State:
+    def end_block(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """Finish a block: clients carry their parameters on, the best round is tested."""
         cohort.ask(END_BLOCK, ItemTable(state.best))
         self.test(state, cohort)
         cohort.journal.scalar(f"test/block{state.block}/best_round", state.chosen.round)
         return self._move_proxies(state)
 
-    def measure(self, state: State, cohort: Cohort, split: Split) -> None:
+    def measure(self, state: ServerState, cohort: Cohort, split: Split) -> None:
         """Let all clients rank all items by this round's table, or to test by the best one."""
         testing, journal = split == "test", cohort.journal
         table = state.best if testing else state.items
@@ -124,16 +124,16 @@ class F3CRec(Selecting[State], ServesItems[State]):
             if where == self.monitor.key:
                 journal.scalar(f"{where}_worst10", summarise(values).worst10)
 
-    def keep(self, state: State, cohort: Cohort) -> State:
+    def keep(self, state: ServerState, cohort: Cohort) -> ServerState:
         """Keep the round's table; the clients keep their parameters of it."""
         cohort.ask(KEEP_BEST, None)
         return replace(state, best=state.items)
 
-    def serve(self, state: State, user: int | None, cohort: Cohort) -> ItemTable:
+    def serve(self, state: ServerState, user: int | None, cohort: Cohort) -> ItemTable:
         """Give the best round's item table."""
         return ItemTable(state.best)
 
-    def _pre_aggregate(self, state: State, replies: FoldedReplies[ItemUpdate]) -> Tensor:
+    def _pre_aggregate(self, state: ServerState, replies: FoldedReplies[ItemUpdate]) -> Tensor:
         """Q_g' = mean of the clients' tables (line 14, Eq. 7)."""
         if (total := replies.total) is None:  # nobody answered
             return state.items
@@ -143,7 +143,7 @@ class F3CRec(Selecting[State], ServesItems[State]):
             items[:n_old] -= total.pull / len(replies) * (state.items[:n_old] - state.old)
         return items
 
-    def _remember(self, state: State, items: Tensor) -> Tensor:
+    def _remember(self, state: ServerState, items: Tensor) -> Tensor:
         """Blend with the previous block's table, as the method does (lines 15 to 19)."""
         beta = self.settings.temporal_mean.beta
         if state.old is None:
@@ -165,7 +165,7 @@ class F3CRec(Selecting[State], ServesItems[State]):
             if value is not None:
                 cohort.journal.scalar(name, value / len(replies))
 
-    def _past(self, state: State) -> LookBack | None:
+    def _past(self, state: ServerState) -> LookBack | None:
         """What clients need before they train on a new block; None where they are not asked."""
         match self.settings.method:
             case "kd" | "f3crec" | "f3crec-wo-arm" | "f3crec-wo-sc" | "f3crec-wo-itm":
@@ -175,10 +175,10 @@ class F3CRec(Selecting[State], ServesItems[State]):
             case _:
                 return LookBack() if self.settings.restart_private else None
 
-    def _pulled_to(self, state: State) -> Tensor | None:
+    def _pulled_to(self, state: ServerState) -> Tensor | None:
         return state.old if self.settings.method == "reg" else None
 
-    def _move_proxies(self, state: State) -> State:
+    def _move_proxies(self, state: ServerState) -> ServerState:
         """S_t and P_t of the item table (SPP); rows of new items are copied."""
         if self.settings.method != "spp":
             return state

@@ -18,11 +18,11 @@ from coterie.continual.messages import (
     KEEP_BEST,
     START_BLOCK,
     UPDATE,
+    ClientState,
     EvaluationTable,
     ItemTable,
     ItemUpdate,
     LookBack,
-    Profile,
 )
 from coterie.continual.readings import resolve
 from coterie.continual.retention.base import score_items
@@ -42,7 +42,7 @@ _OTHER_TABLES = 4
 SAMPLE_BYTES = 64
 
 
-class ContinualClient(Client[Profile, UserRows], RecommendsItems[Profile]):
+class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState]):
     """A user: trains on the current block's own data, remembers through its retention method.
 
     Every step is stacked over a chunk of C users and treats each alone.
@@ -57,11 +57,11 @@ class ContinualClient(Client[Profile, UserRows], RecommendsItems[Profile]):
         self.retention = make_retention(settings, self.backbone)
         self.dtype = getattr(torch, settings.engine.dtype)
 
-    def enrol(self, data: UserRows, key: Key) -> Profile:
+    def enrol(self, data: UserRows, key: Key) -> ClientState:
         """Initialise Φ_u of new users (Algorithm 2, lines 2 and 7)."""
         params = self.backbone.start(key, self.settings.model.dim, self.dtype)
         blocks = torch.zeros(data.ids.numel(), dtype=torch.int64)
-        return Profile(params, tree.clone(params), self.retention.empty(params), blocks)
+        return ClientState(params, tree.clone(params), self.retention.empty(params), blocks)
 
     def work(self, data: UserRows) -> Tensor:
         """Local samples of each user, ``(C,)``."""
@@ -79,8 +79,8 @@ class ContinualClient(Client[Profile, UserRows], RecommendsItems[Profile]):
 
     @START_BLOCK
     def start_block(
-        self, down: LookBack, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: LookBack, mine: ClientState, data: UserRows, key: Key
+    ) -> tuple[None, ClientState]:
         """Look back at earlier blocks before training on a new one (Eq. 1)."""
         memory = self.retention.at_block_start(mine, down, data)
         params = mine.params
@@ -90,8 +90,8 @@ class ContinualClient(Client[Profile, UserRows], RecommendsItems[Profile]):
 
     @UPDATE
     def update(
-        self, down: ItemTable, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[ItemUpdate, Profile]:
+        self, down: ItemTable, mine: ClientState, data: UserRows, key: Key
+    ) -> tuple[ItemUpdate, ClientState]:
         """Train locally: Algorithm 1, ClientUpdate(u, Q_g, t)."""
         mine = replace(mine, memory=self.retention.before_training(mine, down, data, key))
         n_items = down.items.shape[0]
@@ -112,7 +112,7 @@ class ContinualClient(Client[Profile, UserRows], RecommendsItems[Profile]):
 
     @EVALUATE
     def evaluate(
-        self, down: EvaluationTable, mine: Profile, data: UserRows, key: Key
+        self, down: EvaluationTable, mine: ClientState, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
         """Rank all items the user has not trained on in this block (section 5.1)."""
         testing = down.split == "test"
@@ -128,34 +128,34 @@ class ContinualClient(Client[Profile, UserRows], RecommendsItems[Profile]):
 
     @KEEP_BEST
     def keep_best(
-        self, down: None, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: None, mine: ClientState, data: UserRows, key: Key
+    ) -> tuple[None, ClientState]:
         """Keep the parameters of the round that was the best on validation so far."""
         return None, replace(mine, best=tree.clone(mine.params))
 
     @END_BLOCK
     def end_block(
-        self, down: ItemTable, mine: Profile, data: UserRows, key: Key
-    ) -> tuple[None, Profile]:
+        self, down: ItemTable, mine: ClientState, data: UserRows, key: Key
+    ) -> tuple[None, ClientState]:
         """Carry parameters to the next block and note what is worth keeping of this one."""
         if self.settings.carry == "best":
             mine = replace(mine, params=tree.clone(mine.best))
         memory = self.retention.at_block_end(mine, down.items, data, key)
         return None, replace(mine, memory=memory, blocks=mine.blocks + 1)
 
-    def predict(self, down: ItemTable, mine: Profile) -> Tensor:
+    def predict(self, down: ItemTable, mine: ClientState) -> Tensor:
         """Score all items with the parameters of the best round, ``(C, n_items)``."""
         scores = score_items(self.backbone, mine.best, down.items)
         return self.retention.correct(scores, mine, down.items)
 
-    def adapt(self, down: ItemTable, history: Ragged, key: Key) -> Profile:
+    def adapt(self, down: ItemTable, history: Ragged, key: Key) -> ClientState:
         """Fit Φ_u of newcomers to their items by local epochs with the item table fixed."""
         params = self.backbone.start(key, self.settings.model.dim, self.dtype)
         for epoch in range(self.settings.adapt_epochs):
             batches = self._draw(key.fold("adapt", epoch), history, down.items.shape[0])
             params = LocalTraining(self.backbone, down.items, params, batches, 0.0).run().params
         blocks = torch.zeros(len(history), dtype=torch.int64)
-        return Profile(params, tree.clone(params), self.retention.empty(params), blocks)
+        return ClientState(params, tree.clone(params), self.retention.empty(params), blocks)
 
     def _draw(self, key: Key, train: Ragged, n_items: int) -> Batches:
         model = self.settings.model

@@ -84,7 +84,7 @@ class ItemUpdate(Up):
 
 
 @dataclass(frozen=True)
-class Profile(Private):
+class ClientState(Private):
     """A user's private state Φ_u and memory; stacked over C users.
 
     Attributes:

@@ -53,7 +53,7 @@ ONE_MODEL = ("fedavg", "fedprox", "central")  # methods by which all clients hav
 
 
 @dataclass(frozen=True)
-class State:
+class ServerState:
     """What the server knows.
 
     Attributes:
@@ -102,7 +102,7 @@ class Trained:
     failed: Collection[int] = ()
 
 
-class PPLR(Selecting[State]):
+class PPLR(Selecting[ServerState]):
     """Federated recommendation with one adapter a client on a shared frozen backbone.
 
     Args:
@@ -124,17 +124,17 @@ class PPLR(Selecting[State]):
         self.held = start.numel()  # numbers of a row that the client holds
         self.start = start if halves is None else torch.cat([start, halves.start.to(start)])
 
-    def begin(self, key: Key) -> State:
+    def begin(self, key: Key) -> ServerState:
         """Give every client the common adapter."""
         rows = self.start.expand(self.n_clients, -1).clone()
-        return State(rows, rows, optimizer=self._fresh())
+        return ServerState(rows, rows, optimizer=self._fresh())
 
-    def start_block(self, state: State, block: int, cohort: Cohort, key: Key) -> State:
+    def start_block(self, state: ServerState, block: int, cohort: Cohort, key: Key) -> ServerState:
         """Enrol the clients."""
         cohort.enrol()
         return state
 
-    def round(self, state: State, cohort: Cohort, key: Key) -> State:
+    def round(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """One communication round (Algorithm 1, lines 3 to 17), then validation."""
         if state.stage < self.stages and self._stage_over(state):
             state = self._next_stage(state, cohort)
@@ -146,17 +146,19 @@ class PPLR(Selecting[State]):
             cohort.journal.scalar("fed/stage", state.stage)
         return self.validated(state, cohort)
 
-    def served(self, state: State, client: int) -> Tensor:
+    def served(self, state: ServerState, client: int) -> Tensor:
         """Give what a client downloads to recommend, ``(d,)``; its middle is made ready."""
         self._lend(torch.tensor([client]), state.best)
         return state.best[client, : self.held]
 
-    def stop(self, state: State, history: Sequence[dict[str, float]]) -> Decision:
+    def stop(self, state: ServerState, history: Sequence[dict[str, float]]) -> Decision:
         """End after T rounds or ``patience`` rounds without a better validation, in each stage."""
         last = state.stage >= self.stages
         return "block" if last and self._stage_over(state) else "go"
 
-    def change_rounds(self, state: State, history: Sequence[dict[str, float]], rounds: int) -> None:
+    def change_rounds(
+        self, state: ServerState, history: Sequence[dict[str, float]], rounds: int
+    ) -> None:
         """Refuse another number from stage 2 on: ``rounds`` is of each stage, the first is over.
 
         Raises:
@@ -171,13 +173,13 @@ class PPLR(Selecting[State]):
         """Stages of fine-tuning."""
         return self.settings.train.stages or 1
 
-    def _stage_over(self, state: State) -> bool:
+    def _stage_over(self, state: ServerState) -> bool:
         """Whether the stage has had its rounds, or waited in vain for a better one."""
         chosen, first = self.settings, state.stage == 1
         patience = chosen.patience if first else chosen.train.patience_frozen
         return state.chosen.over(state.round, chosen.rounds, patience, since=state.began)
 
-    def _next_stage(self, state: State, cohort: Cohort) -> State:
+    def _next_stage(self, state: ServerState, cohort: Cohort) -> ServerState:
         """Go back to the best adapters; every client embeds the items with its own, for good."""
         held = state.best[:, : self.held]
         self._lend(cohort.ids, state.best)
@@ -193,7 +195,7 @@ class PPLR(Selecting[State]):
             return cohort  # all data are the first one's
         return cohort.sample(self.settings.participation, key.fold("sample"))
 
-    def _train(self, state: State, cohort: Cohort) -> ListReplies[TrainedAdapter]:
+    def _train(self, state: ServerState, cohort: Cohort) -> ListReplies[TrainedAdapter]:
         """Let clients train their adapters; those that fail keep the ones they have."""
         self._lend(cohort.ids, state.rows, state.optimizer)
         held = state.rows[:, : self.held]
@@ -203,8 +205,8 @@ class PPLR(Selecting[State]):
         return replies
 
     def _aggregate(
-        self, state: State, replies: ListReplies[TrainedAdapter], cohort: Cohort
-    ) -> State:
+        self, state: ServerState, replies: ListReplies[TrainedAdapter], cohort: Cohort
+    ) -> ServerState:
         """Mix the trained adapters, each client in its own way."""
         state, trained = self._trained(state, replies)
         self._report_training(cohort, trained)
@@ -214,7 +216,9 @@ class PPLR(Selecting[State]):
         mixed = mix(trained.rows, weights)  # lines 15 and 16, from one snapshot
         return replace(state, rows=self._received(state.rows, trained, mixed))
 
-    def _trained(self, state: State, replies: ListReplies[TrainedAdapter]) -> tuple[State, Trained]:
+    def _trained(
+        self, state: ServerState, replies: ListReplies[TrainedAdapter]
+    ) -> tuple[ServerState, Trained]:
         """Put together what the clients sent and, of a split model, what the middle trained."""
         ids, ups = replies.ids, replies.ups.values()
         rows = torch.stack([up.row for up in ups])
@@ -268,11 +272,11 @@ class PPLR(Selecting[State]):
         weights = dynamic_weights(s * (sizes > 0), w)  # Eq. 5; who has no data teaches nobody
         return row_normalised(weights, sizes if how.size_weighted else None)
 
-    def keep(self, state: State, cohort: Cohort) -> State:
+    def keep(self, state: ServerState, cohort: Cohort) -> ServerState:
         """Keep the round's adapters."""
         return replace(state, best=state.rows, best_stage=state.stage)
 
-    def measure(self, state: State, cohort: Cohort, split: Split) -> None:
+    def measure(self, state: ServerState, cohort: Cohort, split: Split) -> None:
         """Let all clients rank all items by this round's adapters, or to test by the best ones."""
         testing, journal = split == "test", cohort.journal
         rows, stage = (state.best, state.best_stage) if testing else (state.rows, state.stage)

@@ -31,9 +31,9 @@ from coterie.llm.messages import (
     UPDATE,
     Adapters,
     Candidate,
+    ClientState,
     OrganisationReport,
     TrainedAdapter,
-    Workshop,
 )
 from coterie.llm.quality import MEASURES, measure_users
 from coterie.llm.readings import resolve
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from coterie.llm.split.channel import Channel
 
 
-class Organisation(Client[Workshop, OwnData]):
+class Organisation(Client[ClientState, OwnData]):
     """A client of LLM-based federated recommendation, one at a time on the shared backbone.
 
     Args:
@@ -66,14 +66,14 @@ class Organisation(Client[Workshop, OwnData]):
         self.optimizer = RowAdam()
         self.fresh = tree.as_one(self.optimizer.begin({"row": self.adapter.row()[None]}))
 
-    def enrol(self, data: OwnData, key: Key) -> Workshop:
+    def enrol(self, data: OwnData, key: Key) -> ClientState:
         """Start without anything learnt; the common adapter comes from the server."""
-        return Workshop(self.fresh if self.settings.train.keep_optimizer else None)
+        return ClientState(self.fresh if self.settings.train.keep_optimizer else None)
 
     @UPDATE
     def update(
-        self, down: Adapters, mine: Workshop, data: OwnData, key: Key
-    ) -> tuple[TrainedAdapter, Workshop]:
+        self, down: Adapters, mine: ClientState, data: OwnData, key: Key
+    ) -> tuple[TrainedAdapter, ClientState]:
         """Train the adapter for E epochs on the local data (Algorithm 1, lines 4 to 9)."""
         try:
             return self._trained(down, mine, data, key)
@@ -84,8 +84,8 @@ class Organisation(Client[Workshop, OwnData]):
 
     @FREEZE
     def freeze(
-        self, down: Adapters, mine: Workshop, data: OwnData, key: Key
-    ) -> tuple[None, Workshop]:
+        self, down: Adapters, mine: ClientState, data: OwnData, key: Key
+    ) -> tuple[None, ClientState]:
         """Begin stage 2: embed all items with the adapter received, and keep that for good."""
         try:
             with self._session(data, training=False):
@@ -97,7 +97,7 @@ class Organisation(Client[Workshop, OwnData]):
 
     @EVALUATE
     def evaluate(
-        self, down: Candidate, mine: Workshop, data: OwnData, key: Key
+        self, down: Candidate, mine: ClientState, data: OwnData, key: Key
     ) -> tuple[OrganisationReport, None]:
         """Rank all items for the client's users, history left out (section 4.1.2)."""
         testing = down.split == "test"
@@ -141,8 +141,8 @@ class Organisation(Client[Workshop, OwnData]):
         self.backbone.prepare()
 
     def _trained(
-        self, down: Adapters, mine: Workshop, data: OwnData, own: Key
-    ) -> tuple[TrainedAdapter, Workshop]:
+        self, down: Adapters, mine: ClientState, data: OwnData, own: Key
+    ) -> tuple[TrainedAdapter, ClientState]:
         """Train, as `update` tells; what is not finite in a split model raises `Diverged`."""
         examples, train = data.train, self.settings.train
         received, losses = down.row[None], []

@@ -35,7 +35,7 @@ from coterie.llm.data.examples import Examples
 from coterie.llm.data.organisations import OrganisationData
 from coterie.llm.data.sequences import newest
 from coterie.llm.keys import CLIENT_COLUMNS
-from coterie.llm.messages import Workshop
+from coterie.llm.messages import ClientState
 from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve
 from coterie.llm.settings.run import USER_METHODS, Settings
@@ -306,7 +306,7 @@ def frozen_items(module: FederatedRun, client: int) -> Tensor | None:
     """Give the item embeddings that a client keeps, ``(n_items, h)``; None in stage 1."""
     if module.server_state.best_stage == 1:
         return None
-    mine: Workshop = module.store.take(torch.tensor([client]))
+    mine: ClientState = module.store.take(torch.tensor([client]))
     return mine.catalogue
 
 

@@ -80,7 +80,7 @@ class OrganisationReport(RankingReport):
 
 
 @dataclass(frozen=True)
-class Workshop(Private):
+class ClientState(Private):
     """What a client keeps from round to round.
 
     Attributes:

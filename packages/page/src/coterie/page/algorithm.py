@@ -19,7 +19,7 @@ from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.server import Decision
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.page.game.answer import LearnedAnswer, Mind, best_response
+from coterie.page.game.answer import AgentState, LearnedAnswer, best_response
 from coterie.page.game.equilibrium import settled
 from coterie.page.game.utility import followers_reward, utility_of
 from coterie.page.messages import UPDATE, Move, Stage
@@ -27,7 +27,7 @@ from coterie.page.settings.run import Settings
 
 
 @dataclass(frozen=True)
-class Played(ServerModel):
+class ServerState(ServerModel):
     """State of the server between two stages.
 
     Attributes:
@@ -35,15 +35,15 @@ class Played(ServerModel):
         utility: ``()`` u_CS of the last stage; NaN before the first.
         seen: ``(N,)`` accuracy of every client's last model on D_CS, 0 where it sent none yet. The
             slot of a client that fails keeps its value.
-        mind: what the server remembers of its strategy.
+        agent: what the server remembers of its strategy.
     """
 
     utility: Tensor
     seen: Tensor
-    mind: Mind
+    agent: AgentState
 
 
-class PageServer(ModelServer[Played]):
+class PageServer(ModelServer[ServerState]):
     """The follower CS of the game.
 
     Args:
@@ -82,17 +82,17 @@ class PageServer(ModelServer[Played]):
                 "data.samples"
             )
 
-    def begin(self, key: Key) -> Played:
+    def begin(self, key: Key) -> ServerState:
         """Draw W(1) and the agent."""
         weights = self.initial(key)
         dtype = next(iter(weights.values())).dtype
-        mind = self.agent.begin(key.fold("agent"), dtype)
+        agent = self.agent.begin(key.fold("agent"), dtype)
         if not (self.game.tune_p and self.game.follower == "ddpg"):
-            mind = replace(mind, agents=None)
+            agent = replace(agent, agents=None)
         seen = torch.zeros(self.n_clients, dtype=dtype)
-        return Played(weights, torch.tensor(torch.nan, dtype=dtype), seen, mind)
+        return ServerState(weights, torch.tensor(torch.nan, dtype=dtype), seen, agent)
 
-    def round(self, state: Played, cohort: Cohort, key: Key) -> Played:
+    def round(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """One stage t of the game."""
         leaders = cohort.sample(self.settings.fraction, key.fold("sample"))
         stage = Stage(state.weights, state.utility, cohort.when[-1])
@@ -109,7 +109,9 @@ class PageServer(ModelServer[Played]):
         self.evaluate_if_due(state, cohort)
         return state
 
-    def answer(self, state: Played, ids: Tensor, move: Move, key: Key, cohort: Cohort) -> Played:
+    def answer(
+        self, state: ServerState, ids: Tensor, move: Move, key: Key, cohort: Cohort
+    ) -> ServerState:
         """Choose p(t) (⑤) and aggregate W(t+1) = Σ p_i w_i(t) (⑥, Eq. 5).
 
         Args:
@@ -121,15 +123,17 @@ class PageServer(ModelServer[Played]):
         """
         places = torch.searchsorted(cohort.ids.sort().values, ids)
         seen = self._accuracies(state, move, places)
-        mind, p = self._weights(state, seen, move, places, key)
+        agent, p = self._weights(state, seen, move, places, key)
         weights = aggregated(state.weights, move.change, p)
         u_server = self._server_utility(weights, move, p)
         u_clients = self.utility(move.local_loss)
         reward = followers_reward(u_server, u_clients, self.game, self.released)
         note_stage(cohort.journal, ids, move, u_server, u_clients, p)
-        return Played(weights, u_server.to(seen.dtype), seen, self.agent.rewarded(mind, reward))
+        return ServerState(
+            weights, u_server.to(seen.dtype), seen, self.agent.rewarded(agent, reward)
+        )
 
-    def stop(self, state: Played, history: Sequence[dict[str, float]]) -> Decision:
+    def stop(self, state: ServerState, history: Sequence[dict[str, float]]) -> Decision:
         """End in the equilibrium, or after T rounds; the public code plays all rounds.
 
         A game at rest goes on to its next evaluated round, so that its end is measured.
@@ -140,37 +144,37 @@ class PageServer(ModelServer[Played]):
             return "end"
         return super().stop(state, history)
 
-    def _accuracies(self, state: Played, move: Move, places: Tensor) -> Tensor:
+    def _accuracies(self, state: ServerState, move: Move, places: Tensor) -> Tensor:
         """s_CS(t): accuracy of every w_i(t) on D_CS; only the agent looks at it."""
-        if state.mind.agents is None:
+        if state.agent.agents is None:
             return state.seen
         quality = self.evaluator.of_models(clients_models(state.weights, move), self.samples.valid)
         return state.seen.index_copy(0, places, quality.accuracy.to(state.seen.dtype))
 
     def _weights(
-        self, state: Played, seen: Tensor, move: Move, places: Tensor, key: Key
-    ) -> tuple[Mind, Tensor]:
+        self, state: ServerState, seen: Tensor, move: Move, places: Tensor, key: Key
+    ) -> tuple[AgentState, Tensor]:
         """p(t) of the clients that moved, ``(A,)``."""
-        mind = state.mind
+        agent = state.agent
         if not self.game.tune_p:
-            return mind, onto(torch.zeros_like(places, dtype=torch.float64))
-        if mind.agents is None:
-            return mind, self._best_response(clients_models(state.weights, move))
+            return agent, onto(torch.zeros_like(places, dtype=torch.float64))
+        if agent.agents is None:
+            return agent, self._best_response(clients_models(state.weights, move))
         known = seen if self.game.order == "after" else state.seen
-        mind = self.agent.choose(mind, known, key)
-        return mind, onto(mind.p[places])
+        agent = self.agent.choose(agent, known, key)
+        return agent, onto(agent.p[places])
 
-    def policy(self, mind: Mind, found: Params, seen: Tensor) -> Tensor:
+    def policy(self, agent: AgentState, found: Params, seen: Tensor) -> Tensor:
         """Answer without exploring: weights ``(N,)`` of all clients' models.
 
         Args:
-            mind: what the server has learnt.
+            agent: what the server has learnt.
             found: models, each ``(N, ...)``.
             seen: ``(N,)`` their accuracies on D_CS.
         """
-        if mind.agents is None:
+        if agent.agents is None:
             return self._best_response(found)
-        return self.agent.policy(mind, seen)
+        return self.agent.policy(agent, seen)
 
     def _best_response(self, found: Params) -> Tensor:
         return best_response(self.module, found, self.samples.valid, self.game)

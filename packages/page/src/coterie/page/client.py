@@ -20,13 +20,13 @@ from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key
 from coterie.page.game.strategy import strategies_of
 from coterie.page.game.utility import leaders_reward, utility_of
-from coterie.page.messages import UPDATE, Experience, Move, Player, Stage
+from coterie.page.messages import UPDATE, ClientState, Experience, Move, Stage
 from coterie.page.settings.run import Settings
 
 _LEAST = 1e-30  # likelihood, so that its logarithm is finite
 
 
-class PageClient(ModelClient[Player]):
+class PageClient(ModelClient[ClientState]):
     """A leader c_i of the game, with its agent.
 
     Args:
@@ -51,11 +51,11 @@ class PageClient(ModelClient[Player]):
         self.ddpg = DDPG(n_state, self.strategies.n_action, settings.client_agent.ddpg())
         self._dtype = next((v.dtype for v in self._form.values()), torch.float32)
 
-    def enrol(self, data: SplitSamples, key: Key) -> Player:
+    def enrol(self, data: SplitSamples, key: Key) -> ClientState:
         """Start with an agent that knows nothing."""
         own, n_clients = self.newcomers(len(data)), len(data)
         chooses = self.strategies.n_action > 0
-        return Player(
+        return ClientState(
             own.personal,
             own.rounds,
             self.ddpg.begin(key.fold("agent"), self._dtype) if chooses else None,
@@ -66,8 +66,8 @@ class PageClient(ModelClient[Player]):
 
     @UPDATE
     def update(
-        self, down: Stage, mine: Player, data: SplitSamples, key: Key
-    ) -> tuple[Move, Player]:
+        self, down: Stage, mine: ClientState, data: SplitSamples, key: Key
+    ) -> tuple[Move, ClientState]:
         """Play a stage (section 4.4, ② to ④): update the agent, choose (η_i, α_i), train."""
         received = self.measure({n: w[None] for n, w in down.weights.items()}, data)
         state = self.state(received, mine)
@@ -90,7 +90,7 @@ class PageClient(ModelClient[Player]):
             found.loss.masked_fill(nothing, 0.0), found.accuracy.masked_fill(nothing, 0.0)
         )
 
-    def state(self, received: Quality, mine: Player) -> Tensor:
+    def state(self, received: Quality, mine: ClientState) -> Tensor:
         """State s_i(t), ``(C, n_state)``.
 
         recommended: accuracy and likelihood of W(t), accuracy of w_i(t - 1); literal: the last
@@ -108,7 +108,7 @@ class PageClient(ModelClient[Player]):
             case "released":
                 return accuracy[:, None]
 
-    def learnt(self, down: Stage, mine: Player, state: Tensor, key: Key) -> Player:
+    def learnt(self, down: Stage, mine: ClientState, state: Tensor, key: Key) -> ClientState:
         """Complete the last stage's experience by the state it led to, and update the agent."""
         if mine.agents is None:
             return mine
@@ -129,7 +129,7 @@ class PageClient(ModelClient[Player]):
         agents, _ = self.ddpg.learn(agents, key.fold("learn"))
         return replace(mine, agents=agents)
 
-    def chosen(self, mine: Player, state: Tensor, key: Key) -> tuple[Player, Tensor]:
+    def chosen(self, mine: ClientState, state: Tensor, key: Key) -> tuple[ClientState, Tensor]:
         """Let the agents choose actions, ``(C, n_action)``."""
         if mine.agents is None:
             return mine, state.new_zeros(len(state), 0)
@@ -142,12 +142,12 @@ class PageClient(ModelClient[Player]):
     def trained(
         self,
         down: Stage,
-        mine: Player,
+        mine: ClientState,
         data: SplitSamples,
         key: Key,
         state: Tensor,
         action: Tensor,
-    ) -> tuple[Move, Player]:
+    ) -> tuple[Move, ClientState]:
         """Train w_i(t) = Train(η_i, α_i; W(t)) (Eq. 4) and take note of the stage.
 
         Where the training of a client with an agent diverges, its utility is the lowest, 0, and so
@@ -175,7 +175,7 @@ class PageClient(ModelClient[Player]):
                 *(v.masked_fill(diverged, 0.0) for v in (quality.loss, quality.accuracy))
             )
             utility = utility.masked_fill(diverged, 0.0)
-        kept = Player(
+        kept = ClientState(
             dict(fitted.params) if self.settings.keep_models else {},
             mine.rounds + 1,
             mine.agents,

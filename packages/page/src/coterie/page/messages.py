@@ -76,7 +76,7 @@ class Move(Up):
 
 
 @dataclass(frozen=True)
-class Player(OwnModel):
+class ClientState(OwnModel):
     """What a client of PAGE keeps beside its model.
 
     Attributes:

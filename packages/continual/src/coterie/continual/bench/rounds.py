@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from coterie.continual.algorithm import F3CRec, State
+from coterie.continual.algorithm import F3CRec, ServerState
 from coterie.continual.batches import draw_batches
 from coterie.continual.bench.loop import Batch, ClientLoop, Remembered
 from coterie.continual.bench.workload import Workload
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import KEEP_BEST, UPDATE, ItemTable, Profile
+from coterie.continual.messages import KEEP_BEST, UPDATE, ClientState, ItemTable
 from coterie.continual.settings import Settings
 from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
 from coterie.core.federation.cohort import ExchangeCohort
@@ -41,13 +41,13 @@ class Engine:
     settings: Settings
     work: Workload
     block: int = 0
-    store: PrivateStore[Profile] = field(default_factory=PrivateStore)
+    store: PrivateStore[ClientState] = field(default_factory=PrivateStore)
 
     def __post_init__(self) -> None:
         self.key = Key.from_seed(self.settings.seed)
         self.server = F3CRec(self.settings, self.work.n_items)
         self.client = ContinualClient(self.settings)
-        self.state: State = self.server.begin(self.key.fold("server"))
+        self.state: ServerState = self.server.begin(self.key.fold("server"))
         self.state = self.server.start_block(self.state, 0, self.cohort(0), self.key)
 
     def cohort(self, number: int) -> ExchangeCohort:

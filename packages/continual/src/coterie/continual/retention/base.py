@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.continual.backbones import Backbone, Params
 from coterie.continual.local_training import ChooseReplay, Pull
-from coterie.continual.messages import ItemTable, LookBack, Profile
+from coterie.continual.messages import ClientState, ItemTable, LookBack
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.tensors.keys import Key
 
@@ -30,7 +30,7 @@ class Retention:
         """Make the memory of newcomers."""
         return {}
 
-    def at_block_start(self, mine: Profile, down: LookBack, data: UserRows) -> Memory:
+    def at_block_start(self, mine: ClientState, down: LookBack, data: UserRows) -> Memory:
         """Look back before training on a new block.
 
         Args:
@@ -40,7 +40,9 @@ class Retention:
         """
         return mine.memory
 
-    def before_training(self, mine: Profile, down: ItemTable, data: UserRows, key: Key) -> Memory:
+    def before_training(
+        self, mine: ClientState, down: ItemTable, data: UserRows, key: Key
+    ) -> Memory:
         """Bring the memory up to date before a round's local training.
 
         Args:
@@ -51,7 +53,7 @@ class Retention:
         """
         return mine.memory
 
-    def at_block_end(self, mine: Profile, table: Tensor, data: Any, key: Key) -> Memory:
+    def at_block_end(self, mine: ClientState, table: Tensor, data: Any, key: Key) -> Memory:
         """Note what is worth keeping of a finished block.
 
         Args:
@@ -62,15 +64,15 @@ class Retention:
         """
         return mine.memory
 
-    def replay(self, mine: Profile, round: int, key: Key) -> ChooseReplay | None:
+    def replay(self, mine: ClientState, round: int, key: Key) -> ChooseReplay | None:
         """Say what is practised again beside each batch; None for nothing."""
         return None
 
-    def pull(self, mine: Profile, down: ItemTable, item_lr: float) -> Pull | None:
+    def pull(self, mine: ClientState, down: ItemTable, item_lr: float) -> Pull | None:
         """Say where parameters are pulled to; None for nowhere."""
         return None
 
-    def correct(self, scores: Tensor, mine: Profile, table: Tensor) -> Tensor:
+    def correct(self, scores: Tensor, mine: ClientState, table: Tensor) -> Tensor:
         """Correct the scores ``(C, n)`` before items are ranked."""
         return scores
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from coterie.continual.backbones import Backbone, Params
 from coterie.continual.local_training import ChooseReplay, Replay
-from coterie.continual.messages import LookBack, Profile
+from coterie.continual.messages import ClientState, LookBack
 from coterie.continual.retention.base import Memory, Retention, score_items
 from coterie.continual.settings import ReplaySettings
 from coterie.core.data.interactions.user_rows import UserRows
@@ -37,7 +37,7 @@ class Distillation(Retention):
         shape = (first.shape[0], self.settings.top_n)
         return {"items": torch.zeros(shape, dtype=torch.int64), "taught": first.new_zeros(shape)}
 
-    def at_block_start(self, mine: Profile, down: LookBack, data: UserRows) -> Memory:
+    def at_block_start(self, mine: ClientState, down: LookBack, data: UserRows) -> Memory:
         """List S_u and the teacher's probabilities from θ_u of the last block (Eq. 1)."""
         assert down.items is not None
         scores = score_items(self.backbone, mine.best, down.items)
@@ -46,7 +46,7 @@ class Distillation(Retention):
             items = self._best(scores)
         return {"items": items, "taught": torch.sigmoid(scores.gather(1, items))}
 
-    def at_block_end(self, mine: Profile, table: Tensor, data: object, key: Key) -> Memory:
+    def at_block_end(self, mine: ClientState, table: Tensor, data: object, key: Key) -> Memory:
         """List S_u now, if the list is that of the last block seen (public code)."""
         if self.settings.remember == "block-start":
             return mine.memory
@@ -56,7 +56,7 @@ class Distillation(Retention):
         """Top N, ``(C, N)``. Users with scores that are not finite are refused later, alone."""
         return top_k(scores.nan_to_num(), self.settings.top_n)
 
-    def replay(self, mine: Profile, round: int, key: Key) -> ChooseReplay | None:
+    def replay(self, mine: ClientState, round: int, key: Key) -> ChooseReplay | None:
         """Replay of old users, for every batch."""
         if not bool((mine.blocks > 0).any()):
             return None

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from coterie.continual.backbones import Backbone, Params
 from coterie.continual.local_training import ChooseReplay, Replay
-from coterie.continual.messages import ItemTable, LookBack, Profile
+from coterie.continual.messages import ClientState, ItemTable, LookBack
 from coterie.continual.retention.base import Memory, Retention, score_items
 from coterie.continual.settings import SPPSettings
 from coterie.core.data.interactions.user_rows import UserRows
@@ -83,7 +83,7 @@ class Proxies(Retention):
             "drawn": first.new_zeros(shape),
         }
 
-    def at_block_start(self, mine: Profile, down: LookBack, data: UserRows) -> Memory:
+    def at_block_start(self, mine: ClientState, down: LookBack, data: UserRows) -> Memory:
         """List what each proxy ranks best; newcomers have no past self to list from."""
         assert down.slow is not None
         assert down.fast is not None
@@ -96,7 +96,9 @@ class Proxies(Retention):
             "fast": self._list(mine.memory["fast"], down.fast, own, mine.blocks > 1),
         }
 
-    def before_training(self, mine: Profile, down: ItemTable, data: UserRows, key: Key) -> Memory:
+    def before_training(
+        self, mine: ClientState, down: ItemTable, data: UserRows, key: Key
+    ) -> Memory:
         """Draw the items to be replayed from the lists and the student's current ranks."""
         due = down.round % self.settings.refresh == 0
         if not due or not bool((mine.memory["slow"]["listed"] > 0).any()):
@@ -116,7 +118,7 @@ class Proxies(Retention):
             "drawn": drawn.to(taught.dtype),
         }
 
-    def replay(self, mine: Profile, round: int, key: Key) -> ChooseReplay | None:
+    def replay(self, mine: ClientState, round: int, key: Key) -> ChooseReplay | None:
         """Replay of the drawn items, for every batch; fades with the rounds of a block."""
         drawn = mine.memory["drawn"]
         if not bool((drawn > 0).any()):
@@ -131,7 +133,7 @@ class Proxies(Retention):
 
         return choose
 
-    def at_block_end(self, mine: Profile, table: Tensor, data: Any, key: Key) -> Memory:
+    def at_block_end(self, mine: ClientState, table: Tensor, data: Any, key: Key) -> Memory:
         """Move the proxies of Φ_u towards the student; the first block sets them to it."""
         first = mine.blocks == 0
         memory = self.empty(mine.best)

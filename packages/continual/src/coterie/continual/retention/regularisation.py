@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coterie.continual.backbones import Backbone, Params
 from coterie.continual.local_training import Pull
-from coterie.continual.messages import ItemTable, Profile
+from coterie.continual.messages import ClientState, ItemTable
 from coterie.continual.retention.base import Memory, Retention
 from coterie.continual.settings import RegSettings
 from coterie.core.errors import UserError
@@ -27,11 +27,11 @@ class Regularisation(Retention):
         """The private parameters at the start of the block."""
         return {"start": {name: value.clone() for name, value in params.items()}}
 
-    def at_block_end(self, mine: Profile, table: object, data: object, key: object) -> Memory:
+    def at_block_end(self, mine: ClientState, table: object, data: object, key: object) -> Memory:
         """Remember the private parameters of the best round."""
         return {"start": {name: value.clone() for name, value in mine.best.items()}}
 
-    def pull(self, mine: Profile, down: ItemTable, item_lr: float) -> Pull | None:
+    def pull(self, mine: ClientState, down: ItemTable, item_lr: float) -> Pull | None:
         """Pull old items of all users, and private parameters of old users."""
         if down.old is None:
             return None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.continual.backbones import Backbone, Params
-from coterie.continual.messages import Profile
+from coterie.continual.messages import ClientState
 from coterie.continual.retention.base import Memory, Retention, score_items
 from coterie.continual.settings import RLP2Settings
 from coterie.core.data.interactions.negatives import sample_negatives
@@ -43,7 +43,7 @@ class ErrorMemory(Retention):
             "predicted": first.new_zeros(shape),
         }
 
-    def at_block_end(self, mine: Profile, table: Tensor, data: Any, key: Key) -> Memory:
+    def at_block_end(self, mine: ClientState, table: Tensor, data: Any, key: Key) -> Memory:
         """Write the block's training samples over the memory."""
         memory = self.empty(mine.params)
         half = self.settings.capacity // 2
@@ -61,7 +61,7 @@ class ErrorMemory(Retention):
         memory["items"][error <= self.settings.threshold] = -1
         return memory
 
-    def correct(self, scores: Tensor, mine: Profile, table: Tensor) -> Tensor:
+    def correct(self, scores: Tensor, mine: ClientState, table: Tensor) -> Tensor:
         """Corrected probabilities, float64; equal ones (clamped) keep the order of the base model.
 
         So that they do, an item gets 1e-9 times its place in that order added.
@@ -75,7 +75,7 @@ class ErrorMemory(Retention):
         place = torch.linspace(0, 1e-9, scores.shape[1], dtype=base.dtype).expand_as(base)
         return corrected.scatter_add(1, worst_first, place)
 
-    def _correct_user(self, base: Tensor, user: int, mine: Profile, table: Tensor) -> Tensor:
+    def _correct_user(self, base: Tensor, user: int, mine: ClientState, table: Tensor) -> Tensor:
         used = mine.memory["items"][user] >= 0
         if not bool(used.any()):
             return base
@@ -90,7 +90,7 @@ class ErrorMemory(Retention):
         error = gamma * (mean_label - base) + (1 - gamma) * (mean_label - mean_predicted)
         return (base + self.settings.strength * error).clamp(0, 1)
 
-    def _hidden(self, user: int, mine: Profile, table: Tensor) -> Tensor:
+    def _hidden(self, user: int, mine: ClientState, table: Tensor) -> Tensor:
         """Hidden vectors h of all items, ``(n, d or 2d)``.
 
         That is p∘q for FedMF, [p; q] for FedNCF, q for PFedRec.

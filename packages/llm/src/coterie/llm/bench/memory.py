@@ -22,7 +22,7 @@ from coterie.core.federation.federation import Federation
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.replies import ListReplies
 from coterie.core.run.driver import FederatedRun
-from coterie.llm.algorithm import PPLR, State
+from coterie.llm.algorithm import PPLR, ServerState
 from coterie.llm.bench.federation import Shape
 from coterie.llm.client import Organisation
 from coterie.llm.messages import TrainedAdapter
@@ -164,8 +164,8 @@ class _Watched(PPLR):
     watching, most = False, 0
 
     def _aggregate(
-        self, state: State, replies: ListReplies[TrainedAdapter], cohort: Cohort
-    ) -> State:
+        self, state: ServerState, replies: ListReplies[TrainedAdapter], cohort: Cohort
+    ) -> ServerState:
         if not self.watching:
             return super()._aggregate(state, replies, cohort)
         with AfterEveryOperation() as seen:

@@ -12,7 +12,7 @@ from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.bench.federation import Shape, enrolled
 from coterie.llm.client import Organisation
-from coterie.llm.messages import UPDATE, Adapters, Workshop
+from coterie.llm.messages import UPDATE, Adapters, ClientState
 from coterie.llm.mixing import (
     attention,
     dynamic_weights,
@@ -69,7 +69,7 @@ class Switched:
         state = mine.optimizer or self.client.fresh
         self.client.adapter.load(row)
         kept = self.client.settings.train.keep_optimizer
-        store.commit(cohort.ids, Workshop(state if kept else None))
+        store.commit(cohort.ids, ClientState(state if kept else None))
 
     def turn(self, client: int) -> None:
         """Ask a client that has nothing to train on."""

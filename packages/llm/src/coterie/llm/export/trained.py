@@ -13,7 +13,7 @@ from coterie.core.errors import UserError
 from coterie.core.run.runfolder import RunFolder, paper_of
 from coterie.core.run.serving import open_run
 from coterie.llm.adapter import Adapter
-from coterie.llm.algorithm import PPLR, State
+from coterie.llm.algorithm import PPLR, ServerState
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.client import Organisation
 from coterie.llm.data.examples import Examples
@@ -51,7 +51,7 @@ class TrainedRun:
             isinstance(experiment, Experiment)
             and isinstance(client, Organisation)
             and isinstance(server, PPLR)
-            and isinstance(state, State)
+            and isinstance(state, ServerState)
         ):
             raise UserError(f"{path} is a run of {settings.method}, which has no language model")
         self.experiment: Experiment = experiment

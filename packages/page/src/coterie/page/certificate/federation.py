@@ -25,7 +25,7 @@ from coterie.core.local_training.stacking import concatenate
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.page.algorithm import PageServer, Played, onto
+from coterie.page.algorithm import PageServer, ServerState, onto
 from coterie.page.certificate.game import Answer, Deviation
 from coterie.page.certificate.stages import (
     Condition,
@@ -39,7 +39,7 @@ from coterie.page.client import PageClient
 from coterie.page.game.answer import mixture_of
 from coterie.page.game.mixture import best_weights
 from coterie.page.game.utility import followers_reward, leaders_reward
-from coterie.page.messages import Player
+from coterie.page.messages import ClientState
 
 _EXACT = 1e-5  # Frank-Wolfe gap of the follower's best answer
 _KEPT = 8  # first stages, one a key: more than the fresh seeds of a usual test
@@ -66,13 +66,13 @@ class FederationGame:
         cohort.enrol()
         self.client, self.server = client, server
         self.data: SplitSamples = module.newest_data
-        self.mine: Player = module.store.take(cohort.ids)
+        self.mine: ClientState = module.store.take(cohort.ids)
         if self.mine.agents is None:
             raise UserError(
                 "the clients of this run have nothing to choose, so there is no game to certify: "
                 "train with game.tune_lr or game.tune_epochs and more than one value to choose"
             )
-        self.state: Played = module.server_state
+        self.state: ServerState = module.server_state
         self._chunk = module.federation.chunk
         self._first = lru_cache(maxsize=_KEPT)(self._learned_stage)
 
@@ -247,7 +247,7 @@ class FederationGame:
     def _seen(self, trained: Trained, before: Tensor) -> Tensor:
         """Accuracies on D_CS, ``(D, N)``; only an agent looks at them."""
         before = before.expand(len(trained.loss), -1)
-        if self.state.mind.agents is None:
+        if self.state.agent.agents is None:
             return before
         flat = {name: value.flatten(0, 1) for name, value in trained.models.items()}
         quality = self.server.evaluator.of_models(flat, self.server.samples.valid)
@@ -265,8 +265,8 @@ class FederationGame:
         if not self._has_choice(here):
             return equal_weights(here.counts)
         known = seen if self.server.game.order == "after" else before
-        p = self.server.policy(self.state.mind, here.counted, known).double()
-        own = p if self.state.mind.agents is None else onto(p[here.counts])
+        p = self.server.policy(self.state.agent, here.counted, known).double()
+        own = p if self.state.agent.agents is None else onto(p[here.counts])
         return all_weights(own, here.counts)
 
     def _has_choice(self, here: Trained) -> bool:

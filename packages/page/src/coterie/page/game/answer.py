@@ -24,7 +24,7 @@ _GAP = 1e-3  # of the loss, at which a best response is good enough
 
 
 @dataclass(frozen=True)
-class Mind:
+class AgentState:
     """What the server remembers of its strategy.
 
     Attributes:
@@ -51,26 +51,26 @@ class LearnedAnswer:
         self._map = ReleasedWeights(n_clients) if self._clipped else Simplex(n_clients)
         self.ddpg = DDPG(n_clients, n_clients, settings.server_agent.ddpg())
 
-    def begin(self, key: Key, dtype: torch.dtype) -> Mind:
+    def begin(self, key: Key, dtype: torch.dtype) -> AgentState:
         """An agent that knows nothing."""
         n = self.ddpg.n_state
         agents = self.ddpg.begin(key.fold(torch.zeros(1, dtype=torch.int64)), dtype)
         nothing = Experience.none(self.ddpg, 1, dtype)
-        return Mind(agents, nothing, torch.full((n,), 1 / n, dtype=dtype))
+        return AgentState(agents, nothing, torch.full((n,), 1 / n, dtype=dtype))
 
-    def choose(self, mind: Mind, state: Tensor, key: Key) -> Mind:
+    def choose(self, agent: AgentState, state: Tensor, key: Key) -> AgentState:
         """Complete the last stage by the state it led to, learn, and act.
 
         Args:
-            mind: after the last stage.
+            agent: after the last stage.
             state: ``(N,)`` s_CS(t).
             key: of the stage.
         """
-        assert mind.agents is not None
-        last, own = mind.last, key.fold(torch.zeros(1, dtype=torch.int64))
+        assert agent.agents is not None
+        last, own = agent.last, key.fold(torch.zeros(1, dtype=torch.int64))
         now = state[None].to(last.state.dtype)
         agents = self.ddpg.remember(
-            mind.agents, last.state, last.action, last.utility, now, last.known
+            agent.agents, last.state, last.action, last.utility, now, last.known
         )
         agents, _ = self.ddpg.learn(agents, own.fold("learn"))
         warm = bool(self.ddpg.warming_up(agents))
@@ -78,17 +78,17 @@ class LearnedAnswer:
         p = self._weights(raw, warm, own)
         played = p if self._clipped else raw
         last = Experience(now, played, now.new_zeros(1), torch.tensor([True]))
-        return Mind(agents, last, p[0])
+        return AgentState(agents, last, p[0])
 
-    def policy(self, mind: Mind, state: Tensor) -> Tensor:
+    def policy(self, agent: AgentState, state: Tensor) -> Tensor:
         """Weights ``(N,)`` without exploring."""
-        assert mind.agents is not None
-        return self._map(self.ddpg.policy(mind.agents, state[None]))[0]
+        assert agent.agents is not None
+        return self._map(self.ddpg.policy(agent.agents, state[None]))[0]
 
-    def rewarded(self, mind: Mind, reward: Tensor) -> Mind:
+    def rewarded(self, agent: AgentState, reward: Tensor) -> AgentState:
         """Note the reward ``()`` of the stage that was just played."""
-        own = reward.reshape(1).to(mind.last.utility.dtype)
-        return replace(mind, last=replace(mind.last, utility=own))
+        own = reward.reshape(1).to(agent.last.utility.dtype)
+        return replace(agent, last=replace(agent.last, utility=own))
 
     def _weights(self, raw: Tensor, warm: bool, key: Key) -> Tensor:
         if self._clipped and warm:
