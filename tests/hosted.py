@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.host import ClientHost
-from coterie.core.engines.worker import answered
+from coterie.core.engines.worker import Service
 from coterie.core.engines.workers import WorkerProcesses
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
@@ -46,13 +46,14 @@ class Here:
         self.stop()
 
     def stop(self) -> None:
-        self.host: ClientHost | None = None
+        self.service = Service(self.folder, self.client)
+
+    @property
+    def host(self) -> ClientHost:
+        return self.service.host()
 
     def ask(self, request: bytes) -> bytes | None:
-        host = self.host or ClientHost(self.folder, self.client)
-        reply, failed = answered(host, request)
-        self.host = None if failed else host
-        return reply
+        return self.service.answer(request)
 
 
 class Hosts(WorkerProcesses):

@@ -141,7 +141,8 @@ FORGERIES = {
     "for more than it has": lambda f, request, reply: _changed(reply, clients=()),
     "of an earlier round": lambda f, request, reply: f.seen[0],
     "folded unasked": lambda f, request, reply: _changed(reply, folded=True),
-    "too long": lambda f, request, reply: reply + b" " * (1 << 20),
+    "followed by more": lambda f, request, reply: reply + b" " * (1 << 20),
+    "too long": lambda f, request, reply: _changed(reply, refused={"9": "x" * (1 << 20)}),
 }
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.core.linear_client import LinearClient, Slope
-from tests.hosted import Hosts, bits, each_alone, make_folders, same_both_ways
+from tests.core.linear_client import UPDATE, LinearClient, Slope
+from tests.hosted import Hosts, Sharded, bits, each_alone, make_folders, same_both_ways
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.engines import folder as folder_module
@@ -94,18 +94,30 @@ def test_all_steps_give_the_same_bits(tmp_path):
     same_both_ways(tmp_path / "pair", LinearClient(), data, [asks[0], asks[-1]], SECRET, pair)
 
 
+def test_two_asks_for_a_step_in_a_round_draw_differently_and_as_in_one_process(tmp_path):
+    data = sample_data()
+    here = Hosts(folders(tmp_path))
+    inside = Sharded(LinearClient(), {0: data}, SECRET.fold, shards=each_alone(data.ids))
+    asked = [cohort(exchange) for exchange in (here, inside)]
+    first, second = ([c.ask(STEPS["update"], slope()).up for c in asked] for _ in range(2))
+    assert bits(first[0]) == bits(first[1])
+    assert bits(second[0]) == bits(second[1])
+    assert bits(first[0].change) != bits(second[0].change)
+
+
 def test_processes_train_and_survive_a_kill(tmp_path):
     """Three real processes; one is killed, and goes on from what it has kept."""
     paths = folders(tmp_path)
     here = Hosts(folders(tmp_path / "here"))
     with WorkerProcesses(paths, "a run", environment=ENVIRONMENT) as workers:
         for number in (1, 2, 3):
-            found = cohort(workers, number).ask(STEPS["update"], slope())
-            expected = cohort(here, number).ask(STEPS["update"], slope())
-            assert bits(found.up) == bits(expected.up)
+            asked = cohort(workers, number)
             victim = workers._workers[number % 3]._process
             victim.send_signal(signal.SIGKILL)
             victim.wait()
+            found = asked.ask(STEPS["update"], slope())
+            expected = cohort(here, number).ask(STEPS["update"], slope())
+            assert bits(found.up) == bits(expected.up)
     assert [visits(path, client) for path, client in zip(paths, LENGTHS, strict=True)] == [3] * 3
 
 
@@ -265,6 +277,32 @@ def _dies(path: Path, at: int) -> bool:
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) in (0, 9)
     return os.waitstatus_to_exitcode(status) == 9
+
+
+class Faint(LinearClient):
+    """One of two clients of a folder fails, after the other has trained."""
+
+    fails = True
+
+    @UPDATE
+    def update(self, down, mine, data, key):
+        if self.fails and data.ids.tolist() == [11]:
+            raise RuntimeError("4711")
+        return super().update(down, mine, data, key)
+
+
+def test_a_step_that_fails_for_one_leaves_nothing_of_the_others(tmp_path, capsys):
+    data, client = sample_data(), Faint()
+    card = Card("toy", {"engine.chunk": 1})
+    shards = [torch.tensor([3, 11]), torch.tensor([8])]
+    exchange = Hosts(make_folders(tmp_path, {0: data}, SECRET, shards, card, half=HALF), client)
+    replies = cohort(exchange).ask(STEPS["update"], slope())
+    assert replies.ids.tolist() == [8]
+    assert replies.failed == dict.fromkeys((3, 11), "the step failed on the client's side")
+    assert "4711" in capsys.readouterr().err
+    client.fails = False
+    assert cohort(exchange, 2).ask(STEPS["update"], slope()).ids.tolist() == [3, 8, 11]
+    assert visits(tmp_path / "clients-0", 3) == 1
 
 
 def test_a_flipped_bit_in_the_private_state_is_noticed(tmp_path):

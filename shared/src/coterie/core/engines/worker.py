@@ -15,13 +15,14 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 
 from coterie.core.engines.envelope import ReplyHeader, RequestHeader, digest
 from coterie.core.engines.host import ClientHost
 from coterie.core.errors import UserError
+from coterie.core.protocol.client import Client
 from coterie.core.wire.codec import MAX_BYTES, ProtocolError, encode, peek
 
 _LENGTH = 8
@@ -33,29 +34,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, required=True, help="the clients' own folder")
     folder: Path = parser.parse_args(arguments).folder
     try:
-        host: ClientHost | None = ClientHost(folder)
-        torch.set_num_threads(host.folder.threads if host else 1)
+        service = Service(folder)
+        torch.set_num_threads(service.host().folder.threads)
         while (request := read_frame(sys.stdin.buffer)) is not None:
-            # After a failure from the state that is kept: memory may hold half a step.
-            host = host or ClientHost(folder)
-            reply, failed = answered(host, request)
-            host = None if failed else host
-            write_frame(sys.stdout.buffer, reply)
+            write_frame(sys.stdout.buffer, service.answer(request))
     except (UserError, ProtocolError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0
 
 
-def answered(host: ClientHost, request: bytes) -> tuple[bytes, bool]:
-    """A reply, and whether the step has failed."""
-    try:
-        return host.answer(request), False
-    except ProtocolError as error:
-        return _refusal(request, str(error)), False
-    except Exception:
-        traceback.print_exc()
-        return _refusal(request, "the step failed on the client's side"), True
+class Service:
+    """Answers requests whatever they are.
+
+    Args:
+        folder: of the clients.
+        client: the client half; None makes it from the card.
+    """
+
+    def __init__(self, folder: Path, client: Client[Any, Any] | None = None) -> None:
+        self._folder, self._client = folder, client
+        self._host: ClientHost | None = None
+
+    def host(self) -> ClientHost:
+        """The clients as they are now.
+
+        Raises:
+            UserError: the folder is not complete.
+        """
+        self._host = self._host or ClientHost(self._folder, self._client)
+        return self._host
+
+    def answer(self, request: bytes) -> bytes:
+        """Answer a request; one that is refused, or fails, has a reply in which nobody counts.
+
+        Raises:
+            UserError: the folder is not complete.
+        """
+        try:
+            return self.host().answer(request)
+        except ProtocolError as error:
+            return _refusal(request, str(error))
+        except UserError:
+            raise
+        except Exception:
+            traceback.print_exc()
+            self._host = None  # memory may hold half a step: go on from what is kept
+            return _refusal(request, "the step failed on the client's side")
 
 
 def _refusal(request: bytes, why: str) -> bytes:

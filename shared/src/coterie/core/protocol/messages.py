@@ -94,8 +94,12 @@ def carries(what: str, *, default: Any = dataclasses.MISSING, relays: bool = Fal
 
 
 def contents(message: type[Down]) -> list[tuple[str, str]]:
-    """List a downward message's fields with their words."""
-    return [(field.name, field.metadata["carries"]) for field in dataclasses.fields(message)]
+    """List a downward message's fields with their words, also of those that are passed on."""
+    passed_on = relayed(message)
+    return [
+        (f.name, f.metadata["carries"] + (", passed on from other clients" * (f.name in passed_on)))
+        for f in dataclasses.fields(message)
+    ]
 
 
 def relayed(message: type[Any]) -> frozenset[str]:

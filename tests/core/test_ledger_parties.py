@@ -1,0 +1,99 @@
+"""Who sent what to whom in a round: parties of the ledger, and what the server passes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from tests.core.liars import Liars, ListLiars, Model, Own
+from torch import Tensor
+
+from coterie.core.federation.cohort import ExchangeCohort
+from coterie.core.federation.in_process import InProcess
+from coterie.core.federation.ledger import Crossing, Ledger
+from coterie.core.protocol.cohort import Aligned, PerClient
+from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.messages import Down, carries
+from coterie.core.protocol.step import ListStep, Step
+from coterie.core.tensors.keys import Key
+
+IDS = torch.tensor([2, 5, 9])
+DOWN = Model({"w": torch.zeros(20, 8)})
+MODEL = 20 * 8 * 4
+
+
+@dataclass(frozen=True)
+class Residuals(Down):
+    """What another client has sent, and how often."""
+
+    values: Tensor = carries("the others' residuals", relays=True)  # (n,)
+    weight: Tensor = carries("the server's own weight")  # ()
+
+
+def asked(client, down, step=None, ledger=None, chunk=None):
+    ledger = ledger or Ledger()
+    exchange = InProcess(client, {0: Own(IDS)}, Key.from_seed(0).fold, chunk=chunk)
+    cohort = ExchangeCohort(exchange, IDS, (0, 3), ledger, Journal())
+    cohort.enrol()
+    ledger.begin_round(0, 3)
+    cohort.ask(step or client.steps()["update"], down)
+    return ledger
+
+
+def test_organisations_are_parties_of_their_own():
+    ledger = asked(ListLiars(0, None), DOWN)
+    down = {
+        Crossing(0, 3, "update", "weights.w", "server", str(c)): [1, MODEL] for c in IDS.tolist()
+    }
+    up = {
+        Crossing(0, 3, "update", name, str(c), "server"): [1, size]
+        for c in IDS.tolist()
+        for name, size in (("change", MODEL), ("samples", 8), ("loss", 4))
+    }
+    assert dict(ledger.of_round) == down | up
+
+
+def test_users_are_the_clients_however_they_are_stacked():
+    one, each = (asked(Liars(0, None), DOWN, chunk=chunk) for chunk in (None, 1))
+    assert dict(one.of_round) == dict(each.of_round)
+    crossing = Crossing(0, 3, "update", "change", "clients", "server")
+    assert one.of_round[crossing] == [3, 3 * MODEL]
+    assert {row["relay"] for row in one.parties()} == {""}
+
+
+def test_messages_of_ones_own_are_counted_once_for_each_client():
+    each = {"w": torch.zeros(3, 20, 8)}
+    whole = asked(Liars(0, None), Aligned(IDS, Model(each)), chunk=1)
+    crossing = Crossing(0, 3, "update", "weights.w", "server", "clients")
+    assert whole.of_round[crossing] == [3, 3 * MODEL]
+    other = asked(ListLiars(0, None), PerClient({c: DOWN for c in IDS.tolist()}))
+    assert other.bytes("down") == whole.bytes("down")
+
+
+class Listening(ListLiars):
+    """Organisations that are told the residuals of others."""
+
+    @ListStep("listen", Residuals, None)
+    def listen(self, down, mine, data, key):
+        return None, None
+
+
+def test_what_the_server_passes_on_came_from_other_clients():
+    message = PerClient({c: Residuals(torch.zeros(c), torch.tensor(0.5)) for c in IDS.tolist()})
+    ledger = asked(Listening(0, None), message, Listening.steps()["listen"])
+    assert dict(ledger.of_round) == {
+        Crossing(0, 3, "listen", "values", "clients", str(c), "server"): [1, 4 * c]
+        for c in IDS.tolist()
+    } | {Crossing(0, 3, "listen", "weight", "server", str(c)): [1, 4] for c in IDS.tolist()}
+    assert ledger.bytes("down") == 4 * int(IDS.sum()) + 12
+
+
+def test_a_round_begins_anew_and_the_totals_go_on():
+    ledger = asked(Liars(0, None), DOWN)
+    before = dict(ledger.of_round)
+    asked(Liars(0, None), DOWN, ledger=ledger)
+    assert dict(ledger.of_round) == before
+    assert ledger.bytes("up") == 2 * sum(
+        size for crossing, (_, size) in before.items() if crossing.receiver == "server"
+    )
+    assert isinstance(Liars.steps()["update"], Step)
