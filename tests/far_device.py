@@ -181,9 +181,9 @@ def planted(what: str) -> Iterator[None]:
         return
     count = Ledger.up
 
-    def wrong(self: Ledger, *args: Any) -> None:
+    def wrong(self: Ledger, *args: Any, **options: Any) -> None:
         PLANTS[what]()
-        count(self, *args)
+        count(self, *args, **options)
 
     with mock.patch.object(Ledger, "up", wrong):
         yield

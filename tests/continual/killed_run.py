@@ -16,7 +16,7 @@ from coterie.continual.client import ContinualClient
 from coterie.continual.settings import ModelSettings, Settings
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.registry.papers import find_paper
-from coterie.core.run import train as training
+from coterie.core.run.runfolder import RunFolder
 from coterie.core.run.train import train
 from coterie.core.settings.sections import EngineSettings, LoggerSettings, RunSettings
 
@@ -50,7 +50,7 @@ def arm(kill_at):
         case "switch":  # clients have ended the block, the next one is not open yet
             at_call(ContinualClient, "start_block", 2)
         case "summary":  # all rounds are done and kept, the summary is not written
-            at_call(training, "render", 1)
+            at_call(RunFolder, "write_summary", 1)
         case "write":
             at_call(os, "fsync", 6)
 

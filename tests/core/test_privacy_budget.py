@@ -37,11 +37,10 @@ def cohort(journal: Journal, round_: int, store: PrivateStore, clients: int = 3)
     data = SampleData(ids, samples, 2 * torch.arange(clients + 1))
     found = cohort_in_process(
         Measuring(),
-        ids,
         data,
         store,
         Key.from_seed(0),
-        (round_,),
+        (0, round_),
         Ledger(),
         journal,
         middleware=middleware(SETTINGS),

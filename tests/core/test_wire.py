@@ -234,9 +234,9 @@ def tensor(name, value):
         (tensor("history.values", torch.tensor(0)), "offsets that do not run"),
         (lambda t, a: a.update(version=2), "protocol version"),
         (lambda t, a: a.pop("static"), "static fields are missing"),
-        (lambda t, a: a.pop("header"), "header is incomplete"),
-        (lambda t, a: a["header"].update(nonce=[1.5]), "header has a field"),
-        (lambda t, a: a["header"].update(client="me"), "header has a field"),
+        (lambda t, a: a.pop("header"), "header: static fields are missing"),
+        (lambda t, a: a["header"].update(nonce=[1.5]), "header: field 'nonce' has no length"),
+        (lambda t, a: a["header"].update(client="me"), "header: field 'client' is not of type"),
         (lambda t, a: a.update(message=["Everything"]), "expected Everything"),
     ],
 )

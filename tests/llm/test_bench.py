@@ -55,7 +55,9 @@ def test_a_switch_leaves_the_clients_state_as_a_turn_does(kept):
         one.step(1)
     by_hand.switch(1)
     asked.turn(1)
-    mine, other = (one.idle[1].store.take(torch.tensor([1])).optimizer for one in (by_hand, asked))
+    mine, other = (
+        one.idle[1].exchange.store.take(torch.tensor([1])).optimizer for one in (by_hand, asked)
+    )
     if not kept:
         assert mine is other is None
         return

@@ -12,6 +12,7 @@ from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.llm.baselines import all_users
+from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.client_data import NOBODY, PUBLIC, build
 from coterie.llm.data.sequences import evaluation_queries, training_examples
 
@@ -134,9 +135,9 @@ def test_impossible_settings(sample):
 
 
 def test_titles(sample, data):
-    assert data.titles() == sample.titles
+    assert data.catalogue.require_titles() == sample.titles
     with pytest.raises(UserError, match=r"has no titles: .*--data\.columns title=COLUMN"):
-        replace(data, interactions=replace(sample, titles=None)).titles()
+        Catalogue.of(replace(sample, titles=None)).require_titles()
 
 
 @pytest.mark.real_data

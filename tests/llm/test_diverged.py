@@ -147,14 +147,14 @@ def test_all_clients_diverge(folder, whole) -> None:
     assert bool((rows[0][0] != rows[1][0]).any())
 
 
-@pytest.mark.parametrize(("batch", "best"), [("16", 1), ("100000", 0)])
-def test_a_learning_rate_with_which_all_diverge(folder, whole, batch: str, best: int) -> None:
-    """With one batch a round what is trained is finite still, but no round can be measured."""
+@pytest.mark.parametrize("batch", ["16", "100000"])
+def test_a_learning_rate_with_which_all_diverge(folder, whole, batch: str) -> None:
+    """With one batch a round what is trained is finite still, but larger than can be."""
     flags = ["--train.lr", "1e100", "--train.batch_size", batch]
     split = start(folder, "--split.k", "1", *flags)
     same(split, play(split), whole(set(), *flags))
     nothing_left(split)
-    assert split.server_state.chosen.round == best
+    assert split.server_state.chosen.round == 1  # of the common start, which stays
     assert split.results["test/recall@10"] >= 0
 
 

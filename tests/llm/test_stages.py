@@ -119,7 +119,7 @@ def test_the_first_round_of_stage_2_trains_from_the_best_rows(ended):
     again = module(train=PATIENCE["train"] | {"stages": 1})
     again.server_state = replace(first[2], rows=first[0].rows, chosen=BestRound(3))
     again.block, again.block_open, again.block_round = 0, True, 3
-    again.store = one.store  # with the items frozen
+    again.exchange = one.exchange  # with the items frozen
     again.advance()
     assert torch.equal(again.server_state.rows, first[3].rows)
     assert not torch.equal(first[0].rows, first[2].rows)

@@ -13,9 +13,10 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 from torch import nn
 
+from coterie.core.errors import UserError
 from coterie.core.models.classifier import Classifier, SoftmaxRegression
 from coterie.core.solvers.simplex import frank_wolfe_gap, minimise, onto_simplex
-from coterie.page.game.mixture import ModelMixture, SoftmaxMixture
+from coterie.page.game.mixture import ModelMixture, SoftmaxMixture, best_weights
 
 
 def problem(n_clients, n=60, width=4, classes=3, seed=0, scale=1.0):
@@ -29,6 +30,13 @@ def problem(n_clients, n=60, width=4, classes=3, seed=0, scale=1.0):
 
 def mixture(weight, bias, x, y):
     return SoftmaxMixture(*(torch.from_numpy(part) for part in (weight, bias, x, y)))
+
+
+def test_models_whose_mean_has_no_finite_loss_are_refused_in_one_line():
+    weight, bias, x, y = problem(3)
+    x[0] = np.nan
+    with pytest.raises(UserError, match=r"no finite loss: lower 'train\.lr' or set 'train\.clip'"):
+        best_weights(mixture(weight, bias, x, y), 1e-6)
 
 
 def naive_loss(p, weight, bias, x, y):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -80,9 +81,11 @@ class Shape:
 _TRAINED = {"lora": "LoRA", "all": "all parameters"}
 
 
-def enrolled(client: Organisation, data: OrganisationData) -> ExchangeCohort:
+def enrolled(
+    client: Organisation, data: OrganisationData, store: PrivateStore[Any] | None = None
+) -> ExchangeCohort:
     """Make a cohort of all organisations, with their private state, as a run has it."""
-    exchange = InProcess(client, [data], Key.from_seed(2).fold)
+    exchange = InProcess(client, [data], Key.from_seed(2).fold, kept=store)
     cohort = ExchangeCohort(exchange, data.ids, (0, 1), Ledger(), Journal())
     cohort.enrol()
     return cohort

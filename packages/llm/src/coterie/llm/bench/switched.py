@@ -55,7 +55,9 @@ class Switched:
         else:
             self.rows = like.rows
         idle = enrolled(self.client, shape.organisations(clients, 0))
-        busy = enrolled(self.client, shape.organisations(clients, shape.batch))
+        assert isinstance(idle.exchange, InProcess)
+        self.store = idle.exchange.store
+        busy = enrolled(self.client, shape.organisations(clients, shape.batch), self.store)
         self.idle, self.busy = (
             [cohort.part(torch.tensor([c])) for c in range(clients)] for cohort in (idle, busy)
         )
@@ -63,13 +65,11 @@ class Switched:
     def switch(self, client: int) -> None:
         """Put the client's adapter and private state in the place of another's."""
         cohort, row = self.idle[client], self.rows[client]
-        assert isinstance(cohort.exchange, InProcess)
-        store = cohort.exchange.store
-        mine = store.take(cohort.ids)
+        mine = self.store.take(cohort.ids)
         state = mine.optimizer or self.client.fresh
         self.client.adapter.load(row)
         kept = self.client.settings.train.keep_optimizer
-        store.commit(cohort.ids, ClientState(state if kept else None))
+        self.store.commit(cohort.ids, ClientState(state if kept else None))
 
     def turn(self, client: int) -> None:
         """Ask a client that has nothing to train on."""

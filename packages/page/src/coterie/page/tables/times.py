@@ -121,7 +121,8 @@ def _places(module: FederatedRun) -> list[Place]:
     common: list[Place] = [
         (client.local, "batches", TRAINING),
         (client.local, "train", TRAINING),
-        (averaging.Weighted, "add", AGGREGATION),
+        (averaging.Weighted, "of", AGGREGATION),
+        (averaging.Weighted, "merge", AGGREGATION),
         (server, "evaluate_if_due", EVALUATION),
     ]
     if not isinstance(server, algorithm.PageServer):
