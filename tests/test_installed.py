@@ -84,7 +84,9 @@ def test_environment_holds_the_wheels_and_nothing_else_of_coterie(
     assert [Path(module).is_relative_to(venv) for module in modules] == [True, True]
     listed = run(installed.programs / "coterie", "list", cwd=tmp_path, COLUMNS="200")
     assert listed.returncode == 0, listed.stderr
-    named = {paper for paper in ("f3crec", *PAPERS.values()) if paper in listed.stdout.split()}
+    lines = listed.stdout.splitlines()
+    known = ("f3crec", *PAPERS.values())
+    named = {paper for paper in known if any(line.startswith(f"{paper}: ") for line in lines)}
     assert named == {installed.paper}
 
 
