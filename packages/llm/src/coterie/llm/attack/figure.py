@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ _LINES = {
     "nearest embedding of h_l": "nearest_",
     "without h_l": "trivial_",
 }
-_PANELS = {"cosine": "cosine with the input embedding", "recovery": "share of tokens found"}
+_LABELS = {"cosine": "cosine with the input embedding", "recovery": "share of tokens found"}
 
 
 def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path:
@@ -28,15 +28,19 @@ def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path:
     Raises:
         UserError: the file cannot be written.
     """
-    layers = [row["layer"] for row in rows]
-    panels = []
-    for measure, label in _PANELS.items():
-        lines = {
-            name: [
-                Spread(row[f"{prefix}{measure}"], row[f"{prefix}{measure}_sd"], seeds)
-                for row in rows
-            ]
-            for name, prefix in _LINES.items()
-        }
-        panels.append(Lines("layer l", layers, lines, y_label=label))
+    panels = [panel(rows, seeds, measure, _LINES) for measure in _LABELS]
     return plot_lines(panels, "", "Rebuilding the input of unseen users from h_l", path)
+
+
+def panel(
+    rows: Sequence[dict[str, Any]], seeds: int, measure: str, lines: Mapping[str, str]
+) -> Lines:
+    """Lay out one measure over layers; ``lines`` gives what its columns begin with by name."""
+    spreads = {
+        name: [
+            Spread(row[f"{prefix}{measure}"], row[f"{prefix}{measure}_sd"], seeds) for row in rows
+        ]
+        for name, prefix in lines.items()
+    }
+    layers = [row["layer"] for row in rows]
+    return Lines("layer l", layers, spreads, y_label=_LABELS[measure])

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.tables.paired import Spread, spread
+from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Lines, plot_lines
+from coterie.llm.cost.formulas import MEGA
 from coterie.llm.cost.step_cost import StepCost
 
-_MEGA, _MILLI = 1e6, 1e-3
+_MILLI = 1e-3
 
 
 def rows(found: Sequence[StepCost]) -> list[dict[str, Any]]:
@@ -21,10 +22,10 @@ def rows(found: Sequence[StepCost]) -> list[dict[str, Any]]:
             "k": "all (FedAvg)" if step.k is None else str(step.k),
             "client ms": statistics.median(step.seconds) / _MILLI,
             "server ms": statistics.median(step.server_seconds) / _MILLI,
-            "model MB": step.model / _MEGA,
-            "optimizer MB": step.optimizer / _MEGA,
-            "activations MB": step.activations / _MEGA,
-            "memory MB": step.memory / _MEGA,
+            "model MB": step.model / MEGA,
+            "optimizer MB": step.optimizer / MEGA,
+            "activations MB": step.activations / MEGA,
+            "memory MB": step.memory / MEGA,
         }
         for step in found
     ]
@@ -36,33 +37,35 @@ def plain_rows(found: Sequence[StepCost]) -> list[dict[str, Any]]:
 
 
 def draw(found: Sequence[StepCost], path: Path) -> Path:
-    """Draw time and memory over k, with the whole model's beside them, as PNG.
-
-    Args:
-        found: as `measure_steps` gives it, the whole model first.
-        path: file to write.
+    """Draw `panels` as PNG.
 
     Raises:
         UserError: the file cannot be written.
     """
-    return plot_lines(
-        [
-            _panel(found, "time of a step (ms)", lambda s: [t / _MILLI for t in s.seconds]),
-            _panel(found, "memory of a step (MB)", lambda s: [s.memory / _MEGA]),
-        ],
-        "",
-        "What a client's training step costs (its own part)",
-        path,
-    )
+    return plot_lines(panels(found), "", "What a client's training step costs (its own part)", path)
 
 
-def _panel(
-    found: Sequence[StepCost], y_label: str, values: Callable[[StepCost], list[float]]
-) -> Lines:
+def panels(found: Sequence[StepCost]) -> list[Lines]:
+    """Lay out time and memory over k, with the whole model's beside them.
+
+    Args:
+        found: as `measure_steps` gives it, the whole model first.
+    """
     whole, split = found[0], found[1:]
     k = [step.k for step in split if step.k is not None]
-    lines: dict[str, list[Spread]] = {
-        "PPLR": [spread(values(step)) for step in split],
-        "FedAvg (whole model)": [spread(values(whole))] * len(k),
+    measures: dict[str, Callable[[StepCost], list[float]]] = {
+        "time of a step (ms)": lambda step: [seconds / _MILLI for seconds in step.seconds],
+        "memory of a step (MB)": lambda step: [step.memory / MEGA],
     }
-    return Lines("k, layers below the server's", k, lines, y_label=y_label)
+    return [
+        Lines(
+            "k, layers below the server's",
+            k,
+            {
+                "PPLR": [spread(of(step)) for step in split],
+                "FedAvg (whole model)": [spread(of(whole))] * len(k),
+            },
+            y_label=label,
+        )
+        for label, of in measures.items()
+    ]

@@ -6,21 +6,23 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.core.tables.figures import figure_report
-from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Lines
+from coterie.core.tables.paired import Spread
 from coterie.core.tables.report import Report
 from coterie.core.tensors.keys import Key
+from coterie.llm.attack.figure import panel
 from coterie.llm.attack.inversion import Attacker, attack
 from coterie.llm.attack.inversion import rows as attack_rows
 from coterie.llm.attack.states import known_embeddings, victims
-from coterie.llm.cost.formulas import Cost, costs, spread_of_splits, verdict
+from coterie.llm.cost.figure import panels as step_panels
+from coterie.llm.cost.figure import plain_rows
+from coterie.llm.cost.formulas import MEGA, Cost, costs, spread_of_splits, verdict
 from coterie.llm.cost.inputs import measured, of_experiment
-from coterie.llm.cost.step_cost import StepCost
 from coterie.llm.experiment import Experiment
 from coterie.llm.tables.study import Study
 
 ATTACKER = Attacker()
-_EXAMPLES, _REPEATS, _MILLION = 1000, 5, 1e6
+_EXAMPLES, _REPEATS = 1000, 5
+_LEFT_OUT = ("on server", "share", "x FedAvg", "query kB")  # of the columns of the command
 _LEAST_LAYERS = 3  # the first, the last, and one for the server
 _MORE = "More choices (a Hugging Face model, other k): coterie llm {}."
 
@@ -33,8 +35,8 @@ def cost_table(study: Study) -> Report:
     for backbone in study.backbones:
         inputs = of_experiment(Experiment(replace(study.tuned(backbone), method="pplr")))
         table = costs(inputs.size, inputs.usage, spread_of_splits(inputs.size))
-        rows += [{"backbone": backbone, "method": _method(cost), **vars(cost)} for cost in table]
-        view += [_cost_line(backbone, cost) for cost in table]
+        rows += [{"backbone": backbone, **cost.plain()} for cost in table]
+        view += [_cost_line(backbone, cost, table[0]) for cost in table]
         notes += [f"{backbone}: {note}" for note in (*inputs.notes, verdict(table))]
     notes.append(_MORE.format("cost"))
     title = f"Table 2, {study.data}: storage, inference and communication of a client"
@@ -49,7 +51,7 @@ def trade_off_figure(study: Study) -> Report:
     steps = measured(experiment, None, _REPEATS)
     rows = [
         *({"part": "attack", **row} for row in attacked),
-        *({"part": "cost", **vars(step), "memory": step.memory} for step in steps),
+        *({"part": "cost", **row} for row in plain_rows(steps)),
     ]
     view = [
         {
@@ -66,7 +68,8 @@ def trade_off_figure(study: Study) -> Report:
         "split model sees h_k to h_(N-1).",
         _MORE.format("attack, coterie llm cost --measure"),
     ]
-    panels = [_attack_panel(attacked, len(study.seeds)), *_step_panels(steps)]
+    lines = {"attack": "", "without h_l": "trivial_"}
+    panels = [panel(attacked, len(study.seeds), "recovery", lines), *step_panels(steps)]
     title = f"Figure 3, {study.data}: attack and cost over k"
     return figure_report(study, "figure3", title, (rows, view), notes, panels)
 
@@ -97,50 +100,7 @@ def _attacked(study: Study, experiment: Experiment) -> list[dict[str, Any]]:
     return attack_rows(reports)
 
 
-def _attack_panel(rows: list[dict[str, Any]], n_seeds: int) -> Lines:
-    names = {"attack": "recovery", "without h_l": "trivial_recovery"}
-    lines = {
-        label: [Spread(row[name], row[f"{name}_sd"], n_seeds) for row in rows]
-        for label, name in names.items()
-    }
-    return Lines("layer l", [row["layer"] for row in rows], lines, y_label="share of tokens found")
-
-
-def _step_panels(steps: list[StepCost]) -> list[Lines]:
-    whole, split = steps[0], steps[1:]
-    k = [step.k for step in split if step.k is not None]
-    measures = {
-        "time of a step (ms)": lambda step: [1000 * t for t in step.seconds],
-        "memory of a step (MB)": lambda step: [step.memory / _MILLION],
-    }
-    return [
-        Lines(
-            "k, layers below the server's",
-            k,
-            {
-                "PPLR": [spread(of(step)) for step in split],
-                "FedAvg": [spread(of(whole))] * len(k),
-            },
-            y_label=label,
-        )
-        for label, of in measures.items()
-    ]
-
-
-def _method(cost: Cost) -> str:
-    return "fedavg" if cost.k is None else "pplr"
-
-
-def _cost_line(backbone: str, cost: Cost) -> dict[str, Any]:
-    return {
-        "backbone": backbone,
-        "k": "all (FedAvg)" if cost.k is None else str(cost.k),
-        "storage MB": cost.storage / _MILLION,
-        "layers run": cost.passes,
-        "adapters MB": cost.adapters / _MILLION,
-        "hidden states MB": cost.activations / _MILLION,
-        "round MB": cost.round / _MILLION,
-        "validation MB": cost.validation / _MILLION,
-        "query MB": cost.query / _MILLION,
-        "break-even tokens": None if cost.k is None else int(cost.break_even),
-    }
+def _cost_line(backbone: str, cost: Cost, whole: Cost) -> dict[str, Any]:
+    shown = {name: value for name, value in cost.shown(whole).items() if name not in _LEFT_OUT}
+    of_query = {"query MB": cost.query / MEGA, "break-even tokens": shown.pop("break-even tokens")}
+    return {"backbone": backbone, **shown, **of_query}
