@@ -22,13 +22,9 @@ from coterie.llm.backbones.causal_text import load_causal_text
 from coterie.llm.backbones.item_text import item_attributes
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.prompts import bigrec_template
-from coterie.llm.backbones.recformer.build import (
-    SmallRecFormerSettings,
-    load_recformer,
-    small_recformer,
-)
+from coterie.llm.backbones.recformer.build import load_recformer, small_recformer
 from coterie.llm.backbones.tiny_item import TinyItem
-from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
+from coterie.llm.backbones.tiny_text import tiny_text
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.settings.run import Settings
 
@@ -110,10 +106,7 @@ def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
             size = {"width": model.width, "layers": model.layers, "heads": model.heads}
             return TinyItem(items.n_items, **size, context=history, key=key)
         case "tiny-text":
-            text = TinyTextSettings(
-                model.layers, model.width, model.heads, model.vocabulary, model.context
-            )
-            return tiny_text(items.require_titles(), text, key, settings.generation)
+            return tiny_text(items.require_titles(), model, key, settings.generation)
         case "llama":
             template = bigrec_template(model.noun)
             path = str(model.path)
@@ -124,15 +117,7 @@ def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
             attributes = item_attributes(items)
             if model.path is not None:
                 return load_recformer(model.path, attributes, model.base)
-            small = SmallRecFormerSettings(
-                layers=model.layers,
-                hidden=model.width,
-                heads=model.heads,
-                vocabulary=model.vocabulary,
-                tokens=model.context,
-                items=history,
-            )
-            return small_recformer(attributes, small, key)
+            return small_recformer(attributes, model, key, items=history)
 
 
 def _pretrained(
