@@ -18,6 +18,7 @@ from coterie.llm.backbones.recformer.build import (
     small_recformer,
 )
 from coterie.llm.backbones.recformer.tokens import ItemTokens, Limits
+from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.examples import Examples
 from coterie.llm.settings.backbone import LoraSettings, ModelSettings, PretrainSettings
 
@@ -300,7 +301,7 @@ def test_odd_window_is_refused():
 
 def test_attributes_of_the_sample():
     data = generate()
-    found = item_attributes(data)
+    found = item_attributes(Catalogue.of(data))
     assert len(found) == data.n_items
     assert found[0][0] == ("title", data.titles[0])
     assert found[0][1] == ("category", " ".join(data.genres[0]))
@@ -310,4 +311,4 @@ def test_data_without_titles_are_refused():
     from dataclasses import replace
 
     with pytest.raises(UserError, match="use backbone tiny-item"):
-        item_attributes(replace(generate(), titles=None))
+        item_attributes(Catalogue.of(replace(generate(), titles=None)))
