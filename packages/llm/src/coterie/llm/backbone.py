@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from coterie.core.errors import UserError
-from coterie.core.files import writing
+from coterie.core.files import replacing, writing
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
@@ -131,15 +130,11 @@ def _pretrained(
         pass  # absent, or half of it: made again
     public, limit = data.public, settings.data.max_history
     pretrain(backbone, public.train, public.held_out, settings.pretrain, key, limit)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
         cache.mkdir(parents=True, exist_ok=True)
-        try:
+        with replacing(path) as temporary:
             tied = {name: value.detach().clone() for name, value in backbone.state_dict().items()}
             save_file(tied, temporary)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def _fingerprint(settings: Settings, data: FederatedData) -> str:

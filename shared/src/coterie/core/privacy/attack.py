@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.core.files import replacing
 from coterie.core.privacy.noise import GaussianNoise, LaplaceNoise
 from coterie.core.privacy.scorers import SCORERS
 from coterie.core.tensors.keys import Key
@@ -150,12 +150,8 @@ def plot_curve(curve: dict[float, AttackReport], path: Path, metric: str = "auc"
     axes.set(xlabel="scale of the noise", ylabel=f"{metric}, mean over clients", ylim=(0, 1.03))
     axes.set_title("How well one upload tells the positive items")
     axes.legend()
-    temporary = path.with_name(f".{path.name}.part")
-    try:
+    with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=150)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
 
 

@@ -214,10 +214,9 @@ def _largest(values: Sequence[float]) -> float:
 def _rebuilt(hint: Any, value: Any) -> Any:
     """Make a dataclass, and those below it, from plain values; None for a number is NaN."""
     if is_dataclass(hint):
-        below = get_type_hints(hint)
-        return hint(
-            **{one.name: _rebuilt(below[one.name], value[one.name]) for one in fields(hint)}
-        )
+        hints = get_type_hints(hint)
+        given = {one.name: _rebuilt(hints[one.name], value[one.name]) for one in fields(hint)}
+        return hint(**given)
     if get_origin(hint) is tuple:
         return tuple(_rebuilt(get_args(hint)[0], one) for one in value)
     if hint == Action:
