@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from coterie.core.errors import UserError
 from coterie.core.files import finite, write_json
@@ -214,9 +214,8 @@ def _largest(values: Sequence[float]) -> float:
 def _rebuilt(hint: Any, value: Any) -> Any:
     """Make a dataclass, and those below it, from plain values; None for a number is NaN."""
     if is_dataclass(hint):
-        hints = get_type_hints(hint)
-        given = {one.name: _rebuilt(hints[one.name], value[one.name]) for one in fields(hint)}
-        return hint(**given)
+        kind, hints = cast(Any, hint), get_type_hints(hint)
+        return kind(*(_rebuilt(hints[one.name], value[one.name]) for one in fields(hint)))
     if get_origin(hint) is tuple:
         return tuple(_rebuilt(get_args(hint)[0], one) for one in value)
     if hint == Action:
