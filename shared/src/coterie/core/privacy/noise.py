@@ -68,7 +68,7 @@ class _Noise:
 
     def __post_init__(self) -> None:
         if not (self.scale > 0 and math.isfinite(self.scale)):
-            raise UserError(f"privacy.scale must be a positive number with noise, not {self.scale}")
+            raise UserError(f"{self.name} noise needs a positive privacy.scale, not {self.scale}")
         if self.uploads not in ("dense", "padded"):
             raise UserError(
                 f"{self.name} noise on {self.uploads} rows only would still show which rows those "
@@ -156,6 +156,10 @@ class GaussianNoise(_Noise):
 
     name: ClassVar[str] = "gaussian"
     draw: ClassVar[draws.Draw] = staticmethod(draws.normal)
+
+
+NOISES = {kind.name: kind for kind in (LaplaceNoise, GaussianNoise)}
+"""The distributions by name."""
 
 
 def _power(value: Rows | Tensor, order: int) -> Tensor:
