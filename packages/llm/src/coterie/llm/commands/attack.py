@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.core.cli.arguments import Arguments, positive, seeds, wants_help
 from coterie.core.cli.output import aside, print_json, print_rows, say
@@ -12,9 +12,6 @@ from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.configuration import configure
-
-if TYPE_CHECKING:
-    from coterie.llm.attack.states import Victims
 
 ABOUT = (
     "Rebuild the tokens of users from the hidden states of each layer, to choose k: a network "
@@ -75,10 +72,10 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
     from coterie.llm.attack.figure import draw
     from coterie.llm.attack.inversion import Attacker, attack, rows
 
-    found, path = _victims(given, flags)
+    found, embeddings, path = _victims(given, flags)
     attacker = Attacker(steps=given.steps, loss=given.loss)
     reports = [
-        attack(found.states, found.user, found.table, attacker, Key.from_seed(seed).fold("attack"))
+        attack(*found, embeddings, attacker, Key.from_seed(seed).fold("attack"))
         for seed in given.seeds
     ]
     first = reports[0]
@@ -86,7 +83,7 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
         "seeds": len(reports),
         "users": sum(first.users),
         "tokens": sum(first.tokens),
-        "vocabulary": len(found.table),
+        "vocabulary": len(embeddings),
     }
     table = [{**row, **about} for row in rows(reports)]
     notes = [
@@ -99,8 +96,11 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
     return table, notes
 
 
-def _victims(given: Any, flags: Sequence[str]) -> tuple[Victims, Path]:
-    """Give what is attacked, of a run or of a backbone before training, and where to draw."""
+def _victims(given: Any, flags: Sequence[str]) -> tuple[tuple[Any, Any], Any, Path]:
+    """Give what is attacked, of a run or of a backbone before training.
+
+    Beside it the input embeddings that everybody knows, and where to draw.
+    """
     from coterie.core.tensors.keys import Key
     from coterie.llm.attack.states import known_embeddings, victims
     from coterie.llm.export.trained import TrainedRun
@@ -124,7 +124,7 @@ def _victims(given: Any, flags: Sequence[str]) -> tuple[Victims, Path]:
     use_threads(settings)
     table, key = known_embeddings(start()), Key.from_seed(given.seeds[0])
     longest, most = settings.data.max_history, given.examples
-    return victims(experiment.data, backbone, table, clients, longest, most, key), path
+    return victims(experiment.data, backbone, clients, longest, most, key), table, path
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,17 +86,9 @@ def _attacked(study: Study, experiment: Experiment) -> list[dict[str, Any]]:
     reports = []
     for seed in study.seeds:
         key = Key.from_seed(seed)
-        found = victims(
-            experiment.data,
-            lambda client: backbone,
-            known_embeddings(backbone),
-            range(data.clients),
-            data.max_history,
-            _EXAMPLES,
-            key,
-        )
-        attacked = attack(found.states, found.user, found.table, ATTACKER, key.fold("attack"))
-        reports.append(attacked)
+        clients, longest = range(data.clients), data.max_history
+        found = victims(experiment.data, lambda _: backbone, clients, longest, _EXAMPLES, key)
+        reports.append(attack(*found, known_embeddings(backbone), ATTACKER, key.fold("attack")))
     return attack_rows(reports)
 
 
