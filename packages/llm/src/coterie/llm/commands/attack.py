@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.cli.arguments import Arguments, positive, seeds, wants_help
+from coterie.core.cli.arguments import Arguments, positive, seeds
 from coterie.core.cli.output import aside, print_json, print_rows, say
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
@@ -26,11 +26,7 @@ def run(argv: Sequence[str]) -> None:
     Raises:
         UserError: an argument or a setting is bad, or there is no such run or client.
     """
-    parser = _parser()
-    if wants_help(argv):
-        say(parser.format_help().rstrip())
-        return
-    given, flags = parser.parse_known_args(list(argv))
+    given, flags = _parser().parse_known_args(list(argv))
     if given.run and flags:
         raise UserError(f"{flags[0]} beside --run: a run has settings of its own, leave it out")
     if given.client is not None and not given.run:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.cli.arguments import Arguments, positive, wants_help
+from coterie.core.cli.arguments import Arguments, positive
 from coterie.core.cli.output import aside, print_json, print_rows, say
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
@@ -29,11 +29,7 @@ def run(argv: Sequence[str]) -> None:
     Raises:
         UserError: an argument or a setting is bad, or the model cannot be had or split.
     """
-    parser = _parser()
-    if wants_help(argv):
-        say(parser.format_help().rstrip())
-        return
-    given, flags = parser.parse_known_args(list(argv))
+    given, flags = _parser().parse_known_args(list(argv))
     if given.measure and given.hf:
         raise UserError("--measure runs the model of the settings: leave --hf out")
     paper = find_paper("llm")
