@@ -61,9 +61,7 @@ class CsvLog(RoundCallback):
         """Close the file."""
         self._close()
 
-    def failed(self, run: Rounds) -> None:
-        """Close the file."""
-        self._close()
+    failed = end
 
     def _append(self, line: dict[str, str]) -> None:
         if self._file is None:
