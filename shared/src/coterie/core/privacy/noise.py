@@ -56,8 +56,17 @@ class Clip:
 
 
 @dataclass(frozen=True)
-class _Noise:
-    """Independent noise on every parameter of every client, drawn with the client's own key."""
+class Noise:
+    """Independent noise on every parameter of every client, drawn with the client's own key.
+
+    Attributes:
+        scale: of the distribution, in units of the parameters (not of the clip).
+        uploads: "dense" or "padded".
+        padded_rows: number of rows that every client sends, with "padded".
+
+    Raises:
+        UserError: the scale is not positive, or ``uploads`` would show the touched rows.
+    """
 
     scale: float
     uploads: Literal["dense", "padded"] = "dense"
@@ -125,16 +134,10 @@ class _Noise:
 
 
 @dataclass(frozen=True)
-class LaplaceNoise(_Noise):
+class LaplaceNoise(Noise):
     """Add Laplace(0, λ) to every parameter, the whole item table included (F³CRec, §5.6).
 
-    Attributes:
-        scale: λ; the variance is 2 λ².
-        uploads: "dense" or "padded".
-        padded_rows: number of rows that every client sends, with "padded".
-
-    Raises:
-        UserError: the scale is not positive, or ``uploads`` would show the touched rows.
+    The scale is λ, so that the variance is 2 λ²; the rest is as in `Noise`.
     """
 
     name: ClassVar[str] = "laplace"
@@ -142,16 +145,10 @@ class LaplaceNoise(_Noise):
 
 
 @dataclass(frozen=True)
-class GaussianNoise(_Noise):
+class GaussianNoise(Noise):
     """Add N(0, σ²) to every parameter, the whole item table included.
 
-    Attributes:
-        scale: σ, the standard deviation, in units of the parameters (not of the clip).
-        uploads: "dense" or "padded".
-        padded_rows: number of rows that every client sends, with "padded".
-
-    Raises:
-        UserError: the scale is not positive, or ``uploads`` would show the touched rows.
+    The scale is σ, the standard deviation; the rest is as in `Noise`.
     """
 
     name: ClassVar[str] = "gaussian"

@@ -19,6 +19,15 @@ ABOUT = (
     "a backbone before the first round; then every setting of `coterie train llm` may be given."
 )
 
+_SHOWN = {
+    "cosine": "cosine",
+    "tokens found": "recovery",
+    "nearest: cosine": "nearest_cosine",
+    "nearest: found": "nearest_recovery",
+    "without h: cosine": "trivial_cosine",
+    "without h: found": "trivial_recovery",
+}
+
 
 def run(argv: Sequence[str]) -> None:
     """Run the command.
@@ -125,18 +134,9 @@ def _victims(given: Any, flags: Sequence[str]) -> tuple[tuple[Any, Any], Any, Pa
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     """One row for people: mean ± standard deviation."""
+    from coterie.core.tables.paired import Spread
 
-    def pair(name: str) -> str:
-        from coterie.core.tables.paired import Spread
-
-        return str(Spread(row[name], row[f"{name}_sd"], row["seeds"]))
-
-    return {
-        "layer": row["layer"],
-        "cosine": pair("cosine"),
-        "tokens found": pair("recovery"),
-        "nearest: cosine": pair("nearest_cosine"),
-        "nearest: found": pair("nearest_recovery"),
-        "without h: cosine": pair("trivial_cosine"),
-        "without h: found": pair("trivial_recovery"),
+    pairs = {
+        name: str(Spread(row[key], row[f"{key}_sd"], row["seeds"])) for name, key in _SHOWN.items()
     }
+    return {"layer": row["layer"], **pairs}
