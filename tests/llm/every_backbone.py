@@ -1,10 +1,10 @@
 """Untrained backbones of every kind over the same twelve items, with or without LoRA."""
 
 from coterie.core.tensors.keys import Key
-from coterie.llm.backbones.recformer.build import SmallRecFormerSettings, small_recformer
+from coterie.llm.backbones.recformer.build import small_recformer
 from coterie.llm.backbones.tiny_item import TinyItem
-from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
-from coterie.llm.settings.backbone import GenerationSettings, LoraSettings
+from coterie.llm.backbones.tiny_text import tiny_text
+from coterie.llm.settings.backbone import GenerationSettings, LoraSettings, ModelSettings
 
 TITLES = [
     f"{first} {last}" for first in ("Red", "Blue", "Old") for last in ("Sea", "Ox", "Sky", "I")
@@ -18,14 +18,13 @@ def make(kind, layers=3, rank=2, seed=0, trained=True, alpha=4.0):
     if kind == "tiny-item":
         model = TinyItem(len(TITLES), width=8, layers=layers, heads=2, context=4, key=key)
     elif kind == "tiny-text":
-        size = TinyTextSettings(layers=layers, hidden=16, heads=2, vocabulary=300, context=48)
+        size = ModelSettings(layers=layers, width=16, heads=2, vocabulary=300, context=48)
         generation = GenerationSettings(beams=2, max_new_tokens=6)
         model = tiny_text(TITLES, size, key, generation)
     else:
-        size = SmallRecFormerSettings(
-            layers=layers, hidden=16, heads=2, window=4, vocabulary=300, dropout=0.0
-        )
-        model = small_recformer([(("title", title),) for title in TITLES], size, key)
+        size = ModelSettings(layers=layers, width=16, heads=2, vocabulary=300)
+        titles = [(("title", title),) for title in TITLES]
+        model = small_recformer(titles, size, key, window=4)
     if rank is not None:
         model.add_lora(LoraSettings(rank=rank, alpha=alpha, dropout=0.0), key)
         for number, (name, parameter) in enumerate(model.named_parameters()):

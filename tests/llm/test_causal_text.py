@@ -15,10 +15,15 @@ from coterie.llm.backbones.grounding import grounding_scores
 from coterie.llm.backbones.lora import base_model
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.prompts import bigrec_template, compact_template
-from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
+from coterie.llm.backbones.tiny_text import tiny_text
 from coterie.llm.backbones.tokenizer import END
 from coterie.llm.data.examples import Examples
-from coterie.llm.settings.backbone import GenerationSettings, LoraSettings, PretrainSettings
+from coterie.llm.settings.backbone import (
+    GenerationSettings,
+    LoraSettings,
+    ModelSettings,
+    PretrainSettings,
+)
 
 KEY = Key.from_seed(0)
 WORDS = ["Heat", "Alien", "Fargo", "Rocky", "Jaws", "Speed", "Scream", "Babe", "Clue", "Big"]
@@ -29,7 +34,12 @@ EXAMPLES = Examples(Ragged.from_lists([[0, 1, 2], [4], [5, 6]]), torch.tensor([3
 
 
 def small(titles=TITLES, layers=2) -> CausalText:
-    return tiny_text(titles, TinyTextSettings(layers, 16, 2, 320, 600), KEY, GENERATION)
+    return tiny_text(
+        titles,
+        ModelSettings(layers=layers, width=16, heads=2, vocabulary=320, context=600),
+        KEY,
+        GENERATION,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +220,7 @@ def test_layers_can_be_put_back_without_any_change():
 
 
 def test_cut_histories_are_counted():
-    settings = TinyTextSettings(1, 16, 2, 320, context=18)
+    settings = ModelSettings(layers=1, width=16, heads=2, vocabulary=320, context=18)
     backbone = tiny_text(TITLES, settings, KEY, GENERATION).eval()
     backbone.scores(HISTORIES)
     assert backbone.text.cut == 2

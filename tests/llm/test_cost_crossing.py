@@ -13,7 +13,7 @@ from coterie.core.cli.main import main
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.settings.configuration import configure
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm.cost.formulas import pplr_cost
+from coterie.llm.cost.formulas import cost_of
 from coterie.llm.cost.inputs import _untrained, of_experiment
 from coterie.llm.cost.token_count import (
     catalogue_tokens,
@@ -51,7 +51,7 @@ class Run:
         settings = configure(find_paper("llm"), argv).settings
         self.experiment = load(find_paper("llm").experiment)(settings)
         self.inputs = of_experiment(self.experiment)
-        self.cost = pplr_cost(self.inputs.size, 1, self.inputs.usage)
+        self.cost = cost_of(self.inputs.size, 1, self.inputs.usage)
 
     def hidden(self, step):
         return self.sent[step, "activations"] + self.sent[step, "gradients"]

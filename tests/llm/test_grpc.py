@@ -28,7 +28,7 @@ from coterie.llm.split.middle import Middle
 from coterie.llm.split.part import Part, given_back, lend
 from coterie.llm.split.remote.channel import GrpcChannel, GrpcMiddle
 from coterie.llm.split.remote.link import Link, Tls, grpc, is_loopback
-from coterie.llm.split.remote.messages import SERVICE, SESSION, TOKEN, Done, Opened, Step
+from coterie.llm.split.remote.messages import LEND, SERVICE, SESSION, TOKEN, Done, Opened, Step
 from coterie.llm.split.remote.server import MiddleServer
 from coterie.llm.split.remote.tokens import admin_token, client_token, make_secret, read_secret
 from coterie.llm.split.training import Training
@@ -270,19 +270,16 @@ def test_oversized_for_the_client_itself(within: tuple[Middle, MiddleServer, str
 def test_malformed_bytes(within: tuple[Middle, MiddleServer, str], data: bytes) -> None:
     _, server, model = within
     with grpc.insecure_channel(server.address) as raw:
-        for method in (
-            "Open",
-            "Forward",
-            "Backward",
-            "Step",
-            "Close",
-            "Clear",
-            "Lend",
-            "AskTrained",
-        ):
+        for method in ("Open", "Forward", "Backward", "Step", "Close", "Clear"):
             with pytest.raises(grpc.RpcError) as caught:
                 raw.unary_unary(f"/{SERVICE}/{method}")(data, timeout=10)
             assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        for method in (LEND, "Trained"):
+            for token, code in ((admin_token(SECRET), "INVALID_ARGUMENT"), ("", "UNAUTHENTICATED")):
+                call = raw.stream_stream(f"/{SERVICE}/{method}")
+                with pytest.raises(grpc.RpcError) as caught:
+                    list(call(iter([data]), timeout=10, metadata=((TOKEN, token),)))
+                assert caught.value.code() == grpc.StatusCode[code]
         with pytest.raises(grpc.RpcError) as caught:
             raw.unary_unary(f"/{SERVICE}/Shell")(data, timeout=10)
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED

@@ -18,6 +18,7 @@ from coterie.llm.settings.backbone import ModelSettings
 from coterie.llm.settings.run import Settings
 from coterie.llm.settings.split import SplitSettings
 from coterie.llm.split.middle import Middle
+from coterie.llm.split.remote import pieces
 from coterie.llm.split.remote.server import MiddleServer
 from coterie.llm.split.remote.tokens import make_secret
 
@@ -34,15 +35,18 @@ def servers(tmp_path: Path) -> Iterator[list[tuple[MiddleServer, Middle]]]:
 
 
 @pytest.fixture
-def start(tmp_path: Path, servers: list[tuple[MiddleServer, Middle]]) -> Start:
+def start(
+    tmp_path: Path, servers: list[tuple[MiddleServer, Middle]], monkeypatch: pytest.MonkeyPatch
+) -> Start:
     """Start a server, a new one in the place of the one that runs; give the flags to reach it."""
+    # Small messages: a part, of a whole layer, crosses in many pieces.
+    monkeypatch.setattr(pieces, "PIECE", 1 << 15)
 
     def started(chosen: Settings) -> dict[str, str]:
         for server, _ in servers:
             server.stop(0)
         parts = cut_backbone(make("recformer", rank=None).double(), 1, chosen)
         middle = make_middle(parts, chosen)
-        # Small messages: a part, of a whole layer, crosses in many pieces.
         secret = make_secret(tmp_path / "secret")
         server = MiddleServer(middle, parts.model, secret, max_bytes=1 << 16)
         server.start()

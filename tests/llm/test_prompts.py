@@ -9,10 +9,10 @@ from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.prompt_tokens import PromptTokens, pad_left
 from coterie.llm.backbones.prompts import bigrec_template, compact_template
-from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
+from coterie.llm.backbones.tiny_text import tiny_text
 from coterie.llm.backbones.tokenizer import END, START, train_tokenizer
 from coterie.llm.data.examples import Examples
-from coterie.llm.settings.backbone import GenerationSettings
+from coterie.llm.settings.backbone import GenerationSettings, ModelSettings
 
 TITLES = [f"{word} {number} (19{number}0)" for number in range(5) for word in ("Heat", "The Sting")]
 EXAMPLES = Examples(
@@ -22,7 +22,7 @@ EXAMPLES = Examples(
 
 def model(template: str, context: int = 400) -> CausalText:
     """A tiny model with one of the two templates."""
-    size = TinyTextSettings(1, 16, 2, 400, context)
+    size = ModelSettings(layers=1, width=16, heads=2, vocabulary=400, context=context)
     small = tiny_text(TITLES, size, Key.from_seed(0), GenerationSettings(max_new_tokens=32))
     if template == "compact":
         return small

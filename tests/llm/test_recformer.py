@@ -13,7 +13,6 @@ from coterie.llm.backbones.item_text import item_attributes
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.recformer.backbone import RecFormer
 from coterie.llm.backbones.recformer.build import (
-    SmallRecFormerSettings,
     load_public,
     load_recformer,
     small_recformer,
@@ -21,7 +20,7 @@ from coterie.llm.backbones.recformer.build import (
 from coterie.llm.backbones.recformer.tokens import ItemTokens, Limits
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.examples import Examples
-from coterie.llm.settings.backbone import LoraSettings, PretrainSettings
+from coterie.llm.settings.backbone import LoraSettings, ModelSettings, PretrainSettings
 
 KEY = Key.from_seed(0)
 WORDS = ["Heat", "Alien", "Fargo", "Rocky", "Jaws", "Speed", "Scream", "Babe", "Clue", "Big"]
@@ -31,8 +30,9 @@ EXAMPLES = Examples(Ragged.from_lists([[0, 1, 2], [4], [5, 6]]), torch.tensor([3
 
 
 def small(catalogue=ITEMS, **changed) -> RecFormer:
-    size = {"hidden": 16, "heads": 2, "window": 4, "vocabulary": 320, "tokens": 96} | changed
-    return small_recformer(catalogue, SmallRecFormerSettings(**size), KEY)
+    size = {"width": 16, "heads": 2, "vocabulary": 320, "context": 96}
+    size |= {name: changed.pop(name) for name in ("width", "layers", "context") if name in changed}
+    return small_recformer(catalogue, ModelSettings(**size), KEY, **{"window": 4} | changed)
 
 
 class Letters:
@@ -159,7 +159,7 @@ def test_loss_is_a_softmax_over_all_items():
 
 def test_learns_a_deterministic_next_item():
     torch.set_num_threads(1)
-    backbone = small(hidden=32, layers=1, dropout=0.0)
+    backbone = small(width=32, layers=1, dropout=0.0)
     start = torch.arange(10)
     rows = [[(s + k) % 10 for k in range(3)] for s in start.tolist()]
     examples = Examples(Ragged.from_lists(rows), (start + 3) % 10)
@@ -263,7 +263,7 @@ def test_checkpoints_that_do_not_fit_are_refused_and_change_nothing():
 
 def test_published_model_loads_from_files(tmp_path):
     # As published: 51 item positions and windows of 64, on a Longformer's own folder.
-    source = small(layers=1, items=50, window=64, tokens=1024)
+    source = small(layers=1, items=50, window=64, context=1024)
     base = tmp_path / "base"
     source.model.config.save_pretrained(base)
     tokenizer = small_tokenizer(source)

@@ -12,11 +12,11 @@ from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.backbones.recformer.build import SmallRecFormerSettings, small_recformer
+from coterie.llm.backbones.recformer.build import small_recformer
 from coterie.llm.backbones.tiny_item import TinyItem
-from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
+from coterie.llm.backbones.tiny_text import tiny_text
 from coterie.llm.data.examples import Examples
-from coterie.llm.settings.backbone import GenerationSettings, LoraSettings
+from coterie.llm.settings.backbone import GenerationSettings, LoraSettings, ModelSettings
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.cut import cut, uncut
 from coterie.llm.split.middle import Middle
@@ -34,13 +34,18 @@ def item() -> Backbone:
 
 def text() -> Backbone:
     generation = GenerationSettings(beams=3, candidates=3, max_new_tokens=8, length_penalty=0.0)
-    return tiny_text(WORDS, TinyTextSettings(4, 16, 2, 320, 600), KEY, generation)
+    return tiny_text(
+        WORDS,
+        ModelSettings(layers=4, width=16, heads=2, vocabulary=320, context=600),
+        KEY,
+        generation,
+    )
 
 
 def recformer() -> Backbone:
     titles = [(("title", word), ("category", f"kind {n % 3}")) for n, word in enumerate(WORDS)]
-    settings = SmallRecFormerSettings(layers=4, hidden=16, heads=2, window=8, dropout=0.0)
-    return small_recformer(titles, settings, KEY)
+    size = ModelSettings(layers=4, width=16, heads=2)
+    return small_recformer(titles, size, KEY, window=8)
 
 
 def adapted(make: Callable[[], Backbone], lora: bool) -> Backbone:

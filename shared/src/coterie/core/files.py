@@ -47,6 +47,24 @@ def storage_error(error: OSError, path: Path, when_full: str = ELSEWHERE) -> Use
     return UserError(f"cannot write {path} ({reason}): {ELSEWHERE.removeprefix('or ')}")
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary file beside ``path`` that takes its place when the block succeeds.
+
+    Example:
+        >>> with replacing(Path(tempfile.mkdtemp()) / "a.txt") as temporary:
+        ...     _ = temporary.write_text("whole")
+        >>> temporary.exists()
+        False
+    """
+    temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file under a temporary name, then rename it.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from coterie.core.errors import UserError
-from coterie.core.files import writing
+from coterie.core.files import replacing, writing
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
@@ -23,13 +22,9 @@ from coterie.llm.backbones.causal_text import load_causal_text
 from coterie.llm.backbones.item_text import item_attributes
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.prompts import bigrec_template
-from coterie.llm.backbones.recformer.build import (
-    SmallRecFormerSettings,
-    load_recformer,
-    small_recformer,
-)
+from coterie.llm.backbones.recformer.build import load_recformer, small_recformer
 from coterie.llm.backbones.tiny_item import TinyItem
-from coterie.llm.backbones.tiny_text import TinyTextSettings, tiny_text
+from coterie.llm.backbones.tiny_text import tiny_text
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.settings.run import Settings
 
@@ -113,10 +108,7 @@ def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
             size = {"width": model.width, "layers": model.layers, "heads": model.heads}
             return TinyItem(items.n_items, **size, context=history, key=key)
         case "tiny-text":
-            text = TinyTextSettings(
-                model.layers, model.width, model.heads, model.vocabulary, model.context
-            )
-            return tiny_text(items.require_titles(), text, key, settings.generation)
+            return tiny_text(items.require_titles(), model, key, settings.generation)
         case "llama":
             template = bigrec_template(model.noun)
             path = str(model.path)
@@ -127,15 +119,7 @@ def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
             attributes = item_attributes(items)
             if model.path is not None:
                 return load_recformer(model.path, attributes, model.base)
-            small = SmallRecFormerSettings(
-                layers=model.layers,
-                hidden=model.width,
-                heads=model.heads,
-                vocabulary=model.vocabulary,
-                tokens=model.context,
-                items=history,
-            )
-            return small_recformer(attributes, small, key)
+            return small_recformer(attributes, model, key, items=history)
 
 
 def _pretrained(
@@ -149,16 +133,12 @@ def _pretrained(
         pass  # absent, or half of it: made again
     public, limit = moved(data.public, torch.get_default_device()), settings.data.max_history
     pretrain(backbone, public.train, public.held_out, settings.pretrain, key, limit)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
         cache.mkdir(parents=True, exist_ok=True)
-        try:
+        with replacing(path) as temporary:
             held = backbone.state_dict().items()
             tied = {name: value.detach().cpu().clone() for name, value in held}
             save_file(tied, temporary)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def _fingerprint(settings: Settings, data: FederatedData) -> str:

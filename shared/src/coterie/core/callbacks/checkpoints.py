@@ -42,8 +42,11 @@ class Checkpoints(RoundCallback):
         beside: the other callbacks, whose states are kept too.
 
     Attributes:
+        best: block and score of the best round so far.
         more: gives what else is kept, such as the states of Lightning's callbacks.
     """
+
+    kept = ("best",)
 
     def __init__(
         self,
@@ -55,15 +58,6 @@ class Checkpoints(RoundCallback):
         self.folder, self.every, self.monitor, self.beside = folder, every, monitor, beside
         self.best = (-1, math.nan)  # block, score
         self.more: Callable[[], dict[str, Any]] = dict
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a resumed run must know: the best value so far."""
-        return {"best": list(self.best)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
-        block, value = state["best"]
-        self.best = (block, value)
 
     def start(self, run: Rounds) -> None:
         """Clear away what a killed process left."""

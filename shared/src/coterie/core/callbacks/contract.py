@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from coterie.core.federation.ledger import Ledger
 from coterie.core.protocol.journal import Journal
@@ -47,6 +47,9 @@ class RoundCallback:
         ...         run.journal.scalar("fed/odd", run.round % 2)
     """
 
+    kept: ClassVar[tuple[str, ...]] = ()
+    """Attributes that a resumed run must have, plain values."""
+
     def start(self, run: Rounds) -> None:
         """Before the first round, after a checkpoint was restored."""
 
@@ -66,11 +69,13 @@ class RoundCallback:
         """After an exception or an interruption, which goes on its way."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run must know: plain values."""
-        return {}
+        """What a resumed run must know: plain values. Default: the attributes `kept`."""
+        return {name: getattr(self, name) for name in self.kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
+        for name in self.kept:
+            setattr(self, name, state[name])
 
 
 def states(callbacks: Sequence[RoundCallback]) -> dict[str, dict[str, Any]]:

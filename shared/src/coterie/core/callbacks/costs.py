@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from coterie.core.callbacks.contract import RoundCallback, Rounds
 
@@ -15,18 +14,19 @@ class Costs(RoundCallback):
 
     Bytes are the ledger's; a round's own bytes are what was added since the round before, so that
     what is exchanged between blocks counts too.
+
+    Attributes:
+        seconds: wall time of all rounds so far, those before a resume included.
+        local_steps: the same of local steps.
     """
 
+    kept = ("seconds", "local_steps")
+
     def __init__(self) -> None:
-        self._seconds = 0.0
-        self._steps = 0.0
+        self.seconds = 0.0
+        self.local_steps = 0.0
         self._bytes = dict.fromkeys(DIRECTIONS, 0)
         self._began = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of all rounds so far, those before a resume included."""
-        return self._seconds
 
     def start(self, run: Rounds) -> None:
         """Start from what the ledger holds already (a resumed run)."""
@@ -39,7 +39,7 @@ class Costs(RoundCallback):
     def note(self, run: Rounds) -> None:
         """Note the costs."""
         seconds = time.perf_counter() - self._began
-        self._seconds += seconds
+        self.seconds += seconds
         for way in DIRECTIONS:
             total = run.ledger.bytes(way)
             run.journal.scalar(f"cost/{way}_bytes", total - self._bytes[way])
@@ -47,15 +47,7 @@ class Costs(RoundCallback):
             self._bytes[way] = total
         steps = run.journal.scalars.get("cost/local_steps")
         if steps is not None:
-            self._steps += steps
-            run.journal.scalar("cost/local_steps_total", self._steps)
+            self.local_steps += steps
+            run.journal.scalar("cost/local_steps_total", self.local_steps)
         run.journal.scalar("cost/seconds", seconds)
-        run.journal.scalar("cost/seconds_total", self._seconds)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Seconds and local steps so far, for a resumed run."""
-        return {"seconds": self._seconds, "local_steps": self._steps}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict`."""
-        self._seconds, self._steps = state["seconds"], state["local_steps"]
+        run.journal.scalar("cost/seconds_total", self.seconds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TextIO
 
 from coterie.core.callbacks.contract import RoundCallback, Rounds
 from coterie.core.callbacks.stream import STREAM
-from coterie.core.files import storage_error
+from coterie.core.files import replacing, storage_error
 
 FIRST_COLUMNS = ("round", "block")
 
@@ -62,9 +61,7 @@ class CsvLog(RoundCallback):
         """Close the file."""
         self._close()
 
-    def failed(self, run: Rounds) -> None:
-        """Close the file."""
-        self._close()
+    failed = end
 
     def _append(self, line: dict[str, str]) -> None:
         if self._file is None:
@@ -75,17 +72,15 @@ class CsvLog(RoundCallback):
 
     def _rewrite(self, columns: list[str], lines: Sequence[dict[str, str]]) -> None:
         self._close()
-        temporary = self.path.with_suffix(".csv.tmp")
-        try:
-            with temporary.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(
-                    file, columns, restval="", extrasaction="ignore", lineterminator="\n"
-                )
-                writer.writeheader()
-                writer.writerows(lines)
-            os.replace(temporary, self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with (
+            replacing(self.path) as temporary,
+            temporary.open("w", newline="", encoding="utf-8") as file,
+        ):
+            writer = csv.DictWriter(
+                file, columns, restval="", extrasaction="ignore", lineterminator="\n"
+            )
+            writer.writeheader()
+            writer.writerows(lines)
         self._columns = columns
 
     def _close(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.errors import UserError
+from coterie.core.files import replacing
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.keys import KEYS, NAMESPACES, PANELS, X_AXIS, Panel, documented
 from coterie.core.registry.papers import Paper, papers
@@ -118,9 +119,8 @@ def render(
     for ax in axes[len(chosen) :]:
         ax.remove()
     path = run_folder / "curves.png"
-    temporary = path.with_suffix(".tmp.png")
-    figure.savefig(temporary, dpi=120)
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120)
     return [path]
 
 

@@ -24,8 +24,14 @@ class RoundProgress(RoundCallback):
         metric: key of the measure that is shown beside the loss; None shows none.
         every: rounds between plain lines.
         live: draw a bar; None asks whether the output is a terminal.
+
+    Attributes:
+        block: that is shown.
+        before: rounds of the blocks before.
+        done: rounds of the block.
     """
 
+    kept = ("block", "before", "done")
     BAR_FORMAT = "{desc} {bar:20} {elapsed}<{remaining}{postfix}"
 
     def __init__(
@@ -39,19 +45,19 @@ class RoundProgress(RoundCallback):
         self.metric = metric
         self.every = every
         self.live = sys.stdout.isatty() if live is None else live
-        self._block: int | None = None
-        self._before = 0  # rounds of the blocks before
-        self._done = 0
+        self.block: int | None = None
+        self.before = 0
+        self.done = 0
         self._shown: dict[str, str] = {}
         self._bar: tqdm[Any] | None = None
         self._drawn = True  # the last round needs no plain line any more
 
     def write(self, run: Rounds) -> None:
         """Show the round."""
-        if run.block != self._block:
+        if run.block != self.block:
             self._end_block()
-            self._block, self._before = run.block, run.round - 1
-        self._done = run.round - self._before
+            self.block, self.before = run.block, run.round - 1
+        self.done = run.round - self.before
         for key in ("fed/loss", self.metric):
             if key is not None and key in run.journal.scalars:
                 self._shown[key.rsplit("/", 1)[-1]] = f"{run.journal.scalars[key]:.4f}"
@@ -59,47 +65,35 @@ class RoundProgress(RoundCallback):
             self._draw()
         else:
             self._drawn = False
-            if self._done % self.every == 0:
+            if self.done % self.every == 0:
                 self._write()
 
     def end(self, run: Rounds) -> None:
         """Show the last round."""
         self._end_block()
 
-    def failed(self, run: Rounds) -> None:
-        """Show the last round."""
-        self._end_block()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where in a block the run is, for a resumed run."""
-        return {"block": self._block, "before": self._before, "done": self._done}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict`."""
-        self._block = state["block"]
-        self._before = state["before"]
-        self._done = state["done"]
+    failed = end
 
     def _limit(self) -> int:
         if isinstance(self.limits, int):
             return self.limits
-        return self.limits[min(self._block or 0, len(self.limits) - 1)]
+        return self.limits[min(self.block or 0, len(self.limits) - 1)]
 
     def _title(self) -> str:
-        return f"Block {self._block} round {self._done}/{self._limit()}"
+        return f"Block {self.block} round {self.done}/{self._limit()}"
 
     def _draw(self) -> None:
         if self._bar is None:  # tqdm itself draws it at most ten times a second
             self._bar = tqdm(
                 total=self._limit(),
-                initial=self._done,
+                initial=self.done,
                 dynamic_ncols=True,
                 file=sys.stdout,
                 bar_format=self.BAR_FORMAT,
             )
         self._bar.set_description_str(self._title(), refresh=False)
         self._bar.set_postfix(self._shown, refresh=False)
-        self._bar.update(self._done - self._bar.n)
+        self._bar.update(self.done - self._bar.n)
 
     def _write(self) -> None:
         numbers = " ".join(f"{name}={value}" for name, value in self._shown.items())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from coterie.core.callbacks.contract import RoundCallback, Rounds
 from coterie.core.metrics.monitor import Monitor
@@ -20,26 +19,23 @@ class StreamScore(RoundCallback):
 
     Args:
         monitor: what rounds are chosen by.
+
+    Attributes:
+        best: score of every block so far.
     """
+
+    kept = ("best",)
 
     def __init__(self, monitor: Monitor) -> None:
         self.monitor = monitor
-        self._best: dict[int, float] = {}
+        self.best: dict[int, float] = {}
 
     def note(self, run: Rounds) -> None:
         """Track the best of every block; note the mean when the run is finished."""
         block, score = run.block, run.journal.scalars.get(self.monitor.key, math.nan)
         if not math.isnan(score):
-            self._best[block] = self.monitor.best((self._best.get(block, math.nan), score))
-        if run.finished and self._best:
-            later = [best for block, best in self._best.items() if block > 0]
-            scores = later or list(self._best.values())
+            self.best[block] = self.monitor.best((self.best.get(block, math.nan), score))
+        if run.finished and self.best:
+            later = [best for block, best in self.best.items() if block > 0]
+            scores = later or list(self.best.values())
             run.journal.scalar(f"{self.monitor.key}{STREAM}", sum(scores) / len(scores))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Best scores so far, for a resumed run."""
-        return {"best": self._best}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict`."""
-        self._best = state["best"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.privacy.noise import GaussianNoise, LaplaceNoise
+from coterie.core.files import replacing
+from coterie.core.privacy.noise import NOISES
 from coterie.core.privacy.scorers import SCORERS
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -41,11 +41,8 @@ class AttackReport:
 
     def means(self) -> dict[str, float]:
         """Means over the clients, named ``scorer/metric`` and ``chance/metric``."""
-        columns = {**self.values, "chance": self.chance}
         return {
-            f"{name}/{metric}": _mean(value)
-            for name, metrics in columns.items()
-            for metric, value in metrics.items()
+            f"{row['scorer']}/{name}": float(row[name]) for row in self.rows() for name in METRICS
         }
 
     def rows(self) -> list[dict[str, str | float]]:
@@ -58,7 +55,11 @@ class AttackReport:
 
 
 def measure(
-    uploads: Rows, public_table: Tensor, positives: Ragged, candidates: Ragged | None = None
+    uploads: Rows,
+    public_table: Tensor,
+    positives: Ragged,
+    candidates: Ragged | None = None,
+    blur: Callable[[Rows, Tensor], Rows] | None = None,
 ) -> AttackReport:
     """Attack one upload of each client.
 
@@ -70,6 +71,7 @@ def measure(
         positives: the clients' true positive items in that round.
         candidates: the items to be told apart for each client; None = all n. With the touched rows
             of the upload before noise this asks: which of the items trained on were positive?
+        blur: adds noise to the uploads of the clients at some places, ``(c,)`` int64.
 
     Raises:
         ValueError: sizes of the arguments differ.
@@ -84,7 +86,9 @@ def measure(
     asked = np.ones_like(true) if candidates is None else candidates.mask(n_items).cpu().numpy()
     parts: dict[str, list[Floats]] = {name: [] for name in SCORERS}
     for index in torch.split(torch.arange(uploads.n_clients), _CLIENTS):
-        change, part = uploads.take(index).dense(), index.cpu().numpy()
+        taken: Rows = uploads.take(index)
+        change = (taken if blur is None else blur(taken, index)).dense()
+        part = index.cpu().numpy()
         for name, score in SCORERS.items():
             scores = score(change, public_table.to(change.dtype)).double().cpu().numpy()
             parts[name].append(_metrics(scores, true[part], asked[part]))
@@ -117,18 +121,15 @@ def attack_curve(
         noise: its distribution.
         candidates: as in `measure`.
     """
-    kind = {"laplace": LaplaceNoise, "gaussian": GaussianNoise}[noise]
-    curve = {}
-    for scale in scales:
-        reports = []
-        for index in torch.split(torch.arange(uploads.n_clients), _CLIENTS):
-            part: Rows = uploads.take(index)
-            if scale > 0:
-                part = kind(scale).rows(part, key.take(index))
-            chosen = None if candidates is None else candidates.take(index)
-            reports.append(measure(part, public_table, positives.take(index), chosen))
-        curve[scale] = _joined(reports)
-    return curve
+    kind = NOISES[noise]
+
+    def behind(scale: float) -> AttackReport:
+        def blur(part: Rows, index: Tensor) -> Rows:
+            return kind(scale).rows(part, key.take(index)) if scale > 0 else part
+
+        return measure(uploads, public_table, positives, candidates, blur)
+
+    return {scale: behind(scale) for scale in scales}
 
 
 def plot_curve(curve: dict[float, AttackReport], path: Path, metric: str = "auc") -> Path:
@@ -150,12 +151,8 @@ def plot_curve(curve: dict[float, AttackReport], path: Path, metric: str = "auc"
     axes.set(xlabel="scale of the noise", ylabel=f"{metric}, mean over clients", ylim=(0, 1.03))
     axes.set_title("How well one upload tells the positive items")
     axes.legend()
-    temporary = path.with_name(f".{path.name}.part")
-    try:
+    with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=150)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
 
 
@@ -184,16 +181,6 @@ def _hits(scores: Floats, true: Flags, count: NDArray[np.int64]) -> Floats:
     above, tied = scores > last, scores == last
     share = (count - above.sum(1)) / np.maximum(tied.sum(1), 1)
     return (above & true).sum(1) + share * (tied & true).sum(1)
-
-
-def _joined(reports: list[AttackReport]) -> AttackReport:
-    values = {
-        name: {m: np.concatenate([r.values[name][m] for r in reports]) for m in METRICS}
-        for name in SCORERS
-    }
-    return AttackReport(
-        values, {m: np.concatenate([r.chance[m] for r in reports]) for m in METRICS}
-    )
 
 
 def _mean(values: Floats) -> float:

@@ -56,8 +56,17 @@ class Clip:
 
 
 @dataclass(frozen=True)
-class _Noise:
-    """Independent noise on every parameter of every client, drawn with the client's own key."""
+class Noise:
+    """Independent noise on every parameter of every client, drawn with the client's own key.
+
+    Attributes:
+        scale: of the distribution, in units of the parameters (not of the clip).
+        uploads: "dense" or "padded".
+        padded_rows: number of rows that every client sends, with "padded".
+
+    Raises:
+        UserError: the scale is not positive, or ``uploads`` would show the touched rows.
+    """
 
     scale: float
     uploads: Literal["dense", "padded"] = "dense"
@@ -68,7 +77,7 @@ class _Noise:
 
     def __post_init__(self) -> None:
         if not (self.scale > 0 and math.isfinite(self.scale)):
-            raise UserError(f"privacy.scale must be a positive number with noise, not {self.scale}")
+            raise UserError(f"{self.name} noise needs a positive privacy.scale, not {self.scale}")
         if self.uploads not in ("dense", "padded"):
             raise UserError(
                 f"{self.name} noise on {self.uploads} rows only would still show which rows those "
@@ -125,16 +134,10 @@ class _Noise:
 
 
 @dataclass(frozen=True)
-class LaplaceNoise(_Noise):
+class LaplaceNoise(Noise):
     """Add Laplace(0, λ) to every parameter, the whole item table included (F³CRec, §5.6).
 
-    Attributes:
-        scale: λ; the variance is 2 λ².
-        uploads: "dense" or "padded".
-        padded_rows: number of rows that every client sends, with "padded".
-
-    Raises:
-        UserError: the scale is not positive, or ``uploads`` would show the touched rows.
+    The scale is λ, so that the variance is 2 λ²; the rest is as in `Noise`.
     """
 
     name: ClassVar[str] = "laplace"
@@ -142,20 +145,18 @@ class LaplaceNoise(_Noise):
 
 
 @dataclass(frozen=True)
-class GaussianNoise(_Noise):
+class GaussianNoise(Noise):
     """Add N(0, σ²) to every parameter, the whole item table included.
 
-    Attributes:
-        scale: σ, the standard deviation, in units of the parameters (not of the clip).
-        uploads: "dense" or "padded".
-        padded_rows: number of rows that every client sends, with "padded".
-
-    Raises:
-        UserError: the scale is not positive, or ``uploads`` would show the touched rows.
+    The scale is σ, the standard deviation; the rest is as in `Noise`.
     """
 
     name: ClassVar[str] = "gaussian"
     draw: ClassVar[draws.Draw] = staticmethod(draws.normal)
+
+
+NOISES = {kind.name: kind for kind in (LaplaceNoise, GaussianNoise)}
+"""The distributions by name."""
 
 
 def _power(value: Rows | Tensor, order: int) -> Tensor:

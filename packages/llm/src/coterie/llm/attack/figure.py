@@ -14,7 +14,7 @@ _LINES = {
     "nearest embedding of h_l": "nearest_",
     "without h_l": "trivial_",
 }
-_PANELS = {"cosine": "cosine with the input embedding", "recovery": "share of tokens found"}
+_LABELS = {"cosine": "cosine with the input embedding", "recovery": "share of tokens found"}
 
 
 def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path:
@@ -28,7 +28,7 @@ def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path:
     Raises:
         UserError: the file cannot be written.
     """
-    panels = [panel(rows, seeds, label, measure, _LINES) for measure, label in _PANELS.items()]
+    panels = [panel(rows, seeds, label, measure, _LINES) for measure, label in _LABELS.items()]
     return plot_panels(panels, "Rebuilding the input of unseen users from h_l", path)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,20 +42,29 @@ def hidden_states(backbone: Backbone, examples: Examples) -> HiddenStates:
     Raises:
         UserError: the attention mask of the backbone is none that can be read.
     """
+    words, layers = network_of(backbone).get_input_embeddings(), list(backbone.layers)
+    seen: dict[nn.Module, tuple[Any, Any, Any]] = {}
+
+    def note(module: nn.Module, given: Any, named: Any, out: Any) -> None:
+        seen[module] = given, named, out[0] if isinstance(out, tuple) else out
+
     backbone.eval()
     backbone.prepare()
-    seen = _Seen(len(backbone.layers))
-    with _watched(backbone, seen):
+    hooks = [part.register_forward_hook(note, with_kwargs=True) for part in (words, *layers)]
+    try:
         backbone.loss(examples)
-    if seen.token is None or any(layer is None for layer in seen.layers):
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if len(seen) <= len(layers):
         raise UserError(
             f"backbone {type(backbone).__name__} did not run its word embeddings and all its "
             "layers, so their states cannot be had"
         )
-    real = _real(seen.mask, seen.token).nonzero()
-    row, place = real.T
-    layers = [layer[row, place].float().cpu() for layer in seen.layers if layer is not None]
-    return HiddenStates(layers, seen.token[row, place].cpu(), row.cpu())
+    token, mask = seen[words][0][0], seen[layers[0]][1].get("attention_mask")
+    row, place = _real(mask, token).nonzero().T
+    found = [seen[layer][2][row, place].float().cpu() for layer in layers]
+    return HiddenStates(found, token[row, place].cpu(), row.cpu())
 
 
 def joined(parts: list[HiddenStates], lengths: list[int]) -> HiddenStates:
@@ -67,41 +74,6 @@ def joined(parts: list[HiddenStates], lengths: list[int]) -> HiddenStates:
     token = torch.cat([part.token for part in parts])
     shifted = [part.sequence + count for part, count in zip(parts, before, strict=True)]
     return HiddenStates(layers, token, torch.cat(shifted))
-
-
-class _Seen:
-    """What the last pass showed."""
-
-    def __init__(self, depth: int) -> None:
-        self.layers: list[Tensor | None] = [None] * depth
-        self.token: Tensor | None = None
-        self.mask: Tensor | None = None
-
-
-@contextmanager
-def _watched(backbone: Backbone, seen: _Seen) -> Iterator[None]:
-    def on_words(module: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
-        seen.token = given[0]
-
-    def before_layers(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        seen.mask = named.get("attention_mask")
-
-    words = network_of(backbone).get_input_embeddings()
-    hooks = [
-        words.register_forward_hook(on_words),
-        backbone.layers[0].register_forward_pre_hook(before_layers, with_kwargs=True),
-    ]
-    for number, layer in enumerate(backbone.layers):
-        # The number is bound now: a closure would see the last one.
-        def after(module: nn.Module, given: Any, out: Any, number: int = number) -> None:
-            seen.layers[number] = out[0] if isinstance(out, tuple) else out
-
-        hooks.append(layer.register_forward_hook(after))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _real(mask: Tensor | None, token: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,40 +20,27 @@ from coterie.llm.data.sequences import training_examples
 _BATCH = 64  # examples that are run at once
 
 
-@dataclass(frozen=True)
-class Victims:
-    """Tokens to be found out.
-
-    Attributes:
-        states: of M tokens, those that every sequence has left out.
-        user: ``(M,)`` int64, whose they are.
-        table: ``(V, h)`` input embeddings before the first round.
-    """
-
-    states: HiddenStates
-    user: Tensor
-    table: Tensor
-
-
 def victims(
     data: FederatedData,
     backbone: Callable[[int], Backbone],
-    table: Tensor,
     clients: Sequence[int],
     max_history: int,
     most: int,
     key: Key,
-) -> Victims:
+) -> tuple[HiddenStates, Tensor]:
     """Run the histories of clients' users, each client's through its own adapter.
 
     Args:
         data: the users' sequences.
         backbone: gives the shared one with the adapter of a client in it.
-        table: ``(V, h)`` input embeddings that everybody knows, see `known_embeddings`.
         clients: whose users.
         max_history: most items of a sequence; sequences of a user do not overlap.
         most: sequences in total; users are drawn until there are so many.
         key: of that draw.
+
+    Returns:
+        States of M tokens to be found out, those that every sequence has left out, and whose they
+        are, ``(M,)`` int64.
 
     Raises:
         UserError: no user has a sequence.
@@ -70,7 +56,7 @@ def victims(
             sizes.append(index.numel())
     states = secret(joined(parts, sizes))
     owners = torch.cat(users)
-    return Victims(states, owners[states.sequence], table)
+    return states, owners[states.sequence]
 
 
 def known_embeddings(backbone: Backbone) -> Tensor:

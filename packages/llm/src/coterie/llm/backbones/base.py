@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -66,3 +67,33 @@ class Backbone(nn.Module, ABC):
 
     def prepare(self) -> None:
         """Recompute what depends on the trainable parameters before scoring. Default: nothing."""
+
+
+class Decoder(Backbone):
+    """A backbone around a Hugging Face decoder that is built like Llama.
+
+    Attributes:
+        model: has ``model.layers``.
+    """
+
+    model: Any
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The decoder layers, from the input up."""
+        found: nn.ModuleList = self.model.model.layers
+        return found
+
+    def use_layers(self, layers: Sequence[nn.Module]) -> None:
+        """Run these layers in place of the present ones; their cache places are renumbered."""
+        self.model.model.layers = nn.ModuleList(layers)
+        self.model.config.num_hidden_layers = len(layers)
+        number(layers)
+
+
+def number(layers: Sequence[nn.Module]) -> None:
+    """Give decoder layers their places in a cache: the positions in ``layers``."""
+    for place, layer in enumerate(layers):
+        attention: Any = getattr(layer, "self_attn", None)
+        if attention is not None:
+            attention.layer_idx = place

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.base import Decoder
 from coterie.llm.backbones.grounding import grounding_scores
 from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.lora import add_lora, base_model
@@ -24,7 +24,7 @@ from coterie.llm.settings.backbone import GenerationSettings, LoraSettings
 _IGNORED = -100  # the label that cross_entropy leaves out
 
 
-class CausalText(Backbone):
+class CausalText(Decoder):
     """Any Hugging Face causal LM that writes the title of the next item.
 
     Scores are BIGRec's: the generated text and all titles are embedded by the frozen model (last
@@ -63,7 +63,7 @@ class CausalText(Backbone):
                 f"a {type(model).__name__} has no 'model.layers': use a causal language model "
                 "built like Llama (Llama, Qwen, Mistral, Gemma)"
             )
-        self.model: Any = model
+        self.model = model
         self.n_items, self.hidden = len(titles), int(model.config.hidden_size)
         self.generation, self.train_on_inputs = generation, train_on_inputs
         context = min(context, int(model.config.max_position_embeddings))
@@ -74,23 +74,9 @@ class CausalText(Backbone):
         self._item_vectors: Tensor | None = None
 
     @property
-    def layers(self) -> nn.ModuleList:
-        """The decoder layers, from the input up."""
-        return self.model.model.layers
-
-    @property
     def cut(self) -> int:
         """How many histories so far lost their oldest items."""
         return self.text.cut
-
-    def use_layers(self, layers: Sequence[nn.Module]) -> None:
-        """Run these layers in place of the present ones; their cache places are renumbered."""
-        self.model.model.layers = nn.ModuleList(layers)
-        self.model.config.num_hidden_layers = len(layers)
-        for place, layer in enumerate(layers):
-            attention: Any = getattr(layer, "self_attn", None)
-            if attention is not None:
-                attention.layer_idx = place
 
     def add_lora(self, settings: LoraSettings, key: Key) -> None:
         """Add LoRA and freeze everything else; before, the model is trained as a whole.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,15 +27,11 @@ class PretrainReport:
         steps: optimizer steps made.
         kept: the step whose parameters were kept, 0 for the untrained ones.
         held_out: ``(step, loss)`` of each look at the held-out examples.
-        seconds: wall clock.
-        cpu_seconds: of this process, all threads.
     """
 
     steps: int
     kept: int
     held_out: tuple[tuple[int, float], ...]
-    seconds: float
-    cpu_seconds: float
 
 
 def pretrain(
@@ -65,7 +60,6 @@ def pretrain(
     """
     if not len(examples):
         raise UserError("the public slice has no example to pre-train on: raise its share of users")
-    start, start_cpu = time.perf_counter(), time.process_time()
     parameters = [p for p in backbone.parameters() if p.requires_grad]
     keeper = _BestParameters(backbone, held_out, settings)
     optimizer = torch.optim.AdamW(
@@ -91,8 +85,7 @@ def pretrain(
     # What comes next adds to gradients: it would start from these, unless it read the cache.
     optimizer.zero_grad(set_to_none=True)
     keeper.restore(step)
-    seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
-    return PretrainReport(step, keeper.step, tuple(keeper.losses), seconds, cpu)
+    return PretrainReport(step, keeper.step, tuple(keeper.losses))
 
 
 def mean_loss(backbone: Backbone, examples: Examples, batch: int) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.ragged import Ragged
@@ -105,11 +106,9 @@ def pad_left(rows: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor
         >>> pad_left([[5, 6], [7]], filler=0)[0].tolist()
         [[5, 6], [0, 7]]
     """
-    width = max(len(row) for row in rows)
-    tokens = torch.full((len(rows), width), filler)
-    mask = torch.zeros(len(rows), width, dtype=torch.int64)
-    for number, row in enumerate(rows):
-        if row:
-            tokens[number, -len(row) :] = torch.as_tensor(row)
-            mask[number, -len(row) :] = 1
-    return tokens, mask
+    parts = [torch.tensor(row, dtype=torch.int64) for row in rows]
+    return _padded(parts, filler), _padded([torch.ones_like(part) for part in parts], 0)
+
+
+def _padded(rows: list[Tensor], filler: int) -> Tensor:
+    return pad_sequence(rows, batch_first=True, padding_value=filler, padding_side="left")

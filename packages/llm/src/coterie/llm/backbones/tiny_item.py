@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.base import Decoder
 from coterie.llm.backbones.lora import add_lora
 from coterie.llm.data.examples import Examples
 from coterie.llm.settings.backbone import LoraSettings
@@ -21,7 +18,7 @@ _ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 _IGNORED = -100  # the label that cross_entropy leaves out
 
 
-class TinyItem(Backbone):
+class TinyItem(Decoder):
     """A Llama with one token an item, a start token and a padding token; input and output tied.
 
     Every position of a sequence is trained to predict the next one, the history as well as the
@@ -62,17 +59,7 @@ class TinyItem(Backbone):
             eos_token_id=None,
         )
         with key.fold("tiny-item").torch_rng():
-            self.model: Any = on_host(lambda: LlamaForCausalLM(config))
-
-    @property
-    def layers(self) -> nn.ModuleList:
-        """The decoder layers, from the input up."""
-        return self.model.model.layers
-
-    def use_layers(self, layers: Sequence[nn.Module]) -> None:
-        """Run these layers in place of the present ones."""
-        self.model.model.layers = nn.ModuleList(layers)
-        self.model.config.num_hidden_layers = len(layers)
+            self.model = on_host(lambda: LlamaForCausalLM(config))
 
     def add_lora(self, settings: LoraSettings, key: Key) -> None:
         """Add LoRA, by default to all linear layers, and freeze everything else."""

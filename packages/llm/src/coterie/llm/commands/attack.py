@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from coterie.core.cli.arguments import Arguments, positive, seeds, wants_help
+from coterie.core.cli.arguments import Arguments, positive, seeds
 from coterie.core.cli.output import aside, print_json, print_rows, say
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.configuration import configure
 
-if TYPE_CHECKING:
-    from coterie.llm.attack.states import Victims
-
 ABOUT = (
     "Rebuild the tokens of users from the hidden states of each layer, to choose k: a network "
     "learns it on 80 % of the users and is measured on the others. Of a trained run (--run), or of "
     "a backbone before the first round; then every setting of `coterie train llm` may be given."
 )
+
+_SHOWN = {
+    "cosine": "cosine",
+    "tokens found": "recovery",
+    "nearest: cosine": "nearest_cosine",
+    "nearest: found": "nearest_recovery",
+    "without h: cosine": "trivial_cosine",
+    "without h: found": "trivial_recovery",
+}
 
 
 def run(argv: Sequence[str]) -> None:
@@ -29,11 +35,7 @@ def run(argv: Sequence[str]) -> None:
     Raises:
         UserError: an argument or a setting is bad, or there is no such run or client.
     """
-    parser = _parser()
-    if wants_help(argv):
-        say(parser.format_help().rstrip())
-        return
-    given, flags = parser.parse_known_args(list(argv))
+    given, flags = _parser().parse_known_args(list(argv))
     if given.run and flags:
         raise UserError(f"{flags[0]} beside --run: a run has settings of its own, leave it out")
     if given.client is not None and not given.run:
@@ -75,10 +77,10 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
     from coterie.llm.attack.figure import draw
     from coterie.llm.attack.inversion import Attacker, attack, rows
 
-    found, path = _victims(given, flags)
+    found, embeddings, path = _victims(given, flags)
     attacker = Attacker(steps=given.steps, loss=given.loss)
     reports = [
-        attack(found.states, found.user, found.table, attacker, Key.from_seed(seed).fold("attack"))
+        attack(*found, embeddings, attacker, Key.from_seed(seed).fold("attack"))
         for seed in given.seeds
     ]
     first = reports[0]
@@ -86,7 +88,7 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
         "seeds": len(reports),
         "users": sum(first.users),
         "tokens": sum(first.tokens),
-        "vocabulary": len(found.table),
+        "vocabulary": len(embeddings),
     }
     table = [{**row, **about} for row in rows(reports)]
     notes = [
@@ -99,8 +101,11 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
     return table, notes
 
 
-def _victims(given: Any, flags: Sequence[str]) -> tuple[Victims, Path]:
-    """Give what is attacked, of a run or of a backbone before training, and where to draw."""
+def _victims(given: Any, flags: Sequence[str]) -> tuple[tuple[Any, Any], Any, Path]:
+    """Give what is attacked, of a run or of a backbone before training.
+
+    Beside it the input embeddings that everybody knows, and where to draw.
+    """
     from coterie.core.tensors.keys import Key
     from coterie.llm.attack.states import known_embeddings, victims
     from coterie.llm.export.trained import TrainedRun
@@ -124,23 +129,14 @@ def _victims(given: Any, flags: Sequence[str]) -> tuple[Victims, Path]:
     use_threads(settings)
     table, key = known_embeddings(start()), Key.from_seed(given.seeds[0])
     longest, most = settings.data.max_history, given.examples
-    return victims(experiment.data, backbone, table, clients, longest, most, key), path
+    return victims(experiment.data, backbone, clients, longest, most, key), table, path
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     """One row for people: mean ± standard deviation."""
+    from coterie.core.tables.paired import Spread
 
-    def pair(name: str) -> str:
-        from coterie.core.tables.paired import Spread
-
-        return str(Spread(row[name], row[f"{name}_sd"], row["seeds"]))
-
-    return {
-        "layer": row["layer"],
-        "cosine": pair("cosine"),
-        "tokens found": pair("recovery"),
-        "nearest: cosine": pair("nearest_cosine"),
-        "nearest: found": pair("nearest_recovery"),
-        "without h: cosine": pair("trivial_cosine"),
-        "without h: found": pair("trivial_recovery"),
+    pairs = {
+        name: str(Spread(row[key], row[f"{key}_sd"], row["seeds"])) for name, key in _SHOWN.items()
     }
+    return {"layer": row["layer"], **pairs}

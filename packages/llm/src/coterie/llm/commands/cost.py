@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from coterie.core.cli.arguments import Arguments, positive, wants_help
+from coterie.core.cli.arguments import Arguments, positive
 from coterie.core.cli.output import aside, print_json, print_rows, say
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
@@ -15,8 +14,8 @@ from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.configuration import configure
 from coterie.llm.cost.formulas import Cost, costs, spread_of_splits, verdict
 
-if TYPE_CHECKING:
-    from coterie.llm.cost.inputs import Inputs
+_Shown = tuple[str, list[dict[str, Any]], list[dict[str, Any]], list[str]]
+"""Title, rows for people, rows for programs, notes."""
 
 ABOUT = (
     "Compare what FedAvg and PPLR cost a client over k, the layers below the server's: storage, "
@@ -30,11 +29,7 @@ def run(argv: Sequence[str]) -> None:
     Raises:
         UserError: an argument or a setting is bad, or the model cannot be had or split.
     """
-    parser = _parser()
-    if wants_help(argv):
-        say(parser.format_help().rstrip())
-        return
-    given, flags = parser.parse_known_args(list(argv))
+    given, flags = _parser().parse_known_args(list(argv))
     if given.measure and given.hf:
         raise UserError("--measure runs the model of the settings: leave --hf out")
     paper = find_paper("llm")
@@ -45,24 +40,14 @@ def run(argv: Sequence[str]) -> None:
     use_threads(settings)
     with aside(given.json):
         experiment = load(paper.experiment)(settings)
-        shown = _measured(experiment, given) if given.measure else _derived(experiment, given)
+        title, rows, plain, notes = (_measured if given.measure else _derived)(experiment, given)
     if given.json:
-        for row in shown.plain:
+        for row in plain:
             print_json(row)
         return
-    print_rows(shown.rows, shown.title)
-    for line in shown.notes:
+    print_rows(rows, title)
+    for line in notes:
         say(line)
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """A table for people and for programs."""
-
-    title: str
-    rows: list[dict[str, Any]]
-    plain: list[dict[str, Any]]
-    notes: list[str]
 
 
 def _parser() -> Arguments:
@@ -96,19 +81,16 @@ def _derived(experiment: Any, given: Any) -> _Shown:
     from coterie.llm.cost.inputs import of_config, of_experiment
 
     if given.hf:
-        inputs = of_config(
-            experiment, given.hf, full=given.full, bytes=given.bytes, tokens=given.tokens
-        )
+        how = {"full": given.full, "bytes": given.bytes, "tokens": given.tokens}
+        inputs = of_config(experiment, given.hf, **how)
     else:
         inputs = of_experiment(experiment)
-    tokens = inputs.round_tokens
+    tokens, notes = inputs.round_tokens, inputs.notes
     table = costs(inputs.size, inputs.usage, given.k or spread_of_splits(inputs.size))
-    return _Shown(
-        inputs.title,
-        [_row(cost, table[0], tokens) for cost in table],
-        [_plain(cost, inputs) for cost in table],
-        [*inputs.notes, verdict(table)],
-    )
+    rows = [{**cost.shown(table[0]), "cheaper for": _cheaper(cost, tokens)} for cost in table]
+    more = {"tokens": tokens, "notes": notes}
+    plain = [{**cost.plain(), "round": cost.round, **more} for cost in table]
+    return inputs.title, rows, plain, [*notes, verdict(table)]
 
 
 def _measured(experiment: Any, given: Any) -> _Shown:
@@ -121,35 +103,11 @@ def _measured(experiment: Any, given: Any) -> _Shown:
     folder = Path(settings.run.out or DEFAULT_OUT).expanduser() / "pplr" / "cost"
     path = draw(found, folder / f"{Path(settings.data.name).stem}-{settings.model.name}.png")
     title = f"A training step of a client, {settings.train.batch_size} examples"
-    return _Shown(title, rows(found), plain_rows(found), [f"Drawn in {path}"])
+    return title, rows(found), plain_rows(found), [f"Drawn in {path}"]
 
 
-def _row(cost: Cost, whole: Cost, tokens: Sequence[float]) -> dict[str, Any]:
-    mega = 1e6
-    cheaper = sum(count < cost.break_even for count in tokens)
-    split = cost.k is not None
-    return {
-        "k": str(cost.k) if split else "all (FedAvg)",
-        "on server": cost.server_layers,
-        "storage MB": cost.storage / mega,
-        "share": f"{cost.share:.0%}",
-        "layers run": cost.passes,
-        "adapters MB": cost.adapters / mega,
-        "hidden states MB": cost.activations / mega,
-        "round MB": cost.round / mega,
-        "x FedAvg": cost.round / whole.round,
-        "validation MB": cost.validation / mega,
-        "query kB": cost.query / 1e3,
-        "break-even tokens": int(cost.break_even) if split else None,
-        "cheaper for": f"{cheaper} of {len(tokens)}" if split else None,
-    }
-
-
-def _plain(cost: Cost, inputs: Inputs) -> dict[str, Any]:
-    return {
-        "method": "fedavg" if cost.k is None else "pplr",
-        **vars(cost),
-        "round": cost.round,
-        "tokens": inputs.round_tokens,
-        "notes": inputs.notes,
-    }
+def _cheaper(cost: Cost, tokens: Sequence[float]) -> str | None:
+    """For how many of the clients less is sent than in FedAvg."""
+    if cost.k is None:
+        return None
+    return f"{sum(count < cost.break_even for count in tokens)} of {len(tokens)}"

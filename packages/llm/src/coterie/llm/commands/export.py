@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie.core.cli.arguments import Arguments, wants_help
+from coterie.core.cli.arguments import Arguments
 from coterie.core.cli.output import aside, print_json, say
 
 ABOUT = (
@@ -29,9 +29,6 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="a new folder")
     parser.add_argument("--merged", action="store_true", help="the whole model, adapter merged")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    if wants_help(argv):
-        say(parser.format_help().rstrip())
-        return
     given = parser.parse_args(list(argv))
     with aside(given.json):
         found = _export(given.run, given.client, given.to.expanduser(), given.merged)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.cli.arguments import Arguments, positive, wants_help
+from coterie.core.cli.arguments import Arguments, positive
 from coterie.core.cli.output import say
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
@@ -28,11 +28,7 @@ def run(argv: Sequence[str]) -> None:
     Raises:
         UserError: an argument or a setting is bad, or the address cannot be listened at.
     """
-    parser = _parser()
-    if wants_help(argv):
-        say(parser.format_help().rstrip())
-        return
-    given, flags = parser.parse_known_args(list(argv))
+    given, flags = _parser().parse_known_args(list(argv))
     paper = find_paper("llm")
     settings = configure(paper, flags).settings
     _check_tls(given)

@@ -9,9 +9,10 @@ from typing import Any
 
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Lines, plot_panels
+from coterie.llm.cost.formulas import MEGA
 from coterie.llm.cost.step_cost import StepCost
 
-_MEGA, _MILLI = 1e6, 1e-3
+_MILLI = 1e-3
 
 
 def rows(found: Sequence[StepCost]) -> list[dict[str, Any]]:
@@ -21,10 +22,10 @@ def rows(found: Sequence[StepCost]) -> list[dict[str, Any]]:
             "k": "all (FedAvg)" if step.k is None else str(step.k),
             "client ms": statistics.median(step.seconds) / _MILLI,
             "server ms": statistics.median(step.server_seconds) / _MILLI,
-            "model MB": step.model / _MEGA,
-            "optimizer MB": step.optimizer / _MEGA,
-            "activations MB": step.activations / _MEGA,
-            "memory MB": step.memory / _MEGA,
+            "model MB": step.model / MEGA,
+            "optimizer MB": step.optimizer / MEGA,
+            "activations MB": step.activations / MEGA,
+            "memory MB": step.memory / MEGA,
         }
         for step in found
     ]
@@ -36,11 +37,7 @@ def plain_rows(found: Sequence[StepCost]) -> list[dict[str, Any]]:
 
 
 def draw(found: Sequence[StepCost], path: Path) -> Path:
-    """Draw time and memory over k, with the whole model's beside them, as PNG.
-
-    Args:
-        found: as `measure_steps` gives it, the whole model first.
-        path: file to write.
+    """Draw `panels` as PNG.
 
     Raises:
         UserError: the file cannot be written.
@@ -55,7 +52,7 @@ def step_panels(found: Sequence[StepCost], whole: str) -> list[Lines]:
     k = [step.k for step in split if step.k is not None]
     measures: dict[str, Callable[[StepCost], list[float]]] = {
         "time of a step (ms)": lambda step: [t / _MILLI for t in step.seconds],
-        "memory of a step (MB)": lambda step: [step.memory / _MEGA],
+        "memory of a step (MB)": lambda step: [step.memory / MEGA],
     }
     return [
         Lines(

@@ -25,8 +25,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from coterie.core.errors import UserError
+
+KILO, MEGA = 1e3, 1e6
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,14 @@ class ModelSize:
         """The values of k that leave a middle to the server; empty below 3 layers."""
         return range(1, self.depth - 1)
 
-    def middle(self, k: int) -> slice:
-        """Layers k + 1 to N - 1, the server's.
+    def middle(self, k: int | None) -> slice:
+        """Layers k + 1 to N - 1, the server's; none where k is None.
 
         Raises:
-            UserError: there are none.
+            UserError: k leaves none.
         """
+        if k is None:
+            return slice(0, 0)
         if k not in self.splits:
             remedy = f"choose 1 to {self.depth - 2}" if self.splits else "use at least 3 layers"
             raise UserError(f"k = {k} leaves no layer to the server of {self.depth}: {remedy}")
@@ -89,8 +94,8 @@ class Usage:
         validation_tokens: V, tokens of a validation, those of items included.
     """
 
-    round_tokens: float
-    query_tokens: float
+    round_tokens: float = 0
+    query_tokens: float = 0
     item_tokens: float = 0
     validation_tokens: float = 0
 
@@ -130,50 +135,69 @@ class Cost:
         """Bytes up and down in a round."""
         return self.adapters + self.activations
 
+    def shown(self, whole: Cost) -> dict[str, Any]:
+        """Give the columns of a table for people.
 
-def fedavg_cost(size: ModelSize) -> Cost:
-    """Cost of holding the whole model and sending all that is trained.
+        Args:
+            whole: cost of FedAvg.
+        """
+        return {
+            "k": "all (FedAvg)" if self.k is None else str(self.k),
+            "on server": self.server_layers,
+            "storage MB": self.storage / MEGA,
+            "share": f"{self.share:.0%}",
+            "layers run": self.passes,
+            "adapters MB": self.adapters / MEGA,
+            "hidden states MB": self.activations / MEGA,
+            "round MB": self.round / MEGA,
+            "x FedAvg": self.round / whole.round,
+            "validation MB": self.validation / MEGA,
+            "query kB": self.query / KILO,
+            "break-even tokens": None if self.k is None else int(self.break_even),
+        }
 
-    Example:
-        >>> fedavg_cost(ModelSize((10,) * 4, 20, (1,) * 4, 0, 8, 2)).adapters
-        16
-    """
-    trained = sum(size.trained_layers) + size.trained_rest
-    storage = (sum(size.layers) + size.rest) * size.bytes
-    down = trained * size.bytes
-    return Cost(None, 0, storage, 1.0, size.depth, 2 * down, 0.0, 0.0, down, 0.0, math.inf)
+    def plain(self) -> dict[str, Any]:
+        """Give the columns of a table for programs."""
+        return {"method": "fedavg" if self.k is None else "pplr", **vars(self)}
 
 
-def pplr_cost(size: ModelSize, k: int, usage: Usage) -> Cost:
+def cost_of(size: ModelSize, k: int | None = None, usage: Usage = Usage()) -> Cost:
     """Cost of holding layers 1..k and N; what the middle trains stays on the server.
+
+    Args:
+        size: of the backbone.
+        k: None holds the whole model and sends all that is trained (FedAvg).
+        usage: of a client; FedAvg's cost does not depend on it.
 
     Raises:
         UserError: k leaves no layer to the server.
 
     Example:
-        >>> cost = pplr_cost(ModelSize((10,) * 4, 20, (1,) * 4, 0, 8, 2), 1, Usage(100, 10))
-        >>> cost.storage, cost.passes, cost.adapters, cost.activations
-        (80, 2, 8, 6400)
+        >>> size = ModelSize((10,) * 4, 20, (1,) * 4, 0, 8, 2)
+        >>> cost = cost_of(size, 1, Usage(100, 10))
+        >>> cost.storage, cost.passes, cost.adapters, cost.activations, cost_of(size).adapters
+        (80, 2, 8, 6400, 16)
     """
     middle = size.middle(k)
-    whole = fedavg_cost(size)
-    storage = whole.storage - sum(size.layers[middle]) * size.bytes
+    whole = (sum(size.layers) + size.rest) * size.bytes
+    storage = whole - sum(size.layers[middle]) * size.bytes
     saved = 2 * sum(size.trained_layers[middle]) * size.bytes
-    adapters = whole.adapters - saved
-    items = 2 * usage.item_tokens * size.crossing
+    adapters = 2 * (sum(size.trained_layers) + size.trained_rest) * size.bytes - saved
+    there_and_back = 0 if k is None else 2 * size.crossing
+    items = usage.item_tokens * there_and_back
     return Cost(
         k=k,
         server_layers=middle.stop - middle.start,
         storage=storage,
-        share=storage / whole.storage,
+        share=storage / whole,
         passes=size.depth - (middle.stop - middle.start),
         adapters=adapters,
         # Hidden states up and down, their gradients up and down.
-        activations=4 * usage.round_tokens * size.crossing + items,
+        activations=2 * usage.round_tokens * there_and_back + items,
         items=items,
-        validation=adapters / 2 + 2 * usage.validation_tokens * size.crossing,
-        query=2 * usage.query_tokens * size.crossing,
-        break_even=max(0.0, (saved - items) / (4 * size.crossing)),
+        validation=adapters // 2 + usage.validation_tokens * there_and_back,
+        query=usage.query_tokens * there_and_back,
+        break_even=math.inf if k is None else max(0.0, (saved - items) / (2 * there_and_back)),
     )
 
 
@@ -189,7 +213,7 @@ def costs(size: ModelSize, usage: Usage, splits: Sequence[int] | None = None) ->
         UserError: one of them leaves none.
     """
     chosen = size.splits if splits is None else splits
-    return [fedavg_cost(size), *(pplr_cost(size, k, usage) for k in chosen)]
+    return [cost_of(size, k, usage) for k in (None, *chosen)]
 
 
 def verdict(table: Sequence[Cost]) -> str:
@@ -202,36 +226,26 @@ def verdict(table: Sequence[Cost]) -> str:
         )
     more = [cost for cost in split if cost.round > whole.round]
     if not more:
-        return "PPLR sends less than FedAvg at every k shown." + _validated(whole, split)
-    factors = sorted(cost.round / whole.round for cost in more)
-    least, most = _factor(factors[0]), _factor(factors[-1])
+        total = whole.round + whole.validation
+        more = [cost for cost in split if cost.round + cost.validation > total]
+        then = f" With a validation after every round it sends MORE {_where(more, split)}."
+        return "PPLR sends less than FedAvg at every k shown." + (then if more else "")
+    factors = [cost.round / whole.round for cost in more]
+    least, most = (f"{v:,.0f}" if v >= 100 else f"{v:.3g}" for v in (min(factors), max(factors)))
     span = least if least == most else f"{least} to {most}"
-    return f"PPLR sends MORE than FedAvg {_where(more, split)}: {span} times as much. {_why(more)}"
-
-
-def _why(more: Sequence[Cost]) -> str:
-    if any(cost.break_even for cost in more):
-        return (
-            "Hidden states cost more than the adapters of the middle save, unless a client reads "
-            "fewer tokens in a round than the break-even."
-        )
-    return (
-        "The items' texts alone, embedded anew in every round, cost more than the adapters of the "
-        "middle save, so that there is no break-even."
+    why = (
+        "Hidden states cost more than the adapters of the middle save, unless a client reads fewer "
+        "tokens in a round than the break-even."
+        if any(cost.break_even for cost in more)
+        else "The items' texts alone, embedded anew in every round, cost more than the adapters of "
+        "the middle save, so that there is no break-even."
     )
-
-
-def _validated(whole: Cost, split: Sequence[Cost]) -> str:
-    """Tell where only the validation makes it more."""
-    total = whole.round + whole.validation
-    more = [cost for cost in split if cost.round + cost.validation > total]
-    if not more:
-        return ""
-    return f" With a validation after every round it sends MORE {_where(more, split)}."
+    return f"PPLR sends MORE than FedAvg {_where(more, split)}: {span} times as much. {why}"
 
 
 def _where(some: Sequence[Cost], all: Sequence[Cost]) -> str:
-    return "at every k shown" if len(some) == len(all) else f"at k = {_listed(some)}"
+    named = ", ".join(str(cost.k) for cost in some)
+    return "at every k shown" if len(some) == len(all) else f"at k = {named}"
 
 
 def spread_of_splits(size: ModelSize, most: int = 12) -> list[int]:
@@ -246,11 +260,3 @@ def spread_of_splits(size: ModelSize, most: int = 12) -> list[int]:
         return list(splits)
     step = (len(splits) - 1) / (most - 1)
     return [splits[math.floor(step * place + 0.5)] for place in range(most)]
-
-
-def _factor(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _listed(table: Sequence[Cost]) -> str:
-    return ", ".join(str(cost.k) for cost in table)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 
 from coterie.core.errors import UserError
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbone import make_backbone
 from coterie.llm.backbones.base import Backbone
@@ -104,7 +106,7 @@ def of_config(
     if tokens is None:
         tokenizer, how = _tokenizer(name)
         titles = experiment.data.catalogue.require_titles()
-        example = prompt_tokens(_joined(parts), titles, tokenizer)
+        example = prompt_tokens(reduce(tree.concatenate, parts), titles, tokenizer)
     read = [settings.train.epochs * len(part) * example for part in parts]
     notes, query = [_tokens_note(read, example, how)], example
     if writes(config):
@@ -176,13 +178,6 @@ def _tokenizer(name: str) -> tuple[object | None, str]:
         return from_hub(AutoTokenizer, name), "counted in BIGRec's prompt"
     except UserError:
         return None, guess
-
-
-def _joined(parts: Sequence[Examples]) -> Examples:
-    history = parts[0].history
-    for part in parts[1:]:
-        history = history.concatenate(part.history)
-    return Examples(history, torch.cat([part.target for part in parts]))
 
 
 def _mean(values: Sequence[float]) -> float:

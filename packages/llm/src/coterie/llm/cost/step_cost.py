@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,63 +89,58 @@ def measure_steps(
     ]
 
 
-class _Saved:
-    """Adds up what the graph keeps, each storage once.
+class _Meter:
+    """Takes the time of a step and adds up what its graph keeps, but for what is done elsewhere.
 
     Args:
         held: parameters, which are there anyway.
     """
 
-    def __init__(self, held: Sequence[Tensor]) -> None:
-        self.bytes, self.active = 0, True
+    def __init__(self, held: Iterable[Tensor] = ()) -> None:
+        self.bytes, self.elsewhere, self._active = 0, 0.0, True
         self._known = {_storage(tensor) for tensor in held}
         self._kept: list[Tensor] = []
 
     def add(self, tensor: Tensor) -> Tensor:
-        """Count a tensor that the graph keeps."""
-        if self.active and _storage(tensor) not in self._known:
+        """Count a tensor that the graph keeps, each storage once."""
+        if self._active and _storage(tensor) not in self._known:
             self._known.add(_storage(tensor))
             self._kept.append(tensor)  # else its address could be given to another one
             self.bytes += tensor.untyped_storage().nbytes()
         return tensor
 
-
-class _TimedChannel(LocalChannel):
-    """Takes the time that the middle needs, and keeps its graph out of the count."""
-
-    def __init__(self, middle: Middle) -> None:
-        super().__init__(middle)
-        self.seconds = 0.0
-        self.saved: _Saved | None = None
-
-    def step(self) -> None:
-        """Let the middle make one optimizer step."""
-        with self._elsewhere():
-            super().step()
-
-    def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
-        with self._elsewhere():
-            return super()._forward(hidden, context)
-
-    def _backward(self, call: int, grad: Tensor) -> Tensor | None:
-        with self._elsewhere():
-            return super()._backward(call, grad)
-
     @contextmanager
-    def _elsewhere(self) -> Iterator[None]:
-        begun = _now()
-        if self.saved is not None:
-            self.saved.active = False
+    def paused(self) -> Iterator[None]:
+        """Note the time of a block that is not the client's."""
+        begun, self._active = _now(), False
         try:
             yield
         finally:
-            if self.saved is not None:
-                self.saved.active = True
-            self.seconds += _now() - begun
+            self._active = True
+            self.elsewhere += _now() - begun
+
+
+class _Metered(LocalChannel):
+    """Keeps time and graph of the middle apart from the client's."""
+
+    meter = _Meter()
+
+    def step(self) -> None:
+        """Let the middle make one optimizer step."""
+        with self.meter.paused():
+            super().step()
+
+    def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
+        with self.meter.paused():
+            return super()._forward(hidden, context)
+
+    def _backward(self, call: int, grad: Tensor) -> Tensor | None:
+        with self.meter.paused():
+            return super()._backward(call, grad)
 
 
 @contextmanager
-def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[_TimedChannel | None]:
+def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[_Metered | None]:
     """Make the backbone that of a client inside the block."""
     if k is None:
         yield None
@@ -155,7 +150,7 @@ def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[_TimedChann
         assert parts.stack is not None  # the backbone is whole
         middle = Middle(parts.stack, Training(lr=1e-3))
         middle.lend(0, Part(middle.adapter.row()[None]))
-        channel = _TimedChannel(middle)
+        channel = _Metered(middle)
         parts.connect(channel)
         with channel.session(0, training=True, key=key):
             yield channel
@@ -163,29 +158,28 @@ def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[_TimedChann
         uncut(parts)
 
 
-def _step(backbone: Backbone, batch: Examples, channel: _TimedChannel | None, key: Key) -> StepCost:
+def _step(backbone: Backbone, batch: Examples, channel: _Metered | None, key: Key) -> StepCost:
     adapter, optimizer = Adapter(backbone.named_parameters()), RowAdam()
     row = {"row": adapter.row()[None]}
     state: Any = optimizer.begin(row)
     parameters = list(backbone.parameters())
     backbone.train()
     backbone.prepare()
-    saved = _Saved([*parameters, *backbone.buffers()])
+    meter = _Meter([*parameters, *backbone.buffers()])
     if channel is not None:
-        channel.saved, channel.seconds = saved, 0.0
+        channel.meter = meter
     begun = _now()
-    with key.torch_rng(), torch.autograd.graph.saved_tensors_hooks(saved.add, lambda kept: kept):
+    with key.torch_rng(), torch.autograd.graph.saved_tensors_hooks(meter.add, lambda kept: kept):
         backbone.loss(batch).backward()
     if channel is not None:
         channel.step()
     optimizer.step(row, {"row": adapter.gradient()[None]}, state, 1e-3)
     seconds = _now() - begun
-    elsewhere = 0.0 if channel is None else channel.seconds
     adapter.clear()
     size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
     trained = sum(p.numel() * p.element_size() for p in adapter.parameters)
-    own = (seconds - elsewhere,)
-    return StepCost(None, own, (elsewhere,), size, _ADAM * trained, saved.bytes)
+    own, elsewhere = (seconds - meter.elsewhere,), (meter.elsewhere,)
+    return StepCost(None, own, elsewhere, size, _ADAM * trained, meter.bytes)
 
 
 def _now() -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,48 +39,37 @@ class CatalogueTokens:
 
 
 class _Counted(Exception):
-    """Raised at the first layer: the others need not run."""
+    """Raised in place of the layers: nothing behind them need run."""
 
 
-class _StandIn(nn.Module):
-    """In place of all layers: adds up the tokens that reach it, and passes them on."""
+class _Counter(nn.Module):
+    """Stands for all layers of a backbone in a ``with`` block, and counts tokens that reach it.
 
-    def __init__(self, ends: bool, first: nn.Module) -> None:
+    Args:
+        backbone: as before afterwards.
+        ends: whether a pass, and the block, end there; otherwise it goes on without layers.
+    """
+
+    def __init__(self, backbone: Backbone, *, ends: bool = True) -> None:
         super().__init__()
         self.tokens = 0
-        self._ends, self._decoder = ends, hasattr(first, "self_attn")
+        # In a tuple, or the backbone would be a part of what stands in it.
+        self._of, self._ends = (backbone, list(backbone.layers)), ends
+
+    def __enter__(self) -> _Counter:
+        self._of[0].use_layers([self])
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> bool:
+        self._of[0].use_layers(self._of[1])
+        return kind is _Counted
 
     def forward(self, hidden_states: Tensor, *given: Any, **named: Any) -> Tensor | tuple[Tensor]:
         """Count ``(B, T, h)``."""
         self.tokens += hidden_states.shape[0] * hidden_states.shape[1]
         if self._ends:
             raise _Counted
-        return hidden_states if self._decoder else (hidden_states,)
-
-
-class _Counter:
-    """Puts a stand-in for the layers into a backbone inside a ``with`` block.
-
-    Args:
-        backbone: as before afterwards.
-        ends: whether a pass ends there; otherwise it goes on without layers.
-    """
-
-    def __init__(self, backbone: Backbone, *, ends: bool = True) -> None:
-        self._backbone, self._layers = backbone, list(backbone.layers)
-        self._stand_in = _StandIn(ends, self._layers[0])
-
-    def __enter__(self) -> _Counter:
-        self._backbone.use_layers([self._stand_in])
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._backbone.use_layers(self._layers)
-
-    def take(self) -> int:
-        """Give the tokens since the last time."""
-        found, self._stand_in.tokens = self._stand_in.tokens, 0
-        return found
+        return hidden_states if hasattr(self._of[1][0], "self_attn") else (hidden_states,)
 
 
 @torch.no_grad()
@@ -95,12 +83,12 @@ def catalogue_tokens(backbone: Backbone) -> CatalogueTokens:
     nothing = Ragged.from_lists([])
     with _Counter(backbone, ends=False) as counter:
         backbone.prepare()
-        training = counter.take()
+        training = counter.tokens
         backbone.scores(nothing)
-        first = training + counter.take()
+        first = counter.tokens
         backbone.prepare()
         backbone.scores(nothing)
-        again = counter.take()
+        again = counter.tokens - first
     return CatalogueTokens(training, again, first - again)
 
 
@@ -112,11 +100,11 @@ def training_tokens(backbone: Backbone, examples: Examples, batch_size: int) -> 
     """
     if len(examples):
         backbone.prepare()
-    with _Counter(backbone) as counter:
-        for index in torch.arange(len(examples)).split(batch_size):
-            with suppress(_Counted):
-                backbone.loss(examples.take(index))
-        return counter.take()
+    counter = _Counter(backbone)
+    for index in torch.arange(len(examples)).split(batch_size):
+        with counter:
+            backbone.loss(examples.take(index))
+    return counter.tokens
 
 
 def validation_tokens(backbone: Backbone, queries: Queries) -> float:
@@ -153,9 +141,8 @@ def recommending_tokens(backbone: Backbone, history: Ragged) -> float:
         sizes = [len(part) * max(map(len, part)) for part in parts]  # padded
         return generated_tokens(sum(sizes), len(rows), backbone.generation)
     with _Counter(backbone) as counter:
-        with suppress(_Counted):
-            backbone.scores(history)
-        return counter.take()
+        backbone.scores(history)
+    return counter.tokens
 
 
 def generated_tokens(prompts: float, queries: float, how: GenerationSettings) -> float:

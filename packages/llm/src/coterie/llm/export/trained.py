@@ -134,14 +134,10 @@ def whole_row(backbone: Backbone, row: Tensor, k: int) -> Tensor:
     """
     middle = {id(p) for layer in list(backbone.layers)[k:-1] for p in layer.parameters()}
     parameters = Adapter(backbone.named_parameters()).parameters
-    inside = [id(parameter) in middle for parameter in parameters]
-    sizes = [parameter.numel() for parameter in parameters]
-    held = sum(size for size, within in zip(sizes, inside, strict=True) if not within)
-    parts, place = [], {False: 0, True: held}
-    for size, within in zip(sizes, inside, strict=True):
-        parts.append(row[place[within] : place[within] + size])
-        place[within] += size
-    return torch.cat(parts)
+    inside = torch.cat([torch.full((p.numel(),), id(p) in middle) for p in parameters])
+    held, found = int((~inside).sum()), torch.empty_like(row)
+    found[~inside], found[inside] = row[:held], row[held:]
+    return found
 
 
 def _whole(settings: Any) -> Any:

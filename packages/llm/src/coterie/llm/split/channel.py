@@ -36,9 +36,13 @@ class Traffic:
     def add(self, direction: Literal["up", "down"], field: str, *tensors: Tensor) -> None:
         """Count one message; "up" is from the client."""
         if tensors:
-            messages, size = self._totals.get((direction, field), (0, 0))
-            size += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-            self._totals[direction, field] = messages + 1, size
+            size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            self.count(direction, field, size)
+
+    def count(self, direction: Literal["up", "down"], field: str, size: int) -> None:
+        """Count one message of so many bytes."""
+        messages, before = self._totals.get((direction, field), (0, 0))
+        self._totals[direction, field] = messages + 1, before + size
 
     def drain(self) -> list[tuple[str, str, int, int]]:
         """Give direction, field, messages and bytes since the last time, and count from 0."""

@@ -10,10 +10,10 @@ from typing import Any
 from torch import nn
 
 from coterie.core.errors import UserError
-from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.base import Backbone, number
 from coterie.llm.split.channel import Channel
 from coterie.llm.split.remote_block import RemoteBlock, RemoteDecoder, RemoteLongformer
-from coterie.llm.split.stacks import DecoderStack, LongformerStack, Stack, number
+from coterie.llm.split.stacks import DecoderStack, LongformerStack, Stack
 
 _VOLATILE = (
     "_name_or_path",

@@ -19,13 +19,11 @@ class Pending:
     """A call whose gradient is awaited.
 
     Attributes:
-        row: ``(d,)`` leaf that was in place.
         hidden: ``(B, T, h)`` what came in, a leaf.
         out: ``(B, T, h)`` what went out, with its graph.
         since: when.
     """
 
-    row: Tensor
     hidden: Tensor
     out: Tensor
     since: float
@@ -150,7 +148,7 @@ class Sessions:
                 f"{self._most_pending} calls await their gradient, which is the most: go back "
                 "after every few calls"
             )
-        session.pending[session.calls] = Pending(session.row, hidden, out, self._clock())
+        session.pending[session.calls] = Pending(hidden, out, self._clock())
 
     def expire(self) -> None:
         """Drop what has waited too long."""

@@ -13,6 +13,7 @@ from transformers import DynamicCache
 from transformers.masking_utils import create_causal_mask
 
 from coterie.core.wire.codec import ProtocolError
+from coterie.llm.backbones.base import number
 from coterie.llm.split.context import GLOBAL, MASKED, Context
 
 
@@ -162,11 +163,3 @@ class LongformerStack(Stack):
                 output_attentions=False,
             )[0]
         return hidden
-
-
-def number(layers: Sequence[nn.Module]) -> None:
-    """Give decoder layers their places in a cache: the positions in ``layers``."""
-    for place, layer in enumerate(layers):
-        attention = getattr(layer, "self_attn", None)
-        if attention is not None:
-            attention.layer_idx = place

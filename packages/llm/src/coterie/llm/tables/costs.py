@@ -14,13 +14,14 @@ from coterie.llm.attack.inversion import Attacker, attack
 from coterie.llm.attack.inversion import rows as attack_rows
 from coterie.llm.attack.states import known_embeddings, victims
 from coterie.llm.cost.figure import step_panels
-from coterie.llm.cost.formulas import Cost, costs, spread_of_splits, verdict
+from coterie.llm.cost.formulas import MEGA, Cost, costs, spread_of_splits, verdict
 from coterie.llm.cost.inputs import measured, of_experiment
 from coterie.llm.experiment import Experiment
 from coterie.llm.tables.study import Study
 
 ATTACKER = Attacker()
-_EXAMPLES, _REPEATS, _MILLION = 1000, 5, 1e6
+_EXAMPLES, _REPEATS = 1000, 5
+_LEFT_OUT = ("on server", "share", "x FedAvg", "query kB")  # of the columns of the command
 _LEAST_LAYERS = 3  # the first, the last, and one for the server
 _MORE = "More choices (a Hugging Face model, other k): coterie llm {}."
 
@@ -32,9 +33,8 @@ def cost_table(study: Study) -> Report:
         inputs = of_experiment(Experiment(replace(study.tuned(backbone), method="pplr")))
         table = costs(inputs.size, inputs.usage, spread_of_splits(inputs.size))
         for cost in table:
-            method = "fedavg" if cost.k is None else "pplr"
-            sheet.rows.append({"backbone": backbone, "method": method, **vars(cost)})
-            sheet.line(**_cost_line(backbone, cost))
+            sheet.rows.append({"backbone": backbone, **cost.plain()})
+            sheet.line(**_cost_line(backbone, cost, table[0]))
         sheet.notes += [f"{backbone}: {note}" for note in (*inputs.notes, verdict(table))]
     sheet.notes.append(_MORE.format("cost"))
     what = "storage, inference and communication of a client"
@@ -79,30 +79,13 @@ def _attacked(study: Study, experiment: Experiment) -> list[dict[str, Any]]:
     reports = []
     for seed in study.seeds:
         key = Key.from_seed(seed)
-        found = victims(
-            experiment.data,
-            lambda client: backbone,
-            known_embeddings(backbone),
-            range(data.clients),
-            data.max_history,
-            _EXAMPLES,
-            key,
-        )
-        attacked = attack(found.states, found.user, found.table, ATTACKER, key.fold("attack"))
-        reports.append(attacked)
+        clients, longest = range(data.clients), data.max_history
+        found = victims(experiment.data, lambda _: backbone, clients, longest, _EXAMPLES, key)
+        reports.append(attack(*found, known_embeddings(backbone), ATTACKER, key.fold("attack")))
     return attack_rows(reports)
 
 
-def _cost_line(backbone: str, cost: Cost) -> dict[str, Any]:
-    return {
-        "backbone": backbone,
-        "k": "all (FedAvg)" if cost.k is None else str(cost.k),
-        "storage MB": cost.storage / _MILLION,
-        "layers run": cost.passes,
-        "adapters MB": cost.adapters / _MILLION,
-        "hidden states MB": cost.activations / _MILLION,
-        "round MB": cost.round / _MILLION,
-        "validation MB": cost.validation / _MILLION,
-        "query MB": cost.query / _MILLION,
-        "break-even tokens": None if cost.k is None else int(cost.break_even),
-    }
+def _cost_line(backbone: str, cost: Cost, whole: Cost) -> dict[str, Any]:
+    shown = {name: value for name, value in cost.shown(whole).items() if name not in _LEFT_OUT}
+    of_query = {"query MB": cost.query / MEGA, "break-even tokens": shown.pop("break-even tokens")}
+    return {"backbone": backbone, **shown, **of_query}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from coterie.core.errors import UserError
 from coterie.core.files import finite, write_json
@@ -113,7 +113,7 @@ class Certificate:
     settings: CertificateSettings
     leaders: tuple[LeaderGain, ...]
     follower: FollowerGain
-    off_path: tuple[FollowerGain, ...] = field(default=())
+    off_path: tuple[FollowerGain, ...] = ()
     plays: int = 0
 
     @property
@@ -188,15 +188,8 @@ class Certificate:
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> Certificate:
         """Read what `to_dict` gave; the conclusions are drawn anew."""
-        return Certificate(
-            content["n_leaders"],
-            content["n_candidates"],
-            CertificateSettings(**content["settings"]),
-            tuple(_leader(one) for one in content["leaders"]),
-            _follower(content["follower"]),
-            tuple(_follower(one) for one in content["off_path"]),
-            content["plays"],
-        )
+        found: Certificate = _rebuilt(Certificate, content)
+        return found
 
     @staticmethod
     def load(path: Path) -> Certificate:
@@ -218,33 +211,15 @@ def _largest(values: Sequence[float]) -> float:
     return max(known) if known else NAN
 
 
-def _gain(content: Mapping[str, Any]) -> Gain:
-    return Gain(*(_number(content[name]) for name in ("payoff", "mean", "error")))
-
-
-def _number(value: float | None) -> float:
-    return NAN if value is None else float(value)
-
-
-def _action(content: Mapping[str, float | None]) -> Action:
-    return {name: _number(value) for name, value in content.items()}
-
-
-def _leader(content: Mapping[str, Any]) -> LeaderGain:
-    return LeaderGain(
-        content["leader"],
-        _action(content["learned"]),
-        _action(content["action"]),
-        _gain(content["gain"]),
-        _gain(content["stage"]),
-    )
-
-
-def _follower(content: Mapping[str, Any]) -> FollowerGain:
-    return FollowerGain(
-        content["after"],
-        _action(content["action"]),
-        _gain(content["gain"]),
-        _gain(content["stage"]),
-        content["stage_bound"],
-    )
+def _rebuilt(hint: Any, value: Any) -> Any:
+    """Make a dataclass, and those below it, from plain values; None for a number is NaN."""
+    if is_dataclass(hint):
+        kind, hints = cast(Any, hint), get_type_hints(hint)
+        return kind(*(_rebuilt(hints[one.name], value[one.name]) for one in fields(hint)))
+    if get_origin(hint) is tuple:
+        return tuple(_rebuilt(get_args(hint)[0], one) for one in value)
+    if hint == Action:
+        return {name: _rebuilt(float, one) for name, one in value.items()}
+    if hint is float:
+        return NAN if value is None else float(value)
+    return value

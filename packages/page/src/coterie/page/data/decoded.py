@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+
+from coterie.core.files import replacing
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,9 @@ def decoded(name: str, source: Path, make: Callable[[], Arrays]) -> Arrays:
         return kept
     arrays = make()
     try:
-        _save(path, arrays)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            np.savez(temporary, allow_pickle=False, **arrays)
         for old in path.parent.glob(f"{place}-*.npz"):
             if old != path:
                 old.unlink(missing_ok=True)
@@ -59,17 +61,6 @@ def _load(path: Path) -> Arrays | None:
             return {name: content[name] for name in content.files}
     except _DAMAGE:
         return None
-
-
-def _save(path: Path, arrays: Arrays) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as sink:
-            np.savez(sink, allow_pickle=False, **arrays)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 def _state(source: Path) -> Iterator[str]:

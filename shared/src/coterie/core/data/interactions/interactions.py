@@ -87,20 +87,6 @@ class Interactions:
             brands=None if self.brands is None else [self.brands[old] for old in items],
         )
 
-    def require_titles(self) -> list[str]:
-        """Return ``titles``.
-
-        Raises:
-            UserError: if the source has none.
-        """
-        if self.titles is None:
-            raise UserError(
-                f"{self.source} has no titles: put the data set's file of titles there, name the "
-                "column of a file of yours by --data.columns title=COLUMN, or choose a model that "
-                "reads none"
-            )
-        return self.titles
-
     def require_time(self, purpose: str) -> Tensor:
         """Return ``time`` if it tells rows apart.
 

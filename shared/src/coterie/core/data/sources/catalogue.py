@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,20 +168,12 @@ def _papers_with(entry: DataSet) -> str:
 def _listing(entry: DataSet, root: Path) -> Listing:
     folder = root / entry.name if entry.files else None
     present = folder is None or find_file(folder, *entry.files) is not None
-    blank = Listing(entry.name, entry.about, entry.terms, present, folder)
+    listing = Listing(entry.name, entry.about, entry.terms, present, folder)
     if not present or entry.kind != "interactions":
-        return blank
+        return listing
     try:
         found = load(entry.name, root)
     except UserError as error:
-        return Listing(entry.name, entry.about, entry.terms, present, folder, problem=str(error))
-    return Listing(
-        entry.name,
-        entry.about,
-        entry.terms,
-        present,
-        folder,
-        found.n_users,
-        found.n_items,
-        len(found),
-    )
+        return replace(listing, problem=str(error))
+    users, items = found.n_users, found.n_items
+    return replace(listing, users=users, items=items, interactions=len(found))

@@ -20,6 +20,7 @@ from pyarrow import json as arrow_json
 
 from coterie.core.data.sources.tables import Table, located
 from coterie.core.errors import UserError
+from coterie.core.files import replacing
 
 _BLOCK = 32 << 20  # bytes of text that are parsed at once
 _REMEDY = "fetch the file again"
@@ -122,16 +123,16 @@ def _can_hold(folder: Path) -> bool:
 
 
 def _write(path: Path, schema: pa.Schema, target: Path) -> None:
-    part = target.with_suffix(f".{os.getpid()}.part")
     try:
-        with pa.OSFile(str(part), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        with (
+            replacing(target) as part,
+            pa.OSFile(str(part), "wb") as sink,
+            pa.ipc.new_stream(sink, schema) as writer,
+        ):
             for table in _blocks(path, schema, _REMEDY):
                 writer.write_table(table)
-        os.replace(part, target)
     except OSError as error:
         raise UserError(f"cannot write to {target.parent} ({error}): make room there") from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _blocks(path: Path, schema: pa.Schema, remedy: str) -> Iterator[pa.Table]:

@@ -36,46 +36,30 @@ Genres = dict[str, list[str]]
 
 def read_ml_100k(folder: Path) -> Interactions:
     """Read MovieLens 100K: ``u.data`` and, if there, ``u.item`` (latin-1)."""
-    path = needed(folder, "ml-100k")
-    table = read_table(path, Layout(_RATINGS, whole_lines=True))
     titles, genres = None, None
     if items := find_file(folder, "u.item"):
         columns = ("item", "title", "release", "video", "url", *_GENRES_100K)
         side = read_table(items, Layout(columns, separator="|", encoding="latin-1"))
-        ids = ids_of(side, "item")
         flags = np.stack([side.integers(genre) for genre in _GENRES_100K], axis=1)
-        titles = dict(zip(ids, side.strings("title"), strict=True))
-        genres = {
-            name: [_GENRES_100K[g] for g in np.flatnonzero(row)]
-            for name, row in zip(ids, flags, strict=True)
-        }
-    return _of_ratings(table, titles, genres, f"ml-100k ({path.name})")
+        titles = by_id(side, "title")
+        rows = ([_GENRES_100K[g] for g in np.flatnonzero(row)] for row in flags)
+        genres = dict(zip(ids_of(side, "item"), rows, strict=True))
+    return _of_ratings(folder, "ml-100k", Layout(_RATINGS, whole_lines=True), titles, genres)
 
 
 def read_ml_latest_small(folder: Path) -> Interactions:
     """Read MovieLens latest-small: ``ratings.csv`` and, if there, ``movies.csv``."""
-    path = needed(folder, "ml-latest-small")
-    layout = Layout(
-        ("userId", "movieId", "rating", "timestamp"), ",", header=True, whole_lines=True
-    )
-    table = read_table(path, layout)
-    titles, genres = None, None
-    if movies := find_file(folder, "movies.csv"):
-        layout = Layout(("movieId", "title", "genres"), ",", header=True, quoted=True)
-        titles, genres = _titles_and_genres(read_table(movies, layout), "movieId")
-    names = dict(zip(table.names, _RATINGS, strict=True))
-    return _of_ratings(table, titles, genres, f"ml-latest-small ({path.name})", names)
+    columns = ("userId", "movieId", "rating", "timestamp")
+    layout = Layout(columns, ",", header=True, whole_lines=True)
+    films = Layout(("movieId", "title", "genres"), ",", header=True, quoted=True)
+    return _of_ratings(folder, "ml-latest-small", layout, *_films(folder, "movies.csv", films))
 
 
 def read_ml_1m(folder: Path) -> Interactions:
     """Read MovieLens 1M: ``ratings.dat`` and, if there, ``movies.dat`` (latin-1)."""
-    path = needed(folder, "ml-1m")
-    table = read_table(path, Layout(_RATINGS, "::", whole_lines=True))
-    titles, genres = None, None
-    if movies := find_file(folder, "movies.dat"):
-        layout = Layout(("item", "title", "genres"), "::", encoding="latin-1")
-        titles, genres = _titles_and_genres(read_table(movies, layout), "item")
-    return _of_ratings(table, titles, genres, f"ml-1m ({path.name})")
+    films = Layout(("item", "title", "genres"), "::", encoding="latin-1")
+    layout = Layout(_RATINGS, "::", whole_lines=True)
+    return _of_ratings(folder, "ml-1m", layout, *_films(folder, "movies.dat", films))
 
 
 def read_lastfm_2k(folder: Path) -> Interactions:
@@ -86,8 +70,7 @@ def read_lastfm_2k(folder: Path) -> Interactions:
     titles = None
     if artists := find_file(folder, "artists.dat"):
         layout = Layout(("id", "name", "url", "pictureURL"), header=True)
-        side = read_table(artists, layout)
-        titles = dict(zip(ids_of(side, "id"), side.strings("name"), strict=True))
+        titles = by_id(read_table(artists, layout), "name")
     return _of_tags(table, titles, None, f"lastfm-2k ({path.name})")
 
 
@@ -97,17 +80,14 @@ def read_hetrec_movielens(folder: Path) -> Interactions:
     Tag assignments are read from ``user_taggedmovies-timestamps.dat`` or
     ``user_taggedmovies.dat``, with or without a header line; `source` says what was used.
     """
-    path = needed(folder, "hetrec2011-movielens")
-    titles, genres = _hetrec_films(folder)
+    name = "hetrec2011-movielens"
+    path, (titles, genres) = needed(folder, name), _hetrec_films(folder)
     if path.name.startswith("user_rated"):
         columns = ("userID", "movieID", "rating", "timestamp")
-        table = read_table(path, Layout(columns, header=True, whole_lines=True))
-        names = dict(zip(columns, _RATINGS, strict=True))
-        source = f"hetrec2011-movielens (ratings, {path.name})"
-        return _of_ratings(table, titles, genres, source, names)
-    columns = ("userID", "movieID", "tagID", "timestamp")
-    table = _with_or_without_header(path, columns)
-    source = f"hetrec2011-movielens (tag assignments, {path.name}; no ratings file is there)"
+        layout = Layout(columns, header=True, whole_lines=True)
+        return _of_ratings(folder, name, layout, titles, genres, "ratings, ")
+    table = _with_or_without_header(path, ("userID", "movieID", "tagID", "timestamp"))
+    source = f"{name} (tag assignments, {path.name}; no ratings file is there)"
     return _of_tags(table, titles, genres, source)
 
 
@@ -184,22 +164,31 @@ def ids_of(table: Table, column: str) -> list[str]:
     return [str(number) for number in table.integers(column).tolist()]
 
 
+def by_id(table: Table, column: str) -> dict[str, str]:
+    """Read a column of text by the ids in the first one."""
+    return dict(zip(ids_of(table, table.names[0]), table.strings(column), strict=True))
+
+
 def _of_ratings(
-    table: Table,
+    folder: Path,
+    name: str,
+    layout: Layout,
     titles: Titles | None,
     genres: Genres | None,
-    source: str,
-    names: dict[str, str] | None = None,
+    what: str = "",
 ) -> Interactions:
-    column = {role: original for original, role in (names or {}).items()}
+    """Read a file of users, items, ratings and times, in this order."""
+    path = needed(folder, name)
+    table = read_table(path, layout)
+    user, item, rating, time = table.names
     return build(
-        table.integers(column.get("user", "user")),
-        table.integers(column.get("item", "item")),
-        table.integers(column.get("time", "time")),
-        table.numbers(column.get("rating", "rating")),
+        table.integers(user),
+        table.integers(item),
+        table.integers(time),
+        table.numbers(rating),
         titles,
         genres,
-        source,
+        f"{name} ({what}{path.name})",
     )
 
 
@@ -219,21 +208,24 @@ def _numbered(ids: np.ndarray | pa.Array, kept: np.ndarray) -> tuple[torch.Tenso
     return torch.from_numpy(number), coded.dictionary.cast(pa.string()).to_pylist()
 
 
-def _titles_and_genres(table: Table, key: str) -> tuple[Titles, Genres]:
-    ids = ids_of(table, key)
-    genres = [
-        [] if field == "(no genres listed)" else field.split("|")
-        for field in table.strings("genres")
-    ]
-    return dict(zip(ids, table.strings("title"), strict=True)), dict(zip(ids, genres, strict=True))
+def _films(folder: Path, file: str, layout: Layout) -> tuple[Titles | None, Genres | None]:
+    """Titles and genres by id; None where the file is not there."""
+    path = find_file(folder, file)
+    if path is None:
+        return None, None
+    table = read_table(path, layout)
+    genres = by_id(table, "genres").items()
+    found = {name: [] if row == "(no genres listed)" else row.split("|") for name, row in genres}
+    return by_id(table, "title"), found
 
 
 def _hetrec_films(folder: Path) -> tuple[Titles | None, Genres | None]:
     titles: Titles | None = None
     genres: Genres | None = None
     if path := find_file(folder, "movies.dat"):
-        table = _with_or_without_header(path, tuple(_FILM_COLUMNS.split()), "latin-1")
-        titles = dict(zip(ids_of(table, "id"), table.strings("title"), strict=True))
+        titles = by_id(
+            _with_or_without_header(path, tuple(_FILM_COLUMNS.split()), "latin-1"), "title"
+        )
     if path := find_file(folder, "movie_genres.dat"):
         table = _with_or_without_header(path, ("movieID", "genre"))
         genres = {}

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.sources.given_split import check_positions, parts_of
-from coterie.core.data.sources.readers import build, ids_of, needed
+from coterie.core.data.sources.readers import build, by_id, ids_of, needed
 from coterie.core.data.sources.tables import Layout, located, read_table, read_text
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import find_file
@@ -53,7 +53,7 @@ def read_microlens(folder: Path) -> Interactions:
     titles = None
     if side := find_file(folder, "MicroLens-50k_titles.csv"):
         names = read_table(side, Layout(("item", "title"), ",", header=True, quoted=True))
-        titles = dict(zip(ids_of(names, "item"), names.strings("title"), strict=True))
+        titles = by_id(names, "title")
     return build(
         table.integers("user"),
         table.integers("item"),

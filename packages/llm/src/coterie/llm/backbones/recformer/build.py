@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from coterie.llm.backbones.recformer.backbone import RecFormer
 from coterie.llm.backbones.recformer.model import RecformerModel
 from coterie.llm.backbones.recformer.tokens import ItemTokens, Limits, texts
 from coterie.llm.backbones.tokenizer import train_tokenizer
+from coterie.llm.settings.backbone import ModelSettings
 
 # Of the checkpoints that the public code writes: as trained, for ranking, and bare.
 _PREFIXES = ("_forward_module.model.longformer.", "longformer.", "")
@@ -25,69 +25,56 @@ _ITEM_POSITIONS, _WINDOW = 51, 64
 _TEXT_WEIGHT = 3.0
 
 
-@dataclass(frozen=True)
-class SmallRecFormerSettings:
-    """Size of a small RecFormer."""
-
-    layers: int = 2
-    """Encoder layers."""
-    hidden: int = 64
-    """Width h."""
-    heads: int = 4
-    """Attention heads."""
-    window: int = 16
-    """Width of the attention window, even."""
-    vocabulary: int = 2000
-    """Most tokens of the tokenizer."""
-    dropout: float = 0.0
-    """Dropout."""
-    attributes: int = 3
-    """Most attributes of an item: title, brand, category."""
-    tokens: int = 192
-    """Most tokens of a history."""
-    items: int = 20
-    """Most items of a history."""
-
-
 def small_recformer(
-    attributes: Sequence[Attributes], settings: SmallRecFormerSettings, key: Key
+    attributes: Sequence[Attributes],
+    size: ModelSettings,
+    key: Key,
+    *,
+    items: int = 20,
+    most_attributes: int = 3,
+    window: int = 16,
+    dropout: float = 0.0,
 ) -> RecFormer:
     """Build an untrained small RecFormer and its tokenizer; train it by `pretraining.pretrain`.
 
     Args:
         attributes: of all items.
-        settings: size.
+        size: of the network; its context is the most tokens of a history.
         key: of the first parameters.
+        items: most items of a history.
+        most_attributes: of an item: title, brand, category.
+        window: width of the attention window, even.
+        dropout: of hidden states and attention.
 
     Raises:
         UserError: the attention window is odd.
     """
     from transformers import LongformerConfig
 
-    if settings.window % 2 or settings.window < 2:
-        raise UserError(f"the attention window is {settings.window}: choose an even number")
-    tokenizer = train_tokenizer(texts(attributes), settings.vocabulary)
+    if window % 2 or window < 2:
+        raise UserError(f"the attention window is {window}: choose an even number")
+    tokenizer = train_tokenizer(texts(attributes), size.vocabulary)
     config = LongformerConfig(
         vocab_size=len(tokenizer),
-        hidden_size=settings.hidden,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.heads,
-        intermediate_size=4 * settings.hidden,
-        max_position_embeddings=settings.tokens + tokenizer.pad_token_id + 1,
-        attention_window=[settings.window] * settings.layers,
-        hidden_dropout_prob=settings.dropout,
-        attention_probs_dropout_prob=settings.dropout,
+        hidden_size=size.width,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=4 * size.width,
+        max_position_embeddings=size.context + tokenizer.pad_token_id + 1,
+        attention_window=[window] * size.layers,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         sep_token_id=tokenizer.eos_token_id,
         layer_norm_eps=1e-5,
-        initializer_range=settings.hidden**-0.5,
+        initializer_range=size.width**-0.5,
     )
     with key.fold("recformer").torch_rng():
-        model = on_host(lambda: RecformerModel(config, settings.items + 1))
+        model = on_host(lambda: RecformerModel(config, items + 1))
     _let_text_count(model)
-    limits = Limits(settings.attributes, items=settings.items, tokens=settings.tokens)
+    limits = Limits(most_attributes, items=items, tokens=size.context)
     return RecFormer(model, ItemTokens(attributes, tokenizer, limits))
 
 

@@ -12,24 +12,8 @@ from coterie.core.wire.codec import Header, ProtocolError, decode, encode
 from coterie.llm.split.channel import Channel, Traffic
 from coterie.llm.split.context import Context
 from coterie.llm.split.part import Part
+from coterie.llm.split.remote import messages
 from coterie.llm.split.remote.link import Link
-from coterie.llm.split.remote.messages import (
-    Activation,
-    AskTrained,
-    Backward,
-    Clear,
-    Cleared,
-    Close,
-    Done,
-    Forward,
-    Gradient,
-    Lend,
-    Open,
-    Opened,
-    Piece,
-    Step,
-)
-from coterie.llm.split.remote.pieces import cut, joined
 
 
 class GrpcChannel(Channel):
@@ -50,23 +34,27 @@ class GrpcChannel(Channel):
 
     def step(self) -> None:
         """Let the middle make one optimizer step."""
-        self._link.call(Step(), Done, session=self._current())
+        self._link.call(messages.Step(), messages.Done, session=self._current())
 
     def _open(self, client: int, training: bool, key: Key | None) -> str:
         seed = None if key is None else int(key.state)
-        request = Open(client, training, seed, self._model)
-        return self._link.call(request, Opened, token=self._token(client)).session
+        request = messages.Open(client, training, seed, self._model)
+        return self._link.call(request, messages.Opened, token=self._token(client)).session
 
     def _close(self, session: str, keep: bool) -> None:
-        self._link.call(Close(keep), Done, session=session)
+        self._link.call(messages.Close(keep), messages.Done, session=session)
 
     def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
-        answer = self._link.call(Forward(hidden, context), Activation, session=self._current())
+        answer = self._link.call(
+            messages.Forward(hidden, context), messages.Activation, session=self._current()
+        )
         _same_form("activation", answer.hidden, hidden)
         return answer.hidden, answer.call
 
     def _backward(self, call: int, grad: Tensor) -> Tensor | None:
-        answer = self._link.call(Backward(call, grad), Gradient, session=self._current())
+        answer = self._link.call(
+            messages.Backward(call, grad), messages.Gradient, session=self._current()
+        )
         if answer.gradient is not None:
             _same_form("gradient", answer.gradient, grad)
         return answer.gradient
@@ -74,8 +62,6 @@ class GrpcChannel(Channel):
 
 class GrpcMiddle:
     """The coordinator's side of a middle behind gRPC: `coterie.llm.split.part.Borrower`.
-
-    A part crosses in pieces, as a message has a largest size.
 
     Args:
         link: to the server.
@@ -89,30 +75,22 @@ class GrpcMiddle:
     def __init__(self, link: Link, model: str, token: str) -> None:
         self.traffic = Traffic()
         self._link, self._model, self._token = link, model, token
-        self._most = link.max_bytes // 2
 
     def clear(self) -> None:
         """Forget all that was lent and trained; see `Middle.clear`."""
-        cleared = self._link.call(Clear(self._model), Cleared, token=self._token)
-        self._most = min(self._link.max_bytes, cleared.max_bytes) // 2
+        self._link.call(messages.Clear(self._model), messages.Done, token=self._token)
 
     def lend(self, client: int, part: Part) -> None:
         """Lend one client's part; see `Middle.lend`."""
         data = encode(part, Header("lend", (), client))
-        for start in range(0, len(data), self._most):
-            message = Lend(client, start, cut(data, start, self._most), len(data))
-            self._link.call(message, Done, token=self._token)
-            self.traffic.add("down", "rows", message.piece)
+        self._link.stream(messages.LEND, data, token=self._token)
+        self.traffic.count("down", "rows", len(data))
 
     def trained(self, client: int) -> Part:
         """Give back what a client's session made of it; see `Middle.trained`."""
-        data = b""
-        while True:
-            answer = self._link.call(AskTrained(client, len(data)), Piece, token=self._token)
-            self.traffic.add("up", "rows", answer.piece)
-            data += joined(answer.piece)
-            if len(data) >= answer.total or not answer.piece.numel():
-                break
+        asked = encode(messages.Trained(client), Header("Trained", ()))
+        data = self._link.stream("Trained", asked, token=self._token)
+        self.traffic.count("up", "rows", len(data))
         try:
             return decode(data, Part, max_bytes=len(data))[0]
         except ProtocolError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +14,7 @@ from coterie.core.errors import UserError
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
 from coterie.llm.split.diverged import Diverged
 from coterie.llm.split.remote.messages import SERVICE, SESSION, TOKEN
+from coterie.llm.split.remote.pieces import PIECE, pieces
 
 # Handshake failures would be logged by the C library, beside the one line of ours.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -110,9 +113,11 @@ class Link:
                 raise UserError(f"{address} is another machine: give the server's certificate")
             self._channel = grpc.insecure_channel(address, options(max_bytes))
         else:
-            credentials = grpc.ssl_channel_credentials(*_client_order(tls.read()))
+            root, certificate, key = tls.read()
+            credentials = grpc.ssl_channel_credentials(root, key, certificate)
             self._channel = grpc.secure_channel(address, credentials, options(max_bytes))
         self._methods: dict[str, Any] = {}
+        self._most_pieces = 1
 
     def call(self, message: Any, answer: type[M], *, token: str = "", session: str = "") -> M:
         """Send a message and wait for the answer.
@@ -128,25 +133,52 @@ class Link:
             Diverged: what was trained there is not finite.
         """
         name = type(message).__name__
-        method = self._methods.get(name)
-        if method is None:
-            method = self._channel.unary_unary(f"/{SERVICE}/{name}")
-            self._methods[name] = method
-        metadata = ((TOKEN, token), (SESSION, session))
-        try:
-            request = encode(message, Header(name, ()))
+        method = self._method(self._channel.unary_unary, name)
+        with self._explained():
+            request, metadata = (
+                encode(message, Header(name, ())),
+                ((TOKEN, token), (SESSION, session)),
+            )
             reply = method(request, timeout=self._deadline, metadata=metadata)
             return decode(reply, answer, max_bytes=self.max_bytes)[0]
+
+    def stream(self, name: str, data: bytes, *, token: str) -> bytes:
+        """Send bytes of any length and wait for what comes back.
+
+        Args:
+            name: of the method.
+            data: is cut in pieces, which take no longer than a call each.
+            token: who asks.
+
+        Raises:
+            UserError: as `call`.
+        """
+        method = self._method(self._channel.stream_stream, name)
+        # What comes back is as long as what was sent before, if it is not short.
+        self._most_pieces = max(self._most_pieces, 1 + len(data) // PIECE)
+        with self._explained():
+            timeout = self._deadline * self._most_pieces
+            return b"".join(method(pieces(data), timeout=timeout, metadata=((TOKEN, token),)))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def _method(self, kind: Callable[[str], Any], name: str) -> Any:
+        if name not in self._methods:
+            self._methods[name] = kind(f"/{SERVICE}/{name}")
+        return self._methods[name]
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except grpc.RpcError as error:
             raise self._failure(error) from None
         except ProtocolError as error:
             raise UserError(
                 f"the split server at {self._address} answered nonsense: {error}"
             ) from None
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._channel.close()
 
     def _failure(self, error: Any) -> UserError:
         code, where = error.code(), f"the split server at {self._address}"
@@ -172,13 +204,6 @@ class Link:
         if code == grpc.StatusCode.OUT_OF_RANGE:
             return Diverged(f"{where}: {details}")
         return UserError(f"{where} refused: {details or code.name.lower()}")
-
-
-def _client_order(
-    files: tuple[bytes | None, bytes | None, bytes | None],
-) -> tuple[bytes | None, bytes | None, bytes | None]:
-    root, certificate, key = files
-    return root, key, certificate
 
 
 def _read(path: Path | None) -> bytes | None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from coterie.llm.split.context import Context
 
 SERVICE = "coterie.llm.split.Middle"
+LEND = "Lend"  # the one method without a message of its own: a part comes, as a stream
 TOKEN, SESSION = "coterie-token", "coterie-session"  # names of metadata
 
 
@@ -85,40 +86,7 @@ class Clear:
 
 
 @dataclass(frozen=True)
-class Cleared:
-    """It is forgotten; ``max_bytes`` is the server's largest message."""
-
-    max_bytes: int
-
-
-@dataclass(frozen=True)
-class Lend:
-    """A piece of the bytes of a client's `coterie.llm.split.part.Part`.
-
-    Attributes:
-        client: whose.
-        start: place of the first byte; at 0 the part begins anew.
-        piece: ``(n,)`` uint8.
-        total: bytes of the part; with the last of them it is lent.
-    """
+class Trained:
+    """Ask for the part that a client trained, which comes as a stream."""
 
     client: int
-    start: int
-    piece: Tensor
-    total: int
-
-
-@dataclass(frozen=True)
-class AskTrained:
-    """Ask for the bytes of the part that a client trained, from ``start`` on."""
-
-    client: int
-    start: int
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Some of the ``total`` bytes of a part, ``(n,)`` uint8."""
-
-    piece: Tensor
-    total: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,27 +17,9 @@ from coterie.core.wire.codec import Header, ProtocolError, decode, encode
 from coterie.llm.split.diverged import Diverged
 from coterie.llm.split.middle import Middle
 from coterie.llm.split.part import Part
+from coterie.llm.split.remote import messages
 from coterie.llm.split.remote.link import MAX_BYTES, Tls, grpc, is_loopback, options
-from coterie.llm.split.remote.messages import (
-    SERVICE,
-    SESSION,
-    TOKEN,
-    Activation,
-    AskTrained,
-    Backward,
-    Clear,
-    Cleared,
-    Close,
-    Done,
-    Forward,
-    Gradient,
-    Lend,
-    Open,
-    Opened,
-    Piece,
-    Step,
-)
-from coterie.llm.split.remote.pieces import Pieces, cut
+from coterie.llm.split.remote.pieces import pieces
 from coterie.llm.split.remote.tokens import admin_token, client_token, same
 
 _LOG = logging.getLogger(__name__)
@@ -83,8 +66,7 @@ class MiddleServer:
     ) -> None:
         self._middle, self._model, self._secret = middle, model, secret
         self._max_bytes = max_bytes
-        self._coming = Pieces(_PER_NUMBER * middle.size + (1 << 16))
-        self._going: tuple[int, bytes] = (-1, b"")
+        self._longest = _PER_NUMBER * middle.size + (1 << 16)
         self._device = threading.Lock()
         self._stopped = threading.Event()
         # One thread, as one call computes at a time: each would have memory of its own, to be
@@ -98,7 +80,7 @@ class MiddleServer:
             maximum_concurrent_rpcs=_WAITING,
         )
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, self._handlers()),)
+            (grpc.method_handlers_generic_handler(messages.SERVICE, self._handlers()),)
         )
         self.address = self._listen(address, tls)
 
@@ -124,43 +106,60 @@ class MiddleServer:
 
     def _handlers(self) -> dict[str, Any]:
         answers: dict[type, Callable[[Any, Metadata], Any]] = {
-            Open: self._open,
-            Forward: self._forward,
-            Backward: self._backward,
-            Step: self._step,
-            Close: self._close,
-            Clear: self._admin(self._clear),
-            Lend: self._admin(self._lend),
-            AskTrained: self._admin(self._trained),
+            messages.Open: self._open,
+            messages.Forward: self._forward,
+            messages.Backward: self._backward,
+            messages.Step: self._step,
+            messages.Close: self._close,
+            messages.Clear: self._clear,
         }
+        streams = {messages.LEND: self._lend, "Trained": self._trained}
         return {
-            kind.__name__: grpc.unary_unary_rpc_method_handler(self._behaviour(kind, answer))
+            kind.__name__: grpc.unary_unary_rpc_method_handler(self._call(kind, answer))
             for kind, answer in answers.items()
+        } | {
+            name: grpc.stream_stream_rpc_method_handler(self._stream(name, answer))
+            for name, answer in streams.items()
         }
 
-    def _behaviour(
+    def _call(
         self, kind: type, answer: Callable[[Any, Metadata], Any]
     ) -> Callable[[bytes, Any], bytes]:
         """What gRPC calls: bytes in, bytes out, refusals as status codes."""
 
         def behave(request: bytes, context: Any) -> bytes:
-            metadata = {name: str(value) for name, value in context.invocation_metadata()}
-            try:
+            with _refusing(kind.__name__, context) as metadata:
                 decoded: tuple[Any, Header] = decode(request, kind, max_bytes=self._max_bytes)
                 with self._device:
                     reply = answer(decoded[0], metadata)
-                return encode(Done() if reply is None else reply, Header(kind.__name__, ()))
-            except (PermissionError, UserError, ProtocolError) as error:
-                code, line = _CODES[type(error)], str(error)
-            except Exception:
-                _LOG.exception("%s failed", kind.__name__)
-                code, line = grpc.StatusCode.INTERNAL, "it failed; its own output says why"
-            return context.abort(code, line)
+                reply = messages.Done() if reply is None else reply
+                return encode(reply, Header(kind.__name__, ()))
 
         return behave
 
-    def _open(self, message: Open, metadata: Metadata) -> Opened:
-        if not same(metadata.get(TOKEN, ""), client_token(self._secret, message.client)):
+    def _stream(
+        self, name: str, answer: Callable[[bytes], bytes]
+    ) -> Callable[[Iterator[bytes], Any], Iterator[bytes]]:
+        """The same for the coordinator's bytes of any length, which come and go in pieces."""
+
+        def behave(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+            with _refusing(name, context) as metadata:
+                self._check_admin(metadata)  # before anything is kept
+                data = bytearray()
+                for piece in requests:
+                    data += piece
+                    if len(data) > self._longest:
+                        raise UserError(
+                            f"a part of more than the {self._longest} bytes that the model has: "
+                            "use the backbone and LoRA settings of the server"
+                        )
+                with self._device:
+                    return pieces(answer(bytes(data)))
+
+        return behave
+
+    def _open(self, message: messages.Open, metadata: Metadata) -> messages.Opened:
+        if not same(metadata.get(messages.TOKEN, ""), client_token(self._secret, message.client)):
             raise PermissionError(f"the token is not that of client {message.client}")
         self._check_model(message.model)
         key = None
@@ -168,43 +167,44 @@ class MiddleServer:
             if not -(1 << 63) <= message.key < 1 << 63:
                 raise ProtocolError("key is no int64")
             key = Key(torch.tensor(message.key, dtype=torch.int64))
-        return Opened(self._middle.open(message.client, training=message.training, key=key))
+        session = self._middle.open(message.client, training=message.training, key=key)
+        return messages.Opened(session)
 
-    def _forward(self, message: Forward, metadata: Metadata) -> Activation:
-        name = metadata.get(SESSION, "")
-        return Activation(*self._middle.forward(name, message.hidden, message.context))
+    def _forward(self, message: messages.Forward, metadata: Metadata) -> messages.Activation:
+        name = metadata.get(messages.SESSION, "")
+        return messages.Activation(*self._middle.forward(name, message.hidden, message.context))
 
-    def _backward(self, message: Backward, metadata: Metadata) -> Gradient:
-        name = metadata.get(SESSION, "")
-        return Gradient(self._middle.backward(name, message.call, message.gradient))
+    def _backward(self, message: messages.Backward, metadata: Metadata) -> messages.Gradient:
+        name = metadata.get(messages.SESSION, "")
+        return messages.Gradient(self._middle.backward(name, message.call, message.gradient))
 
-    def _step(self, message: Step, metadata: Metadata) -> None:
-        self._middle.step(metadata.get(SESSION, ""))
+    def _step(self, message: messages.Step, metadata: Metadata) -> None:
+        self._middle.step(metadata.get(messages.SESSION, ""))
 
-    def _close(self, message: Close, metadata: Metadata) -> None:
-        self._middle.close(metadata.get(SESSION, ""), keep=message.keep)
+    def _close(self, message: messages.Close, metadata: Metadata) -> None:
+        self._middle.close(metadata.get(messages.SESSION, ""), keep=message.keep)
 
-    def _clear(self, message: Clear) -> Cleared:
+    def _clear(self, message: messages.Clear, metadata: Metadata) -> None:
+        self._check_admin(metadata)
         self._check_model(message.model)
         self._middle.clear()
-        self._going = (-1, b"")
-        return Cleared(self._max_bytes)
 
-    def _lend(self, message: Lend) -> None:
-        data = self._coming.put(message.client, message.start, message.piece, message.total)
-        if data is not None:
-            self._middle.lend(message.client, decode(data, Part, max_bytes=len(data))[0])
+    def _lend(self, data: bytes) -> bytes:
+        decoded: tuple[Part, Header] = decode(data, Part, max_bytes=len(data))
+        part, header = decoded
+        if header.client is None:
+            raise ProtocolError("a part is of no client")
+        self._middle.lend(header.client, part)
+        return b""
 
-    def _trained(self, message: AskTrained) -> Piece:
-        if message.start == 0:
-            part = self._middle.trained(message.client)
-            self._going = message.client, encode(part, Header("trained", (), message.client))
-        client, data = self._going
-        if client != message.client or not 0 <= message.start < len(data):
-            raise UserError(
-                f"no byte {message.start} of client {message.client}'s part: ask from 0"
-            )
-        return Piece(cut(data, message.start, self._max_bytes // 2), len(data))
+    def _trained(self, data: bytes) -> bytes:
+        asked: messages.Trained = decode(data, messages.Trained, max_bytes=len(data))[0]
+        client = asked.client
+        return encode(self._middle.trained(client), Header("trained", (), client))
+
+    def _check_admin(self, metadata: Metadata) -> None:
+        if not same(metadata.get(messages.TOKEN, ""), admin_token(self._secret)):
+            raise PermissionError("the token is not that of the coordinator")
 
     def _check_model(self, model: str) -> None:
         if model != self._model:
@@ -212,14 +212,6 @@ class MiddleServer:
                 f"the client's model or settings ({model[:16]}) are not the server's "
                 f"({self._model}): start both with the same configuration"
             )
-
-    def _admin(self, answer: Callable[[Any], Any]) -> Callable[[Any, Metadata], Any]:
-        def guarded(message: Any, metadata: Metadata) -> Any:
-            if not same(metadata.get(TOKEN, ""), admin_token(self._secret)):
-                raise PermissionError("the token is not that of the coordinator")
-            return answer(message)
-
-        return guarded
 
     def _listen(self, address: str, tls: Tls | None) -> str:
         host = address.rpartition(":")[0]
@@ -244,3 +236,17 @@ class MiddleServer:
                 f"not fit ({reason})"
             ) from None
         return f"{host}:{port}"
+
+
+@contextmanager
+def _refusing(name: str, context: Any) -> Iterator[Metadata]:
+    """Give the metadata of a call; refusals inside the block become its status."""
+    try:
+        yield {key: str(value) for key, value in context.invocation_metadata()}
+    except grpc.RpcError:  # the other side has gone
+        raise
+    except (PermissionError, UserError, ProtocolError) as error:
+        context.abort(_CODES[type(error)], str(error))
+    except Exception:
+        _LOG.exception("%s failed", name)
+        context.abort(grpc.StatusCode.INTERNAL, "it failed; its own output says why")
