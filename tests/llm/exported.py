@@ -6,14 +6,13 @@ import torch
 from safetensors.torch import load_file
 
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.backbones.network import network_of
 
 
 @torch.no_grad()
 def read_adapter(folder: Path, backbone: Backbone) -> None:
     """Put the factors, and the frozen items if there are any, into a backbone with LoRA."""
     tensors = load_file(folder / "adapter_model.safetensors")
-    own = {n: p for n, p in network_of(backbone).named_parameters() if "lora_" in n}
+    own = {n: p for n, p in backbone.model.named_parameters() if "lora_" in n}
     names = {f"base_model.model.{n.replace('.default.', '.')}": p for n, p in own.items()}
     assert names.keys() == tensors.keys()
     for name, parameter in names.items():

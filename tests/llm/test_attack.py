@@ -15,7 +15,6 @@ from coterie.core.tensors.ragged import Ragged
 from coterie.llm.attack.figure import draw
 from coterie.llm.attack.hidden_states import HiddenStates, hidden_states, joined
 from coterie.llm.attack.inversion import Attacker, attack, judge, rows, secret, train, users_known
-from coterie.llm.backbones.network import network_of
 from coterie.llm.data.examples import Examples
 
 KEY = Key.from_seed(3)
@@ -148,7 +147,7 @@ def test_states_are_those_that_transformers_gives():
     assert hooks == [len(module._forward_hooks) for module in model.modules()]
     start = len(TITLES)
     assert found.token.tolist() == [start, 0, 3, 5, 7]
-    network = network_of(model)
+    network = model.model
     with torch.no_grad():
         out = network(
             input_ids=found.token[None], output_hidden_states=True, use_cache=False

@@ -22,7 +22,6 @@ from coterie.core.run.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbones.network import network_of
 from coterie.llm.backbones.recformer.model import RecformerModel
 from coterie.llm.export import folders
 from coterie.llm.export.folders import EMBEDDINGS, answers, export_adapter, export_merged
@@ -69,7 +68,7 @@ def test_an_adapter_comes_back_bit_for_bit(kind, tmp_path):
 def test_peft_reads_the_adapter(kind, tmp_path):
     model, data = save(tmp_path / "a", kind), examples(5, seed=2)
     plain = make(kind, rank=None)
-    plain.model = PeftModel.from_pretrained(network_of(plain), str(tmp_path / "a")).base_model.model
+    plain.model = PeftModel.from_pretrained(plain.model, str(tmp_path / "a")).base_model.model
     # Factors without requires_grad, as peft loads them, take another kernel of torch.
     torch.testing.assert_close(answers(plain, data), answers(model, data), rtol=1e-5, atol=1e-5)
 
@@ -83,7 +82,7 @@ def test_the_folder_alone_is_enough_elsewhere(kind, tmp_path):
     plain.model = found.base_model.model
     torch.testing.assert_close(answers(plain, data), answers(model, data), rtol=1e-5, atol=1e-5)
     base = AutoModelForCausalLM.from_pretrained(str(tmp_path / "a" / "base")).state_dict()
-    for name, value in network_of(make(kind, rank=None)).state_dict().items():
+    for name, value in make(kind, rank=None).model.state_dict().items():
         assert torch.equal(base[name], value)  # as before the first round
     umask = os.umask(0)
     os.umask(umask)
@@ -94,7 +93,7 @@ def test_the_folder_alone_is_enough_elsewhere(kind, tmp_path):
 
 def test_a_published_model_is_named_and_not_copied(tmp_path):
     model = make("tiny-item")
-    network_of(model).config.name_or_path = "somebody/llama"
+    model.model.config.name_or_path = "somebody/llama"
     export_adapter(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "a")
     config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "somebody/llama"
@@ -129,7 +128,7 @@ def test_peft_merges_to_the_same_weights(tmp_path):
     model = make("tiny-item")
     export_merged(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "m")
     save(tmp_path / "a")
-    base = network_of(make("tiny-item", rank=None))
+    base = make("tiny-item", rank=None).model
     peft = PeftModel.from_pretrained(base, str(tmp_path / "a")).merge_and_unload().state_dict()
     for name, value in load_file(tmp_path / "m" / "model.safetensors").items():
         torch.testing.assert_close(value, peft[name], rtol=1e-6, atol=1e-7)

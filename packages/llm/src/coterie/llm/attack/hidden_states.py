@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from coterie.core.errors import UserError
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.backbones.network import network_of
 from coterie.llm.data.examples import Examples
 from coterie.llm.split.remote_block import padding_of
 
@@ -42,7 +41,7 @@ def hidden_states(backbone: Backbone, examples: Examples) -> HiddenStates:
     Raises:
         UserError: the attention mask of the backbone is none that can be read.
     """
-    words, layers = network_of(backbone).get_input_embeddings(), list(backbone.layers)
+    words, layers = backbone.model.get_input_embeddings(), list(backbone.layers)
     seen: dict[nn.Module, tuple[Any, Any, Any]] = {}
 
     def note(module: nn.Module, given: Any, named: Any, out: Any) -> None:

@@ -12,7 +12,6 @@ from coterie.core.tensors.keys import Key
 from coterie.llm.attack.hidden_states import HiddenStates, hidden_states, joined
 from coterie.llm.attack.inversion import secret
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.backbones.network import network_of
 from coterie.llm.data.client_data import FederatedData
 from coterie.llm.data.examples import Examples
 from coterie.llm.data.sequences import training_examples
@@ -64,7 +63,7 @@ def known_embeddings(backbone: Backbone) -> Tensor:
 
     Where clients train their embeddings too, these are what all still have in common.
     """
-    return network_of(backbone).get_input_embeddings().weight.detach().float().cpu().clone()
+    return backbone.model.get_input_embeddings().weight.detach().float().cpu().clone()
 
 
 def _sequences(

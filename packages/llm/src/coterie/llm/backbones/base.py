@@ -18,12 +18,14 @@ class Backbone(nn.Module, ABC):
     """A frozen network with one set of trainable parameters; the same object serves all clients.
 
     Attributes:
+        model: the Hugging Face network, a ``PreTrainedModel``.
         n_items: number of items that can be recommended.
         hidden: width h of what passes from layer to layer.
         frozen_items: ``(n_items, h)`` item embeddings of the second stage of fine-tuning, see
             `catalogue`; None where the network as it is embeds the items.
     """
 
+    model: Any
     n_items: int
     hidden: int
     frozen_items: Tensor | None = None
@@ -70,13 +72,7 @@ class Backbone(nn.Module, ABC):
 
 
 class Decoder(Backbone):
-    """A backbone around a Hugging Face decoder that is built like Llama.
-
-    Attributes:
-        model: has ``model.layers``.
-    """
-
-    model: Any
+    """A backbone around a decoder that is built like Llama: with ``model.layers``."""
 
     @property
     def layers(self) -> nn.ModuleList:

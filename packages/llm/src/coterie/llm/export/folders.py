@@ -21,7 +21,6 @@ from coterie.core.errors import UserError
 from coterie.core.files import write_json, writing
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.backbones.network import network_name, network_of
 from coterie.llm.data.examples import Examples
 
 WEIGHTS, ORIGIN, ITEMS = "adapter_model.safetensors", "coterie.json", "items.csv"
@@ -55,7 +54,7 @@ def export_adapter(
     Raises:
         UserError: there is no LoRA, it is empty, or the folder is there or cannot be written.
     """
-    factors, network = _factors(backbone), network_of(backbone)
+    factors, network = _factors(backbone), backbone.model
     config = copy.copy(network.peft_config[_ADAPTER])
     config.inference_mode = True
     published = network.config.name_or_path
@@ -102,7 +101,7 @@ def export_merged(
         before = answers(backbone, examples)
         after = _answers_of(temporary, backbone, examples)
         difference = float((after - before).abs().max() / before.abs().max())
-        rounding = _ROUNDING.get(network_of(backbone).dtype, _COARSE)
+        rounding = _ROUNDING.get(backbone.model.dtype, _COARSE)
         allowed = rounding if _has_lora(backbone) else 0.0
         if not difference <= allowed:
             raise UserError(
@@ -122,7 +121,7 @@ def answers(backbone: Backbone, examples: Examples) -> Tensor:
 
     backbone.eval()
     backbone.prepare()
-    hook = network_of(backbone).register_forward_hook(keep)
+    hook = backbone.model.register_forward_hook(keep)
     try:
         backbone.loss(examples)
     finally:
@@ -132,14 +131,14 @@ def answers(backbone: Backbone, examples: Examples) -> Tensor:
 
 def _answers_of(folder: Path, backbone: Backbone, examples: Examples) -> Tensor:
     """Answers of a saved network in the place of the backbone's own."""
-    name, own = network_name(backbone), network_of(backbone)
+    own = backbone.model
     positions = getattr(getattr(own, "embeddings", None), "item_position_embeddings", None)
     more = {} if positions is None else {"item_positions": positions.num_embeddings}  # RecFormer
     try:
-        setattr(backbone, name, type(own).from_pretrained(str(folder), **more))
+        backbone.model = type(own).from_pretrained(str(folder), **more)
         return answers(backbone, examples)
     finally:
-        setattr(backbone, name, own)
+        backbone.model = own
         backbone.prepare()
 
 
@@ -156,7 +155,7 @@ def _factors(backbone: Backbone) -> dict[str, nn.Parameter]:
         )
     found = {
         _PREFIX + name.replace(f".{_ADAPTER}.", "."): parameter
-        for name, parameter in network_of(backbone).named_parameters()
+        for name, parameter in backbone.model.named_parameters()
         if "lora_" in name
     }
     bad = [name for name, factor in found.items() if not bool(factor.isfinite().all())]
@@ -199,7 +198,7 @@ def _save_network(backbone: Backbone, folder: Path, *, merged: bool) -> None:
     """Write the network and its tokenizer by ``save_pretrained``, as if there were no LoRA."""
     with writing(folder):
         state = plain_state(backbone, merged=merged)
-        network_of(backbone).save_pretrained(str(folder), state_dict=state)
+        backbone.model.save_pretrained(str(folder), state_dict=state)
         if (tokenizer := _tokenizer(backbone)) is not None:
             tokenizer.save_pretrained(str(folder))
 
@@ -208,7 +207,7 @@ def plain_state(backbone: Backbone, *, merged: bool) -> dict[str, Tensor]:
     """Parameters of the network by their plain names, with the products of LoRA or without."""
     from peft.tuners.lora import LoraLayer
 
-    network = network_of(backbone)
+    network = backbone.model
     state = {
         name.replace(".base_layer.", "."): value
         for name, value in network.state_dict().items()
