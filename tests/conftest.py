@@ -7,6 +7,9 @@ import hypothesis
 import pytest
 import torch
 
+# A script that changes torch for the whole process, and so is never imported here.
+collect_ignore = ["far_device.py"]
+
 # The same examples in every run, and no deadline, since machines are busy;
 # HYPOTHESIS_PROFILE=default searches further.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
