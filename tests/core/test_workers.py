@@ -429,6 +429,23 @@ def test_clients_that_are_not_there_in_a_block_are_not_asked(tmp_path):
     assert second.ask(STEPS["update"], slope()).ids.tolist() == [8, 11]
 
 
+def test_a_client_that_joined_later_goes_on_from_what_it_has_kept(tmp_path):
+    data = sample_data().take(torch.tensor([1]))
+    (path,) = make_folders(tmp_path, {2: data}, SECRET, [torch.tensor([8])], half=HALF)
+    exchange = Hosts([path])
+    for number in (1, 2):
+        exchange._workers[0].stop()  # so that the folder is read anew
+        late = ExchangeCohort(exchange, exchange.present(2), (2, number), Ledger(), Journal())
+        assert late.ask(STEPS["update"], slope()).ids.tolist() == [8]
+    assert visits(path, 8) == 2
+
+
+def test_a_client_keeps_to_the_bounds_of_the_card(tmp_path):
+    card = Card("toy", {"engine.max_norm": 1e-9})
+    replies = cohort(Hosts(folders(tmp_path, card=card))).ask(STEPS["update"], slope())
+    assert set(replies.failed.values()) == {"upload 'change' has a norm over the bound of 1e-09"}
+
+
 def test_nobody_is_there():
     with WorkerProcesses([], "a run") as nobody:
         assert cohort(nobody).ask(STEPS["update"], slope()).up is None

@@ -165,6 +165,11 @@ class ClientFolder:
         except ProtocolError as error:
             raise UserError(f"{path} is damaged: {error}") from error
 
+    def blocks(self) -> list[int]:
+        """Numbers of the blocks of which the clients have data, ascending."""
+        found = self.path.glob("data-*.safetensors")
+        return sorted(int(path.stem.removeprefix("data-")) for path in found)
+
     def position(self) -> Position:
         """How far the clients are.
 

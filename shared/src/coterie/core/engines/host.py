@@ -22,6 +22,7 @@ from coterie.core.federation.ledger import field_sizes
 from coterie.core.privacy.build import middleware
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.cohort import Aligned
+from coterie.core.protocol.expected import PLAUSIBLE, Bounds
 from coterie.core.protocol.folds import Fold
 from coterie.core.protocol.step import AnyStep
 from coterie.core.settings.schema import build
@@ -168,8 +169,12 @@ class ClientHost:
         own = {k.removeprefix("privacy."): v for k, v in card.items() if k.startswith("privacy.")}
         blocks = _Blocks(self.folder, self.client)
         layers = middleware(build(PrivacySettings, own))
+        most = Bounds(
+            card.get("engine.max_norm", PLAUSIBLE.norm),
+            card.get("engine.max_count", PLAUSIBLE.count),
+        )
         chunk = card.get("engine.chunk")
-        return InProcess(self.client, blocks, self.folder.secrets, chunk, layers)
+        return InProcess(self.client, blocks, self.folder.secrets, chunk, layers, most)
 
 
 class _Blocks(Mapping[int, Any]):
@@ -190,10 +195,10 @@ class _Blocks(Mapping[int, Any]):
         return self._data
 
     def __len__(self) -> int:
-        return len(list(self._folder.path.glob("data-*.safetensors")))
+        return len(self._folder.blocks())
 
     def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self)))
+        return iter(self._folder.blocks())
 
 
 class _OneClient:

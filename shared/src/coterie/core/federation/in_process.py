@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,8 +167,10 @@ class InProcess(Exchange):
 
     def _newcomer(self) -> Any:
         """Private state of one client, for its structure only."""
-        first = self.data(0).ids[:1]
-        key, data = self.secrets(first), self._data(first, 0)
+        # Who joined later has no data of block 0 in a folder of its own.
+        block = next(iter(self.blocks)) if isinstance(self.blocks, Mapping) else 0
+        first = self.data(block).ids[:1]
+        key, data = self.secrets(first), self._data(first, block)
         return self.client.enrol(data, Key(key.state[0]) if self.is_list else key)
 
     def _chunks(self, data: Any, down: Any) -> Iterator[Tensor]:
