@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.core.liars import Liars, Model, Own
 from tests.core.linear_client import UPDATE, LinearClient, Slope
 from tests.hosted import Hosts, Sharded, bits, each_alone, make_folders, same_both_ways
 
@@ -27,6 +28,7 @@ from coterie.core.engines.worker import main, read_frame
 from coterie.core.engines.workers import WorkerProcesses
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
+from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.journal import Journal
@@ -104,6 +106,18 @@ def test_two_asks_for_a_step_in_a_round_draw_differently_and_as_in_one_process(t
     assert bits(first[0]) == bits(first[1])
     assert bits(second[0]) == bits(second[1])
     assert bits(first[0].change) != bits(second[0].change)
+
+
+def test_two_asks_from_the_same_state_have_draws_of_their_own():
+    ids = torch.tensor([2, 5])
+    exchange = InProcess(Liars(0, None), {0: Own(ids)}, SECRET.fold)
+    asked = cohort(exchange)
+    update = Liars.steps()["update"]
+    down = Model({"w": torch.zeros(20, 8)})
+    first, second = (asked.ask(update, down).up.change["w"] for _ in range(2))
+    again = cohort(InProcess(Liars(0, None), {0: Own(ids)}, SECRET.fold)).ask(update, down).up
+    assert not torch.equal(first, second)
+    assert torch.equal(first, again.change["w"])
 
 
 def test_processes_train_and_survive_a_kill(tmp_path):
