@@ -152,7 +152,7 @@ def test_a_mistyped_column_is_told_by_the_first_line(write, text, columns, messa
 def test_other_faults_are_left_to_the_reader(write, text, name):
     path = write(text, name)
     check_columns(str(path), COLUMNS)
-    with pytest.raises(UserError, match="my|plain"):
+    with pytest.raises(UserError, match=r"my|plain"):
         read_own(path, COLUMNS)
 
 

@@ -152,24 +152,18 @@ class Leaving:
     expected: Expected | None = None
 
 
-def declared(message: type[Up]) -> list[Leaving]:
+def declared(message: type[Up]) -> tuple[Leaving, ...]:
     """List the declarations of an upload's fields."""
-    return [
-        dataclasses.replace(field.metadata["leaves"], name=field.name)
-        for field in dataclasses.fields(message)
-    ]
-
-
-def expectations(message: type[Up]) -> dict[str, Expected | None]:
-    """The form that the server accepts of each field."""
-    found = _EXPECTATIONS.get(message)
+    found = _DECLARED.get(message)
     if found is None:
-        found = {field.name: field.expected for field in declared(message)}
-        _EXPECTATIONS[message] = found
+        found = _DECLARED[message] = tuple(
+            dataclasses.replace(field.metadata["leaves"], name=field.name)
+            for field in dataclasses.fields(message)
+        )
     return found
 
 
-_EXPECTATIONS: dict[type[Up], dict[str, Expected | None]] = {}
+_DECLARED: dict[type[Up], tuple[Leaving, ...]] = {}
 
 
 def _check_declared(cls: type, name: str, hint: Any) -> None:
