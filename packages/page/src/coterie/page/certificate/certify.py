@@ -38,12 +38,12 @@ from coterie.page.certificate.follower_gap import follower_gain, n_tries
 from coterie.page.certificate.game import LEARNED, Deviation, Game
 from coterie.page.certificate.leaders import (
     best_of,
-    fresh_gains,
     narrow,
+    paired_gain,
     stage_gains,
     stage_table,
 )
-from coterie.page.certificate.rollouts import Rollouts, seeds
+from coterie.page.certificate.rollouts import Rollouts
 from coterie.page.settings.certificate import CertificateSettings
 
 
@@ -70,10 +70,7 @@ def certify(
     who = _tested(game.n_leaders, settings.leaders, key.fold("leaders"))
     rollouts = Rollouts(game, settings, told)
     leaders = _leaders(rollouts, tried, who, key)
-    answers = key.fold("answers")
-    screen = seeds(answers, "screen", settings.screen_seeds)
-    fresh = seeds(answers, "fresh", settings.seeds)
-    follower = follower_gain(rollouts, LEARNED, screen, fresh)
+    follower = follower_gain(rollouts, LEARNED, key.fold("answers"))
     off_path = _off_path(rollouts, leaders, tried, key.fold("off path"))
     return Certificate(
         game.n_leaders, tried.shape[1], settings, leaders, follower, off_path, rollouts.played
@@ -122,9 +119,7 @@ def _leaders(
     rollouts: Rollouts, candidates: Tensor, who: list[int], key: Key
 ) -> tuple[LeaderGain, ...]:
     game, settings = rollouts.game, rollouts.settings
-    screen = seeds(key, "screen", settings.screen_seeds)
-    choose = seeds(key, "choose", settings.screen_seeds)
-    fresh = seeds(key, "fresh", settings.seeds)
+    screen, choose, fresh = (rollouts.seeds(key, word) for word in ("screen", "choose", "fresh"))
     table = stage_table(game, candidates, screen)
     options = best_of(table, settings.shortlist)[who]
     options = narrow(rollouts, candidates, who, options, settings.keep, screen)
@@ -132,18 +127,18 @@ def _leaders(
     best = candidates[who, options[:, 0]]
     deviations = [Deviation(leader, action) for leader, action in zip(who, best, strict=True)]
     learned = torch.stack([rollouts.all_payoffs(LEARNED, one) for one in fresh])
-    gains = fresh_gains(rollouts, deviations, who, learned, fresh)
+    tried = torch.stack([rollouts.own(deviations, who, one) for one in fresh])
     of_stage = stage_gains(game, candidates[range(game.n_leaders), best_of(table, 1)[:, 0]], fresh)
     policy = game.learned_actions()
     return tuple(
         LeaderGain(
             leader,
             game.described(policy[leader]),
-            game.described(action),
-            gain,
+            game.described(best[place]),
+            paired_gain(tried[:, place], learned[:, leader], settings.weight),
             of_stage[leader],
         )
-        for leader, action, gain in zip(who, best, gains, strict=True)
+        for place, leader in enumerate(who)
     )
 
 
@@ -151,13 +146,11 @@ def _off_path(
     rollouts: Rollouts, leaders: tuple[LeaderGain, ...], candidates: Tensor, key: Key
 ) -> tuple[FollowerGain, ...]:
     known = [one.leader for one in leaders if one.gain.known]
-    settings = rollouts.settings
     gains = []
-    for number in range(settings.off_path if known else 0):
+    for number in range(rollouts.settings.off_path if known else 0):
         own = key.fold(number)
         by, what = own.uniform(2, dtype=torch.float64).tolist()
         leader = known[int(by * len(known))]
         after = Deviation(leader, candidates[leader, int(what * candidates.shape[1])])
-        screen = seeds(own, "screen", settings.screen_seeds)
-        gains.append(follower_gain(rollouts, after, screen, seeds(own, "fresh", settings.seeds)))
+        gains.append(follower_gain(rollouts, after, own))
     return tuple(gains)

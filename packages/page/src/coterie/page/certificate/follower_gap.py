@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -18,28 +17,20 @@ _SHARES = (0.25, 0.5, 1.0)
 """What is best in this stage may go too far over several, so part of the way is tried too."""
 
 
-def follower_gain(
-    rollouts: Rollouts, after: Deviation, screen: Sequence[Key], fresh: Sequence[Key]
-) -> FollowerGain:
+def follower_gain(rollouts: Rollouts, after: Deviation, key: Key) -> FollowerGain:
     """Test the follower's answer to the leaders' part of a deviation.
 
-    Which of the answers is tried on the fresh seeds is chosen on the others. An answer depends on
-    what came of the leaders' actions, so it is made anew under every seed, by the same rule.
-
-    Args:
-        rollouts: of the game.
-        after: what the leaders did.
-        screen: keys on which the best kind of answer is chosen.
-        fresh: keys on which it is tested.
+    Which kind of answer is tried on the fresh seeds is chosen on others. An answer depends on what
+    came of the leaders' actions, so it is made anew under every seed, by the same rule.
     """
-    game = rollouts.game
-    table = [_payoffs(rollouts, after, tries(game.answer(after, key)), key) for key in screen]
+    game, screen, fresh = rollouts.game, rollouts.seeds(key, "screen"), rollouts.seeds(key, "fresh")
+    table = [_payoffs(rollouts, after, tries(game.answer(after, one)), one) for one in screen]
     best = int(mean_or_worst(torch.stack(table)).argmax())
-    answers = [game.answer(after, key) for key in fresh]
+    answers = [game.answer(after, one) for one in fresh]
     pairs = torch.stack(
         [
-            _payoffs(rollouts, after, torch.stack([answer.learned, tries(answer)[best]]), key)
-            for answer, key in zip(answers, fresh, strict=True)
+            _payoffs(rollouts, after, torch.stack([answer.learned, tries(answer)[best]]), one)
+            for answer, one in zip(answers, fresh, strict=True)
         ]
     )
     utility = torch.tensor([answer.learned_utility for answer in answers], dtype=torch.float64)

@@ -14,13 +14,7 @@ from coterie.page.certificate.rollouts import Rollouts, mean_or_worst
 
 
 def stage_table(game: Game, candidates: Tensor, keys: Sequence[Key]) -> Tensor:
-    """Mean payoffs ``(N, G)`` of this stage alone; -inf where one is not finite.
-
-    Args:
-        game: at its present stage.
-        candidates: ``(N, G, nA)``.
-        keys: of the repetitions.
-    """
+    """Mean payoffs ``(N, G)`` of candidates ``(N, G, nA)`` in this stage; -inf if not finite."""
     table = [
         torch.stack([game.stage_payoffs(actions, key).double() for actions in candidates.unbind(1)])
         for key in keys
@@ -42,18 +36,15 @@ def narrow(
     count: int,
     keys: Sequence[Key],
 ) -> Tensor:
-    """Keep the ``count`` options of each leader with the highest payoffs over the horizon.
+    """Keep the options of each leader with the highest payoffs over the horizon.
 
     Args:
         rollouts: of the game.
         candidates: ``(N, G, nA)``.
         who: the L leaders tested.
         options: ``(L, K)`` numbers of candidates still in the race.
-        count: to be left.
+        count: how many of K are left, if there are as many.
         keys: of the repetitions.
-
-    Returns:
-        ``(L, min(count, K))``.
     """
     if options.shape[1] <= count:
         return options
@@ -66,28 +57,6 @@ def narrow(
     payoffs = torch.stack([rollouts.own(deviations, players, key) for key in keys])
     ranked = mean_or_worst(payoffs).reshape(options.shape).topk(count, dim=1).indices
     return options.gather(1, ranked)
-
-
-def fresh_gains(
-    rollouts: Rollouts,
-    deviations: Sequence[Deviation],
-    players: Sequence[int],
-    learned: Tensor,
-    keys: Sequence[Key],
-) -> list[Gain]:
-    """Gains of the players by one deviation each, on seeds that had no part in choosing it.
-
-    Args:
-        rollouts: of the game.
-        deviations: D of them.
-        players: who deviates.
-        learned: ``(S, N + 1)`` payoffs of the learned play under the same keys.
-        keys: S fresh ones.
-    """
-    found = torch.stack([rollouts.own(deviations, players, key) for key in keys])
-    base = learned[:, torch.tensor(players, dtype=torch.int64)]
-    weight = rollouts.settings.weight
-    return [paired_gain(a, b, weight) for a, b in zip(found.T, base.T, strict=True)]
 
 
 def stage_gains(game: Game, actions: Tensor, keys: Sequence[Key]) -> list[Gain]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from coterie.core.tables.plots import Histogram, plot_panels
 from coterie.core.tables.report import Report
-from coterie.page.certificate.certificate import Certificate, FollowerGain, Gain, LeaderGain
+from coterie.page.certificate.certificate import (
+    Certificate,
+    FollowerGain,
+    Gain,
+    LeaderGain,
+    mean_known,
+)
 from coterie.page.certificate.verdict import in_words, ratio
 
 
@@ -75,7 +80,7 @@ def _view(certificate: Certificate) -> list[dict[str, Any]]:
         "mean regret": certificate.mean_regret,
         "beyond 2 s.e.": f"{certificate.share_significant:.1%}",
         "by chance": f"{certificate.share_by_chance:.1%}",
-        "one-stage regret (mean)": _mean([one.stage.regret for one in certificate.leaders]),
+        "one-stage regret (mean)": mean_known(one.stage.regret for one in certificate.leaders),
     }
     found = certificate.follower
     follower = {
@@ -161,8 +166,3 @@ def _numbers(gain: Gain, stage: Gain) -> dict[str, Any]:
         "relative": gain.relative,
         "stage_regret": stage.regret,
     }
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if value == value]
-    return sum(known) / len(known) if known else float("nan")

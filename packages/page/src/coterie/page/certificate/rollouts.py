@@ -18,18 +18,14 @@ class Rollouts:
     Args:
         game: at its present stage.
         settings: horizon, discount, size of a batch.
-        told: called with the number of plays so far.
+        told: called with the number of plays so far; or None.
     """
 
     def __init__(
-        self,
-        game: Game,
-        settings: CertificateSettings,
-        told: Callable[[int], None] | None = None,
+        self, game: Game, settings: CertificateSettings, told: Callable[[int], None] | None
     ) -> None:
-        self.game, self.settings = game, settings
+        self.game, self.settings, self._told = game, settings, told
         self.played = 0
-        self._told = told
 
     def own(self, deviations: Sequence[Deviation], players: Sequence[int], key: Key) -> Tensor:
         """Payoffs ``(D,)`` float64 of ``players[d]`` in the play of ``deviations[d]``.
@@ -50,16 +46,17 @@ class Rollouts:
                 self._told(self.played)
         return torch.cat(found) if found else torch.empty(0, dtype=torch.float64)
 
+    def seeds(self, key: Key, purpose: str) -> list[Key]:
+        """Keys of the repetitions for one purpose: to test on "fresh" ones, or to choose."""
+        fresh = purpose == "fresh"
+        count = self.settings.seeds if fresh else self.settings.screen_seeds
+        return [key.fold(purpose, number) for number in range(count)]
+
     def all_payoffs(self, deviation: Deviation, key: Key) -> Tensor:
         """Payoffs ``(N + 1,)`` float64 of all players in one play."""
         horizon, gamma = self.settings.horizon, self.settings.gamma
         self.played += 1
         return self.game.payoffs([deviation], horizon, gamma, key).double()[0]
-
-
-def seeds(key: Key, purpose: str, count: int) -> list[Key]:
-    """Keys of the repetitions for one purpose; no two purposes share a draw."""
-    return [key.fold(purpose, number) for number in range(count)]
 
 
 def mean_or_worst(values: Tensor) -> Tensor:

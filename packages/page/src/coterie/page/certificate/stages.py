@@ -119,16 +119,12 @@ class RepeatedBatches:
     Args:
         batches: of N clients.
         who: ``(K,)`` int64, which of them each row is.
+        epochs: ``(K,)`` int64 passes of each row.
     """
 
-    def __init__(self, batches: MiniBatches, who: Tensor) -> None:
+    def __init__(self, batches: MiniBatches, who: Tensor, epochs: Tensor) -> None:
         self._batches, self._who = batches, who
-        self.steps = batches.steps[who]
-
-    @property
-    def per_epoch(self) -> Tensor:
-        """Batches in one epoch of each row, ``(K,)`` int64."""
-        return self._batches.per_epoch[self._who]
+        self.steps = epochs * batches.per_epoch[who]
 
     def __call__(self, number: int, rows: Tensor) -> Batch:
         """Batch ``number`` of the rows."""
