@@ -48,18 +48,8 @@ def leaders_reward(own: Tensor, server: Tensor, game: GameSettings, released: bo
 
 
 def followers_reward(server: Tensor, clients: Tensor, game: GameSettings, released: bool) -> Tensor:
-    """Reward of the server, ``()``, likewise.
-
-    Args:
-        server: ``()`` u_CS.
-        clients: ``(C,)`` u_i of the same stage.
-        game: has the ratio.
-        released: as for the clients.
-    """
+    """Reward of the server, ``()``, likewise: u_CS, or what is shared with the mean of the u_i."""
     ratio = game.ratio()
-    if ratio is None:
-        return server
-    of_server, of_clients = ratio
-    if released:
-        return of_server * server
-    return (of_server * server + of_clients * torch.nanmean(clients)) / (of_server + of_clients)
+    if ratio is None or released:
+        return server if ratio is None else ratio[0] * server
+    return leaders_reward(torch.nanmean(clients), server, game, released)
