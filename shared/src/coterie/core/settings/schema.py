@@ -108,6 +108,30 @@ def _changed(start: Any, values: Mapping[str, Any]) -> Any:
     return dataclasses.replace(start, **given)
 
 
+def filled(settings: Settings, choices: Mapping[str, Any]) -> Settings:
+    """Set what is open (None) to a choice; what was set stays.
+
+    Args:
+        settings: a dataclass.
+        choices: by name; a mapping is of the section of that name.
+
+    Example:
+        >>> from coterie.core.settings.sections import EngineSettings
+        >>> found = filled(EngineSettings(), {"chunk": 64, "threads": 9})
+        >>> found.chunk, found.threads
+        (64, 1)
+    """
+    found: dict[str, Any] = {}
+    for name, choice in choices.items():
+        old = getattr(settings, name)
+        if isinstance(choice, Mapping):
+            found[name] = filled(old, choice)
+        elif old is None:
+            found[name] = choice
+    changed: Any = settings
+    return dataclasses.replace(changed, **found)
+
+
 def within(section: str, settings: type, message: str) -> str:
     """Name the settings of a section by their whole keys in a message that quotes them.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
@@ -51,30 +51,13 @@ class AgentOptions:
     def __post_init__(self) -> None:
         self.ddpg()  # refuses what is out of range
 
-    def filled(self, **choices: Any) -> AgentOptions:
-        """Set what is open: to ``choices``, and the rest to the values of `DDPGSettings`.
-
-        Example:
-            >>> found = AgentOptions(gamma=0.99).filled(gamma=0.0, updates=2)
-            >>> found.gamma, found.updates, found.warm_up
-            (0.99, 2, 36)
-        """
-        return AgentOptions(**(_values(DDPGSettings()) | choices | self._set()))
-
     def ddpg(self) -> DDPGSettings:
         """What the agents run with; a value that is still open is that of `DDPGSettings`.
 
         Raises:
             UserError: a value is out of range.
         """
-        return DDPGSettings(**self._set())
-
-    def _set(self) -> dict[str, Any]:
-        return {name: value for name, value in _values(self).items() if value is not None}
-
-
-def _values(settings: AgentOptions | DDPGSettings) -> dict[str, Any]:
-    return {field.name: getattr(settings, field.name) for field in fields(settings)}
+        return DDPGSettings(**{n: value for n, value in asdict(self).items() if value is not None})
 
 
 def check_batch(section: str, agent: DDPGSettings) -> None:
