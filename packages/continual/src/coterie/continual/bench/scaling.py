@@ -50,7 +50,7 @@ def measure(size: int, chunk: int | None) -> dict[str, Any]:
     key, ids = Key.from_seed(0).fold("scaling"), torch.arange(size)
     block = random_block(key, ids, _N_ITEMS, _MEAN_LENGTH * size)
     engine = Engine(resolve(settings), Workload("random", [block], [_N_ITEMS]))
-    resident = nbytes(block) + nbytes(engine.store.take(ids))
+    resident = nbytes(block) + nbytes(engine.run.store.take(ids))
     forget_peak()
     before = most_resident()
     numbers = itertools.count(1)
