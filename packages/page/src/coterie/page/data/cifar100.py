@@ -16,7 +16,7 @@ import torch
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import find_file
 from coterie.page.data.archive import files_in
-from coterie.page.data.labelled import Labelled
+from coterie.page.data.task import Labelled
 from coterie.page.settings.tasks import TASKS
 
 N_CLASSES = 100

@@ -17,7 +17,7 @@ from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import find_file
 from coterie.page.data.archive import files_in
 from coterie.page.data.decoded import Arrays, decoded
-from coterie.page.data.labelled import Labelled
+from coterie.page.data.task import Labelled
 from coterie.page.settings.tasks import TASKS
 
 _NAME = "tiny-imagenet-200"
