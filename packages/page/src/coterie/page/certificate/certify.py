@@ -34,15 +34,8 @@ from torch import Tensor
 
 from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certificate import Certificate, FollowerGain, LeaderGain
-from coterie.page.certificate.follower_gap import follower_gain, n_tries
+from coterie.page.certificate.gains import follower_gain, leader_gains, n_tries
 from coterie.page.certificate.game import LEARNED, Deviation, Game
-from coterie.page.certificate.leaders import (
-    best_of,
-    narrow,
-    paired_gain,
-    stage_gains,
-    stage_table,
-)
 from coterie.page.certificate.rollouts import Rollouts
 from coterie.page.settings.certificate import CertificateSettings
 
@@ -69,7 +62,7 @@ def certify(
     tried = _fitting(candidates, game.learned_actions())
     who = _tested(game.n_leaders, settings.leaders, key.fold("leaders"))
     rollouts = Rollouts(game, settings, told)
-    leaders = _leaders(rollouts, tried, who, key)
+    leaders = leader_gains(rollouts, tried, who, key)
     follower = follower_gain(rollouts, LEARNED, key.fold("answers"))
     off_path = _off_path(rollouts, leaders, tried, key.fold("off path"))
     return Certificate(
@@ -113,33 +106,6 @@ def _fitting(candidates: Tensor, learned: Tensor) -> Tensor:
 def _tested(n_leaders: int, wanted: int, key: Key) -> list[int]:
     order = key.uniform(n_leaders).argsort()
     return sorted(order[: wanted or n_leaders].tolist())
-
-
-def _leaders(
-    rollouts: Rollouts, candidates: Tensor, who: list[int], key: Key
-) -> tuple[LeaderGain, ...]:
-    game, settings = rollouts.game, rollouts.settings
-    screen, choose, fresh = (rollouts.seeds(key, word) for word in ("screen", "choose", "fresh"))
-    table = stage_table(game, candidates, screen)
-    options = best_of(table, settings.shortlist)[who]
-    options = narrow(rollouts, candidates, who, options, settings.keep, screen)
-    options = narrow(rollouts, candidates, who, options, 1, choose)
-    best = candidates[who, options[:, 0]]
-    deviations = [Deviation(leader, action) for leader, action in zip(who, best, strict=True)]
-    learned = torch.stack([rollouts.all_payoffs(LEARNED, one) for one in fresh])
-    tried = torch.stack([rollouts.own(deviations, who, one) for one in fresh])
-    of_stage = stage_gains(game, candidates[range(game.n_leaders), best_of(table, 1)[:, 0]], fresh)
-    policy = game.learned_actions()
-    return tuple(
-        LeaderGain(
-            leader,
-            game.described(policy[leader]),
-            game.described(best[place]),
-            paired_gain(tried[:, place], learned[:, leader], settings.weight),
-            of_stage[leader],
-        )
-        for place, leader in enumerate(who)
-    )
 
 
 def _off_path(
