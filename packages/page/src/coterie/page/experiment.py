@@ -22,7 +22,7 @@ from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
 from coterie.page.data.make import make_task
 from coterie.page.data.task import Task
-from coterie.page.game.equilibrium import settled
+from coterie.page.game.utility import settled
 from coterie.page.halves import halves, write_samples
 from coterie.page.keys import CLIENT_COLUMNS
 from coterie.page.methods import remarks

@@ -166,11 +166,7 @@ class Certificate:
         return dict(finite(content | asdict(self)))
 
     def save(self, path: Path, rounds: int) -> None:
-        """Write JSON.
-
-        Args:
-            path: of the file.
-            rounds: after how many the run stood where it was tested.
+        """Write JSON, with after how many rounds the run stood where it was tested.
 
         Raises:
             UserError: the file cannot be written.

@@ -90,16 +90,13 @@ class FederationGame:
         return {"lr": float(lr), "epochs": int(epochs)}
 
     def stage_payoffs(self, actions: Tensor, key: Key) -> Tensor:
-        """Rewards ``(N,)`` of this stage, leader i's if it alone plays ``actions[i]``.
-
-        Where u_CS is shared, the follower answers to each of these deviations by itself.
-        """
+        """Rewards ``(N,)`` of this stage, leader i's if it alone plays ``actions[i]``."""
         game, z = self.server.game, self._present()
         tried = self._train(z, actions[None], key.fold("stage", 0))
         if game.ratio() is None or self.server.released:  # nothing is shared
             u_clients = self.client.utility(tried.loss[0])
             return leaders_reward(u_clients, torch.zeros(()), game, self.server.released)
-        learned, found = self._first(key), []
+        learned, found = self._first(key), []  # the follower answers to each deviation by itself
         for leader in torch.arange(self.n_leaders)[:, None]:
             rows = tree.map_tensors(lambda leaf, who=leader: leaf[0, who], tried)
             alone = learned.replaced(torch.tensor([0]), leader, rows)
@@ -250,12 +247,10 @@ class FederationGame:
         return torch.where(trained.counts, accuracy, before)
 
     def _reply(self, here: Trained, seen: Tensor, before: Tensor) -> Tensor:
-        """The follower's learned answer ``(N,)`` float64.
+        """The follower's learned answer ``(N,)`` float64 to one play.
 
-        Args:
-            here: this stage, of one play.
-            seen: ``(N,)`` accuracies of its models on D_CS.
-            before: the same of the last stage, which is what a server that chooses first knows.
+        It depends on what the models' accuracies on D_CS are, ``seen``, or were ``before`` for a
+        server that chooses first, ``(N,)``.
         """
         if not self._has_choice(here):
             return equal_weights(here.counts)
@@ -282,10 +277,7 @@ class FederationGame:
         return all_weights(found.p, here.counts), found.value, found.bound
 
     def _server_loss(self, start: Params, here: Trained, p: Tensor) -> float:
-        """Loss that the server's utility is of, if it answers ``p`` in a stage begun at ``start``.
-
-        Where it is of the clients' losses and no client counts, it is NaN.
-        """
+        """Loss that u_CS is of, by p and W at the stage's start; NaN if none is measured."""
         if self.server.game.server_utility == "mixture":
             return float((p * here.loss.masked_fill(~here.counts, 0.0)).sum() / p.sum())
         mixed = {name: value[None] for name, value in here.mixed(start, p).items()}

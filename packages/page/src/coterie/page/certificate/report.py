@@ -18,10 +18,7 @@ from coterie.page.certificate.verdict import in_words, ratio
 
 
 def certificate_report(
-    certificate: Certificate,
-    name: str = "certificate",
-    figure: Path | None = None,
-    when: str = "",
+    certificate: Certificate, name: str = "certificate", figure: Path | None = None, when: str = ""
 ) -> Report:
     """Lay a certificate out.
 
@@ -110,7 +107,7 @@ def _worst(certificate: Certificate) -> list[str]:
 
 def _limits(certificate: Certificate) -> list[str]:
     """Say what the certificate does not cover."""
-    settings, found = certificate.settings, certificate.follower
+    settings = certificate.settings
     rest = settings.gamma**settings.horizon
     lines = [
         f"Deviations: one of {certificate.n_candidates} actions of a leader in the present stage, "
@@ -126,7 +123,7 @@ def _limits(certificate: Certificate) -> list[str]:
         )
     if len(certificate.leaders) < certificate.n_leaders:
         lines.append("The leaders not drawn are not certified.")
-    return [*lines, _of_follower(found)]
+    return [*lines, _of_follower(certificate.follower)]
 
 
 def _of_follower(found: FollowerGain) -> str:

@@ -54,15 +54,11 @@ class Trained:
 
     def play(self, d: int) -> Trained:
         """One play."""
-        found: Trained = tree.map_tensors(lambda leaf: leaf[d], self)
-        return found
+        return tree.map_tensors(lambda leaf: leaf[d], self)
 
     def replaced(self, plays: Tensor, who: Tensor, rows: Trained) -> Trained:
         """Put what K clients made of it, ``(K, ...)``, in the places of ``who`` in ``plays``."""
-        found: Trained = tree.map_tensors(
-            lambda all_, some: all_.index_put((plays, who), some), self, rows
-        )
-        return found
+        return tree.map_tensors(lambda leaf, some: leaf.index_put((plays, who), some), self, rows)
 
     @property
     def counted(self) -> Params:
@@ -70,15 +66,12 @@ class Trained:
         return {name: value[self.counts] for name, value in self.models.items()}
 
     def mixed(self, start: Params, p: Tensor) -> Params:
-        """The next W after a stage of one play that began at ``start``; p is ``(N,)``.
-
-        Where no client counts, W stays.
-        """
+        """The next W after a stage of one play from ``start``, by p ``(N,)`` or zeros."""
         return aggregated(start, changes(self.models, start), p)
 
 
 def outcome(start: Params, fitted: Fitted, quality: Quality, some: Tensor) -> Trained:
-    """Tell whose training diverged, and put what that gives in the place of their numbers.
+    """Put what a training that diverged gives in the place of such clients' numbers.
 
     Args:
         start: what K clients began with, each ``(K, ...)``.

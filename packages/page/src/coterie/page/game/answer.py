@@ -58,13 +58,7 @@ class LearnedAnswer:
         return AgentState(agents, nothing, torch.full((n,), 1 / n, dtype=dtype))
 
     def choose(self, agent: AgentState, state: Tensor, key: Key) -> AgentState:
-        """Complete the last stage by the state it led to, learn, and act.
-
-        Args:
-            agent: after the last stage.
-            state: ``(N,)`` s_CS(t).
-            key: of the stage.
-        """
+        """Complete the last stage by the state it led to, s_CS(t) ``(N,)``, learn, and act."""
         assert agent.agents is not None
         last, own = agent.last, key.fold(torch.zeros(1, dtype=torch.int64))
         now = state[None].to(last.state.dtype)
@@ -143,7 +137,7 @@ def mixture_of(
     Args:
         module: gives the form of the model.
         models: parameters of A clients, each ``(A, ...)``.
-        samples: D_CS, ``x`` and ``y``.
+        samples: D_CS.
         dtype: that softmax regression computes in; other networks do in their own.
     """
     if isinstance(module, SoftmaxRegression):
