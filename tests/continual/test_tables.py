@@ -12,11 +12,10 @@ from coterie.continual.experiment import Experiment
 from coterie.continual.paper import PAPER
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings, StreamSettings
 from coterie.continual.tables import CATALOGUE, make_table, references, runs, sweeps
-from coterie.continual.tables.essence import base_settings, essential
 from coterie.continual.tables.items import ItemShift
 from coterie.continual.tables.main_table import BASELINES
 from coterie.continual.tables.noise import NOISES
-from coterie.continual.tables.study import Study
+from coterie.continual.tables.study import Study, base_settings, essential
 from coterie.continual.tables.users import UserShift
 from coterie.core.errors import UserError
 from coterie.core.methods.settings.ranking import MFSettings

@@ -51,7 +51,7 @@ def train_base(settings: Settings, path: Path) -> None:
     The last round also closes the block, which each method does in its own way.
 
     Args:
-        settings: from `essence.base_settings`.
+        settings: from `study.base_settings`.
         path: file to write.
     """
     module = _module(Experiment(settings))

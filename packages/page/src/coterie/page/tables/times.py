@@ -16,7 +16,7 @@ from coterie.core.tables.report import Report
 from coterie.core.tables.sheet import Sheet, cell
 from coterie.page import algorithm
 from coterie.page.experiment import Experiment
-from coterie.page.published import TABLES
+from coterie.page.published import printed
 from coterie.page.settings.run import Settings
 from coterie.page.tables.study import Study
 
@@ -63,11 +63,7 @@ def time_table(study: Study) -> Report:
 
 
 def measure(settings: Settings) -> Times:
-    """Seconds a round of each operation, by label.
-
-    Args:
-        settings: of a run of FedAvg or PAGE; at most 12 rounds of it are run.
-    """
+    """Seconds a round of each operation of FedAvg or PAGE, by label, in at most 12 rounds."""
     module = FederatedRun(Experiment(_short(settings)).federation())
     total = module.federation.rounds
     warm = min(_WARM_UP + 1, total - 1)
@@ -154,4 +150,4 @@ def _add(
     ):
         sheet.row(label, unit, values, operation=operation)
         line[unit] = cell(values, digits=digits)
-    line["paper, ms a byte"] = None if label == "FedAvg" else TABLES["table5"].get(operation)
+    line["paper, ms a byte"] = None if label == "FedAvg" else printed("table5", operation)
