@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.continual.bench import bench, measure, scaling
+from coterie.continual.bench import measure, scaling
 from coterie.continual.bench.loop import ClientLoop
 from coterie.continual.bench.rounds import Engine, largest_difference
 from coterie.continual.bench.workload import Workload, random_block, workload
@@ -118,7 +118,7 @@ def test_all_rows(monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "workload", lambda settings: small())
     monkeypatch.setattr(measure, "SIZES", (50,))
     settings = replace(chosen(), run=RunSettings(out=str(tmp_path)))
-    rows = list(bench(settings))
+    rows = list(measure.bench(settings))
     assert len(rows) == 7
     assert (tmp_path / "f3crec" / "bench" / "scaling.png").is_file()
 
@@ -126,4 +126,4 @@ def test_all_rows(monkeypatch, tmp_path):
 def test_other_backbones_are_refused():
     settings = replace(Settings(), model=ModelSettings(name="pfedrec"))
     with pytest.raises(UserError, match=r"--model\.name"):
-        next(bench(settings))
+        next(measure.bench(settings))

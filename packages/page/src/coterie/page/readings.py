@@ -8,8 +8,8 @@ from typing import Any
 from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
 from coterie.core.settings.schema import filled, values_of
-from coterie.page.settings.networks import OF_TASK
 from coterie.page.settings.run import Settings
+from coterie.page.settings.tasks import OF_TASK
 
 _RECOMMENDED: dict[str, Any] = {
     "start": 0.8,

@@ -49,16 +49,12 @@ def train_base(settings: Settings, path: Path) -> None:
     """Train the base block and keep the run as it was before its last round.
 
     The last round also closes the block, which each method does in its own way.
-
-    Args:
-        settings: from `study.base_settings`.
-        path: file to write.
     """
     module = _module(Experiment(settings))
-    base = _snapshot(module)
+    base = deepcopy(module.to_plain())
     module.advance()
     while module.block_open:
-        base = _snapshot(module)
+        base = deepcopy(module.to_plain())
         module.advance()
     with writing(path):
         save(base, path)
@@ -77,12 +73,7 @@ def train(
 
     The result has the final metrics, ``valid/block1``, ``valid/average`` and others of the blocks,
     and of every client of a block ``block1/ids``, ``block1/ndcg`` and ``block1/recall``, NaN
-    without an item to find.
-
-    Args:
-        settings: of the run.
-        base: what `train_base` kept; its tensors are used up.
-        probe: what else to measure.
+    without an item to find. The tensors of ``base``, which `train_base` kept, are used up.
     """
     if probe is not None:  # it looks at the users' data, which are on the CPU
         settings = replace(settings, engine=replace(settings.engine, device="cpu"))
@@ -122,10 +113,6 @@ def _start_from(module: FederatedRun, base: Base) -> None:
     rows = base["store"]["rows"] | {"memory": own}
     store = base["store"] | {"rows": rows}
     module.load_plain(base | {"store": store})
-
-
-def _snapshot(module: FederatedRun) -> Base:
-    return deepcopy(module.to_plain())
 
 
 def _note_block(result: RunResult, module: FederatedRun, top_k: int) -> None:

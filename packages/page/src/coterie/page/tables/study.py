@@ -17,9 +17,8 @@ from coterie.page.experiment import Experiment
 from coterie.page.paper import PAPER
 from coterie.page.published import departures
 from coterie.page.readings import resolve
-from coterie.page.settings.networks import OF_TASK
 from coterie.page.settings.run import DEMONSTRATION, Method, Settings
-from coterie.page.settings.tasks import TASKS
+from coterie.page.settings.tasks import OF_TASK, TASKS
 from coterie.page.tables.references import MAJORITY, majority_run
 from coterie.page.tables.runs import train
 
