@@ -90,10 +90,7 @@ class ClientLoop:
     ) -> Tensor:
         """Train every client from ``table`` and return the mean of their tables, ``(n_items, d)``.
 
-        Args:
-            table: ``(n_items, d)`` the shared table.
-            batches: of a client, where the draws are given; default draws them.
-            subset: the replayed part of the memory, where it is given.
+        Batches of a client, and the replayed part of its memory, that are not given are drawn.
         """
         total = torch.zeros_like(table)
         for client in range(len(self.positives)):

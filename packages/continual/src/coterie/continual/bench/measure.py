@@ -52,13 +52,7 @@ def bench(settings: Settings) -> Iterator[Row]:
 
 
 def rounds(settings: Settings, work: Workload, turns: int = 9) -> Iterator[Row]:
-    """Compare single rounds of the base block and of the next one.
-
-    Args:
-        settings: with the reading's choices resolved.
-        work: the data.
-        turns: rounds of the loop that are measured, after one to warm up.
-    """
+    """Compare single rounds of the base block and of the next one, over turns of the loop."""
     engine = Engine(settings, work)
     engine.train()
     limits = Limits.measured()

@@ -23,11 +23,7 @@ _WARM_ROUNDS = 2
 
 
 class Rounds:
-    """A federation whose rounds are run one at a time, without evaluation.
-
-    Args:
-        settings: of a run.
-    """
+    """A federation whose rounds are run one at a time, without evaluation."""
 
     def __init__(self, settings: Settings) -> None:
         train = replace(settings.train, evaluate_every=_NEVER)

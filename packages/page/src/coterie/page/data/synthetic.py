@@ -31,21 +31,17 @@ in addition to the paper's 375."""
 
 @dataclass(frozen=True)
 class Law:
-    """How samples are drawn.
-
-    Attributes:
-        n_features: d.
-        n_classes: number of classes.
-        alpha: None = all clients share one labelling rule ``W, b ~ N(0, 1)``; a number = each has a
-            rule of its own, with entries from N(u_i, 1) and u_i ~ N(0, alpha). As u_i raises all
-            scores of a sample alike, its value changes no label.
-        beta: standard deviation of ``B_i``.
-    """
+    """How samples are drawn."""
 
     n_features: int = 30
+    """d"""
     n_classes: int = 30
     alpha: float | None = None
+    """None = all clients share one labelling rule ``W, b ~ N(0, 1)``; a number = each has a rule of
+    its own, with entries from N(u_i, 1) and u_i ~ N(0, alpha). As u_i raises all scores of a sample
+    alike, its value changes no label."""
     beta: float = 1.0
+    """standard deviation of ``B_i``"""
 
 
 def synthetic(
@@ -131,10 +127,7 @@ def synthetic_fedprox(
 
 @dataclass(frozen=True)
 class _World:
-    """Means ``(C, d)`` of the clients' features and labelling rules ``(R, d, K)``, ``(R, 1, K)``.
-
-    R is 1 (shared) or C.
-    """
+    """Means of features ``(C, d)``, rules ``(R, d, K)`` and ``(R, 1, K)``; R is 1 (shared) or C."""
 
     mean: Tensor
     weight: Tensor

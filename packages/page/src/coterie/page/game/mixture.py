@@ -7,13 +7,13 @@ it gives the best found and no bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import pure
+from coterie.core.local_training.fit import Params, pure
 from coterie.core.solvers.simplex import Minimum, Objective, minimise
 
 
@@ -38,12 +38,7 @@ class SoftmaxMixture:
     convex = True
 
     def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor,
-        x: Tensor,
-        y: Tensor,
-        dtype: torch.dtype = torch.float64,
+        self, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype = torch.float64
     ) -> None:
         stacked = torch.cat([weight, bias[..., None]], -1).to(dtype)
         if not stacked.isfinite().all():
@@ -76,10 +71,7 @@ class ModelMixture:
     convex = False
 
     def __init__(
-        self,
-        module: nn.Module,
-        stacked: Mapping[str, Tensor],
-        batches: Sequence[dict[str, Tensor]],
+        self, module: nn.Module, stacked: Params, batches: Sequence[dict[str, Tensor]]
     ) -> None:
         self._loss = pure(module, "loss")
         self._stacked = {name: value.detach() for name, value in stacked.items()}
