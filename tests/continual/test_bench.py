@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.continual.bench import measure, scaling
+from coterie.continual.bench import measure
 from coterie.continual.bench.loop import ClientLoop
 from coterie.continual.bench.rounds import Engine, largest_difference
 from coterie.continual.bench.workload import Workload, random_block, workload
@@ -99,19 +99,19 @@ def test_random_data_stands_in_and_says_so(monkeypatch):
 
 
 def test_sizes_are_measured_in_a_process_and_drawn(tmp_path):
-    (row,) = scaling.grow(chosen(engine=EngineSettings(chunk=16)), [50])
+    (row,) = measure.grow(chosen(engine=EngineSettings(chunk=16)), [50])
     assert row["clients"] == 50
     assert row["ours"] > 0
     assert row["peak MB"] > row["data and state MB"] > 0
     rows = [row, row | {"clients": 500}]
-    path = scaling.plot(rows, tmp_path / "new" / "scaling.png")
+    path = measure.plot(rows, tmp_path / "new" / "scaling.png")
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_failed_process_is_reported(monkeypatch):
-    monkeypatch.setattr(scaling, "__name__", "coterie.no_such_package")
+    monkeypatch.setattr(measure, "__name__", "coterie.no_such_package")
     with pytest.raises(UserError, match=r"measuring 10 clients failed: .*no_such_package"):
-        list(scaling.grow(chosen(), [10]))
+        list(measure.grow(chosen(), [10]))
 
 
 def test_all_rows(monkeypatch, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
 from coterie.core.files import writing
 from coterie.core.run.driver import FederatedRun
+from coterie.core.settings.schema import changed
 from coterie.core.tables.result import RunResult, follow
 from coterie.core.tensors.saved import load, save
 
@@ -76,7 +77,7 @@ def train(
     without an item to find. The tensors of ``base``, which `train_base` kept, are used up.
     """
     if probe is not None:  # it looks at the users' data, which are on the CPU
-        settings = replace(settings, engine=replace(settings.engine, device="cpu"))
+        settings = changed(settings, {"engine.device": "cpu"})
     experiment = Experiment(settings)
     module = _module(experiment)
     if base is not None:

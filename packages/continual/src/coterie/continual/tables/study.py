@@ -14,6 +14,7 @@ from coterie.continual.readings import resolve
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
 from coterie.continual.tables.references import REFERENCES
 from coterie.continual.tables.runs import Plan, Probe, train_base, train_run
+from coterie.core.settings.schema import changed
 from coterie.core.tables.fingerprint import data_digest
 from coterie.core.tables.jobs import Job
 from coterie.core.tables.result import RunResult, column
@@ -72,10 +73,9 @@ def essential(settings: Settings) -> Settings:
 
 def base_settings(settings: Settings) -> Settings:
     """Give the settings of the base block alone, in which every method is fine-tuning."""
-    filled = resolve(settings)
-    data = replace(filled.data, block_order="chronological", ties="random")
-    plain = replace(filled, method="ft", reading="recommended", data=data)
-    return essential(replace(plain, carry="best", restart_private=False))
+    plain = {"method": "ft", "reading": "recommended", "carry": "best", "restart_private": False}
+    order = {"data.block_order": "chronological", "data.ties": "random"}
+    return essential(changed(resolve(settings), plain | order))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from coterie.core.bench.memory_use import forget_peak, most_resident, nbytes, re
 from coterie.core.bench.timing import CPU_MS, Row, in_a_process, in_turns, row
 from coterie.core.errors import UserError
 from coterie.core.methods.registry import METHODS
+from coterie.core.settings.schema import changed
 from coterie.page.bench.rounds import FedAvgRounds, Rounds, local_steps
 from coterie.page.readings import resolve
 from coterie.page.settings.run import Settings
@@ -76,8 +77,7 @@ def agents(settings: Settings) -> Iterator[Row]:
     """Show what the agents of PAGE cost, beside what they may cost; all in the rounds that run."""
     settings = resolve(replace(settings, method="page"))
     for follower, label in _FOLLOWERS.items():
-        game = replace(settings.game, follower=follower)
-        found = times.measure(replace(settings, game=game))
+        found = times.measure(changed(settings, {"game.follower": follower}))
         shares = {part: times.share(part, found) for part in (times.CLIENT_AGENTS, label)}
         shares = {part: value for part, value in shares.items() if value}
         for part, value in {**shares, "all agents": sum(shares.values())}.items():
@@ -126,15 +126,8 @@ def memory(
 def many_clients(method: Any, clients: int, epochs: int, batch_size: int) -> Row:
     """Run rounds in this process."""
     torch.set_num_threads(1)
-    plain = Settings()
-    rounds = Rounds(
-        replace(
-            plain,
-            method=method,
-            data=replace(plain.data, clients=clients),
-            train=replace(plain.train, epochs=epochs, batch_size=batch_size),
-        )
-    )
+    train = {"train.epochs": epochs, "train.batch_size": batch_size}
+    rounds = Rounds(changed(Settings(), {"method": method, "data.clients": clients} | train))
     data = rounds.experiment.task.clients
     before = resident()
     rounds.advance()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
+from coterie.core.settings.schema import changed
 from coterie.core.tables.contrast import contrasts
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import at_best
@@ -43,9 +41,8 @@ def ablation_figure(study: Study) -> Report:
 def variant(study: Study, name: str) -> Settings:
     """The settings of PAGE in which only the factors that are named are chosen."""
     chosen = set(name.split(", "))
-    own = study.variant()
-    switches: dict[str, Any] = {name: factor in chosen for factor, name in FACTORS.items()}
-    return replace(own, game=replace(own.game, **switches))
+    switches = {f"game.{name}": factor in chosen for factor, name in FACTORS.items()}
+    return changed(study.variant(), switches)
 
 
 def claim_notes(results: Results) -> list[str]:

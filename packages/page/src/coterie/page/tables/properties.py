@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from coterie.core.errors import UserError
+from coterie.core.settings.schema import changed
 from coterie.core.tables.curves import bars
 from coterie.core.tables.plots import Bars
 from coterie.core.tables.report import Report
@@ -47,7 +47,7 @@ def property_table(study: Study) -> Report:
         for n in counts
     }
     for name, ratio in RATIOS.items():
-        variants["ratio", name] = replace(own, game=replace(own.game, reward_ratio=ratio))
+        variants["ratio", name] = changed(own, {"game.reward_ratio": ratio})
     results = study.run_all("Table 4", variants)
     for (kind, name), part in results.items():
         place = ("table4", study.data, kind, name)

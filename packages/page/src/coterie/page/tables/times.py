@@ -12,6 +12,7 @@ from coterie.core.bench.timing import Place, Stopwatch, one_thread
 from coterie.core.methods import fedavg
 from coterie.core.methods.kit import averaging
 from coterie.core.run.driver import FederatedRun
+from coterie.core.settings.schema import changed
 from coterie.core.tables.report import Report
 from coterie.core.tables.sheet import Sheet, cell
 from coterie.page import algorithm
@@ -96,18 +97,17 @@ def _variants(study: Study) -> dict[str, Settings]:
     own = study.variant()
     return {
         "FedAvg": study.variant("fedavg"),
-        "PAGE, best response": replace(own, game=replace(own.game, follower="best-response")),
-        "PAGE, server agent": replace(own, game=replace(own.game, follower="ddpg")),
+        "PAGE, best response": changed(own, {"game.follower": "best-response"}),
+        "PAGE, server agent": changed(own, {"game.follower": "ddpg"}),
     }
 
 
 def _short(settings: Settings) -> Settings:
     rounds = min(settings.rounds, _ROUNDS)
-    agents: dict[str, Any] = {
-        name: replace(getattr(settings, name), warm_up=min(_WARM_UP, rounds - 1))
-        for name in ("client_agent", "server_agent")
-    }
-    return replace(settings, rounds=rounds, **agents)
+    warm = dict.fromkeys(
+        ("client_agent.warm_up", "server_agent.warm_up"), min(_WARM_UP, rounds - 1)
+    )
+    return changed(settings, {"rounds": rounds} | warm)
 
 
 def _places(module: FederatedRun) -> list[Place]:
