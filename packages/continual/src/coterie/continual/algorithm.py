@@ -96,7 +96,8 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
     def round(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """One communication round (lines 10 to 19), then validation on all clients."""
         selected = cohort.sample(self.settings.participation, key.fold("sample"))  # line 10
-        down = ItemTable(state.items, self._pulled_to(state), state.round)
+        old = state.old if self.settings.method == "reg" else None
+        down = ItemTable(state.items, old, state.round)
         replies = selected.ask(UPDATE, down, reduce=Sum())  # lines 11 to 13
         items = self.aggregated(state, replies)
         state = replace(state, items=items, round=state.round + 1)
@@ -174,9 +175,6 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
                 return LookBack(slow=state.slow, fast=state.fast)
             case _:
                 return LookBack() if self.settings.restart_private else None
-
-    def _pulled_to(self, state: ServerState) -> Tensor | None:
-        return state.old if self.settings.method == "reg" else None
 
     def _move_proxies(self, state: ServerState) -> ServerState:
         """S_t and P_t of the item table (SPP); rows of new items are copied."""

@@ -32,10 +32,7 @@ class Rounds:
         self.experiment = Experiment(changed(settings, dict.fromkeys(never, _NEVER)))
         self.module = FederatedRun(self.experiment.federation())
         self.client: Any = self.module.federation.client
-
-    def advance(self) -> None:
-        """Run the next round."""
-        self.module.advance()
+        self.advance = self.module.advance
 
 
 class FedAvgRounds(Rounds):

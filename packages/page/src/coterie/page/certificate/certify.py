@@ -16,13 +16,12 @@ as well, after deviations drawn by chance: else an empty threat would pass as an
 
 Deviating in one stage is enough: if no such deviation pays under any condition, no longer one does
 (one-shot deviation principle, Blackwell, 1965). A certificate speaks of the condition that the game
-stands at; a deviation in a later stage of [tau, T] is one in the first stage of a game that stands
-there, so play on and certify again.
+stands at; for a later stage of [tau, T], play on and certify again.
 
-How it is found. Candidates are compared over the horizon on some seeds; the best few are compared
-again on others; the one left meets the learned action on fresh seeds, with common random numbers.
-Its gain there is unbiased (nothing was maximised over those seeds), hence a lower bound, in
-expectation, of the true regret: of actions that were not tried it says nothing.
+Candidates are compared over the horizon on some seeds; the best few again on others; the one left
+meets the learned action on fresh seeds, with common random numbers. Its gain there is unbiased
+(nothing was maximised over those seeds), hence a lower bound, in expectation, of the true regret:
+of actions that were not tried it says nothing.
 """
 
 from __future__ import annotations

@@ -29,14 +29,8 @@ _ALLOWED = {
     for module, name in ((f"{core}.multiarray", "_reconstruct"), ("numpy", "ndarray"))
 } | {("numpy", "dtype"), ("_codecs", "encode")}
 _DAMAGE = (
-    pickle.UnpicklingError,
-    EOFError,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    OverflowError,
+    *(pickle.UnpicklingError, EOFError, ValueError, TypeError),
+    *(LookupError, AttributeError, OverflowError),
 )
 
 

@@ -104,9 +104,8 @@ def _variants(study: Study) -> dict[str, Settings]:
 
 def _short(settings: Settings) -> Settings:
     rounds = min(settings.rounds, _ROUNDS)
-    warm = dict.fromkeys(
-        ("client_agent.warm_up", "server_agent.warm_up"), min(_WARM_UP, rounds - 1)
-    )
+    agents = ("client_agent.warm_up", "server_agent.warm_up")
+    warm = dict.fromkeys(agents, min(_WARM_UP, rounds - 1))
     return changed(settings, {"rounds": rounds} | warm)
 
 
