@@ -39,7 +39,7 @@ _NOTES = (
 
 def main_table(study: Study) -> Report:
     """Reproduce Table 1 for the study's task."""
-    names = [*study.present(BOUNDS), *study.federated]
+    names = [*BOUNDS, *study.federated]
     results = study.methods("Table 1", study.settings, names)
     trivial = study.rows_without("Table 1: majority class", study.references)
     federated = {method: part for method, part in results.items() if method not in BOUNDS}

@@ -26,11 +26,10 @@ from coterie.page.tables.study import OWN, PERSONALISED, Study
 
 @dataclass(frozen=True)
 class Skew:
-    """A way in which clients differ: its setting in the section ``data``, strengths to try."""
+    """A way in which clients differ, and strengths to try."""
 
     name: str
     symbol: str
-    setting: str
     values: tuple[float, ...]
 
     def label(self, value: float) -> str:
@@ -38,9 +37,9 @@ class Skew:
         return f"{self.symbol}={value:g}"
 
 
-QUANTITY = Skew("quantity", "σ", "quantity_skew", (0.1, 0.3, 0.5))
-LABELS = Skew("label", "δ", "label_skew", (0.1, 0.5, 1.0))
-FEATURES = Skew("feature", "β", "feature_skew", (0.5, 1.0, 2.0))
+QUANTITY = Skew("quantity", "σ", (0.1, 0.3, 0.5))
+LABELS = Skew("label", "δ", (0.1, 0.5, 1.0))
+FEATURES = Skew("feature", "β", (0.5, 1.0, 2.0))
 _OF_TASK = {
     "synthetic": (QUANTITY, FEATURES),
     "synthetic-fedprox": (FEATURES,),
@@ -102,7 +101,7 @@ def _skews(study: Study) -> tuple[Skew, ...]:
 
 
 def _variant(study: Study, method: str, skew: Skew, value: float) -> Settings:
-    changes: dict[str, Any] = {skew.setting: value}
+    changes: dict[str, Any] = {f"{skew.name}_skew": value}
     if skew is not FEATURES and study.data != "synthetic":
         changes["partition"] = "dirichlet"
     return study.variant(method, **changes)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, cast, get_args
+from typing import Any, ClassVar, cast
 
 from coterie.core.errors import UserError
 from coterie.core.methods.registry import METHODS
@@ -139,20 +139,14 @@ class Study(study.Study[Settings]):
         return "-".join(words)
 
     def present(self, names: Iterable[str]) -> list[str]:
-        """Those of the methods that there are and that the network allows."""
-        without_body = self.network == "softmax"
-        return [
-            name
-            for name in names
-            if name in get_args(Method) and not (without_body and name in _NEEDS_BODY)
-        ]
+        """Those of the methods that the network allows."""
+        lacking = _NEEDS_BODY if self.network == "softmax" else ()
+        return [name for name in names if name not in lacking]
 
     @property
     def federated(self) -> list[str]:
-        """Every federated method: those of the paper in its order, further ones, and PAGE."""
-        known = (*TRADITIONAL, *PERSONALISED)
-        more = [name for name in get_args(Method) if name not in (*known, *BOUNDS, OWN)]
-        return self.present((*known, *more, OWN))
+        """Every federated method: those of the paper in its order, and PAGE."""
+        return self.present((*TRADITIONAL, *PERSONALISED, OWN))
 
     def variant(self, method: str = OWN, **data: Any) -> Settings:
         """The study's settings with another method, and changes in the section ``data``."""
