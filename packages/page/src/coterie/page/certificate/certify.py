@@ -33,9 +33,8 @@ from torch import Tensor
 
 from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certificate import Certificate, FollowerGain, LeaderGain
-from coterie.page.certificate.gains import follower_gain, leader_gains, n_tries
+from coterie.page.certificate.gains import Rollouts, follower_gain, leader_gains, n_tries
 from coterie.page.certificate.game import LEARNED, Deviation, Game
-from coterie.page.certificate.rollouts import Rollouts
 from coterie.page.settings.certificate import CertificateSettings
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,10 +11,57 @@ from torch import Tensor
 from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certificate import NAN, FollowerGain, Gain, LeaderGain
 from coterie.page.certificate.game import LEARNED, Answer, Deviation, Game
-from coterie.page.certificate.rollouts import Rollouts, mean_or_worst
+from coterie.page.settings.certificate import CertificateSettings
 
 _SHARES = (0.25, 0.5, 1.0)
 """What is best in this stage may go too far over several, so part of the way is tried too."""
+
+
+class Rollouts:
+    """Plays a game as the settings say.
+
+    Args:
+        game: at its present stage.
+        settings: horizon, discount, size of a batch.
+        told: called with the number of plays so far; or None.
+    """
+
+    def __init__(
+        self, game: Game, settings: CertificateSettings, told: Callable[[int], None] | None
+    ) -> None:
+        self.game, self.settings, self._told = game, settings, told
+        self.played = 0
+
+    def own(self, deviations: Sequence[Deviation], players: Sequence[int], key: Key) -> Tensor:
+        """Payoffs ``(D,)`` float64 of ``players[d]`` in the play of ``deviations[d]``.
+
+        Args:
+            deviations: D of them.
+            players: a leader's number, or N for the follower.
+            key: of the draws, the same for all.
+        """
+        size, found = self.settings.batch, []
+        for begin in range(0, len(deviations), size):
+            part = deviations[begin : begin + size]
+            payoffs = self.game.payoffs(part, self.settings.horizon, self.settings.gamma, key)
+            column = torch.tensor(players[begin : begin + size])[:, None]
+            found.append(payoffs.double().gather(1, column)[:, 0])
+            self.played += len(part)
+            if self._told is not None:
+                self._told(self.played)
+        return torch.cat(found) if found else torch.empty(0, dtype=torch.float64)
+
+    def seeds(self, key: Key, purpose: str) -> list[Key]:
+        """Keys of the repetitions for one purpose: to test on "fresh" ones, or to choose."""
+        fresh = purpose == "fresh"
+        count = self.settings.seeds if fresh else self.settings.screen_seeds
+        return [key.fold(purpose, number) for number in range(count)]
+
+    def all_payoffs(self, deviation: Deviation, key: Key) -> Tensor:
+        """Payoffs ``(N + 1,)`` float64 of all players in one play."""
+        horizon, gamma = self.settings.horizon, self.settings.gamma
+        self.played += 1
+        return self.game.payoffs([deviation], horizon, gamma, key).double()[0]
 
 
 def leader_gains(
@@ -62,7 +109,7 @@ def follower_gain(rollouts: Rollouts, after: Deviation, key: Key) -> FollowerGai
     """
     game, screen, fresh = rollouts.game, rollouts.seeds(key, "screen"), rollouts.seeds(key, "fresh")
     table = [_payoffs(rollouts, after, tries(game.answer(after, one)), one) for one in screen]
-    best = int(mean_or_worst(torch.stack(table)).argmax())
+    best = int(_mean_or_worst(torch.stack(table)).argmax())
     answers = [game.answer(after, one) for one in fresh]
     pairs = torch.stack(
         [
@@ -109,7 +156,7 @@ def _stage_table(game: Game, candidates: Tensor, keys: Sequence[Key]) -> Tensor:
         torch.stack([game.stage_payoffs(actions, key).double() for actions in candidates.unbind(1)])
         for key in keys
     ]
-    return mean_or_worst(torch.stack(table)).T
+    return _mean_or_worst(torch.stack(table)).T
 
 
 def _best_of(table: Tensor, count: int) -> Tensor:
@@ -145,7 +192,7 @@ def _narrow(
         for option in mine
     ]
     payoffs = torch.stack([rollouts.own(deviations, players, key) for key in keys])
-    ranked = mean_or_worst(payoffs).reshape(options.shape).topk(count, dim=1).indices
+    ranked = _mean_or_worst(payoffs).reshape(options.shape).topk(count, dim=1).indices
     return options.gather(1, ranked)
 
 
@@ -180,3 +227,12 @@ def paired_gain(other: Tensor, base: Tensor, weight: float = 1.0) -> Gain:
 def _payoffs(rollouts: Rollouts, after: Deviation, answers: Tensor, key: Key) -> Tensor:
     deviations = [replace(after, answer=answer) for answer in answers]
     return rollouts.own(deviations, [rollouts.game.n_leaders] * len(deviations), key)
+
+
+def _mean_or_worst(values: Tensor) -> Tensor:
+    """Mean over the repetitions ``(S, ...)``; -inf where one is not finite.
+
+    An action that breaks the player's training is no profitable deviation.
+    """
+    mean = values.mean(0)
+    return torch.where(values.isfinite().all(0), mean, -torch.inf)
