@@ -38,17 +38,11 @@ class Factors(nn.Module):
 
 @dataclass(frozen=True)
 class Remembered:
-    """What the clients remember of the previous block (F³CRec).
+    """What the clients remember of the previous block (F³CRec)."""
 
-    Attributes:
-        items: ``(C, N)`` S_u.
-        taught: ``(C, N)`` the teacher's probabilities.
-        old: which clients have a list.
-    """
-
-    items: Tensor
-    taught: Tensor
-    old: list[bool]
+    items: Tensor  # (C, N) S_u
+    taught: Tensor  # (C, N) the teacher's probabilities
+    old: list[bool]  # which clients have a list
 
 
 class ClientLoop:

@@ -33,13 +33,7 @@ class Probe(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """A run to be made by a worker.
-
-    Attributes:
-        settings: of the run.
-        base: file that `train_base` wrote; None trains the base block too.
-        probe: class of the probe.
-    """
+    """A run to be made by a worker; without the file that `train_base` wrote, from the start."""
 
     settings: Settings
     base: Path | None = None
@@ -130,11 +124,6 @@ def _note_block(result: RunResult, module: FederatedRun, top_k: int) -> None:
 
 
 def later_blocks(result: RunResult) -> list[str]:
-    """Name the blocks after the first, as in the names of clients' numbers.
-
-    Example:
-        >>> later_blocks(RunResult(clients={"block0/ndcg": [], "block1/ndcg": []}))
-        ['block1']
-    """
+    """Name the blocks after the first, as in the names of clients' numbers: ``block1``, ..."""
     blocks = (name.partition("/")[0] for name in result.clients if name.endswith("/ndcg"))
     return [block for block in blocks if block != "block0"]

@@ -97,12 +97,7 @@ def all_weights(p: Tensor, counts: Tensor) -> Tensor:
 
 
 def equal_weights(counts: Tensor) -> Tensor:
-    """Equal weights ``(N,)`` of the clients that count; zeros where there is none.
-
-    Example:
-        >>> equal_weights(torch.tensor([True, False, True])).tolist()
-        [0.5, 0.0, 0.5]
-    """
+    """Equal weights ``(N,)`` of the clients that count; zeros where there is none."""
     return counts.double() / counts.sum().clamp(min=1)
 
 

@@ -30,12 +30,7 @@ def ratio(amount: float, payoff: float) -> float:
 
 
 def in_words(action: Mapping[str, float]) -> str:
-    """Say what a leader plays.
-
-    Example:
-        >>> in_words({"lr": 0.05, "epochs": 14})
-        'lr 0.05, epochs 14'
-    """
+    """Say what a leader plays, as ``lr 0.05, epochs 14``."""
     return ", ".join(f"{name} {value:.4g}" for name, value in action.items())
 
 

@@ -33,13 +33,7 @@ class Labelled:
         return len(self.y)
 
     def counts(self, part: str) -> dict[str, Any]:
-        """Describe the samples in a row of a table.
-
-        Example:
-            >>> import torch
-            >>> Labelled(torch.zeros(2, 3), torch.tensor([0, 4]), 5).counts("test")
-            {'part': 'test', 'samples': 2, 'classes': 2, 'shape': '3'}
-        """
+        """Describe the samples in a row of a table."""
         shape = " x ".join(map(str, self.x.shape[1:]))
         classes = self.y.unique().numel()
         return {"part": part, "samples": len(self), "classes": classes, "shape": shape}
@@ -47,14 +41,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Form:
-    """What a network must know of a task; public.
-
-    Attributes:
-        name: of the data set.
-        n_classes: number of classes.
-        shape: of one sample's ``x``.
-        dtype: of it, by name.
-    """
+    """What a network must know of a task; public. Shape and dtype are of one sample's ``x``."""
 
     name: str
     n_classes: int

@@ -29,7 +29,7 @@ class AgentState:
     Attributes:
         agents: its agent, N = 1; None where it does not learn.
         last: its last stage, until the next state is seen.
-        p: ``(N,)`` the last weights, of all clients; of the agent alone.
+        p: ``(N,)`` the agent's last weights, of all clients.
     """
 
     agents: Agents | None
