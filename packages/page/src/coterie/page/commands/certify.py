@@ -67,4 +67,3 @@ def run(argv: Sequence[str]) -> None:
         say(f"Written to {given.run}: certificate.json, certificate.md, certificate.png")
     if not certificate.holds:
         raise SystemExit(1)
-
