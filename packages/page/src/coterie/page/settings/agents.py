@@ -61,21 +61,10 @@ class AgentOptions:
 
 
 def check_batch(section: str, agent: DDPGSettings) -> None:
-    """Refuse a batch that an agent's memory cannot fill: it would only hold repetitions.
-
-    Args:
-        section: where the agent's settings stand.
-        agent: with everything filled in.
+    """Refuse a batch that the memory of a section's agent cannot fill, but by repetitions.
 
     Raises:
         UserError: it cannot.
-
-    Example:
-        >>> check_batch("client_agent", DDPGSettings(batch_size=9, capacity=5))
-        Traceback (most recent call last):
-        ...
-        coterie.core.errors.UserError: 'client_agent.batch_size' 9 exceeds the 5 experiences that \
-'client_agent.capacity' keeps: choose less
     """
     if agent.batch_size > agent.capacity:
         raise UserError(
