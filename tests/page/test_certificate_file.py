@@ -17,6 +17,11 @@ from coterie.page.certificate.verdict import chance
 from coterie.page.settings.certificate import CertificateSettings
 
 NONE = Gain(10.0, 0.0, 0.0)
+CONCLUSIONS = {"holds", "reasons", "epsilon", "relative_epsilon", "relative_upper"} | {
+    "mean_regret",
+    "share_significant",
+    "share_by_chance",
+}
 LEARNED, TRIED = {"lr": 0.1, "epochs": 5}, {"lr": 0.2, "epochs": 3}
 
 
@@ -45,7 +50,7 @@ def test_the_file_has_all_numbers_and_the_conclusions(tmp_path):
         assert unknown == {name for name in drawn if getattr(one, name) != getattr(one, name)}
         known = {name: getattr(one, name) for name in drawn.keys() - unknown}
         assert known == {name: drawn[name] for name in known}
-        assert {"holds", "reasons", "epsilon", "relative_upper"} <= drawn.keys()
+        assert drawn.keys() == CONCLUSIONS
 
 
 def test_unknown_numbers_survive_the_file(tmp_path):

@@ -151,8 +151,9 @@ def test_warm_up_draws_cover_the_ranges():
 def test_weights_of_the_warm_up_are_drawn_alike():
     server = LearnedAnswer(7, settings("released"))
     agent, state = server.begin(Key.from_seed(0), torch.float64), torch.zeros(7)
-    drawn = [server.choose(agent, state, Key.from_seed(s)).p for s in range(400)]
-    weights = torch.stack(drawn)
+    weights = torch.stack([server.choose(agent, state, Key.from_seed(s)).p for s in range(400)])
+    draws = Key.from_seed(0).fold(torch.zeros(1, dtype=torch.int64)).uniform(7, dtype=torch.float64)
+    assert weights[0].tolist() == (draws[0] / draws.sum()).tolist()  # not what the agent would do
     assert torch.allclose(weights.sum(1), torch.ones(400, dtype=torch.float64))
     assert weights.mean(0).std() < 0.01
     assert weights.std(0).min() > 0.05
