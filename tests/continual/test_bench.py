@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.continual.bench import bench, measure, scaling
+from coterie.continual.bench import measure
 from coterie.continual.bench.loop import ClientLoop
 from coterie.continual.bench.rounds import Engine, largest_difference
 from coterie.continual.bench.workload import Workload, random_block, workload
@@ -99,26 +99,26 @@ def test_random_data_stands_in_and_says_so(monkeypatch):
 
 
 def test_sizes_are_measured_in_a_process_and_drawn(tmp_path):
-    (row,) = scaling.grow(chosen(engine=EngineSettings(chunk=16)), [50])
+    (row,) = measure.grow(chosen(engine=EngineSettings(chunk=16)), [50])
     assert row["clients"] == 50
     assert row["ours"] > 0
     assert row["peak MB"] > row["data and state MB"] > 0
     rows = [row, row | {"clients": 500}]
-    path = scaling.plot(rows, tmp_path / "new" / "scaling.png")
+    path = measure.plot(rows, tmp_path / "new" / "scaling.png")
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_failed_process_is_reported(monkeypatch):
-    monkeypatch.setattr(scaling, "__name__", "coterie.no_such_package")
+    monkeypatch.setattr(measure, "__name__", "coterie.no_such_package")
     with pytest.raises(UserError, match=r"measuring 10 clients failed: .*no_such_package"):
-        list(scaling.grow(chosen(), [10]))
+        list(measure.grow(chosen(), [10]))
 
 
 def test_all_rows(monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "workload", lambda settings: small())
     monkeypatch.setattr(measure, "SIZES", (50,))
     settings = replace(chosen(), run=RunSettings(out=str(tmp_path)))
-    rows = list(bench(settings))
+    rows = list(measure.bench(settings))
     assert len(rows) == 7
     assert (tmp_path / "f3crec" / "bench" / "scaling.png").is_file()
 
@@ -126,4 +126,4 @@ def test_all_rows(monkeypatch, tmp_path):
 def test_other_backbones_are_refused():
     settings = replace(Settings(), model=ModelSettings(name="pfedrec"))
     with pytest.raises(UserError, match=r"--model\.name"):
-        next(bench(settings))
+        next(measure.bench(settings))

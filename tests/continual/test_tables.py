@@ -12,13 +12,13 @@ from coterie.continual.experiment import Experiment
 from coterie.continual.paper import PAPER
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings, StreamSettings
 from coterie.continual.tables import CATALOGUE, make_table, references, runs, sweeps
-from coterie.continual.tables.essence import base_settings, essential
 from coterie.continual.tables.items import ItemShift
 from coterie.continual.tables.main_table import BASELINES
 from coterie.continual.tables.noise import NOISES
-from coterie.continual.tables.study import Study
+from coterie.continual.tables.study import Study, base_settings, essential
 from coterie.continual.tables.users import UserShift
 from coterie.core.errors import UserError
+from coterie.core.methods.settings.ranking import MFSettings
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.train import fit
 from coterie.core.settings.configuration import configure
@@ -246,7 +246,7 @@ def test_what_a_probe_measures_is_kept_apart(tmp_path):
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(references, "CENTRAL", references.CentralSettings(epochs=2))
+        patch.setattr(references, "CENTRAL", MFSettings(epochs=2))
         yield tmp_path_factory.mktemp("tables")
 
 

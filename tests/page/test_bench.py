@@ -10,7 +10,6 @@ from coterie.core.bench.hardware import Limits
 from coterie.core.settings.sections import EngineSettings
 from coterie.page.bench import measure
 from coterie.page.bench.loop import ClientLoop
-from coterie.page.bench.memory import memory
 from coterie.page.bench.rounds import FedAvgRounds, local_steps
 from coterie.page.settings.run import Settings, TaskSettings, TrainSettings
 
@@ -95,7 +94,7 @@ def test_rows_of_the_methods():
 
 
 def test_rows_of_memory():
-    (row,) = complete(list(memory(SMALL, clients=20, methods=["fedavg"])))
+    (row,) = complete(list(measure.memory(SMALL, clients=20, methods=["fedavg"])))
     data = 20 * 210 * (30 * 4 + 8) / 1e6  # training samples alone
     assert data < row["reference"] < 4 * data
 

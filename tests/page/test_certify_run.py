@@ -10,7 +10,6 @@ from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.keys import Key
-from coterie.page.certificate.certificate import Certificate
 from coterie.page.certificate.federation import FederationGame
 from coterie.page.certificate.game import LEARNED, Deviation
 from coterie.page.certificate.of_run import before_learning, certify_run
@@ -51,7 +50,7 @@ def test_every_reading_can_be_tested(reading):
         assert list(one.learned) == ["lr", "epochs"]
         assert 1e-3 <= one.learned["lr"] <= 0.1 + 1e-6
         assert one.action["epochs"] in (1, 2)
-    assert Certificate.from_dict(found.to_dict()) == found
+    assert found.to_dict()["epsilon"] == found.epsilon
 
 
 def test_a_learned_stage_is_the_one_that_the_run_plays_next():
@@ -244,12 +243,13 @@ def test_the_command_uses_the_settings_of_the_run(tmp_path, monkeypatch, capsys)
     assert main([*words, *quick, "--logger.wandb=off", "--run.progress=false"]) == 0
     (run,) = (tmp_path / "runs" / "page").glob("synthetic*")
     code = status("page", "certify", "--run", str(run), "--seeds", "6", "--off_path", "0")
-    found = Certificate.load(run / "certificate.json")
-    assert code == (0 if found.holds else 1)
-    assert (found.settings.horizon, found.settings.seeds, found.n_candidates) == (1, 6, 4)
+    found = json.loads((run / "certificate.json").read_text())
+    assert code == (0 if found["holds"] else 1)
+    test = found["settings"]
+    assert (test["horizon"], test["seeds"], found["n_candidates"]) == (1, 6, 4)
     assert (run / "certificate.png").read_bytes().startswith(b"\x89PNG")
     assert "equilibrium" in capsys.readouterr().out.lower()
-    assert json.loads((run / "certificate.json").read_text())["rounds"] == 2
+    assert found["rounds"] == 2
     assert "equilibrium, after 2 rounds: " in (run / "certificate.md").read_text()
     assert status("page", "certify", "--run", str(run), "--sees", "6") == 2
     assert status("page", "certify", "--run", str(run), "--preset", "smoke") == 2
@@ -270,13 +270,13 @@ def test_a_run_is_certified_before_and_after_it_learnt(tmp_path, monkeypatch, ca
     assert main([*words, "--logger.wandb=off", "--run.progress=false"]) == 0
     (run,) = (tmp_path / "runs" / "page").glob("synthetic*")
     before, after = (
-        Certificate.load(run / f"certificate{which}.json") for which in ("-before", "")
+        json.loads((run / f"certificate{which}.json").read_text()) for which in ("-before", "")
     )
-    assert before.leaders != after.leaders
+    assert before["leaders"] != after["leaders"]
     said = capsys.readouterr().out
     for words, one in (("before learning: ", before), ("at the end: ", after)):
         assert f"Note: {words}" in said
-        assert f"ε = {one.epsilon:.4g}" in said
+        assert f"ε = {one['epsilon']:.4g}" in said
     for name in ("certificate-before", "certificate"):
         assert (run / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         text = (run / f"{name}.md").read_text()

@@ -6,7 +6,7 @@ import pytest
 
 from coterie.core.run.driver import FederatedRun
 from coterie.page.experiment import Experiment
-from coterie.page.game.equilibrium import UTILITIES, settled
+from coterie.page.game.utility import UTILITIES, settled
 from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
 
 GAME = GameSettings(patience=4, tolerance=0.01)

@@ -18,10 +18,8 @@ from coterie.core.tensors.keys import Key
 from coterie.page.data.task import Task
 from coterie.page.models.char_lstm import char_lstm
 from coterie.page.models.make import make_model
-from coterie.page.models.normalise import Normalise
-from coterie.page.models.resnet import resnet18
-from coterie.page.models.small_cnn import small_cnn
-from coterie.page.settings.networks import NETWORKS, OF_TASK
+from coterie.page.models.pictures import Normalise, resnet18, small_cnn
+from coterie.page.settings.tasks import NETWORKS, OF_TASK
 
 KEY = Key.from_seed(5)
 MEAN, SD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)

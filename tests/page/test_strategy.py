@@ -5,6 +5,7 @@ import torch
 from tests.page.small_games import settings
 
 from coterie.core.tensors.keys import Key
+from coterie.page.game.answer import LearnedAnswer
 from coterie.page.game.strategy import ClippedRanges, WholeRanges, strategies_of
 
 KEY = Key.from_seed(1).fold(torch.arange(3))
@@ -100,3 +101,66 @@ def test_warm_and_cold_agents_side_by_side():
     mixed = maps.choose(ENDS, torch.tensor([True, False, True]), KEY)
     warm, cold = maps.choose(ENDS, WARM, KEY), maps.choose(ENDS, COLD, KEY)
     assert torch.equal(mixed, torch.stack([warm[0], cold[1], warm[2]]))
+
+
+GRID = torch.linspace(-1, 1, 20001, dtype=torch.float64)
+EACH = Key.from_seed(0).fold(torch.arange(len(GRID)))
+
+
+def clipped(lr_min, lr):
+    return ClippedRanges(settings("released", train={"lr": lr, "epochs": 20}, lr_min=lr_min))
+
+
+def over_the_grid(maps):
+    """What agents play that say the same of both factors, from -1 to 1."""
+    cold = torch.zeros(len(GRID), dtype=torch.bool)
+    return maps.choose(torch.stack([GRID, GRID], dim=1), cold, EACH)
+
+
+def test_clipped_ranges_hide_nine_tenths_of_the_actions():
+    """Learning rate 0.1 and 20 epochs, unless tanh is below -0.8 (specification, finding 2)."""
+    maps = clipped(1e-3, 0.1)
+    action = over_the_grid(maps)
+    lr, epochs = maps.read(action)
+    above = GRID > -0.8
+    assert torch.equal(lr[above], torch.full_like(lr[above], 0.1))
+    assert epochs[above].unique().tolist() == [20]
+    assert lr[~above].min().item() == pytest.approx(1e-3)
+    assert epochs.unique().tolist() == list(range(1, 21))
+    assert action[:, 1].min().item() == pytest.approx(0.2)  # floored, it would be no epoch
+
+
+def test_the_range_of_shakespeare_is_not_clipped():
+    maps = clipped(1e-2, 1.0)
+    lr = maps.read(over_the_grid(maps))[0]
+    assert (lr[0], lr[-1]) == (1e-2, 1.0)
+    assert lr.diff().min() >= 0
+    assert lr.diff().max() < 1e-4
+
+
+def test_warm_up_draws_cover_the_ranges():
+    maps, warm = clipped(1e-3, 0.1), torch.ones(len(GRID), dtype=torch.bool)
+    lr, epochs = maps.read(maps.choose(GRID[:, None].expand(-1, 2), warm, EACH))
+    lr = lr.sort().values
+    assert 1e-3 <= lr[0] < 1.1e-3
+    assert 0.0999 < lr[-1] <= 0.1
+    assert lr.diff().max() < 1e-4
+    assert epochs.unique(return_counts=True)[1].min() > 900
+
+
+def test_weights_of_the_warm_up_are_drawn_alike():
+    server = LearnedAnswer(7, settings("released"))
+    agent, state = server.begin(Key.from_seed(0), torch.float64), torch.zeros(7)
+    weights = torch.stack([server.choose(agent, state, Key.from_seed(s)).p for s in range(400)])
+    draws = Key.from_seed(0).fold(torch.zeros(1, dtype=torch.int64)).uniform(7, dtype=torch.float64)
+    assert weights[0].tolist() == (draws[0] / draws.sum()).tolist()  # not what the agent would do
+    assert torch.allclose(weights.sum(1), torch.ones(400, dtype=torch.float64))
+    assert weights.mean(0).std() < 0.01
+    assert weights.std(0).min() > 0.05
+
+
+def test_clipped_weights_never_divide_by_zero():
+    server = LearnedAnswer(4, settings("released"))
+    assert server.weights(torch.full((1, 4), -1.0)).tolist() == [[0.25] * 4]
+    weights = server.weights(torch.tensor([[-1.0, 1.0, 0.0, 0.0]]))
+    assert weights.tolist() == [[0.0, 0.5, 0.25, 0.25]]

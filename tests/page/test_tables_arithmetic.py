@@ -284,7 +284,7 @@ def test_notes_on_rest_and_certificate():
 def test_the_papers_tables_tell_of_the_same_runs():
     for task, halves in published.TABLES["table4"].items():
         one = published.TABLES["table1"][task]["page"]
-        rounds = published.convergence_round(task, "page")
+        rounds = published.printed("table2", task, "page")
         assert halves["clients"]["100"] == halves["ratio"]["1:1"] == [one[0], one[2], rounds]
     for columns in published.TABLES["table3"].values():
         assert list(columns) == ["σ=0.1", "σ=0.3", "σ=0.5", "δ=0.1", "δ=0.5", "δ=1"]

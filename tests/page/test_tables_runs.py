@@ -20,9 +20,9 @@ from coterie.page.settings.run import (
     TrainSettings,
 )
 from coterie.page.tables import times
-from coterie.page.tables.essence import digest, essential
 from coterie.page.tables.references import majority
 from coterie.page.tables.runs import train
+from coterie.page.tables.study import digest, essential
 
 
 def tiny(method="page", **changes):

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from coterie.core.agents.action_maps import Affine, Integers, Logarithmic, Simplex
 from coterie.core.tensors.keys import Key
-from coterie.page.game.released_maps import ReleasedTraining, ReleasedWeights
 
 GRID = torch.linspace(-1, 1, 20001, dtype=torch.float64)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -109,40 +108,3 @@ def test_simplex_follows_a_permutation_and_a_single_weight_is_one() -> None:
 def test_empty_ranges_are_refused(make: object) -> None:
     with pytest.raises(ValueError):
         make()
-
-
-def test_released_training_map_hides_nine_tenths_of_the_actions() -> None:
-    """Learning rate 0.1 and 20 epochs, unless tanh is below -0.8 (specification, finding 2)."""
-    released = ReleasedTraining(1e-3, 0.1, 20)
-    squashed = released(torch.stack([GRID, GRID], dim=1))
-    lr, epochs = released.settings(squashed)
-    above = GRID > -0.8
-    assert torch.equal(lr[above], torch.full_like(lr[above], 0.1))
-    assert epochs[above].unique().tolist() == [20]
-    assert lr[~above].min().item() == pytest.approx(1e-3)
-    assert epochs.unique().tolist() == list(range(1, 21))
-    assert squashed[:, 1].min().item() == pytest.approx(0.2)  # floored, it would be no epoch
-
-
-def test_released_shakespeare_range_is_not_clipped() -> None:
-    lr, _ = ReleasedTraining(1e-2, 1.0, 20).settings(
-        ReleasedTraining(1e-2, 1.0, 20)(torch.stack([GRID, GRID], dim=1))
-    )
-    assert covers(lr, 1e-2, 1.0, gap=1.1e-4)
-
-
-def test_released_warm_up_draws_cover_the_ranges() -> None:
-    released, key = ReleasedTraining(1e-3, 0.1, 20), Key.from_seed(0).fold(torch.arange(5000))
-    lr, epochs = released.settings(released.random(key))
-    assert covers(lr.sort().values, 1e-3, 0.1, gap=5e-3)
-    assert epochs.unique(return_counts=True)[1].min() > 150
-    weights = ReleasedWeights(7).random(key)
-    assert torch.allclose(weights.sum(1), torch.ones(5000))
-    assert weights.mean(0).std() < 0.005
-
-
-def test_released_weights_never_divide_by_zero() -> None:
-    released = ReleasedWeights(4)
-    assert released(torch.full((1, 4), -1.0)).tolist() == [[0.25] * 4]
-    weights = released(torch.tensor([[-1.0, 1.0, 0.0, 0.0]]))
-    assert weights.tolist() == [[0.0, 0.5, 0.25, 0.25]]

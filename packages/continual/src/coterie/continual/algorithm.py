@@ -96,9 +96,10 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
     def round(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """One communication round (lines 10 to 19), then validation on all clients."""
         selected = cohort.sample(self.settings.participation, key.fold("sample"))  # line 10
-        down = ItemTable(state.items, self._pulled_to(state), state.round)
+        old = state.old if self.settings.method == "reg" else None
+        down = ItemTable(state.items, old, state.round)
         replies = selected.ask(UPDATE, down, reduce=Sum())  # lines 11 to 13
-        items = self._remember(state, self._pre_aggregate(state, replies))
+        items = self.aggregated(state, replies)
         state = replace(state, items=items, round=state.round + 1)
         self._report_training(cohort, replies)
         return self.validated(state, cohort)
@@ -133,17 +134,17 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
         """Give the best round's item table."""
         return ItemTable(state.best)
 
-    def _pre_aggregate(self, state: ServerState, replies: FoldedReplies[ItemUpdate]) -> Tensor:
-        """Q_g' = mean of the clients' tables (line 14, Eq. 7)."""
+    def aggregated(self, state: ServerState, replies: FoldedReplies[ItemUpdate]) -> Tensor:
+        """Q_g from Q_g', the mean of the clients' tables (lines 14 to 19, Eq. 7)."""
         if (total := replies.total) is None:  # nobody answered
-            return state.items
+            return self.blended(state, state.items)
         items = state.items + total.items.sum() / len(replies)
         if state.old is not None and total.pull is not None:
             n_old = state.old.shape[0]
             items[:n_old] -= total.pull / len(replies) * (state.items[:n_old] - state.old)
-        return items
+        return self.blended(state, items)
 
-    def _remember(self, state: ServerState, items: Tensor) -> Tensor:
+    def blended(self, state: ServerState, items: Tensor) -> Tensor:
         """Blend with the previous block's table, as the method does (lines 15 to 19)."""
         beta = self.settings.temporal_mean.beta
         if state.old is None:
@@ -174,9 +175,6 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
                 return LookBack(slow=state.slow, fast=state.fast)
             case _:
                 return LookBack() if self.settings.restart_private else None
-
-    def _pulled_to(self, state: ServerState) -> Tensor | None:
-        return state.old if self.settings.method == "reg" else None
 
     def _move_proxies(self, state: ServerState) -> ServerState:
         """S_t and P_t of the item table (SPP); rows of new items are copied."""

@@ -7,7 +7,7 @@ gradient of item i is a residual times v_u, an outer product over items. Local t
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
@@ -18,30 +18,39 @@ from coterie.core.tensors.keys import Key
 Params = dict[str, Tensor]
 
 
-class Backbone(Protocol):
-    """A federated recommendation model with a public item table and private parameters."""
+class Backbone(ABC):
+    """A federated recommendation model with a public item table and private parameters.
 
-    item_lr: float  # learning rate of items, before the factor |I|
-    rates: dict[str, float]  # learning rate of each private parameter
-    head_first: bool  # True: private and item parameters step in turn, each with a fresh forward
+    Attributes:
+        item_lr: learning rate of items, before the factor |I|.
+        rates: learning rate of each private parameter.
+        head_first: private and item parameters step in turn, each with a fresh forward.
+    """
 
+    item_lr: float
+    rates: dict[str, float]
+    head_first: bool = False
+
+    @abstractmethod
     def start(self, key: Key, dim: int, dtype: torch.dtype) -> Params:
         """Draw the private parameters of newcomers, each ``(C, ...)``."""
-        ...
 
+    @abstractmethod
     def query(self, params: Params) -> tuple[Tensor, Tensor]:
         """Return v ``(C, d)`` and c ``(C,)``."""
-        ...
+
+    @abstractmethod
+    def gradients(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
+        """Gradients of private parameters, given dL/dv ``(C, d)`` and dL/dc ``(C,)``."""
 
     def descend(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
-        """Take one SGD step on private parameters, given dL/dv ``(C, d)`` and dL/dc ``(C,)``."""
-        ...
+        """Take one SGD step on all private parameters at once."""
+        gradients = self.gradients(params, grad_v, grad_c)
+        return {name: params[name] - self.rates[name] * g for name, g in gradients.items()}
 
 
-class FedMF:
+class FedMF(Backbone):
     """Matrix factorisation: s_ui = <p_u, q_i> (Chai et al. 2020, unencrypted as in F³CRec)."""
-
-    head_first = False
 
     def __init__(self, lr: float, init_std: float) -> None:
         self.item_lr, self.init_std = lr, init_std
@@ -56,19 +65,17 @@ class FedMF:
         user = params["user"]
         return user, user.new_zeros(user.shape[0])
 
-    def descend(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
-        """Step p_u <- p_u - lr dL/dp_u."""
-        return {"user": params["user"] - self.rates["user"] * grad_v}
+    def gradients(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
+        """Of p_u."""
+        return {"user": grad_v}
 
 
-class FedNCF:
+class FedNCF(Backbone):
     """One private linear layer on [p_u; q_i]: s_ui = <w_p, p_u> + <w_q, q_i> + b.
 
     This is F³CRec's "1-layer MLP"; it is additive, so p_u shifts all items alike and cannot change
     a ranking. Learning rates as in the public code: head lr, user and items lr * lr_eta.
     """
-
-    head_first = False
 
     def __init__(self, lr: float, lr_eta: float, init_std: float) -> None:
         self.item_lr, self.init_std = lr * lr_eta, init_std
@@ -89,19 +96,13 @@ class FedNCF:
         """Give v = w_q, c = <w_p, p_u> + b."""
         return params["w_item"], (params["w_user"] * params["user"]).sum(1) + params["bias"]
 
-    def descend(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
-        """Step on p_u, w_p, w_q and b at once."""
-        offset = grad_c[:, None]
-        gradients = {
-            "user": offset * params["w_user"],
-            "w_user": offset * params["user"],
-            "w_item": grad_v,
-            "bias": grad_c,
-        }
-        return {name: params[name] - self.rates[name] * g for name, g in gradients.items()}
+    def gradients(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
+        """Of p_u, w_p, w_q and b."""
+        user, w_user = (grad_c[:, None] * params[name] for name in ("w_user", "user"))
+        return {"user": user, "w_user": w_user, "w_item": grad_v, "bias": grad_c}
 
 
-class PFedRec:
+class PFedRec(Backbone):
     """A private score function on the item alone: s_ui = <w_u, q_i> + b_u (Zhang et al. 2023).
 
     Dual personalisation: a step on (w_u, b_u) first, then a fresh forward and a step on the items.
@@ -122,12 +123,9 @@ class PFedRec:
         """Give v = w_u, c = b_u."""
         return params["weight"], params["bias"]
 
-    def descend(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
-        """Step on w_u and b_u."""
-        return {
-            "weight": params["weight"] - self.rates["weight"] * grad_v,
-            "bias": params["bias"] - self.rates["bias"] * grad_c,
-        }
+    def gradients(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
+        """Of w_u and b_u."""
+        return {"weight": grad_v, "bias": grad_c}
 
 
 def make_backbone(model: ModelSettings) -> Backbone:

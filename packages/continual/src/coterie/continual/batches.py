@@ -95,27 +95,16 @@ class Batches:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How one pass is cut into batches; follows from the users' data alone, so it is made once.
+    """How one pass is cut into batches; follows from the users' data alone, so it is made once."""
 
-    Attributes:
-        known: ``(C, n_items)`` bool, the users' positives.
-        n_samples: ``(C,)`` positives and negatives of each user.
-        order: as in `Batches`.
-        active: users that have more than b batches, for each b.
-        owner: ``(K,)`` as in `Batches`, of one pass.
-        size: ``(K,)`` samples of each term.
-        source: ``(S,)`` where the samples of the terms stand among those of the users.
-        row: ``(S,)`` first cell of each sample's row in the table of its batch number.
-    """
-
-    known: Tensor
-    n_samples: Tensor
-    order: Tensor
-    active: list[int]
-    owner: Tensor
-    size: Tensor
-    source: Tensor
-    row: Tensor
+    known: Tensor  # (C, n_items) bool, the users' positives
+    n_samples: Tensor  # (C,) positives and negatives of each user
+    order: Tensor  # as in `Batches`
+    active: list[int]  # users that have more than b batches, for each b
+    owner: Tensor  # (K,) as in `Batches`, of one pass
+    size: Tensor  # (K,) samples of each term
+    source: Tensor  # (S,) where the samples of the terms stand among those of the users
+    row: Tensor  # (S,) first cell of each sample's row in the table of its batch number
 
 
 def draw_batches(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.continual.backbones import make_backbone
+from coterie.continual.backbones import Backbone, make_backbone
 from coterie.continual.batches import Batches, draw_batches
 from coterie.continual.local_training import LocalTraining
 from coterie.continual.messages import (
@@ -25,8 +25,12 @@ from coterie.continual.messages import (
     LookBack,
 )
 from coterie.continual.readings import resolve
-from coterie.continual.retention.base import score_items
-from coterie.continual.retention.choose import make_retention
+from coterie.continual.retention.adaptive_replay import AdaptiveReplay
+from coterie.continual.retention.base import Retention, score_items
+from coterie.continual.retention.distillation import Distillation
+from coterie.continual.retention.proxies import Proxies
+from coterie.continual.retention.regularisation import Regularisation
+from coterie.continual.retention.reloop import ErrorMemory
 from coterie.continual.settings import Settings
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.metrics.ranking_report import RankingReport, rank_all
@@ -173,6 +177,26 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         """Learning rate of item rows; times |I| it makes up for clients that touch few rows."""
         scale = n_items if self.settings.model.item_lr_scale == "num_items" else 1
         return self.backbone.item_lr * scale
+
+
+def make_retention(settings: Settings, backbone: Backbone) -> Retention:
+    """Build what ``settings.method`` remembers on its clients."""
+    match settings.method:
+        case "ft" | "f3crec-wo-cc":
+            return Retention(backbone)
+        case "reg":
+            return Regularisation(backbone, settings.reg)
+        case "kd":
+            own = replace(settings.replay, lambda_kd=settings.kd.strength)
+            return Distillation(backbone, own)
+        case "f3crec-wo-arm":
+            return Distillation(backbone, settings.replay)
+        case "rlp2":
+            return ErrorMemory(backbone, settings.rlp2)
+        case "spp":
+            return Proxies(backbone, settings.spp)
+        case "f3crec" | "f3crec-wo-sc" | "f3crec-wo-itm":
+            return AdaptiveReplay(backbone, settings.replay)
 
 
 def make_client(card: Card, folder: Path | None = None) -> ContinualClient:

@@ -24,6 +24,7 @@ from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
+from coterie.core.settings.schema import values_of
 from coterie.core.tensors.keys import Key
 
 
@@ -44,15 +45,9 @@ class Experiment(RecommendsToUsers[Settings]):
         """The interactions after filtering, cut into blocks."""
         data = self.settings.data
         stream = temporal_blocks(load_filtered(data), data.fractions)
-        smallest, settings = stream.blocks[0].n_items, self.settings
-        for key, count in (
-            ("replay.top_n", settings.replay.top_n),
-            ("spp.n_slow", settings.spp.n_slow),
-            ("spp.n_fast", settings.spp.n_fast),
-            ("model.negatives", settings.model.negatives),
-            ("top_k", settings.top_k),
-        ):
-            if count > smallest:
+        smallest, values = stream.blocks[0].n_items, values_of(self.settings)
+        for key in ("replay.top_n", "spp.n_slow", "spp.n_fast", "model.negatives", "top_k"):
+            if (count := values[key]) > smallest:
                 raise UserError(
                     f"'{key}' {count} exceeds the {smallest} items of the first block: choose less"
                 )

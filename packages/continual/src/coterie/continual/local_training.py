@@ -93,8 +93,8 @@ class LocalTraining:
         params: private parameters, each ``(C, ...)``.
         batches: of the C users.
         item_lr: learning rate of items.
-        replay: chooses what is replayed beside each batch; None replays nothing.
-        pull: None pulls nowhere.
+        replay: what is replayed beside each batch.
+        pull: where to.
     """
 
     def __init__(

@@ -13,6 +13,8 @@ from coterie.core.protocol.step import Step
 from coterie.core.tensors.rows import Rows
 from coterie.core.wire.travel import Nest
 
+_BEHIND = {"params", "memory", "blocks"}  # private fields that training depends on
+
 
 @dataclass(frozen=True)
 class ItemTable(Down):
@@ -60,7 +62,7 @@ class ItemUpdate(Up):
     items: Rows = leaves(
         "change of the item rows, Q_u - Q_g",
         reveals=Reveals.ITEMS_TOUCHED,
-        depends_on={"params", "memory", "blocks"},
+        depends_on=_BEHIND,
         expected=Like("items"),
     )
     pull: Tensor | None = leaves(  # (C,)
@@ -70,15 +72,12 @@ class ItemUpdate(Up):
         expected=Number(),
     )
     loss: Tensor | None = leaves(  # (C,)
-        "mean training loss",
-        reveals=Reveals.MEASUREMENT,
-        depends_on={"params", "memory", "blocks"},
-        expected=Number(),
+        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on=_BEHIND, expected=Number()
     )
     replayed: Tensor | None = leaves(  # (C,)
         "number of replayed items, mean over batches",
         reveals=Reveals.MEASUREMENT,
-        depends_on={"params", "memory", "blocks"},
+        depends_on=_BEHIND,
         expected=Number(),
     )
 

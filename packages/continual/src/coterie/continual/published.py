@@ -13,11 +13,7 @@ METRICS = ("ndcg", "recall")
 def table2(data: str, metric: str, backbone: str, method: str) -> list[float] | None:
     """Give D1, D2, D3, Avg and Improv. (per cent) of one row; None where the paper has none.
 
-    Args:
-        data: name of the data set.
-        metric: "ndcg" or "recall", at 20.
-        backbone: "fedmf", "fedncf" or "pfedrec".
-        method: of the settings.
+    The metric is "ndcg" or "recall", at 20.
 
     Example:
         >>> table2("ml-100k", "ndcg", "fedmf", "f3crec")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from coterie.continual.settings import Settings
+from coterie.core.settings.schema import filled
 
 DEFAULT_LR = {"fedmf": 1.0, "fedncf": 0.1, "pfedrec": 0.1}
 
 
-def choices(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Give the choices of ``settings.reading`` by section; "" is the top level.
+def choices(settings: Settings) -> dict[str, Any]:
+    """Give the choices of ``settings.reading``, by name or by section and name.
 
     - recommended: the best round is carried on, distillation has its minus sign and is a mean,
       later blocks are split in time, so nothing is predicted from its own future, and ties
@@ -21,26 +21,21 @@ def choices(settings: Settings) -> dict[str, dict[str, Any]]:
       are the best round's; FedNCF and PFedRec draw private parameters anew in every block; users
       keep the list of the last block they took part in; equal times keep the order of the file.
     """
-    fedmf = settings.model.name == "fedmf"
-    match settings.reading:
-        case "recommended":
-            return {
-                "": {"carry": "best", "restart_private": False},
-                "replay": {"reduction": "mean", "sign": "minus", "remember": "block-start"},
-                "data": {"block_order": "chronological", "ties": "random"},
-            }
-        case "literal":
-            return {
-                "": {"carry": "best", "restart_private": False},
-                "replay": {"reduction": "sum", "sign": "printed", "remember": "block-start"},
-                "data": {"block_order": "random", "ties": "random"},
-            }
-        case "released":
-            return {
-                "": {"carry": "last" if fedmf else "best", "restart_private": not fedmf},
-                "replay": {"reduction": "mean", "sign": "minus", "remember": "last-seen"},
-                "data": {"block_order": "chronological", "ties": "file"},
-            }
+    fedmf, literal = settings.model.name == "fedmf", settings.reading == "literal"
+    released = settings.reading == "released"
+    return {
+        "carry": "last" if released and fedmf else "best",
+        "restart_private": released and not fedmf,
+        "replay": {
+            "reduction": "sum" if literal else "mean",
+            "sign": "printed" if literal else "minus",
+            "remember": "last-seen" if released else "block-start",
+        },
+        "data": {
+            "block_order": "random" if literal else "chronological",
+            "ties": "file" if released else "random",
+        },
+    }
 
 
 def resolve(settings: Settings) -> Settings:
@@ -54,13 +49,5 @@ def resolve(settings: Settings) -> Settings:
         >>> resolve(Settings(reading="released", carry="best")).carry
         'best'
     """
-    if settings.model.lr is None:
-        lr = DEFAULT_LR[settings.model.name]
-        settings = replace(settings, model=replace(settings.model, lr=lr))
-    for section, chosen in choices(settings).items():
-        part = getattr(settings, section) if section else settings
-        open_ones = {name: value for name, value in chosen.items() if getattr(part, name) is None}
-        part = replace(part, **open_ones)
-        changed: dict[str, Any] = {section: part}
-        settings = replace(settings, **changed) if section else part
-    return settings
+    lr = DEFAULT_LR[settings.model.name]
+    return filled(settings, {"model": {"lr": lr}} | choices(settings))

@@ -7,15 +7,7 @@ from torch import Tensor
 
 
 def knowledge_shift(old: Tensor, new: Tensor) -> Tensor:
-    """φ_i = ||Q_old,i - Q_i||² / sqrt(d) (Eq. 8).
-
-    Args:
-        old: ``(n_old, d)`` table of the previous block.
-        new: ``(n_old, d)`` pre-aggregated rows of the same items.
-
-    Returns:
-        ``(n_old,)``.
-    """
+    """φ_i = ||Q_old,i - Q_i||² / sqrt(d) (Eq. 8), ``(n_old,)``; both tables are ``(n_old, d)``."""
     return (old - new).square().sum(1) / old.shape[1] ** 0.5
 
 
@@ -31,9 +23,6 @@ def temporal_mean(table: Tensor, old: Tensor, weight: Tensor | float) -> Tensor:
         table: ``(n, d)`` pre-aggregated table Q_g'.
         old: ``(n_old, d)`` table of the previous block, n_old <= n.
         weight: γ, ``(n_old,)`` or one number for all (F³CRec w/o i.t.m).
-
-    Returns:
-        ``(n, d)``.
 
     Example:
         >>> temporal_mean(torch.ones(2, 1), torch.zeros(1, 1), 0.25).flatten().tolist()

@@ -20,8 +20,7 @@ from coterie.core.protocol.server import Decision
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.game.answer import AgentState, LearnedAnswer, best_response
-from coterie.page.game.equilibrium import settled
-from coterie.page.game.utility import followers_reward, utility_of
+from coterie.page.game.utility import followers_reward, settled, utility_of
 from coterie.page.messages import UPDATE, Move, Stage
 from coterie.page.settings.run import Settings
 
@@ -44,15 +43,12 @@ class ServerState(ServerModel):
 
 
 class PageServer(ModelServer[ServerState]):
-    """The follower CS of the game.
+    """The follower CS of the game; other arguments are those of `ModelServer`.
 
     Args:
-        build: see `ModelServer`.
-        training: rounds, participation, evaluation.
         settings: of the paper, with the reading resolved.
         n_clients: N.
         samples: D_CS.
-        as_batch: see `ModelServer`.
 
     Raises:
         UserError: there is nothing to measure the models on.
@@ -112,15 +108,7 @@ class PageServer(ModelServer[ServerState]):
     def answer(
         self, state: ServerState, ids: Tensor, move: Move, key: Key, cohort: Cohort
     ) -> ServerState:
-        """Choose p(t) (⑤) and aggregate W(t+1) = Σ p_i w_i(t) (⑥, Eq. 5).
-
-        Args:
-            state: before the stage.
-            ids: ``(A,)`` clients that moved.
-            move: what they did.
-            key: of the answer.
-            cohort: all clients.
-        """
+        """Choose p(t) (⑤) and aggregate W(t+1) = Σ p_i w_i(t) (⑥, Eq. 5); ``ids`` are ``(A,)``."""
         places = torch.searchsorted(cohort.ids.sort().values, ids)
         seen = self._accuracies(state, move, places)
         agent, p = self._weights(state, seen, move, places, key)
@@ -129,9 +117,8 @@ class PageServer(ModelServer[ServerState]):
         u_clients = self.utility(move.local_loss)
         reward = followers_reward(u_server, u_clients, self.game, self.released)
         note_stage(cohort.journal, ids, move, u_server, u_clients, p)
-        return ServerState(
-            weights, u_server.to(seen.dtype), seen, self.agent.rewarded(agent, reward)
-        )
+        agent = self.agent.rewarded(agent, reward)
+        return ServerState(weights, u_server.to(seen.dtype), seen, agent)
 
     def stop(self, state: ServerState, history: Sequence[dict[str, float]]) -> Decision:
         """End in the equilibrium, or after T rounds; the public code plays all rounds.
@@ -165,12 +152,9 @@ class PageServer(ModelServer[ServerState]):
         return agent, onto(agent.p[places])
 
     def policy(self, agent: AgentState, found: Params, seen: Tensor) -> Tensor:
-        """Answer without exploring: weights ``(N,)`` of all clients' models.
+        """Weights ``(N,)`` of models, each ``(N, ...)``, seen with accuracies ``(N,)`` on D_CS.
 
-        Args:
-            agent: what the server has learnt.
-            found: models, each ``(N, ...)``.
-            seen: ``(N,)`` their accuracies on D_CS.
+        The agent does not explore.
         """
         if agent.agents is None:
             return self._best_response(found)
@@ -212,16 +196,7 @@ def onto(p: Tensor) -> Tensor:
 def note_stage(
     journal: Journal, ids: Tensor, move: Move, u_server: Tensor, u_clients: Tensor, p: Tensor
 ) -> None:
-    """Show what the players did and what they have of it.
-
-    Args:
-        journal: of the round.
-        ids: ``(A,)`` clients that moved.
-        move: what they did.
-        u_server: ``()``.
-        u_clients: ``(A,)``.
-        p: ``(A,)``.
-    """
+    """Show what A players did, ``ids``, and what they have of it, ``u_clients``; both ``(A,)``."""
     journal.scalar("fed/loss", (move.loss * move.samples).sum() / move.samples.sum().clamp(min=1))
     journal.scalar("page/reward_server", u_server)
     journal.scalar("page/weights_entropy", torch.special.entr(p.double()).sum())

@@ -17,6 +17,7 @@ from coterie.core.methods.kit.evaluation import Quality
 from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.settings.fedavg import FedAvgSettings
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.game.strategy import strategies_of
 from coterie.page.game.utility import leaders_reward, utility_of
@@ -27,13 +28,11 @@ _LEAST = 1e-30  # likelihood, so that its logarithm is finite
 
 
 class PageClient(ModelClient[ClientState]):
-    """A leader c_i of the game, with its agent.
+    """A leader c_i of the game, with its agent; other arguments are those of `ModelClient`.
 
     Args:
-        module: see `coterie.core.methods.kit.local_sgd.LocalSGD`.
         training: epochs and learning rate are the most that may be chosen.
         settings: of the paper, with the reading resolved.
-        as_batch: see `LocalSGD`.
     """
 
     def __init__(
@@ -76,19 +75,10 @@ class PageClient(ModelClient[ClientState]):
         return self.trained(down, mine, data, key, state, action)
 
     def measure(self, params: Params, data: SplitSamples) -> Quality:
-        """Measure models on the validation samples, or the training samples without any.
-
-        A client without samples of either kind counts as without loss.
-
-        Args:
-            params: each ``(C, ...)``, or ``(1, ...)`` where all clients have the same.
-            data: of C clients.
-        """
+        """Measure models as `Evaluator.held_out`; without samples, loss and accuracy are 0."""
         found = self.evaluator.held_out(params, data)
         nothing = (data.valid.lengths == 0) & (data.lengths == 0)
-        return Quality(
-            found.loss.masked_fill(nothing, 0.0), found.accuracy.masked_fill(nothing, 0.0)
-        )
+        return tree.map_tensors(lambda values: values.masked_fill(nothing, 0.0), found)
 
     def state(self, received: Quality, mine: ClientState) -> Tensor:
         """State s_i(t), ``(C, n_state)``.
@@ -155,7 +145,7 @@ class PageClient(ModelClient[ClientState]):
 
         Args:
             down: the stage.
-            mine: private state after the agents have chosen.
+            mine: after the agents have chosen.
             data: of C clients.
             key: of the step.
             state: ``(C, n_state)`` that the actions answer to.
@@ -171,12 +161,10 @@ class PageClient(ModelClient[ClientState]):
         if mine.agents is not None:  # who is refused leaves no trace: its agent would never learn
             diverged = has_diverged(fitted, quality)
             fitted = restored(diverged, fitted, start)
-            quality = Quality(
-                *(v.masked_fill(diverged, 0.0) for v in (quality.loss, quality.accuracy))
-            )
+            quality = tree.map_tensors(lambda values: values.masked_fill(diverged, 0.0), quality)
             utility = utility.masked_fill(diverged, 0.0)
         kept = ClientState(
-            dict(fitted.params) if self.settings.keep_models else {},
+            self.kept(fitted.params),
             mine.rounds + 1,
             mine.agents,
             Experience(state, action, utility, data.lengths > 0),

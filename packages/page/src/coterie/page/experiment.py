@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from coterie.core.federation.federation import Federation, bounds
+from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.selection import best_of
-from coterie.core.metrics.monitor import Monitor
-from coterie.core.privacy.build import middleware
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import Experiment as BaseExperiment
-from coterie.core.tensors.device import computing_on, moved
+from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
 from coterie.page.data.make import make_task
 from coterie.page.data.task import Task
-from coterie.page.game.equilibrium import settled
+from coterie.page.game.utility import settled
 from coterie.page.halves import halves, write_samples
 from coterie.page.keys import CLIENT_COLUMNS
 from coterie.page.methods import remarks
@@ -36,7 +36,6 @@ ACCURACIES = ("server_accuracy", "global_accuracy", "personal_accuracy")
 _CLIENT_BYTES = 1 << 10  # at least: a few samples of 60 features
 _EXPERIENCE = 4  # at least: a state, an action, a reward and the next state
 _NETWORKS = 8  # actor, critic, a target of each, and what Adam keeps of the first two
-MONITOR = Monitor("eval/accuracy")
 
 
 class Experiment(BaseExperiment[Settings]):
@@ -78,20 +77,16 @@ class Experiment(BaseExperiment[Settings]):
 
     def describe_data(self) -> list[dict[str, Any]]:
         """Count samples and classes of clients and server."""
-        clients = self.task.clients
+        task, clients = self.task, self.task.clients
         parts = {"train": clients.train, "valid": clients.valid, "test": clients.test}
-        counts = {name: part.lengths for name, part in parts.items()}
-        smallest = {name: int(count.min()) for name, count in counts.items()}
-        largest = {name: int(count.max()) for name, count in counts.items()}
-        total = {name: int(count.sum()) for name, count in counts.items()}
-        held = {"train": 0, "valid": len(self.task.server_valid["y"])}
-        held["test"] = len(self.task.server_test["y"])
-        return [
-            {"who": f"{len(clients)} clients", **total},
-            {"who": "smallest client", **smallest},
-            {"who": "largest client", **largest},
-            {"who": "server", **held},
+        of: dict[str, Callable[..., Tensor]] = {f"{len(clients)} clients": Tensor.sum}
+        of |= {"smallest client": Tensor.min, "largest client": Tensor.max}
+        rows: list[dict[str, Any]] = [
+            {"who": who, **{name: int(count(part.lengths)) for name, part in parts.items()}}
+            for who, count in of.items()
         ]
+        held = {"valid": len(task.server_valid["y"]), "test": len(task.server_test["y"])}
+        return [*rows, {"who": "server", "train": 0, **held}]
 
     def needs(self) -> list[Need]:
         """Estimate samples, steps and agents of the clients, without drawing the task."""
@@ -117,25 +112,18 @@ class Experiment(BaseExperiment[Settings]):
             found.append(Need("the server's agent", ("server_agent.capacity",), server))
         return found
 
-    def federation(self) -> Federation:
-        """Build both halves."""
-        settings = self.settings
-        task = moved(self.task, self.device)
-        with computing_on(self.device):
-            server, client = halves(settings, self.build, task)
-        return Federation(
-            server=server,
-            client=client,
-            blocks=[task.clients],
-            seed=settings.seed,
-            rounds=settings.rounds,
-            chunk=settings.engine.chunk,
-            device=self.device,
-            middleware=middleware(settings.privacy),
-            bounds=bounds(settings.engine),
-            monitor=MONITOR,
-            client_columns=CLIENT_COLUMNS,
-        )
+    @property
+    def blocks(self) -> list[SplitSamples]:
+        """The clients' samples: there is one block."""
+        return [self.task.clients]
+
+    def halves(self) -> tuple[ModelServer[Any], ModelClient[Any]]:
+        """Build both halves; the server's has samples of its own."""
+        return halves(self.settings, self.build, moved(self.task, self.device))
+
+    def client_columns(self) -> tuple[str, ...]:
+        """Name a client's accuracies, and what it chose."""
+        return CLIENT_COLUMNS
 
     def finish(self, module: FederatedRun, folder: Path) -> None:
         """Test how near the play is to an equilibrium, and was before learning, where asked to."""
@@ -148,11 +136,12 @@ class Experiment(BaseExperiment[Settings]):
 
     def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the test of the round that was best on validation data, and of the last one."""
-        best = best_of(module.history, MONITOR).round
+        monitor = ModelServer.monitor
+        best = best_of(module.history, monitor).round
         if not best:  # nothing was measured
             return {}
         of_best = module.history[best - 1]
-        last = next(row for row in reversed(module.history) if MONITOR.key in row)
+        last = next(row for row in reversed(module.history) if monitor.key in row)
         found = {f"test/{n}": of_best[f"test/{n}"] for n in ACCURACIES if f"test/{n}" in of_best}
         found["test/best_round"] = float(best)
         found |= {f"last/{n}": last[f"test/{n}"] for n in ACCURACIES if f"test/{n}" in last}

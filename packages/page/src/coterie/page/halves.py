@@ -33,14 +33,7 @@ def server_half(
     samples: ServerSamples,
     pooled: SampleData | None = None,
 ) -> ModelServer[Any]:
-    """Make the server of a method.
-
-    Args:
-        settings: with the reading resolved.
-        build: makes the network.
-        n_clients: N.
-        samples: what the server holds.
-        pooled: what all clients train on, for central training.
+    """Make the server of a method; ``pooled`` is what all clients train on, if it must know.
 
     Raises:
         UserError: settings of the method do not go together, or it cannot train this network.
@@ -57,8 +50,7 @@ def halves(
     """Make server and client for a task that is all in this process.
 
     Raises:
-        UserError: settings of the method do not go together, do not suit the clients' numbers of
-            samples, or the method cannot train this network.
+        UserError: as `server_half`, or settings do not suit the clients' numbers of samples.
     """
     if settings.method != "page":
         settings_of(settings, task.clients.lengths)
@@ -74,13 +66,7 @@ def write_samples(task: Task, folder: Path) -> None:
 
 
 def make_server(card: Card, ids: Tensor, folder: Path) -> ModelServer[Any]:
-    """Make the server half from the public card, the clients' ids and the server's own samples.
-
-    Args:
-        card: the public card.
-        ids: ``(N,)`` of the clients.
-        folder: has the file `SAMPLES`.
-    """
+    """Make the server half from the card, ids ``(N,)``, and a folder with the file `SAMPLES`."""
     settings = resolve(card.read(Settings))
     build = network(settings, Form.from_plain(card.public))
     samples: ServerSamples = decode((folder / SAMPLES).read_bytes(), ServerSamples)[0]

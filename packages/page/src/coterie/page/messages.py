@@ -38,16 +38,11 @@ class Move(Up):
         depends_on=_BEHIND,
         expected=Like("weights"),
     )
-    samples: Tensor = leaves(
-        "number of samples n_i",
-        reveals=Reveals.STEPS,
-        expected=Count(),
-    )  # (C,) int64
+    samples: Tensor = leaves(  # (C,) int64
+        "number of samples n_i", reveals=Reveals.STEPS, expected=Count()
+    )
     loss: Tensor = leaves(  # (C,)
-        "mean training loss",
-        reveals=Reveals.MEASUREMENT,
-        depends_on=_BEHIND,
-        expected=Number(),
+        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on=_BEHIND, expected=Number()
     )
     local_loss: Tensor = leaves(  # (C,) 0 for a client without samples
         "loss f_i of the trained model on samples held out, or else its training samples",
@@ -56,16 +51,10 @@ class Move(Up):
         expected=Number(),
     )
     lr: Tensor = leaves(  # (C,)
-        "learning rate η_i",
-        reveals=Reveals.MEASUREMENT,
-        depends_on=_BEHIND,
-        expected=Number(),
+        "learning rate η_i", reveals=Reveals.MEASUREMENT, depends_on=_BEHIND, expected=Number()
     )
     epochs: Tensor = leaves(  # (C,) int64
-        "local epochs α_i",
-        reveals=Reveals.MEASUREMENT,
-        depends_on=_BEHIND,
-        expected=Count(),
+        "local epochs α_i", reveals=Reveals.MEASUREMENT, depends_on=_BEHIND, expected=Count()
     )
     diverged: Tensor = leaves(  # (C,) bool
         "whether the training diverged; such a model does not count",

@@ -25,11 +25,7 @@ from coterie.page.settings.run import Settings, TrainSettings
 
 
 def client_half(settings: Settings, build: Callable[[], nn.Module]) -> ModelClient[Any]:
-    """Make the client of a method.
-
-    Args:
-        settings: with the reading resolved.
-        build: makes the network.
+    """Make the client of a method, by settings with the reading resolved.
 
     Raises:
         UserError: settings of the method do not go together, or it cannot train this network.
@@ -67,18 +63,15 @@ def remarks(settings: Settings) -> list[str]:
         for name, value in method.own(settings).items()
         if name in common
     ]
-    usual = training(Settings())
+    usual, keys = training(Settings()), {"fraction": "participation"}
     found += [
-        f"train.{_KEYS.get(name, name)} has no effect on {settings.method}"
+        f"train.{keys.get(name, name)} has no effect on {settings.method}"
         for name in method.unread
         if common[name] != usual[name]
     ]
     if settings.method == "central":
         found.append("the server holds all training samples: their upload is not in the ledger")
     return found
-
-
-_KEYS = {"fraction": "participation"}  # of `TrainSettings`, where they have another name here
 
 
 def training(settings: Settings) -> dict[str, Any]:

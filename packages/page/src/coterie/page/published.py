@@ -5,38 +5,46 @@ from __future__ import annotations
 from typing import Any
 
 from coterie.core.registry.published import published
-from coterie.page.settings.networks import OF_TASK
 from coterie.page.settings.run import Settings, TaskSettings
+from coterie.page.settings.tasks import OF_TASK
 
 TABLES: dict[str, Any] = published("coterie.page")
 CLIENTS = 100
 """Of every task (section 5.1)."""
 
 
-def reference(task: str, method: str) -> dict[str, float]:
-    """Give the paper's global and local accuracy by the names of our measurements.
+def printed(*path: str) -> Any:
+    """Give what the paper prints at a place of its tables; None where it has nothing.
 
     Example:
-        >>> reference("synthetic", "page")
-        {'test/server_accuracy': 0.9267, 'test/personal_accuracy': 0.9624}
-    """
-    printed = TABLES["table1"].get(task, {}).get(method)
-    if printed is None:
-        return {}
-    return {
-        "test/server_accuracy": round(printed[0] / 100, 6),
-        "test/personal_accuracy": round(printed[2] / 100, 6),
-    }
-
-
-def convergence_round(task: str, method: str) -> int | None:
-    """Give the paper's round of convergence (Table 2).
-
-    Example:
-        >>> convergence_round("synthetic", "page"), convergence_round("synthetic", "local")
+        >>> printed("table2", "synthetic", "page"), printed("table2", "synthetic", "local")
         (891, None)
     """
-    return TABLES["table2"].get(task, {}).get(method)
+    found: Any = TABLES
+    for key in path:
+        found = found.get(key, {})
+    return found or None
+
+
+def accuracies(*path: str) -> tuple[float | None, float | None]:
+    """Give the paper's global and local accuracy as shares; in Table 1 each has its spread.
+
+    Example:
+        >>> accuracies("table1", "synthetic", "page"), accuracies("table1", "synthetic", "local")
+        ((0.9267, 0.9624), (None, None))
+    """
+    row = printed(*path)
+    if row is None:
+        return None, None
+    local = row[2] if path[0] == "table1" else row[1]
+    return round(row[0] / 100, 6), round(local / 100, 6)
+
+
+def reference(task: str, method: str) -> dict[str, float]:
+    """Name the accuracies of Table 1 as a run names its own; empty where there are none."""
+    names = ("test/server_accuracy", "test/personal_accuracy")
+    pairs = zip(names, accuracies("table1", task, method), strict=True)
+    return {name: share for name, share in pairs if share is not None}
 
 
 def departures(settings: Settings) -> list[str]:

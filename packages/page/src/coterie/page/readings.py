@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import asdict
 from typing import Any
 
+from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
-from coterie.page.settings.agents import AgentOptions
-from coterie.page.settings.networks import OF_TASK
+from coterie.core.settings.schema import filled, values_of
 from coterie.page.settings.run import Settings
+from coterie.page.settings.tasks import OF_TASK
 
 _RECOMMENDED: dict[str, Any] = {
     "start": 0.8,
@@ -36,6 +37,12 @@ _RELEASED_OF_TASK: dict[str, dict[str, Any]] = {
 }
 """Of both agents, in the public code for a task; those of Synthetic are `DDPGSettings`' own."""
 
+_OF_GAME = ("follower", "order", "utility", "server_utility", "actions")
+_CHOICES = {
+    "recommended": ("best-response", "after", "bounded", "aggregate", "whole"),
+    "literal": ("ddpg", "after", "inverse", "mixture", "whole"),
+    "released": ("ddpg", "before", "inverse", "aggregate", "clipped"),
+}
 _NO_UPDATES = {"local": "none is sent", "central": "the server has the samples themselves"}
 
 
@@ -49,31 +56,7 @@ def choices(settings: Settings) -> dict[str, Any]:
       clipped (nearly always to their upper end), utilities are not bounded, and all rounds are
       played, whether the game comes to rest or not.
     """
-    match settings.reading:
-        case "recommended":
-            return {
-                "follower": "best-response",
-                "order": "after",
-                "utility": "bounded",
-                "server_utility": "aggregate",
-                "actions": "whole",
-            }
-        case "literal":
-            return {
-                "follower": "ddpg",
-                "order": "after",
-                "utility": "inverse",
-                "server_utility": "mixture",
-                "actions": "whole",
-            }
-        case "released":
-            return {
-                "follower": "ddpg",
-                "order": "before",
-                "utility": "inverse",
-                "server_utility": "aggregate",
-                "actions": "clipped",
-            }
+    return dict(zip(_OF_GAME, _CHOICES[settings.reading], strict=True))
 
 
 def resolve(settings: Settings) -> Settings:
@@ -88,20 +71,12 @@ def resolve(settings: Settings) -> Settings:
         >>> resolve(Settings(reading="literal")).game.utility
         'inverse'
     """
-    open_ones = {n: v for n, v in choices(settings).items() if getattr(settings.game, n) is None}
-    network = settings.model.name or OF_TASK.get(settings.data.name)
-    found = replace(
-        settings,
-        game=replace(settings.game, **open_ones),
-        model=replace(settings.model, name=network),
-    )
+    network = OF_TASK.get(settings.data.name)
+    found = filled(settings, {"game": choices(settings), "model": {"name": network}})
     _check(found)
     leaders, follower = _agents(settings)
-    return replace(
-        found,
-        client_agent=settings.client_agent.filled(**leaders),
-        server_agent=settings.server_agent.filled(**follower),
-    )
+    usual = asdict(DDPGSettings())
+    return filled(found, {"client_agent": usual | leaders, "server_agent": usual | follower})
 
 
 def _agents(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -133,53 +108,38 @@ def idle(settings: Settings) -> list[str]:
         ['game.evenness']
     """
     usual = resolve(Settings(reading=settings.reading, data=settings.data))
+    own, theirs = values_of(settings), values_of(usual)
     unread = ["train.weighting"]
     if not settings.has_leaders:
-        unread += _fields("client_agent", settings.client_agent)
+        unread += [name for name in own if name.startswith("client_agent.")]
     if not settings.game.tune_epochs:
         unread += ["game.epochs_min"]
     if not settings.game.tune_p:
         unread += ["game.follower", "game.order"]
     if settings.reading == "released":
         unread += ["game.patience", "game.tolerance"]
-    answers = settings.game.tune_p and settings.game.follower == "best-response"
     learns = settings.game.tune_p and settings.game.follower == "ddpg"
-    if not answers:
+    if learns or not settings.game.tune_p:
         unread += ["game.steps", "game.evenness"]
     if not learns and not settings.has_leaders:
         unread += ["game.reward_ratio"]
     if not learns:
-        unread += _fields("server_agent", settings.server_agent)
-    return [name for name in unread if _at(settings, name) != _at(usual, name)]
-
-
-def _fields(section: str, of: AgentOptions) -> list[str]:
-    return [f"{section}.{setting.name}" for setting in fields(of)]
-
-
-def _at(settings: Settings, name: str) -> Any:
-    section, setting = name.split(".")
-    return getattr(getattr(settings, section), setting)
+        unread += [name for name in own if name.startswith("server_agent.")]
+    return [name for name in unread if own[name] != theirs[name]]
 
 
 def _check(settings: Settings) -> None:
     """Refuse choices that would have no effect, or contradict each other."""
-    if settings.method == "page":
+    method, privacy = settings.method, settings.privacy
+    if method == "page":
         _check_ranges(settings)
         _check_game(settings)
     if settings.certify:
         _check_certificate(settings)
-    if settings.method in _NO_UPDATES:
-        _check_privacy(settings)
-
-
-def _check_privacy(settings: Settings) -> None:
-    """Refuse protection of updates where there are none."""
-    privacy = settings.privacy
-    if privacy.noise != "none" or privacy.clip is not None:
+    if method in _NO_UPDATES and (privacy.noise != "none" or privacy.clip is not None):
         raise UserError(
-            f"'privacy.noise' and 'privacy.clip' change the updates that clients send, and in "
-            f"{settings.method} {_NO_UPDATES[settings.method]}: leave them out"
+            "'privacy.noise' and 'privacy.clip' change the updates that clients send, and in "
+            f"{method} {_NO_UPDATES[method]}: leave them out"
         )
 
 
@@ -197,17 +157,18 @@ def _check_ranges(settings: Settings) -> None:
 
 def _check_game(settings: Settings) -> None:
     game = settings.game
-    if game.tune_p and game.follower == "best-response":
-        if game.order == "before":
-            raise UserError(
-                "'game.order' before does not go with a best response, which needs the clients' "
-                "models: choose game.follower ddpg"
-            )
-        if game.server_utility == "mixture":
-            raise UserError(
-                "'game.server_utility' mixture is best with all weight on one client: choose "
-                "aggregate, or game.follower ddpg"
-            )
+    if not (game.tune_p and game.follower == "best-response"):
+        return
+    if game.order == "before":
+        raise UserError(
+            "'game.order' before does not go with a best response, which needs the clients' "
+            "models: choose game.follower ddpg"
+        )
+    if game.server_utility == "mixture":
+        raise UserError(
+            "'game.server_utility' mixture is best with all weight on one client: choose "
+            "aggregate, or game.follower ddpg"
+        )
 
 
 def _check_certificate(settings: Settings) -> None:

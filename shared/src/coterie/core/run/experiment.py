@@ -15,6 +15,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation, bounds
 from coterie.core.privacy.build import middleware
 from coterie.core.protocol.card import Card
+from coterie.core.protocol.client import Client
 from coterie.core.protocol.messages import Down
 from coterie.core.protocol.recommending import RecommendsItems, ServesItems
 from coterie.core.protocol.server import Server
@@ -90,15 +91,19 @@ class Experiment(Generic[Settings]):
         """The clients' data of every block (`coterie.core.protocol.client.ClientData`)."""
         raise NotImplementedError(f"{type(self).__name__} must say what its clients hold")
 
-    def federation(self) -> Federation:
-        """Build both halves from the card, and join them with the clients' data."""
-        settings, halves = self.settings, find_paper(self.paper)
-        assert halves.server_half is not None
-        assert halves.maker is not None
+    def halves(self) -> tuple[Server[Any], Client[Any, Any]]:
+        """Build both halves, where the run makes its tensors. Default: from the card."""
+        paper = find_paper(self.paper)
+        assert paper.server_half is not None
+        assert paper.maker is not None
         everybody = torch.cat([data.ids for data in self.blocks]).unique()
+        return load(paper.server_half)(self.card, everybody), load(paper.maker)(self.card)
+
+    def federation(self) -> Federation:
+        """Join both halves with the clients' data."""
+        settings = self.settings
         with computing_on(self.device):
-            server: Server[Any] = load(halves.server_half)(self.card, everybody)
-            client = load(halves.maker)(self.card)
+            server, client = self.halves()
         return Federation(
             server=server,
             client=client,

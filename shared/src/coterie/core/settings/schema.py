@@ -81,7 +81,7 @@ def build(settings: type[Settings], values: Mapping[str, Any]) -> Settings:
         64
     """
     try:
-        return _changed(settings(), values)
+        return changed(settings(), values)
     except ValueError as error:
         raise UserError(" ".join(str(error).split())) from None
 
@@ -91,7 +91,15 @@ def _is_tuple(settings: Any, name: str) -> bool:
     return any(get_origin(part) is tuple for part in parts)
 
 
-def _changed(start: Any, values: Mapping[str, Any]) -> Any:
+def changed(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    """Change settings by dotted key.
+
+    Example:
+        >>> from coterie.core.settings.base import BaseSettings
+        >>> changed(BaseSettings(seed=1), {"rounds": 5, "engine.chunk": 64}).engine.chunk
+        64
+    """
+    start: Any = settings
     given: dict[str, Any] = {}
     for name in (field.name for field in dataclasses.fields(start)):
         old = getattr(start, name)
@@ -102,10 +110,34 @@ def _changed(start: Any, values: Mapping[str, Any]) -> Any:
             prefix = f"{name}."
             below = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
             try:
-                given[name] = _changed(old, below) if below else old
+                given[name] = changed(old, below) if below else old
             except UserError as error:
                 raise UserError(within(name, type(old), str(error))) from None
-    return dataclasses.replace(start, **given)
+    found: Settings = dataclasses.replace(start, **given)
+    return found
+
+
+def filled(settings: Settings, choices: Mapping[str, Any]) -> Settings:
+    """Set what is open (None) to a choice; what was set stays.
+
+    Args:
+        settings: a dataclass.
+        choices: by name; a mapping is of the section of that name.
+
+    Example:
+        >>> from coterie.core.settings.sections import EngineSettings
+        >>> found = filled(EngineSettings(), {"chunk": 64, "threads": 9})
+        >>> found.chunk, found.threads
+        (64, 1)
+    """
+    found: dict[str, Any] = {}
+    for name, choice in choices.items():
+        old = getattr(settings, name)
+        if isinstance(choice, Mapping):
+            found[name] = filled(old, choice)
+        elif old is None:
+            found[name] = choice
+    return changed(settings, found)
 
 
 def within(section: str, settings: type, message: str) -> str:

@@ -38,17 +38,11 @@ class Factors(nn.Module):
 
 @dataclass(frozen=True)
 class Remembered:
-    """What the clients remember of the previous block (F³CRec).
+    """What the clients remember of the previous block (F³CRec)."""
 
-    Attributes:
-        items: ``(C, N)`` S_u.
-        taught: ``(C, N)`` the teacher's probabilities.
-        old: which clients have a list.
-    """
-
-    items: Tensor
-    taught: Tensor
-    old: list[bool]
+    items: Tensor  # (C, N) S_u
+    taught: Tensor  # (C, N) the teacher's probabilities
+    old: list[bool]  # which clients have a list
 
 
 class ClientLoop:
@@ -90,10 +84,7 @@ class ClientLoop:
     ) -> Tensor:
         """Train every client from ``table`` and return the mean of their tables, ``(n_items, d)``.
 
-        Args:
-            table: ``(n_items, d)`` the shared table.
-            batches: of a client, where the draws are given; default draws them.
-            subset: the replayed part of the memory, where it is given.
+        Batches of a client, and the replayed part of its memory, that are not given are drawn.
         """
         total = torch.zeros_like(table)
         for client in range(len(self.positives)):

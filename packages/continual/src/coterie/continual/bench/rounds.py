@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,63 +12,61 @@ from coterie.continual.batches import draw_batches
 from coterie.continual.bench.loop import Batch, ClientLoop, Remembered
 from coterie.continual.bench.workload import Workload
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import KEEP_BEST, UPDATE, ClientState, ItemTable
+from coterie.continual.messages import UPDATE, ItemTable
 from coterie.continual.settings import Settings
-from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
 from coterie.core.federation.cohort import ExchangeCohort
-from coterie.core.federation.in_process import InProcess
-from coterie.core.federation.ledger import Ledger
-from coterie.core.federation.store import PrivateStore
+from coterie.core.federation.federation import Federation
 from coterie.core.protocol.folds import Sum
-from coterie.core.protocol.journal import Journal
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 _WARM_ROUNDS = 20  # so that rounds are measured, and memories made, on parameters that have moved
 
 
-@dataclass
 class Engine:
-    """Both halves with their clients, at the start of a block.
+    """A run whose rounds are measured.
 
-    Attributes:
+    Args:
         settings: with the reading's choices resolved.
         work: the data.
-        state: the server's.
-        block: 0 or 1.
     """
 
-    settings: Settings
-    work: Workload
-    block: int = 0
-    store: PrivateStore[ClientState] = field(default_factory=PrivateStore)
-
-    def __post_init__(self) -> None:
-        self.key = Key.from_seed(self.settings.seed)
-        self.server = F3CRec(self.settings, self.work.n_items)
+    def __init__(self, settings: Settings, work: Workload) -> None:
+        last = _WARM_ROUNDS + 1
+        self.settings, self.work = replace(settings, rounds=last, patience=last), work
         self.client = ContinualClient(self.settings)
-        self.state: ServerState = self.server.begin(self.key.fold("server"))
-        self.state = self.server.start_block(self.state, 0, self.cohort(0), self.key)
+        self.server = F3CRec(self.settings, work.n_items)
+        seed, chunk = settings.seed, settings.engine.chunk
+        self.run = FederatedRun(
+            Federation(self.server, self.client, work.blocks, seed, last, chunk)
+        )
+        self.run.newest_cohort().enrol()
+
+    @property
+    def block(self) -> int:
+        """0 or 1."""
+        return max(self.run.block, 0)
+
+    @property
+    def state(self) -> ServerState:
+        """The server's."""
+        state: ServerState = self.run.server_state
+        return state
 
     def cohort(self, number: int) -> ExchangeCohort:
-        """The block's clients in one round."""
-        when, secret = (self.block, number), self.key.fold("clients")
-        chunk, blocks = self.settings.engine.chunk, self.work.blocks
-        exchange = InProcess(self.client, blocks, secret.fold, chunk, kept=self.store)
-        return ExchangeCohort(exchange, exchange.present(self.block), when, Ledger(), Journal())
+        """The block's clients in a round of its own."""
+        return replace(self.run.newest_cohort(), when=(self.block, number))
 
     def train(self) -> None:
         """Train for a while."""
-        for number in range(1, _WARM_ROUNDS + 1):
-            items = self.round(number)
-            self.state = replace(self.state, items=items, best=items)
-        self.cohort(_WARM_ROUNDS + 1).ask(KEEP_BEST, None)
+        for _ in range(_WARM_ROUNDS):
+            self.run.advance()
 
     def next_block(self) -> None:
-        """Finish the base block and open the incremental block."""
-        self.state = self.server.end_block(self.state, self.cohort(_WARM_ROUNDS + 2), self.key)
-        self.block = 1
-        self.state = self.server.start_block(self.state, 1, self.cohort(0), self.key)
+        """Finish the base block and begin the incremental one."""
+        self.run.advance()
+        self.run.advance()
 
     def down(self) -> ItemTable:
         """The message of a round."""
@@ -77,36 +75,28 @@ class Engine:
     def round(self, number: int) -> Tensor:
         """Train all clients once, from the same table every time, ``(n_items, d)``."""
         replies = self.cohort(number).ask(UPDATE, self.down(), reduce=Sum())
-        assert replies.total is not None
-        return self.remember(self.state.items + replies.total.items.sum() / len(replies))
+        return self.server.aggregated(self.state, replies)
 
     def remember(self, items: Tensor) -> Tensor:
-        """The server's part of a round: blend with the previous block's table."""
-        old = self.state.old
-        if old is None:
-            return items
-        shift = knowledge_shift(old, items[: old.shape[0]])
-        weight = item_wise_weight(shift, self.settings.temporal_mean.beta)
-        return temporal_mean(items, old, weight)
+        """The server's part of the loop's round: blend with the previous block's table."""
+        return self.server.blended(self.state, items)
 
     def loop(self) -> ClientLoop:
         """The same clients for the plain loop."""
         data = self.work.blocks[self.block]
-        mine = self.store.take(data.ids)
-        remembered = None
+        mine, remembered = self.run.store.take(data.ids), None
         if bool((mine.blocks > 0).any()):
             old = (mine.blocks > 0).tolist()
             remembered = Remembered(mine.memory["items"], mine.memory["taught"], old)
         users, n_items = mine.params["user"].clone(), self.state.items.shape[0]
-        seed = self.key.fold("loop").seed()
-        return ClientLoop(self.settings, data.train, n_items, users, seed, remembered)
+        return ClientLoop(self.settings, data.train, n_items, users, self.settings.seed, remembered)
 
 
 def largest_difference(engine: Engine) -> float:
     """Train once with the engine and once with the loop on the same draws; compare the tables."""
     data, down = engine.work.blocks[engine.block], engine.down()
-    mine, n_items = engine.store.take(data.ids), down.items.shape[0]
-    key = engine.key.fold("clients").fold(data.ids).fold("same draws")
+    mine, n_items = engine.run.store.take(data.ids), down.items.shape[0]
+    key = Key.from_seed(engine.settings.seed).fold("same draws").fold(data.ids)
     loop = engine.loop()
     up, _ = engine.client.update(down, tree.clone(mine), data, key)
     ours = engine.remember(down.items + up.items.sum() / data.ids.numel())

@@ -23,13 +23,7 @@ _SPREAD = 0.8  # standard deviation of the logarithm of the lengths
 
 @dataclass(frozen=True)
 class Workload:
-    """Two blocks of a stream.
-
-    Attributes:
-        name: for people.
-        blocks: base block and incremental block.
-        n_items: items known in each.
-    """
+    """Base block and incremental block of a stream, and the numbers of items known in each."""
 
     name: str
     blocks: list[UserRows]
@@ -63,14 +57,7 @@ def ml_100k_sized(name: str) -> Workload:
 
 
 def random_block(key: Key, ids: Tensor, n_items: int, n_interactions: int) -> UserRows:
-    """Different uniform items for each client; lengths are log-normal and add up roughly.
-
-    Args:
-        key: a single key.
-        ids: ``(C,)`` int64.
-        n_items: items to draw from.
-        n_interactions: of all clients together.
-    """
+    """Different uniform items for each client ``(C,)``; lengths are log-normal, add up roughly."""
     spread = torch.exp(_SPREAD * key.fold("lengths").fold(ids).normal(dtype=torch.float64))
     lengths = (spread * (n_interactions / spread.sum())).round().to(torch.int64)
     lengths.clamp_(3, n_items // 2)

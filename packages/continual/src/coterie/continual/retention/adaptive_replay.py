@@ -25,14 +25,11 @@ class AdaptiveReplay(Distillation):
 
 
 def preference_shift(items: Tensor, scores: Tensor) -> Tensor:
-    """Δ_u (Eq. 2): how far the remembered items have moved in the user's ranking of all items.
+    """Δ_u (Eq. 2), ``(A,)`` int64: how far remembered items have moved in the user's ranking.
 
     Args:
         items: ``(A, N)`` int64, S_u in the order of the old ranking.
         scores: ``(A, n_items)`` current scores.
-
-    Returns:
-        ``(A,)`` int64.
 
     Example:
         >>> scores = torch.tensor([[0.9, 0.5, 0.7]])

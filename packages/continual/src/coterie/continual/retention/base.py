@@ -31,36 +31,19 @@ class Retention:
         return {}
 
     def at_block_start(self, mine: ClientState, down: LookBack, data: UserRows) -> Memory:
-        """Look back before training on a new block.
-
-        Args:
-            mine: of C users; ``mine.best`` are the parameters of the last block's best round.
-            down: what the server sends of earlier blocks.
-            data: the new block's data of these users.
-        """
+        """Look back before a new block; ``mine.best`` is of the last one's best round."""
         return mine.memory
 
     def before_training(
         self, mine: ClientState, down: ItemTable, data: UserRows, key: Key
     ) -> Memory:
-        """Bring the memory up to date before a round's local training.
-
-        Args:
-            mine: of C users.
-            down: the round's item table.
-            data: the block's data of these users.
-            key: the users' keys, ``(C,)``.
-        """
+        """Bring the memory up to date before a round's local training; keys are ``(C,)``."""
         return mine.memory
 
     def at_block_end(self, mine: ClientState, table: Tensor, data: Any, key: Key) -> Memory:
-        """Note what is worth keeping of a finished block.
+        """Note what is worth keeping of a finished block, whose best item table is ``(n, d)``.
 
-        Args:
-            mine: of C users, already with the parameters that are carried on.
-            table: ``(n, d)`` the block's best item table.
-            data: the block's data of these users.
-            key: the users' keys, ``(C,)``.
+        In ``mine`` are already the parameters that are carried on.
         """
         return mine.memory
 

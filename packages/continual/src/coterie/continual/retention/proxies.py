@@ -105,7 +105,7 @@ class Proxies(Retention):
             return mine.memory
         n_items = down.items.shape[0]
         masked = data.train.mask(n_items) | (torch.arange(n_items) >= mine.memory["n_old"][:, None])
-        student = _ranks(score_items(self.backbone, mine.params, down.items), masked)
+        student = ranks(score_items(self.backbone, mine.params, down.items), masked)
         parts = [
             self._draw_from(mine.memory[name], student, size, key.fold("draw", name))
             for name, size in self.sizes.items()
@@ -185,7 +185,7 @@ def _order(scores: Tensor, masked: Tensor) -> Tensor:
     return scores.masked_fill(masked, -torch.inf).sort(dim=1, descending=True, stable=True).indices
 
 
-def _ranks(scores: Tensor, masked: Tensor) -> Tensor:
+def ranks(scores: Tensor, masked: Tensor) -> Tensor:
     """Zero-based ranks ``(C, n)``, the masked items last."""
     order = _order(scores, masked)
     rank = torch.empty_like(order)

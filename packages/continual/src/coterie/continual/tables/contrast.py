@@ -19,12 +19,7 @@ OWN = "f3crec"
 
 
 def over_others(results: Results, metric: str) -> dict[str, Contrast]:
-    """Compare F³CRec with each of the other methods on the test.
-
-    Args:
-        results: of the methods, one a seed, in the same order of seeds.
-        metric: as "ndcg@20".
-    """
+    """Compare F³CRec with each of the other methods on the test; the metric as "ndcg@20"."""
     return contrasts({name: averages(runs, metric) for name, runs in results.items()}, OWN)
 
 

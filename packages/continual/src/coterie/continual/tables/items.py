@@ -11,6 +11,7 @@ from torch import Tensor
 from coterie.continual.experiment import Experiment
 from coterie.continual.published import TABLES
 from coterie.continual.retention.base import score_items
+from coterie.continual.retention.proxies import ranks
 from coterie.continual.tables.contrast import paired
 from coterie.continual.tables.study import NAMES, Study
 from coterie.continual.temporal_mean import knowledge_shift
@@ -54,9 +55,9 @@ class ItemShift:
             return
         params = module.store.take(away).best
         backbone = experiment.client().backbone
-        old, new = (
-            _ranks(score_items(backbone, params, t[: len(before)])) for t in (before, table)
-        )
+        scores = [score_items(backbone, params, t[: len(before)]) for t in (before, table)]
+        nothing = torch.zeros_like(scores[0], dtype=torch.bool)
+        old, new = ((1 + ranks(one, nothing)).double() for one in scores)
         rate = ((old - new).abs() / old).mean(0)
         order = knowledge_shift(before, table[: len(before)]).argsort(stable=True)
         size = max(1, round(SHARE * order.numel()))
@@ -89,10 +90,3 @@ def item_table(study: Study) -> Report:
     for column, *both in zip(COLUMNS, *values.values(), strict=True):
         sheet.notes.append(paired(f"{column}: F³CRec minus w/o i.t.m", *both))
     return sheet.report("Table 7", "rate of change of item ranks")
-
-
-def _ranks(scores: Tensor) -> Tensor:
-    """Ranks from 1 of every item for every user, ``(C, n)`` float64."""
-    order = scores.argsort(dim=1, descending=True, stable=True)
-    places = torch.arange(1, scores.shape[1] + 1).expand_as(order)
-    return torch.empty_like(order).scatter_(1, order, places).double()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from coterie.core.data.interactions.pairs import RankingChunks
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.methods.ranking.central import fit_pairwise
 from coterie.core.methods.reference.popularity import popularity
+from coterie.core.methods.settings.ranking import MFSettings
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.models.mf import MF
 from coterie.core.tables.result import Make, RunResult
@@ -23,26 +23,8 @@ from coterie.core.tensors.ragged import Ragged
 Score = Callable[[int], Tensor]
 
 
-@dataclass(frozen=True)
-class CentralSettings:
-    """Of the centralised matrix factorisation, chosen on validation of ML-100K for all data sets.
-
-    Attributes:
-        lr: of Adam.
-        l2: of the rows in a batch.
-        batch_size: triples in a batch.
-        epochs: most epochs in a block.
-        patience: epochs without a better validation NDCG before a block ends.
-    """
-
-    lr: float = 1e-2
-    l2: float = 3e-3
-    batch_size: int = 2048
-    epochs: int = 60
-    patience: int = 5
-
-
-CENTRAL = CentralSettings()
+CENTRAL = MFSettings(l2=3e-3, epochs=60, patience=5)
+"""Of the centralised matrix factorisation, chosen on validation of ML-100K for all data sets."""
 
 
 def popularity_run(settings: Settings) -> RunResult:

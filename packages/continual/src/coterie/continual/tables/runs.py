@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
 from coterie.core.files import writing
 from coterie.core.run.driver import FederatedRun
+from coterie.core.settings.schema import changed
 from coterie.core.tables.result import RunResult, follow
 from coterie.core.tensors.saved import load, save
 
@@ -32,13 +33,7 @@ class Probe(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """A run to be made by a worker.
-
-    Attributes:
-        settings: of the run.
-        base: file that `train_base` wrote; None trains the base block too.
-        probe: class of the probe.
-    """
+    """A run to be made by a worker; without the file that `train_base` wrote, from the start."""
 
     settings: Settings
     base: Path | None = None
@@ -49,16 +44,12 @@ def train_base(settings: Settings, path: Path) -> None:
     """Train the base block and keep the run as it was before its last round.
 
     The last round also closes the block, which each method does in its own way.
-
-    Args:
-        settings: from `essence.base_settings`.
-        path: file to write.
     """
     module = _module(Experiment(settings))
-    base = _snapshot(module)
+    base = deepcopy(module.to_plain())
     module.advance()
     while module.block_open:
-        base = _snapshot(module)
+        base = deepcopy(module.to_plain())
         module.advance()
     with writing(path):
         save(base, path)
@@ -77,15 +68,10 @@ def train(
 
     The result has the final metrics, ``valid/block1``, ``valid/average`` and others of the blocks,
     and of every client of a block ``block1/ids``, ``block1/ndcg`` and ``block1/recall``, NaN
-    without an item to find.
-
-    Args:
-        settings: of the run.
-        base: what `train_base` kept; its tensors are used up.
-        probe: what else to measure.
+    without an item to find. The tensors of ``base``, which `train_base` kept, are used up.
     """
     if probe is not None:  # it looks at the users' data, which are on the CPU
-        settings = replace(settings, engine=replace(settings.engine, device="cpu"))
+        settings = changed(settings, {"engine.device": "cpu"})
     experiment = Experiment(settings)
     module = _module(experiment)
     if base is not None:
@@ -124,10 +110,6 @@ def _start_from(module: FederatedRun, base: Base) -> None:
     module.load_plain(base | {"store": store})
 
 
-def _snapshot(module: FederatedRun) -> Base:
-    return deepcopy(module.to_plain())
-
-
 def _note_block(result: RunResult, module: FederatedRun, top_k: int) -> None:
     """Note validation, length and test by user of a block that has just ended."""
     block, history = module.block, module.history
@@ -142,11 +124,6 @@ def _note_block(result: RunResult, module: FederatedRun, top_k: int) -> None:
 
 
 def later_blocks(result: RunResult) -> list[str]:
-    """Name the blocks after the first, as in the names of clients' numbers.
-
-    Example:
-        >>> later_blocks(RunResult(clients={"block0/ndcg": [], "block1/ndcg": []}))
-        ['block1']
-    """
+    """Name the blocks after the first, as in the names of clients' numbers: ``block1``, ..."""
     blocks = (name.partition("/")[0] for name in result.clients if name.endswith("/ndcg"))
     return [block for block in blocks if block != "block0"]

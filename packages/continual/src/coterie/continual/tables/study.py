@@ -1,4 +1,4 @@
-"""What the tables share: which methods and backbones there are, and how each is run."""
+"""What the tables share: methods and backbones, how each is run, what its numbers depend on."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from coterie.continual.experiment import Experiment
 from coterie.continual.paper import PAPER
 from coterie.continual.readings import resolve
-from coterie.continual.settings import ModelSettings, Settings
-from coterie.continual.tables.essence import base_settings, essential
+from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
 from coterie.continual.tables.references import REFERENCES
 from coterie.continual.tables.runs import Plan, Probe, train_base, train_run
+from coterie.core.settings.schema import changed
 from coterie.core.tables.fingerprint import data_digest
 from coterie.core.tables.jobs import Job
 from coterie.core.tables.result import RunResult, column
@@ -37,6 +38,44 @@ NAMES = {
 }
 BACKBONE_NAMES = {"fedmf": "FedMF", "fedncf": "FedNCF", "pfedrec": "PFedRec"}
 METRIC_NAMES = {"ndcg": "N", "recall": "R"}
+# The sections of the settings that a method reads.
+_READS: dict[str, set[str]] = {
+    "ft": set(),
+    "reg": {"reg"},
+    "kd": {"replay", "kd"},
+    "rlp2": {"rlp2"},
+    "spp": {"spp"},
+    "f3crec": {"replay", "temporal_mean"},
+    "f3crec-wo-cc": {"temporal_mean"},
+    "f3crec-wo-arm": {"replay", "temporal_mean"},
+    "f3crec-wo-sc": {"replay"},
+    "f3crec-wo-itm": {"replay", "temporal_mean"},
+}
+
+_SECTIONS = set().union(*_READS.values())
+# top_n is checked against the number of items even where nothing is replayed.
+_UNREAD_REPLAY = ReplaySettings(top_n=1)
+
+
+def essential(settings: Settings) -> Settings:
+    """Set what the method does not read to its default, and fill the reading's choices.
+
+    Example:
+        >>> essential(Settings(method="ft", replay=ReplaySettings(epsilon=0.5))).replay.epsilon
+        0.006
+    """
+    defaults = replace(Settings(), replay=_UNREAD_REPLAY)
+    unread: dict[str, Any] = {
+        name: getattr(defaults, name) for name in _SECTIONS - _READS[settings.method]
+    }
+    return resolve(replace(resolve(settings), **unread))
+
+
+def base_settings(settings: Settings) -> Settings:
+    """Give the settings of the base block alone, in which every method is fine-tuning."""
+    plain = {"method": "ft", "reading": "recommended", "carry": "best", "restart_private": False}
+    order = {"data.block_order": "chronological", "data.ties": "random"}
+    return essential(changed(resolve(settings), plain | order))
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from coterie.continual.settings import Settings
 from coterie.continual.tables.study import Study, averages, validations
+from coterie.core.settings.schema import changed, values_of
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Lines
 from coterie.core.tables.report import Report
@@ -17,6 +16,11 @@ from coterie.core.tables.sheet import Sheet, cell
 # The paper's scale of ε for each data set (section 5.1).
 _EPSILON_SCALE = {"ml-latest-small": 1e-5, "lastfm-2k": 1e-4}
 _AXES = {"epsilon": "ε", "lambda_kd": "λ_KD", "beta": "β"}
+_KEYS = {
+    "epsilon": "replay.epsilon",
+    "lambda_kd": "replay.lambda_kd",
+    "beta": "temporal_mean.beta",
+}
 
 
 def grids(data: str) -> dict[str, list[float]]:
@@ -38,14 +42,14 @@ def sweep_figure(study: Study) -> Report:
     """Draw Figure 4."""
     settings, top_k = replace(study.settings, method="f3crec"), study.settings.top_k
     points = {
-        (name, value): _changed(settings, name, value)
+        (name, value): changed(settings, {_KEYS[name]: value})
         for name, values in grids(study.data).items()
         for value in values
     }
     results = study.run_all("Figure 4", points)
-    sheet, plots = Sheet(study, *_NOTES), []
+    sheet, plots, usual = Sheet(study, *_NOTES), [], values_of(settings)
     for name, values in grids(study.data).items():
-        runs, current = [results[name, value] for value in values], _current(settings, name)
+        runs, current = [results[name, value] for value in values], usual[_KEYS[name]]
         found = {
             "valid": [validations(part) for part in runs],
             "test": [averages(part, f"ndcg@{top_k}") for part in runs],
@@ -71,15 +75,3 @@ _NOTES = (
     "One hyper-parameter at a time, the others as configured (dotted line in the figure). "
     "Validation is the best round's; choose on it, never on the test. The paper prints no numbers.",
 )
-
-
-def _changed(settings: Settings, name: str, value: float) -> Settings:
-    if name == "beta":
-        return replace(settings, temporal_mean=replace(settings.temporal_mean, beta=value))
-    changed: dict[str, Any] = {name: value}
-    return replace(settings, replay=replace(settings.replay, **changed))
-
-
-def _current(settings: Settings, name: str) -> float:
-    part = settings.temporal_mean if name == "beta" else settings.replay
-    return float(getattr(part, name))

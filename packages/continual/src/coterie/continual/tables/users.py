@@ -76,7 +76,7 @@ def degradation_table(study: Study) -> Report:
 def after_table(study: Study) -> Report:
     """Reproduce Table 5: performance on D0 after D1."""
     metric = f"ndcg@{study.settings.top_k} of D0 after D1"
-    return _table(study, "Table 5", "performance on D0 after D1", metric, _after)
+    return _table(study, "Table 5", "performance on D0 after D1", metric, _mean)
 
 
 def _table(study: Study, table: str, what: str, metric: str, measure: Measure) -> Report:
@@ -120,18 +120,18 @@ def _groups(run: RunResult) -> tuple[Group, Group]:
     return order[:size], order[-size:]
 
 
+def _mean(found: Mapping[str, Any], group: Group, name: str = "after") -> float:
+    return float(np.mean(np.asarray(found[name])[group]))
+
+
 def _degradation(found: Mapping[str, Any], group: Group) -> float:
-    before = float(np.mean(np.asarray(found["before"])[group]))
-    return (before - _after(found, group)) / before if before else float("nan")
-
-
-def _after(found: Mapping[str, Any], group: Group) -> float:
-    return float(np.mean(np.asarray(found["after"])[group]))
+    before = _mean(found, group, "before")
+    return (before - _mean(found, group)) / before if before else float("nan")
 
 
 def _notes(study: Study, groups: Sequence[tuple[Group, Group]], results: Results) -> list[str]:
     before = [
-        [np.mean(np.asarray(run.found["before"])[chosen[place]]) for place in (0, 1)]
+        [_mean(run.found, group, "before") for group in chosen]
         for run, chosen in zip(results["f3crec"], groups, strict=True)
     ]
     static, dynamic = np.mean(before, axis=0)
@@ -143,18 +143,13 @@ def _notes(study: Study, groups: Sequence[tuple[Group, Group]], results: Results
         "users.",
     ]
     if study.data in TABLES["table4"]:
-        implied = [f"{NAMES[m]} {_implied(study.data, m, 0):.4f}" for m in METHODS]
+        after, lost = (TABLES[name][study.data] for name in ("table5", "table4"))
+        implied = [f"{NAMES[m]} {after[m][0] / (1 - lost[m][0]):.4f}" for m in METHODS]
         notes.append(
             "The paper's Tables 4 and 5 imply another a00 for each method, so its groups differ: "
             f"static users {', '.join(implied)}."
         )
     return notes
-
-
-def _implied(data: str, method: str, place: int) -> float:
-    """The a00 that the paper's degradation and a10 imply."""
-    after, degradation = (TABLES[name][data][method][place] for name in ("table5", "table4"))
-    return after / (1 - degradation)
 
 
 def _tests(values: Mapping[tuple[str, int], Sequence[float]]) -> list[str]:

@@ -44,9 +44,7 @@ class ClientLoop:
     def round(self, weights: dict[str, Tensor], batches: Batches | None = None) -> list[Tensor]:
         """Train every client from the same model and return the mean of their parameters.
 
-        Args:
-            weights: of the server.
-            batches: of a client, where they are given; default draws them.
+        Batches of a client that are not given are drawn.
         """
         parameters = list(self.module.parameters())
         total = [torch.zeros_like(parameter) for parameter in parameters]

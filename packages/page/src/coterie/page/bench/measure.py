@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from coterie.core.bench.hardware import Limits
-from coterie.core.bench.timing import CPU_MS, Row, in_turns, row
+from coterie.core.bench.memory_use import forget_peak, most_resident, nbytes, resident
+from coterie.core.bench.timing import CPU_MS, Row, in_a_process, in_turns, row
 from coterie.core.errors import UserError
 from coterie.core.methods.registry import METHODS
-from coterie.page.bench.memory import memory
+from coterie.core.settings.schema import changed
 from coterie.page.bench.rounds import FedAvgRounds, Rounds, local_steps
 from coterie.page.readings import resolve
 from coterie.page.settings.run import Settings
 from coterie.page.tables import times
 
 _LOOP_CLIENTS = 5  # that the loop trains; it is far too slow to train all in every turn
+_MEMORY_ROUNDS = 2
 _AGENTS_MAY_COST = 5.0  # per cent of a round
 _FOLLOWERS: dict[Any, str] = {"best-response": times.BEST_RESPONSE, "ddpg": times.SERVER_AGENT}
 
@@ -45,12 +47,7 @@ def bench(settings: Settings) -> Iterator[Row]:
 
 
 def fedavg(settings: Settings, turns: int = 7) -> Iterator[Row]:
-    """Compare a round of FedAvg with the plain loop, the form for any module, and the hardware.
-
-    Args:
-        settings: of a run.
-        turns: of each, after one to warm up.
-    """
+    """Compare a round of FedAvg with the plain loop, the form for any module, and the hardware."""
     engine, generic = FedAvgRounds(settings), FedAvgRounds(settings, closed_form=False)
     n_clients = len(engine.clients)
     count = min(_LOOP_CLIENTS, n_clients)
@@ -80,8 +77,7 @@ def agents(settings: Settings) -> Iterator[Row]:
     """Show what the agents of PAGE cost, beside what they may cost; all in the rounds that run."""
     settings = resolve(replace(settings, method="page"))
     for follower, label in _FOLLOWERS.items():
-        game = replace(settings.game, follower=follower)
-        found = times.measure(replace(settings, game=game))
+        found = times.measure(changed(settings, {"game.follower": follower}))
         shares = {part: times.share(part, found) for part in (times.CLIENT_AGENTS, label)}
         shares = {part: value for part, value in shares.items() if value}
         for part, value in {**shares, "all agents": sum(shares.values())}.items():
@@ -90,12 +86,7 @@ def agents(settings: Settings) -> Iterator[Row]:
 
 
 def methods(settings: Settings, turns: int = 5) -> Iterator[Row]:
-    """Compare the rounds of the other methods with FedAvg's.
-
-    Args:
-        settings: of a run; methods that cannot run on its task are left out.
-        turns: of each, after one to warm up.
-    """
+    """Compare the rounds of the other methods that can run on the task with FedAvg's."""
     built = {"fedavg": Rounds(replace(settings, method="fedavg"))}
     for name in ("page", *METHODS):
         chosen: Any = name
@@ -108,6 +99,44 @@ def methods(settings: Settings, turns: int = 5) -> Iterator[Row]:
     for name, ours in found.items():
         if name != "fedavg":
             yield row(f"{name}, beside FedAvg", CPU_MS, ours, found["fedavg"])
+
+
+def memory(
+    settings: Settings, clients: int = 1000, methods: Sequence[str] = ("fedavg", "page")
+) -> Iterator[Row]:
+    """Measure what memory rounds with many clients add on the synthetic task, each in a process.
+
+    Args:
+        settings: only the local epochs and the batch size are used.
+        clients: N.
+        methods: by name.
+
+    Yields:
+        Rows whose ``reference`` is the data and the private state, that must be there anyway.
+
+    Raises:
+        UserError: a measurement failed, for lack of memory for instance.
+    """
+    train = settings.train
+    for method in methods:
+        what, asked = f"{clients:,} clients of {method}", (train.epochs, train.batch_size)
+        yield in_a_process(f"{__name__}:many_clients", what, method, clients, *asked)
+
+
+def many_clients(method: Any, clients: int, epochs: int, batch_size: int) -> Row:
+    """Run rounds in this process."""
+    torch.set_num_threads(1)
+    train = {"train.epochs": epochs, "train.batch_size": batch_size}
+    rounds = Rounds(changed(Settings(), {"method": method, "data.clients": clients} | train))
+    data = rounds.experiment.task.clients
+    before = resident()
+    rounds.advance()
+    private = nbytes(rounds.module.store.take(data.ids))
+    forget_peak()
+    for _ in range(_MEMORY_ROUNDS - 1):
+        rounds.advance()
+    name = f"{method}, {clients:,} clients: most that rounds add; data and private state"
+    return row(name, "MB", (most_resident() - before) / 1e6, (nbytes(data) + private) / 1e6)
 
 
 def _fastest(works: Mapping[str, Callable[[], object]], turns: int) -> dict[str, float]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.run.driver import FederatedRun
+from coterie.core.settings.schema import changed
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.bench.loop import Batch, ClientLoop
@@ -23,23 +24,15 @@ _WARM_ROUNDS = 2
 
 
 class Rounds:
-    """A federation whose rounds are run one at a time, without evaluation.
-
-    Args:
-        settings: of a run.
-    """
+    """A federation whose rounds are run one at a time, without evaluation."""
 
     def __init__(self, settings: Settings) -> None:
-        train = replace(settings.train, evaluate_every=_NEVER)
-        game = replace(settings.game, patience=_NEVER)  # a game at rest would end the turns
-        settings = replace(settings, train=train, game=game, rounds=_NEVER)
-        self.experiment = Experiment(settings)
+        # A game at rest would end the turns.
+        never = ("rounds", "train.evaluate_every", "game.patience")
+        self.experiment = Experiment(changed(settings, dict.fromkeys(never, _NEVER)))
         self.module = FederatedRun(self.experiment.federation())
         self.client: Any = self.module.federation.client
-
-    def advance(self) -> None:
-        """Run the next round."""
-        self.module.advance()
+        self.advance = self.module.advance
 
 
 class FedAvgRounds(Rounds):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any
 
-from coterie.core.errors import UserError
 from coterie.core.files import finite, write_json
 from coterie.page.certificate import verdict
 from coterie.page.settings.certificate import CertificateSettings
@@ -36,17 +34,12 @@ class Gain:
 
     @property
     def relative(self) -> float:
-        """Regret (the gain, at least 0) as a share of a stage's payoff; NaN where unknown."""
-        return verdict.ratio(max(self.mean, 0.0) if self.known else NAN, self.payoff)
-
-    @property
-    def relative_error(self) -> float:
-        """Standard error as such a share."""
-        return verdict.ratio(self.error, self.payoff)
+        """Regret as a share of a stage's payoff; NaN where unknown."""
+        return verdict.ratio(self.regret, self.payoff)
 
     @property
     def regret(self) -> float:
-        """The gain, at least 0: to stay with the learned action is possible too."""
+        """The gain, at least 0, as to stay with the learned action is possible; NaN if unknown."""
         return max(self.mean, 0.0) if self.known else NAN
 
     @property
@@ -119,7 +112,7 @@ class Certificate:
     @property
     def epsilon(self) -> float:
         """Largest regret of the leaders tested."""
-        return _largest([one.gain.regret for one in self.leaders])
+        return _largest(one.gain.regret for one in self.leaders)
 
     @property
     def worst(self) -> LeaderGain | None:
@@ -130,7 +123,7 @@ class Certificate:
     @property
     def relative_epsilon(self) -> float:
         """Largest regret of the leaders tested, each as a share of its own payoff."""
-        return _largest([one.gain.relative for one in self.leaders])
+        return _largest(one.gain.relative for one in self.leaders)
 
     @property
     def relative_upper(self) -> float:
@@ -140,8 +133,7 @@ class Certificate:
     @property
     def mean_regret(self) -> float:
         """Mean of the regrets that are known."""
-        known = [one.gain.regret for one in self.leaders if one.gain.known]
-        return sum(known) / len(known) if known else NAN
+        return mean_known(one.gain.regret for one in self.leaders)
 
     @property
     def share_significant(self) -> float:
@@ -174,52 +166,19 @@ class Certificate:
         return dict(finite(content | asdict(self)))
 
     def save(self, path: Path, rounds: int) -> None:
-        """Write JSON.
-
-        Args:
-            path: of the file.
-            rounds: after how many the run stood where it was tested.
+        """Write JSON, with after how many rounds the run stood where it was tested.
 
         Raises:
             UserError: the file cannot be written.
         """
         write_json(path, {"rounds": rounds, **self.to_dict()})
 
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> Certificate:
-        """Read what `to_dict` gave; the conclusions are drawn anew."""
-        found: Certificate = _rebuilt(Certificate, content)
-        return found
 
-    @staticmethod
-    def load(path: Path) -> Certificate:
-        """Read a certificate.
-
-        Raises:
-            UserError: there is none, or it is not one.
-        """
-        try:
-            return Certificate.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except OSError:
-            raise UserError(f"there is no certificate at {path}: make one first") from None
-        except (ValueError, KeyError, TypeError):
-            raise UserError(f"{path} is not a certificate: make it anew") from None
-
-
-def _largest(values: Sequence[float]) -> float:
+def mean_known(values: Iterable[float]) -> float:
+    """Mean of the values that are numbers; NaN without any."""
     known = [value for value in values if value == value]
-    return max(known) if known else NAN
+    return sum(known) / len(known) if known else NAN
 
 
-def _rebuilt(hint: Any, value: Any) -> Any:
-    """Make a dataclass, and those below it, from plain values; None for a number is NaN."""
-    if is_dataclass(hint):
-        kind, hints = cast(Any, hint), get_type_hints(hint)
-        return kind(*(_rebuilt(hints[one.name], value[one.name]) for one in fields(hint)))
-    if get_origin(hint) is tuple:
-        return tuple(_rebuilt(get_args(hint)[0], one) for one in value)
-    if hint == Action:
-        return {name: _rebuilt(float, one) for name, one in value.items()}
-    if hint is float:
-        return NAN if value is None else float(value)
-    return value
+def _largest(values: Iterable[float]) -> float:
+    return max((value for value in values if value == value), default=NAN)

@@ -16,13 +16,12 @@ as well, after deviations drawn by chance: else an empty threat would pass as an
 
 Deviating in one stage is enough: if no such deviation pays under any condition, no longer one does
 (one-shot deviation principle, Blackwell, 1965). A certificate speaks of the condition that the game
-stands at; a deviation in a later stage of [tau, T] is one in the first stage of a game that stands
-there, so play on and certify again.
+stands at; for a later stage of [tau, T], play on and certify again.
 
-How it is found. Candidates are compared over the horizon on some seeds; the best few are compared
-again on others; the one left meets the learned action on fresh seeds, with common random numbers.
-Its gain there is unbiased (nothing was maximised over those seeds), hence a lower bound, in
-expectation, of the true regret: of actions that were not tried it says nothing.
+Candidates are compared over the horizon on some seeds; the best few again on others; the one left
+meets the learned action on fresh seeds, with common random numbers. Its gain there is unbiased
+(nothing was maximised over those seeds), hence a lower bound, in expectation, of the true regret:
+of actions that were not tried it says nothing.
 """
 
 from __future__ import annotations
@@ -34,16 +33,8 @@ from torch import Tensor
 
 from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certificate import Certificate, FollowerGain, LeaderGain
-from coterie.page.certificate.follower_gap import follower_gain, n_tries
+from coterie.page.certificate.gains import Rollouts, follower_gain, leader_gains, n_tries
 from coterie.page.certificate.game import LEARNED, Deviation, Game
-from coterie.page.certificate.leaders import (
-    best_of,
-    fresh_gains,
-    narrow,
-    stage_gains,
-    stage_table,
-)
-from coterie.page.certificate.rollouts import Rollouts, seeds
 from coterie.page.settings.certificate import CertificateSettings
 
 
@@ -69,11 +60,8 @@ def certify(
     tried = _fitting(candidates, game.learned_actions())
     who = _tested(game.n_leaders, settings.leaders, key.fold("leaders"))
     rollouts = Rollouts(game, settings, told)
-    leaders = _leaders(rollouts, tried, who, key)
-    answers = key.fold("answers")
-    screen = seeds(answers, "screen", settings.screen_seeds)
-    fresh = seeds(answers, "fresh", settings.seeds)
-    follower = follower_gain(rollouts, LEARNED, screen, fresh)
+    leaders = leader_gains(rollouts, tried, who, key)
+    follower = follower_gain(rollouts, LEARNED, key.fold("answers"))
     off_path = _off_path(rollouts, leaders, tried, key.fold("off path"))
     return Certificate(
         game.n_leaders, tried.shape[1], settings, leaders, follower, off_path, rollouts.played
@@ -118,46 +106,15 @@ def _tested(n_leaders: int, wanted: int, key: Key) -> list[int]:
     return sorted(order[: wanted or n_leaders].tolist())
 
 
-def _leaders(
-    rollouts: Rollouts, candidates: Tensor, who: list[int], key: Key
-) -> tuple[LeaderGain, ...]:
-    game, settings = rollouts.game, rollouts.settings
-    screen = seeds(key, "screen", settings.screen_seeds)
-    choose = seeds(key, "choose", settings.screen_seeds)
-    fresh = seeds(key, "fresh", settings.seeds)
-    table = stage_table(game, candidates, screen)
-    options = best_of(table, settings.shortlist)[who]
-    options = narrow(rollouts, candidates, who, options, settings.keep, screen)
-    options = narrow(rollouts, candidates, who, options, 1, choose)
-    best = candidates[who, options[:, 0]]
-    deviations = [Deviation(leader, action) for leader, action in zip(who, best, strict=True)]
-    learned = torch.stack([rollouts.all_payoffs(LEARNED, one) for one in fresh])
-    gains = fresh_gains(rollouts, deviations, who, learned, fresh)
-    of_stage = stage_gains(game, candidates[range(game.n_leaders), best_of(table, 1)[:, 0]], fresh)
-    policy = game.learned_actions()
-    return tuple(
-        LeaderGain(
-            leader,
-            game.described(policy[leader]),
-            game.described(action),
-            gain,
-            of_stage[leader],
-        )
-        for leader, action, gain in zip(who, best, gains, strict=True)
-    )
-
-
 def _off_path(
     rollouts: Rollouts, leaders: tuple[LeaderGain, ...], candidates: Tensor, key: Key
 ) -> tuple[FollowerGain, ...]:
     known = [one.leader for one in leaders if one.gain.known]
-    settings = rollouts.settings
     gains = []
-    for number in range(settings.off_path if known else 0):
+    for number in range(rollouts.settings.off_path if known else 0):
         own = key.fold(number)
         by, what = own.uniform(2, dtype=torch.float64).tolist()
         leader = known[int(by * len(known))]
         after = Deviation(leader, candidates[leader, int(what * candidates.shape[1])])
-        screen = seeds(own, "screen", settings.screen_seeds)
-        gains.append(follower_gain(rollouts, after, screen, seeds(own, "fresh", settings.seeds)))
+        gains.append(follower_gain(rollouts, after, own))
     return tuple(gains)

@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.core.data.samples.samples import MiniBatches
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.federation.in_process import fitting
 from coterie.core.local_training.fit import Params
 from coterie.core.local_training.stacking import concatenate
+from coterie.core.methods.kit.local_sgd import same_for_all
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -91,16 +90,13 @@ class FederationGame:
         return {"lr": float(lr), "epochs": int(epochs)}
 
     def stage_payoffs(self, actions: Tensor, key: Key) -> Tensor:
-        """Rewards ``(N,)`` of this stage, leader i's if it alone plays ``actions[i]``.
-
-        Where u_CS is shared, the follower answers to each of these deviations by itself.
-        """
+        """Rewards ``(N,)`` of this stage, leader i's if it alone plays ``actions[i]``."""
         game, z = self.server.game, self._present()
         tried = self._train(z, actions[None], key.fold("stage", 0))
         if game.ratio() is None or self.server.released:  # nothing is shared
             u_clients = self.client.utility(tried.loss[0])
             return leaders_reward(u_clients, torch.zeros(()), game, self.server.released)
-        learned, found = self._first(key), []
+        learned, found = self._first(key), []  # the follower answers to each deviation by itself
         for leader in torch.arange(self.n_leaders)[:, None]:
             rows = tree.map_tensors(lambda leaf, who=leader: leaf[0, who], tried)
             alone = learned.replaced(torch.tensor([0]), leader, rows)
@@ -134,8 +130,7 @@ class FederationGame:
         best, loss, bound = self._best_answer(here)
 
         def reward(of_loss: float) -> float:
-            u_server = self.server.utility(torch.tensor(of_loss, dtype=torch.float64))
-            return float(self._followers(u_server, here))
+            return float(self._followers(self._u_server(of_loss), here))
 
         return Answer(
             learned,
@@ -147,46 +142,42 @@ class FederationGame:
         )
 
     def _present(self) -> Condition:
-        weights = {name: value[None] for name, value in self.state.weights.items()}
-        return Condition(weights, self.mine.accuracy[None], self.state.seen[None])
+        now = Condition(self.state.weights, self.mine.accuracy, self.state.seen)
+        return tree.map_tensors(lambda leaf: leaf[None], now)
 
     def _policies(self, z: Condition) -> Tensor:
         """Raw actions ``(D, N, nA)`` of the learned policies."""
         assert self.mine.agents is not None
         found = []
         for d in range(len(z.accuracy)):
-            start = {name: value[d : d + 1] for name, value in z.weights.items()}
-            received = self.client.measure(start, self.data)
+            received = self.client.measure(
+                {n: w[d : d + 1] for n, w in z.weights.items()}, self.data
+            )
             state = self.client.state(received, replace(self.mine, accuracy=z.accuracy[d]))
             found.append(self.client.ddpg.policy(self.mine.agents, state.nan_to_num(0.0)))
         return torch.stack(found)
 
     def _train(self, z: Condition, raw: Tensor, key: Key) -> Trained:
         """Train all clients of D plays, stacked; ``raw`` is ``(D, N, nA)``."""
-        n_plays, everybody = len(raw), torch.arange(self.n_leaders)
-        start = {
-            name: value.repeat_interleave(self.n_leaders, 0) for name, value in z.weights.items()
-        }
-        trained = self._fit(start, everybody.repeat(n_plays), raw.flatten(0, 1), key)
-        return tree.map_tensors(lambda leaf: leaf.unflatten(0, (n_plays, -1)), trained)
+        n = self.n_leaders
+        start = tree.map_tensors(lambda w: w.repeat_interleave(n, 0), z.weights)
+        trained = self._fit(start, torch.arange(n).repeat(len(raw)), raw.flatten(0, 1), key)
+        return tree.map_tensors(lambda leaf: leaf.unflatten(0, (len(raw), n)), trained)
 
     def _fit(self, start: Params, who: Tensor, raw: Tensor, key: Key) -> Trained:
         """Train clients ``who``, ``(K,)``, who may come more than once; leaves are ``(K, ...)``."""
         own = key.fold(self.data.ids)
         lr, epochs = self._strategies(raw, own.take(who))
         batches = self.client.local.batches(self.data.train, own, int(epochs.max()))
-        given: dict[str, Any] = {"start": start, "who": who, "lr": lr, "epochs": epochs}
-        parts = [tree.take(given, piece) for piece in self._pieces(who)]
-        return concatenate([self._fit_stacked(**part, batches=batches) for part in parts])
 
-    def _fit_stacked(
-        self, start: Params, who: Tensor, lr: Tensor, epochs: Tensor, batches: MiniBatches
-    ) -> Trained:
-        mine = RepeatedBatches(batches, who)
-        mine.steps = epochs * mine.per_epoch
-        fitted = self.client.local.train(start, mine, lr=lr)
-        quality = self.client.measure(fitted.params, self.data.take(who))
-        return outcome(start, fitted, quality, self.data.lengths[who] > 0)
+        def stacked(places: Tensor) -> Trained:
+            begin, some = tree.take(start, places), who[places]
+            mine = RepeatedBatches(batches, some, epochs[places])
+            fitted = self.client.local.train(begin, mine, lr=lr[places])
+            quality = self.client.measure(fitted.params, self.data.take(some))
+            return outcome(begin, fitted, quality, self.data.lengths[some] > 0)
+
+        return concatenate([stacked(places) for places in self._pieces(who)])
 
     def _pieces(self, who: Tensor) -> Sequence[Tensor]:
         """Cut the places in ``who``, ``(K,)``, in chunks as large as a run's."""
@@ -215,7 +206,7 @@ class FederationGame:
             return shared
         who = torch.tensor([deviations[d].leader for d in moved])
         raw = torch.stack([torch.as_tensor(deviations[d].action) for d in moved])
-        start = {n: w.expand(len(moved), *w.shape) for n, w in self.state.weights.items()}
+        start = same_for_all(self.state.weights, len(moved))
         others = self._fit(start, who, raw, key.fold("stage", 0))
         return shared.replaced(torch.tensor(moved), who, others)
 
@@ -228,9 +219,7 @@ class FederationGame:
         for d, given in enumerate(answers):
             here, start = trained.play(d), z.play(d)
             p = self._reply(here, seen[d], z.seen[d]) if given is None else given
-            u_server = self.server.utility(
-                torch.tensor(self._server_loss(start, here, p), dtype=torch.float64)
-            )
+            u_server = self._u_server(self._server_loss(start, here, p))
             u_clients = self.client.utility(here.loss)
             leaders = leaders_reward(u_clients, u_server, self.server.game, self.server.released)
             follower = self._followers(u_server, here)
@@ -239,6 +228,9 @@ class FederationGame:
         following = {name: torch.stack([one[name] for one in weights]) for name in z.weights}
         accuracy = trained.accuracy.to(z.accuracy.dtype)
         return Condition(following, accuracy, seen), torch.stack(rewards)
+
+    def _u_server(self, loss: float) -> Tensor:
+        return self.server.utility(torch.tensor(loss, dtype=torch.float64))
 
     def _followers(self, u_server: Tensor, here: Trained) -> Tensor:
         u_clients = self.client.utility(here.loss[here.counts])
@@ -255,12 +247,10 @@ class FederationGame:
         return torch.where(trained.counts, accuracy, before)
 
     def _reply(self, here: Trained, seen: Tensor, before: Tensor) -> Tensor:
-        """The follower's learned answer ``(N,)`` float64.
+        """The follower's learned answer ``(N,)`` float64 to one play.
 
-        Args:
-            here: this stage, of one play.
-            seen: ``(N,)`` accuracies of its models on D_CS.
-            before: the same of the last stage, which is what a server that chooses first knows.
+        It depends on what the models' accuracies on D_CS are, ``seen``, or were ``before`` for a
+        server that chooses first, ``(N,)``.
         """
         if not self._has_choice(here):
             return equal_weights(here.counts)
@@ -287,10 +277,7 @@ class FederationGame:
         return all_weights(found.p, here.counts), found.value, found.bound
 
     def _server_loss(self, start: Params, here: Trained, p: Tensor) -> float:
-        """Loss that the server's utility is of, if it answers ``p`` in a stage begun at ``start``.
-
-        Where it is of the clients' losses and no client counts, it is NaN.
-        """
+        """Loss that u_CS is of, by p and W at the stage's start; NaN if none is measured."""
         if self.server.game.server_utility == "mixture":
             return float((p * here.loss.masked_fill(~here.counts, 0.0)).sum() / p.sum())
         mixed = {name: value[None] for name, value in here.mixed(start, p).items()}

@@ -84,10 +84,7 @@ class Game(Protocol):
         ...
 
     def stage_payoffs(self, actions: Tensor, key: Key) -> Tensor:
-        """Payoffs ``(N,)`` of this stage alone, leader i's if it plays ``actions[i]``.
-
-        The others play their policies. Where a payoff depends on nobody else within the stage, N
-        leaders can be asked N questions at once.
+        """Payoffs ``(N,)`` of this stage alone, leader i's if it alone plays ``actions[i]``.
 
         Args:
             actions: ``(N, nA)``.
@@ -98,13 +95,12 @@ class Game(Protocol):
     def payoffs(
         self, deviations: Sequence[Deviation], horizon: int, gamma: float, key: Key
     ) -> Tensor:
-        """Play the game on from here, once for each deviation.
+        """Play the game on from here, once for each of D deviations, which meet the same draws.
 
-        Only the present stage differs; in the later ones all players follow their policies, in the
-        states that the deviation has led to. All deviations meet the same draws.
+        In the stages after the present one all players follow their policies.
 
         Args:
-            deviations: D of them; an implementation may play them side by side.
+            deviations: may be played side by side.
             horizon: number of stages H, the present one included.
             gamma: discount factor.
             key: of all draws.

@@ -20,18 +20,12 @@ from coterie.page.settings.certificate import CertificateSettings
 NAME = "certificate"
 BEFORE = "certificate-before"
 """Names of the files, without their endings: of the run as it stands, of it before learning."""
-ENDINGS = ("json", "md", "png")
 
 
 def certify_run(
     module: FederatedRun, settings: CertificateSettings, progress: bool = True
 ) -> Certificate:
     """Test how near the play of a run is to an equilibrium, from where it stands.
-
-    Args:
-        module: the run.
-        settings: of the test.
-        progress: show it, on stderr.
 
     Raises:
         UserError: the run plays no game.
@@ -78,18 +72,12 @@ def grid(size: int, n_action: int) -> Tensor:
 
 def forget(folder: Path) -> None:
     """Remove the certificate of a run that has gone on since."""
-    for ending in ENDINGS:
+    for ending in ("json", "md", "png"):
         (folder / f"{NAME}.{ending}").unlink(missing_ok=True)
 
 
 def save(certificate: Certificate, folder: Path, rounds: int, name: str = NAME) -> Report:
-    """Write ``<name>.json``, ``.md`` and ``.png`` and give the report.
-
-    Args:
-        certificate: of a run.
-        folder: of the run.
-        rounds: after how many the run stood where it was tested.
-        name: of the files.
+    """Write ``<name>.json``, ``.md`` and ``.png`` on a run after so many rounds, give the report.
 
     Raises:
         UserError: a file cannot be written.

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from coterie.core.tables.plots import Histogram, plot_panels
 from coterie.core.tables.report import Report
-from coterie.page.certificate.certificate import Certificate, FollowerGain, Gain, LeaderGain
+from coterie.page.certificate.certificate import (
+    Certificate,
+    FollowerGain,
+    Gain,
+    LeaderGain,
+    mean_known,
+)
 from coterie.page.certificate.verdict import in_words, ratio
 
 
 def certificate_report(
-    certificate: Certificate,
-    name: str = "certificate",
-    figure: Path | None = None,
-    when: str = "",
+    certificate: Certificate, name: str = "certificate", figure: Path | None = None, when: str = ""
 ) -> Report:
     """Lay a certificate out.
 
@@ -75,7 +77,7 @@ def _view(certificate: Certificate) -> list[dict[str, Any]]:
         "mean regret": certificate.mean_regret,
         "beyond 2 s.e.": f"{certificate.share_significant:.1%}",
         "by chance": f"{certificate.share_by_chance:.1%}",
-        "one-stage regret (mean)": _mean([one.stage.regret for one in certificate.leaders]),
+        "one-stage regret (mean)": mean_known(one.stage.regret for one in certificate.leaders),
     }
     found = certificate.follower
     follower = {
@@ -105,7 +107,7 @@ def _worst(certificate: Certificate) -> list[str]:
 
 def _limits(certificate: Certificate) -> list[str]:
     """Say what the certificate does not cover."""
-    settings, found = certificate.settings, certificate.follower
+    settings = certificate.settings
     rest = settings.gamma**settings.horizon
     lines = [
         f"Deviations: one of {certificate.n_candidates} actions of a leader in the present stage, "
@@ -121,7 +123,7 @@ def _limits(certificate: Certificate) -> list[str]:
         )
     if len(certificate.leaders) < certificate.n_leaders:
         lines.append("The leaders not drawn are not certified.")
-    return [*lines, _of_follower(found)]
+    return [*lines, _of_follower(certificate.follower)]
 
 
 def _of_follower(found: FollowerGain) -> str:
@@ -161,8 +163,3 @@ def _numbers(gain: Gain, stage: Gain) -> dict[str, Any]:
         "relative": gain.relative,
         "stage_regret": stage.regret,
     }
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if value == value]
-    return sum(known) / len(known) if known else float("nan")

@@ -54,15 +54,11 @@ class Trained:
 
     def play(self, d: int) -> Trained:
         """One play."""
-        found: Trained = tree.map_tensors(lambda leaf: leaf[d], self)
-        return found
+        return tree.map_tensors(lambda leaf: leaf[d], self)
 
     def replaced(self, plays: Tensor, who: Tensor, rows: Trained) -> Trained:
         """Put what K clients made of it, ``(K, ...)``, in the places of ``who`` in ``plays``."""
-        found: Trained = tree.map_tensors(
-            lambda all_, some: all_.index_put((plays, who), some), self, rows
-        )
-        return found
+        return tree.map_tensors(lambda leaf, some: leaf.index_put((plays, who), some), self, rows)
 
     @property
     def counted(self) -> Params:
@@ -70,15 +66,12 @@ class Trained:
         return {name: value[self.counts] for name, value in self.models.items()}
 
     def mixed(self, start: Params, p: Tensor) -> Params:
-        """The next W after a stage of one play that began at ``start``; p is ``(N,)``.
-
-        Where no client counts, W stays.
-        """
+        """The next W after a stage of one play from ``start``, by p ``(N,)`` or zeros."""
         return aggregated(start, changes(self.models, start), p)
 
 
 def outcome(start: Params, fitted: Fitted, quality: Quality, some: Tensor) -> Trained:
-    """Tell whose training diverged, and put what that gives in the place of their numbers.
+    """Put what a training that diverged gives in the place of such clients' numbers.
 
     Args:
         start: what K clients began with, each ``(K, ...)``.
@@ -104,12 +97,7 @@ def all_weights(p: Tensor, counts: Tensor) -> Tensor:
 
 
 def equal_weights(counts: Tensor) -> Tensor:
-    """Equal weights ``(N,)`` of the clients that count; zeros where there is none.
-
-    Example:
-        >>> equal_weights(torch.tensor([True, False, True])).tolist()
-        [0.5, 0.0, 0.5]
-    """
+    """Equal weights ``(N,)`` of the clients that count; zeros where there is none."""
     return counts.double() / counts.sum().clamp(min=1)
 
 
@@ -119,16 +107,12 @@ class RepeatedBatches:
     Args:
         batches: of N clients.
         who: ``(K,)`` int64, which of them each row is.
+        epochs: ``(K,)`` int64 passes of each row.
     """
 
-    def __init__(self, batches: MiniBatches, who: Tensor) -> None:
+    def __init__(self, batches: MiniBatches, who: Tensor, epochs: Tensor) -> None:
         self._batches, self._who = batches, who
-        self.steps = batches.steps[who]
-
-    @property
-    def per_epoch(self) -> Tensor:
-        """Batches in one epoch of each row, ``(K,)`` int64."""
-        return self._batches.per_epoch[self._who]
+        self.steps = epochs * batches.per_epoch[who]
 
     def __call__(self, number: int, rows: Tensor) -> Batch:
         """Batch ``number`` of the rows."""

@@ -30,12 +30,7 @@ def ratio(amount: float, payoff: float) -> float:
 
 
 def in_words(action: Mapping[str, float]) -> str:
-    """Say what a leader plays.
-
-    Example:
-        >>> in_words({"lr": 0.05, "epochs": 14})
-        'lr 0.05, epochs 14'
-    """
+    """Say what a leader plays, as ``lr 0.05, epochs 14``."""
     return ", ".join(f"{name} {value:.4g}" for name, value in action.items())
 
 
@@ -49,22 +44,15 @@ def chance(seeds: int) -> float:
     return float(stats.t.sf(_ERRORS, seeds - 1)) if seeds > 1 else math.nan
 
 
-def is_significant(gain: Gain, settings: CertificateSettings) -> bool:
-    """Whether a gain is beyond two standard errors, and not negligible beside the payoff.
+def significant(gains: Sequence[Gain], settings: CertificateSettings) -> int:
+    """Count the gains beyond two standard errors that are not negligible beside the payoff.
 
     Without the second, a game without noise (standard error 0) would find rounding significant.
     """
-    return (
-        gain.known
-        and gain.mean > 0.0
-        and gain.mean > _ERRORS * gain.error
-        and gain.relative > settings.negligible
+    return sum(
+        gain.known and gain.mean > _ERRORS * gain.error and gain.relative > settings.negligible
+        for gain in gains
     )
-
-
-def significant(gains: Sequence[Gain], settings: CertificateSettings) -> int:
-    """Count the players with a significant gain."""
-    return sum(is_significant(gain, settings) for gain in gains)
 
 
 def upper(gains: Sequence[Gain], seeds: int) -> list[float]:
@@ -78,19 +66,13 @@ def upper(gains: Sequence[Gain], seeds: int) -> list[float]:
 
 def reasons(certificate: Certificate) -> list[str]:
     """Say why a certificate is refused."""
-    settings = certificate.settings
-    found = [_few_seeds(settings), *_leaders(certificate)]
-    found += _follower(certificate.follower, settings)
-    found += [line for one in certificate.off_path for line in _follower(one, settings)]
-    return [line for line in found if line]
-
-
-def _few_seeds(settings: CertificateSettings) -> str:
-    if settings.seeds >= LEAST_SEEDS:
-        return ""
-    return (
-        f"{settings.seeds} fresh seeds are too few for standard errors: use {LEAST_SEEDS} or more"
-    )
+    settings, found = certificate.settings, []
+    if (n := settings.seeds) < LEAST_SEEDS:
+        found.append(f"{n} fresh seeds are too few for standard errors: use {LEAST_SEEDS} or more")
+    found += _leaders(certificate)
+    for answer in (certificate.follower, *certificate.off_path):
+        found += _follower(answer, settings)
+    return found
 
 
 def _leaders(certificate: Certificate) -> list[str]:
@@ -120,11 +102,13 @@ def _leaders(certificate: Certificate) -> list[str]:
             f"{count} of {len(gains)} leaders gain more than two standard errors; "
             f"chance alone gives at most {most:.0f}"
         )
-    return [*lines, _too_noisy(known, settings)]
+    if noise := _too_noisy(known, settings):
+        lines.append(noise)
+    return lines
 
 
 def _too_noisy(known: Sequence[Gain], settings: CertificateSettings) -> str:
-    largest = max((gain.relative_error for gain in known), default=0.0)
+    largest = max((ratio(gain.error, gain.payoff) for gain in known), default=0.0)
     if not _ERRORS * largest > settings.tolerance:
         return ""
     blurred = f"regrets are known only to ±{_ERRORS * largest:.2%} of a stage's payoff"
@@ -140,21 +124,14 @@ def _follower(found: FollowerGain, settings: CertificateSettings) -> list[str]:
         where = f" after leader {found.after} plays {in_words(found.action)}"
     if not found.gain.known:
         return [f"the follower has no payoff to test{where}"]
-    lines = []
+    lines, one_stage = [], settings.horizon == 1 or settings.gamma == 0.0
     if found.gain.relative > settings.tolerance:
         lines.append(
             f"the follower gains {found.gain.relative:.2%} of a stage's payoff by another "
             f"answer{where}; the tolerance is {settings.tolerance:.2%}"
         )
-    elif (
-        _one_stage(settings)
-        and ratio(found.stage_bound or 0.0, found.gain.payoff) > settings.tolerance
-    ):
+    elif one_stage and ratio(found.stage_bound or 0.0, found.gain.payoff) > settings.tolerance:
         lines.append(f"the follower's answer is not shown to be within the tolerance{where}")
     if noise := _too_noisy([found.gain], settings):
         lines.append(f"of the follower{where}, {noise}")
     return lines
-
-
-def _one_stage(settings: CertificateSettings) -> bool:
-    return settings.horizon == 1 or settings.gamma == 0.0

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from coterie.core.cli.arguments import Arguments, wants_help
 from coterie.core.cli.output import aside, print_json, print_rows, say
@@ -38,8 +37,13 @@ def run(argv: Sequence[str]) -> None:
         for leaf in leaves(CertificateSettings).values():
             say(f"  --{leaf.key:<14} {leaf.help} (default: {leaf.default})")
         return
-    given, flags = parser.parse_known_args(list(argv))
-    typed = _flags(flags)
+    given, rest = parser.parse_known_args(list(argv))
+    typed = split(CertificateSettings, rest)
+    if typed.configs or typed.preset or typed.variant or typed.print_config:  # it has no files
+        raise UserError(
+            "page certify takes no --config, --preset, --variant or --print_config: give its "
+            "settings as flags, listed by coterie page certify --help"
+        )
     # Torch only where it is needed: --help does not wait for it.
     from coterie.core.run.serving import open_run
     from coterie.page.certificate.of_run import certify_run, save
@@ -52,7 +56,7 @@ def run(argv: Sequence[str]) -> None:
                 "certify a copy of the run"
             )
         of_run = getattr(experiment.settings, "certificate", CertificateSettings())
-        certificate = certify_run(module, replace(of_run, **typed))
+        certificate = certify_run(module, replace(of_run, **typed.flags))
         report = save(certificate, given.run, module.round)
     if given.json:
         print_json(certificate.to_dict())
@@ -63,18 +67,3 @@ def run(argv: Sequence[str]) -> None:
         say(f"Written to {given.run}: certificate.json, certificate.md, certificate.png")
     if not certificate.holds:
         raise SystemExit(1)
-
-
-def _flags(argv: Sequence[str]) -> Mapping[str, Any]:
-    """Settings by name; the test has no files of settings.
-
-    Raises:
-        UserError: one is unknown, or a file is named.
-    """
-    given = split(CertificateSettings, argv)
-    if given.configs or given.preset or given.variant or given.print_config:
-        raise UserError(
-            "page certify takes no --config, --preset, --variant or --print_config: give its "
-            "settings as flags, listed by coterie page certify --help"
-        )
-    return given.flags

@@ -7,6 +7,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from coterie.core.errors import UserError
@@ -28,42 +29,27 @@ def files_in(
         UserError: the archive is damaged, or a file cannot be read.
     """
     try:
-        if source.is_dir():
-            yield from _in_folder(source, wanted)
-        elif source.suffix == ".zip":
-            yield from _in_zip(source, wanted)
-        else:
-            yield from _in_tar(source, wanted)
+        for name, read in _members(source):
+            if wanted(name):
+                yield name, read()
     except _DAMAGE as error:
         raise UserError(f"{source} is damaged ({error}): fetch it again") from None
     except OSError as error:
         raise UserError(f"{source} cannot be read ({error.strerror or error})") from None
 
 
-def _in_folder(
-    folder: Path, wanted: Callable[[PurePosixPath], bool]
-) -> Iterator[tuple[PurePosixPath, bytes]]:
-    for path in sorted(folder.rglob("*")):
-        name = PurePosixPath(path.relative_to(folder).as_posix())
-        if wanted(name) and path.is_file():
-            yield name, path.read_bytes()
-
-
-def _in_zip(
-    path: Path, wanted: Callable[[PurePosixPath], bool]
-) -> Iterator[tuple[PurePosixPath, bytes]]:
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            name = PurePosixPath(member.filename)
-            if not member.is_dir() and wanted(name):
-                yield name, archive.read(member)
-
-
-def _in_tar(
-    path: Path, wanted: Callable[[PurePosixPath], bool]
-) -> Iterator[tuple[PurePosixPath, bytes]]:
-    with tarfile.open(path) as archive:
-        for member in archive:
-            name = PurePosixPath(member.name)
-            if member.isfile() and wanted(name) and (content := archive.extractfile(member)):
-                yield name, content.read()
+def _members(source: Path) -> Iterator[tuple[PurePosixPath, Callable[[], bytes]]]:
+    if source.is_dir():
+        for path in sorted(source.rglob("*")):
+            if path.is_file():
+                yield PurePosixPath(path.relative_to(source).as_posix()), path.read_bytes
+    elif source.suffix == ".zip":
+        with zipfile.ZipFile(source) as zipped:
+            for entry in zipped.infolist():
+                if not entry.is_dir():
+                    yield PurePosixPath(entry.filename), partial(zipped.read, entry)
+    else:
+        with tarfile.open(source) as tarred:
+            for member in tarred:
+                if member.isfile() and (content := tarred.extractfile(member)):
+                    yield PurePosixPath(member.name), content.read

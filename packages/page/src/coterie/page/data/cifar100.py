@@ -16,7 +16,7 @@ import torch
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import find_file
 from coterie.page.data.archive import files_in
-from coterie.page.data.labelled import Labelled
+from coterie.page.data.task import Labelled
 from coterie.page.settings.tasks import TASKS
 
 N_CLASSES = 100
@@ -29,14 +29,8 @@ _ALLOWED = {
     for module, name in ((f"{core}.multiarray", "_reconstruct"), ("numpy", "ndarray"))
 } | {("numpy", "dtype"), ("_codecs", "encode")}
 _DAMAGE = (
-    pickle.UnpicklingError,
-    EOFError,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    OverflowError,
+    *(pickle.UnpicklingError, EOFError, ValueError, TypeError),
+    *(LookupError, AttributeError, OverflowError),
 )
 
 

@@ -48,24 +48,21 @@ def cut_clients(
     n_test = _share(partition.lengths, test_share, "test_share")
     n_valid = _share(partition.lengths - n_test, valid_share, "valid_share")
     n_train = partition.lengths - n_test - n_valid
-    values = partition.values if key is None else partition.values[_shuffle(partition, key)]
-    row, position = partition.rows, partition.positions
+    row, position, values = partition.rows, partition.positions, partition.values
+    if key is not None:
+        keys = key.fold("cut").fold(torch.arange(len(partition))).take(row)
+        values = values[shuffle_rows(keys, row, position)]
     part = (position >= n_train[row]).long() + (position >= (n_train + n_valid)[row]).long()
     pieces = ((part == number).nonzero().flatten() for number in range(3))
     cut = (Ragged.from_pairs(row[at], values[at], len(partition)) for at in pieces)
-    return SplitSamples(*(_gather(samples, rows) for rows in cut))
+    ids = torch.arange(len(partition))
+    return SplitSamples(*(SampleData(ids, _at(rows.values, samples), rows.offsets) for rows in cut))
 
 
 def cut_server(samples: Samples, key: Key, *, valid_share: float = 0.2) -> tuple[Samples, Samples]:
     """Cut the server's held-out samples at random in validation and test.
 
-    Args:
-        samples: fields by name, each ``(n, ...)``.
-        key: of the shuffle.
-        valid_share: of the samples, rounded down.
-
-    Returns:
-        Validation and test samples, each in the order of ``samples``.
+    Both keep the order of ``samples``, each ``(n, ...)``; the share is rounded down.
 
     Raises:
         UserError: a share outside of [0, 1).
@@ -86,15 +83,6 @@ def _share(lengths: Tensor, share: float, name: str) -> Tensor:
     if not 0 <= share < 1:
         raise UserError(f"{name} is {share:g}: choose 0 or more, below 1")
     return (lengths.double() * share + _ROUNDING).long()
-
-
-def _shuffle(partition: Ragged, key: Key) -> Tensor:
-    keys = key.fold("cut").fold(torch.arange(len(partition))).take(partition.rows)
-    return shuffle_rows(keys, partition.rows, partition.positions)
-
-
-def _gather(samples: Samples, rows: Ragged) -> SampleData:
-    return SampleData(torch.arange(len(rows)), _at(rows.values, samples), rows.offsets)
 
 
 def _at(index: Tensor, samples: Samples) -> Samples:

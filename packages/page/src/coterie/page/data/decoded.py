@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +37,7 @@ def decoded(name: str, source: Path, make: Callable[[], Arrays]) -> Arrays:
     """
     place = f"{name}-{_digest([str(source.resolve())])}"
     path = cache_folder() / f"{place}-{_digest(_state(source))}.npz"
-    kept = _load(path)
-    if kept is not None:
+    if (kept := _load(path)) is not None:
         return kept
     arrays = make()
     try:
@@ -54,8 +53,6 @@ def decoded(name: str, source: Path, make: Callable[[], Arrays]) -> Arrays:
 
 
 def _load(path: Path) -> Arrays | None:
-    if not path.is_file():
-        return None
     try:
         with np.load(path, allow_pickle=False) as content:
             return {name: content[name] for name in content.files}
@@ -70,8 +67,5 @@ def _state(source: Path) -> Iterator[str]:
         yield f"{path.relative_to(source)} {status.st_size} {status.st_mtime_ns}"
 
 
-def _digest(lines: Iterator[str] | list[str]) -> str:
-    digest = hashlib.sha256()
-    for line in lines:
-        digest.update(line.encode() + b"\n")
-    return digest.hexdigest()[:12]
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()[:12]

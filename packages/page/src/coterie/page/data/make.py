@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,14 +12,14 @@ from coterie.core.data.samples.partitions import quantity_skew, shards
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.data.sources.catalogue import data_folder
 from coterie.core.errors import UserError, nearest
+from coterie.core.registry.data_sets import data_set
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.page.data import cifar100, tiny_imagenet
-from coterie.page.data.cut import cut_clients, cut_server
-from coterie.page.data.labelled import Labelled
+from coterie.page.data.cut import Samples, cut_clients, cut_server
 from coterie.page.data.shakespeare import N_CLASSES, Role, read_roles
 from coterie.page.data.synthetic import Law, synthetic, synthetic_fedprox
-from coterie.page.data.task import Task
+from coterie.page.data.task import Labelled, Task
 from coterie.page.settings.run import TaskSettings
 from coterie.page.settings.tasks import TASKS
 
@@ -76,18 +75,17 @@ def _synthetic_fedprox(settings: TaskSettings, key: Key, dtype: torch.dtype) -> 
 def _pictures(
     settings: TaskSettings, read: Callable[..., tuple[Labelled, Labelled]], key: Key
 ) -> Task:
-    train, test = (_some(part, settings.samples, key) for part in read(_folder(settings)))
-    own = key.fold("partition")
-    n_clients = settings.clients or _CLIENTS
-    _check_enough(len(train.y), n_clients, settings)
+    found = read(_folder(settings))
+    train, test = (_some(part, settings.samples, key) for part in found)
+    y, own, n_clients = train["y"], key.fold("partition"), settings.clients or _CLIENTS
+    _check_enough(len(y), n_clients, settings)
     if settings.partition == "shards":
-        parts = shards(train.y, n_clients, own, per_client=settings.shards)
+        parts = shards(y, n_clients, own, per_client=settings.shards)
     else:
-        skew = settings.label_skew, settings.quantity_skew
-        parts = quantity_skew(train.y, n_clients, *skew, own)
-    clients = cut_clients(_fields(train), parts, key, valid_share=settings.valid)
-    held = cut_server(_fields(test), key, valid_share=_SERVER_VALID)
-    return Task(settings.name, clients, *held, train.n_classes)
+        parts = quantity_skew(y, n_clients, settings.label_skew, settings.quantity_skew, own)
+    clients = cut_clients(train, parts, key, valid_share=settings.valid)
+    held = cut_server(test, key, valid_share=_SERVER_VALID)
+    return Task(settings.name, clients, *held, found[0].n_classes)
 
 
 def _check_enough(n_samples: int, n_clients: int, settings: TaskSettings) -> None:
@@ -101,21 +99,21 @@ def _check_enough(n_samples: int, n_clients: int, settings: TaskSettings) -> Non
         )
 
 
-def _some(part: Labelled, most: int | None, key: Key) -> Labelled:
-    if most is None or most >= len(part.y):
-        return part
-    drawn = key.fold("samples").bits(torch.arange(len(part.y))).argsort(stable=True)
-    chosen = drawn[:most].sort().values
-    return replace(part, x=part.x[chosen], y=part.y[chosen])
+def _some(part: Labelled, most: int | None, key: Key) -> Samples:
+    samples = {"x": part.x, "y": part.y}
+    if most is None or most >= len(part):
+        return samples
+    chosen = _drawn(key.fold("samples"), len(part), most)
+    return {name: values[chosen] for name, values in samples.items()}
+
+
+def _drawn(key: Key, n: int, count: int) -> Tensor:
+    """Draw ``count`` of n numbers, ascending."""
+    return key.bits(torch.arange(n)).argsort(stable=True)[:count].sort().values
 
 
 def _folder(settings: TaskSettings) -> Path:
-    entry = next(entry for entry in TASKS if entry.name == settings.name)
-    return data_folder(entry, settings.root)
-
-
-def _fields(part: Labelled) -> dict[str, Tensor]:
-    return {"x": part.x, "y": part.y}
+    return data_folder(data_set(settings.name), settings.root)
 
 
 def _plays(settings: TaskSettings, key: Key) -> Task:
@@ -126,8 +124,8 @@ def _plays(settings: TaskSettings, key: Key) -> Task:
             f"{len(roles)} roles have {_LOCAL + _HELD} samples, fewer than the {n_clients} "
             f"clients: set data.clients to {len(roles)} or less"
         )
-    drawn = torch.argsort(key.fold("roles").bits(torch.arange(len(roles))), stable=True)
-    chosen = [roles[number] for number in drawn[:n_clients].sort().values.tolist()]
+    drawn = _drawn(key.fold("roles"), len(roles), n_clients)
+    chosen = [roles[number] for number in drawn.tolist()]
     local, server = _lengths(settings.samples, n_clients)
     # Samples stay in the order of the play: neighbours share most of their characters, and so no
     # character that is to be predicted in a test occurs in training.

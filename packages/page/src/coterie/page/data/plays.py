@@ -22,21 +22,17 @@ def speeches(play: str) -> dict[str, str]:
         ['Now,', 'Ned.', 'Go.']
     """
     said: dict[str, list[str]] = {}
-    for speaker, text in _lines(_body(play.splitlines())):
+    for speaker, text in _lines(play.splitlines()):
         said.setdefault(speaker, []).append(text)
     joined = {speaker: _DIRECTION.sub("", "\n".join(texts)) for speaker, texts in said.items()}
     return {speaker: text.strip() for speaker, text in joined.items() if text.strip()}
 
 
-def _body(lines: list[str]) -> list[str]:
-    first = next((k for k, line in enumerate(lines) if _HEADING.match(line)), 0)
-    return lines[first:]
-
-
 def _lines(lines: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the speaker and the text of each line of a speech."""
     speaker, pending = "", ""
-    for line in lines:
+    first = next((k for k, line in enumerate(lines) if _HEADING.match(line)), 0)
+    for line in lines[first:]:
         name, tab, text = line.partition("\t")
         name = name.strip()
         if _HEADING.match(name):

@@ -1,12 +1,14 @@
 """Shakespeare by speaking role: each role of each play is a client.
 
 The task of McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized
-Data, AISTATS 2017, in the form of LEAF.
+Data, AISTATS 2017, in the form of LEAF (Caldas et al., LEAF: A Benchmark for Federated Settings,
+arXiv 1812.01097).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,6 @@ from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import find_file
 from coterie.page.data.archive import files_in
 from coterie.page.data.characters import SYMBOLS, WINDOW, encode, windows
-from coterie.page.data.leaf import Samples, read_users
 from coterie.page.data.plays import speeches
 from coterie.page.settings.tasks import TASKS
 
@@ -25,6 +26,8 @@ N_CLASSES = len(SYMBOLS)
 
 _FILES = next(entry.files for entry in TASKS if entry.name == "shakespeare")
 _COUNTED = (8000, 2000, 1)
+Samples = tuple[list[str], list[str]]
+"""Texts x and labels y of a user."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def _leaf_roles(source: Path) -> Iterator[Role]:
     paths = sorted(source.parent.glob("*.json"))
     if source.parent.name == "train":
         paths += sorted((source.parent.parent / "test").glob("*.json"))
-    for name, samples in read_users(paths).items():
+    for name, samples in _read_users(paths).items():
         x, y = _encoded(name, samples)
         yield Role(name, x, y)
 
@@ -114,3 +117,44 @@ def _encoded(name: str, samples: Samples) -> tuple[Tensor, Tensor]:
             raise UserError(f"user '{name}': a sample is not {WINDOW} characters and the next one")
     x, y = (encode("".join(values)) for values in samples)
     return x.reshape(-1, WINDOW), y
+
+
+def _read_users(paths: Iterable[Path]) -> dict[str, Samples]:
+    """Read LEAF's ``users``, ``num_samples`` and ``user_data``, each user's ``x`` and ``y``.
+
+    Those of a user who is in several files are joined in the order of the files.
+    """
+    found: dict[str, Samples] = {}
+    for path in paths:
+        content = _load(path)
+        for user, number in zip(content["users"], content["num_samples"], strict=True):
+            x, y = _samples(content["user_data"].get(user), number, f"{path}: user '{user}'")
+            mine = found.setdefault(user, ([], []))
+            mine[0].extend(x)
+            mine[1].extend(y)
+    return found
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError, OSError) as error:
+        raise UserError(f"{path} is no JSON ({error}): make it anew by LEAF") from None
+    kinds = {"users": list, "num_samples": list, "user_data": dict}
+    for name, kind in kinds.items():
+        if not (isinstance(content, dict) and isinstance(content.get(name), kind)):
+            raise UserError(f"{path} has no {kind.__name__} '{name}', as LEAF's files do")
+    if len(content["users"]) != len(content["num_samples"]):
+        raise UserError(f"{path}: users and num_samples differ in length")
+    if not all(isinstance(user, str) for user in content["users"]):
+        raise UserError(f"{path}: users are not all named by strings")
+    return content
+
+
+def _samples(data: Any, number: Any, where: str) -> Samples:
+    x, y = (data.get("x"), data.get("y")) if isinstance(data, dict) else (None, None)
+    if not (isinstance(x, list) and isinstance(y, list)):
+        raise UserError(f"{where} has no lists x and y")
+    if not len(x) == len(y) == number:
+        raise UserError(f"{where} has {len(x)} x and {len(y)} y, where num_samples says {number}")
+    return x, y

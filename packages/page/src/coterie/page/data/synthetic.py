@@ -7,7 +7,8 @@ MLSys 2020, section 5.1). As in the authors' generator, alpha and beta are stand
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,37 +24,24 @@ _PIECE = 8192  # samples labelled at a time by rules of their own; bounds the co
 _MOST = 1e6  # samples of one client, beyond which a request is taken for a mistake
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Samples that each client's distribution gives to each set.
-
-    The defaults are PAGE's (section 5.1); validation comes in addition to the paper's 375.
-    """
-
-    train: int = 210
-    valid: int = 45
-    test: int = 90
-    server_valid: int = 20
-    server_test: int = 75
+SIZES = {"train": 210, "valid": 45, "test": 90, "server_valid": 20, "server_test": 75}
+"""Samples that each client's distribution gives to each set: PAGE's (section 5.1), and validation
+in addition to the paper's 375."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """How samples are drawn.
-
-    Attributes:
-        n_features: d.
-        n_classes: number of classes.
-        alpha: None = all clients share one labelling rule ``W, b ~ N(0, 1)``; a number = each has a
-            rule of its own, with entries from N(u_i, 1) and u_i ~ N(0, alpha). As u_i raises all
-            scores of a sample alike, its value changes no label.
-        beta: standard deviation of ``B_i``.
-    """
+    """How samples are drawn."""
 
     n_features: int = 30
+    """d"""
     n_classes: int = 30
     alpha: float | None = None
+    """None = all clients share one labelling rule ``W, b ~ N(0, 1)``; a number = each has a rule of
+    its own, with entries from N(u_i, 1) and u_i ~ N(0, alpha). As u_i raises all scores of a sample
+    alike, its value changes no label."""
     beta: float = 1.0
+    """standard deviation of ``B_i``"""
 
 
 def synthetic(
@@ -62,7 +50,7 @@ def synthetic(
     *,
     law: Law = Law(),
     theta: float = 0.0,
-    sizes: Sizes = Sizes(),
+    sizes: Mapping[str, int] = SIZES,
     dtype: torch.dtype = torch.float32,
 ) -> Task:
     """Draw PAGE's Synthetic task: one labelling rule for all, features that differ by client.
@@ -88,12 +76,15 @@ def synthetic(
         >>> task.clients.lengths.tolist(), task.server_test["x"].shape
         ([210, 210], torch.Size([150, 30]))
     """
-    wanted = asdict(sizes)
-    _check(n_clients, law, {"theta": theta, **wanted})
+    _check(n_clients, law, {"theta": theta, **sizes})
     factor = _log_normal(_client_keys(key, n_clients), 0.0, theta)
-    largest = max(wanted.values())
-    _refuse_huge(factor * largest, f"theta (data.quantity_skew) {theta:g} for sizes of {largest}")
-    lengths = {part: _scale(factor, size) for part, size in wanted.items()}
+    largest = max(sizes.values())
+    if not bool((factor * largest < _MOST).all()):
+        raise UserError(
+            f"synthetic data: theta (data.quantity_skew) {theta:g} for sizes of {largest} gives a "
+            f"client over {_MOST:,.0f} samples of a kind: lower it"
+        )
+    lengths = {part: _scale(factor, size) for part, size in sizes.items()}
     return _draw("synthetic", key, law, lengths, dtype)
 
 
@@ -102,24 +93,18 @@ def synthetic_fedprox(
     n_clients: int = 30,
     *,
     law: Law = Law(n_features=60, n_classes=10, alpha=1.0, beta=1.0),
-    log_mean: float = 4.0,
-    log_sd: float = 2.0,
-    smallest: int = 50,
     dtype: torch.dtype = torch.float32,
 ) -> Task:
     """Draw FedProx's Synthetic(alpha, beta): labelling rules of the clients' own, unequal sizes.
 
-    A client holds ``smallest`` + ⌊LogNormal(``log_mean``, ``log_sd``)⌋ samples, cut 9:1 into
-    training and test as in the authors' generator. Validation (a tenth) and the server's two sets
-    (a twentieth and a tenth), which that generator lacks, are drawn in addition.
+    A client holds 50 + ⌊LogNormal(4, 2)⌋ samples, cut 9:1 into training and test as in the authors'
+    generator. Validation (a tenth) and the server's two sets (a twentieth and a tenth), which that
+    generator lacks, are drawn in addition.
 
     Args:
         key: of the task.
         n_clients: number of clients N.
         law: of features and labels.
-        log_mean: mean of the logarithm of a client's size.
-        log_sd: its standard deviation.
-        smallest: samples that every client has beyond that.
         dtype: of ``x``.
 
     Raises:
@@ -130,10 +115,8 @@ def synthetic_fedprox(
         >>> task.clients.train.samples["x"].shape[1], int(task.clients.lengths.min()) >= 45
         (60, True)
     """
-    _check(n_clients, law, {"log_sd": log_sd, "smallest": smallest})
-    drawn = _log_normal(_client_keys(key, n_clients), log_mean, log_sd)
-    _refuse_huge(drawn, f"log_sd {log_sd:g}")
-    held = drawn.long() + smallest
+    _check(n_clients, law, {})
+    held = _log_normal(_client_keys(key, n_clients), 4.0, 2.0).long() + 50
     train = (held * 9).div(10, rounding_mode="floor")
     test = held - train
     half = (test + 1).div(2, rounding_mode="floor")
@@ -144,10 +127,7 @@ def synthetic_fedprox(
 
 @dataclass(frozen=True)
 class _World:
-    """Means ``(C, d)`` of the clients' features and labelling rules ``(R, d, K)``, ``(R, 1, K)``.
-
-    R is 1 (shared) or C.
-    """
+    """Means of features ``(C, d)``, rules ``(R, d, K)`` and ``(R, 1, K)``; R is 1 (shared) or C."""
 
     mean: Tensor
     weight: Tensor
@@ -201,19 +181,12 @@ def _log_normal(keys: Key, mean: float, sd: float) -> Tensor:
     return (mean + sd * keys.fold("size").normal(dtype=torch.float64)).exp()
 
 
-def _refuse_huge(sizes: Tensor, cause: str) -> None:
-    if not bool((sizes < _MOST).all()):
-        raise UserError(
-            f"synthetic data: {cause} gives a client over {_MOST:,.0f} samples of a kind: lower it"
-        )
-
-
 def _scale(factor: Tensor, size: int) -> Tensor:
     """Sizes of the clients, at least 1 where any are wanted, ``(C,)`` int64."""
     return (factor * size).round().long().clamp(min=min(size, 1))
 
 
-def _check(n_clients: int, law: Law, others: dict[str, float]) -> None:
+def _check(n_clients: int, law: Law, others: Mapping[str, float]) -> None:
     counts = {"n_clients": n_clients, "n_features": law.n_features, "n_classes": law.n_classes}
     spreads = {"beta": law.beta, "alpha": law.alpha or 0.0, **others}
     for least, settings in ((1, counts), (0, spreads)):

@@ -1,4 +1,4 @@
-"""A task: what the clients and the server hold."""
+"""A task: what the clients and the server hold, of samples as they come from files."""
 
 from __future__ import annotations
 
@@ -12,15 +12,36 @@ from coterie.core.data.samples.split_samples import SplitSamples
 
 
 @dataclass(frozen=True)
-class Form:
-    """What a network must know of a task; public.
+class Labelled:
+    """Samples with labels.
 
     Attributes:
-        name: of the data set.
-        n_classes: number of classes.
-        shape: of one sample's ``x``.
-        dtype: of it, by name.
+        x: ``(n, ...)``; pictures are ``(n, 3, height, width)`` uint8.
+        y: ``(n,)`` int64 class numbers.
+        n_classes: number of classes, some of which may have no sample.
     """
+
+    x: Tensor
+    y: Tensor
+    n_classes: int
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise ValueError(f"{len(self.x)} samples do not fit {len(self.y)} labels")
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def counts(self, part: str) -> dict[str, Any]:
+        """Describe the samples in a row of a table."""
+        shape = " x ".join(map(str, self.x.shape[1:]))
+        classes = self.y.unique().numel()
+        return {"part": part, "samples": len(self), "classes": classes, "shape": shape}
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a network must know of a task; public. Shape and dtype are of one sample's ``x``."""
 
     name: str
     n_classes: int

@@ -17,7 +17,7 @@ from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import find_file
 from coterie.page.data.archive import files_in
 from coterie.page.data.decoded import Arrays, decoded
-from coterie.page.data.labelled import Labelled
+from coterie.page.data.task import Labelled
 from coterie.page.settings.tasks import TASKS
 
 _NAME = "tiny-imagenet-200"
@@ -47,14 +47,9 @@ def read(folder: Path) -> tuple[Labelled, Labelled]:
         raise UserError(f"there is no Tiny-ImageNet in {folder}: put {_NAME}.zip there")
     source = found.parent if found.name == "wnids.txt" else found
     arrays = decoded(_NAME, source, lambda: _decode(source))
-    train, val = (
-        Labelled(
-            torch.from_numpy(arrays[f"{part}_x"]),
-            torch.from_numpy(arrays[f"{part}_y"]),
-            int(arrays["n_classes"]),
-        )
-        for part in ("train", "val")
-    )
+    n_classes = int(arrays.pop("n_classes"))
+    made = {name: torch.from_numpy(values) for name, values in arrays.items()}
+    train, val = (Labelled(made[f"{p}_x"], made[f"{p}_y"], n_classes) for p in ("train", "val"))
     return train, val
 
 
@@ -81,12 +76,12 @@ def _decode(source: Path) -> Arrays:
     for part, files in pictures.items():
         if not files:
             raise UserError(f"{source} has no pictures in {part}: fetch {_NAME}.zip again")
-        paths = sorted(files)
-        classes = [
-            path.parts[-3] if part == "train" else label_of.get(path.name, "") for path in paths
-        ]
-        arrays[f"{part}_y"] = _numbers(classes, number, paths, source)
-        arrays[f"{part}_x"] = _pixels(paths, files, source)
+        classes = {
+            path: path.parts[-3] if part == "train" else label_of.get(path.name, "")
+            for path in sorted(files)
+        }
+        arrays[f"{part}_y"] = _numbers(classes, number, source)
+        arrays[f"{part}_x"] = _pixels(list(classes), files, source)
     return arrays
 
 
@@ -108,14 +103,12 @@ def _annotations(text: str, source: Path) -> dict[str, str]:
     return {row[0]: row[1] for row in rows}
 
 
-def _numbers(
-    classes: list[str], number: dict[str, int], paths: list[PurePosixPath], source: Path
-) -> np.ndarray:
-    for path, name in zip(paths, classes, strict=True):
+def _numbers(classes: dict[PurePosixPath, str], number: dict[str, int], source: Path) -> np.ndarray:
+    for path, name in classes.items():
         if name not in number:
             why = f"its class '{name}' is not in wnids.txt" if name else "it has no annotation"
             raise UserError(f"{source}: {path} has no label, {why}")
-    return np.array([number[name] for name in classes], dtype=np.int64)
+    return np.array([number[name] for name in classes.values()], dtype=np.int64)
 
 
 def _pixels(

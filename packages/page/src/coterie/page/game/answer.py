@@ -15,7 +15,6 @@ from coterie.core.models.classifier import SoftmaxRegression
 from coterie.core.solvers.simplex import Objective
 from coterie.core.tensors.keys import Key
 from coterie.page.game.mixture import ModelMixture, SoftmaxMixture, best_weights
-from coterie.page.game.released_maps import ReleasedWeights
 from coterie.page.messages import Experience
 from coterie.page.settings.run import GameSettings, Settings
 
@@ -30,7 +29,7 @@ class AgentState:
     Attributes:
         agents: its agent, N = 1; None where it does not learn.
         last: its last stage, until the next state is seen.
-        p: ``(N,)`` the last weights, of all clients; of the agent alone.
+        p: ``(N,)`` the agent's last weights, of all clients.
     """
 
     agents: Agents | None
@@ -48,7 +47,7 @@ class LearnedAnswer:
 
     def __init__(self, n_clients: int, settings: Settings) -> None:
         self._clipped = settings.game.actions == "clipped"
-        self._map = ReleasedWeights(n_clients) if self._clipped else Simplex(n_clients)
+        self._simplex = Simplex(n_clients)
         self.ddpg = DDPG(n_clients, n_clients, settings.server_agent.ddpg())
 
     def begin(self, key: Key, dtype: torch.dtype) -> AgentState:
@@ -59,13 +58,7 @@ class LearnedAnswer:
         return AgentState(agents, nothing, torch.full((n,), 1 / n, dtype=dtype))
 
     def choose(self, agent: AgentState, state: Tensor, key: Key) -> AgentState:
-        """Complete the last stage by the state it led to, learn, and act.
-
-        Args:
-            agent: after the last stage.
-            state: ``(N,)`` s_CS(t).
-            key: of the stage.
-        """
+        """Complete the last stage by the state it led to, s_CS(t) ``(N,)``, learn, and act."""
         assert agent.agents is not None
         last, own = agent.last, key.fold(torch.zeros(1, dtype=torch.int64))
         now = state[None].to(last.state.dtype)
@@ -75,7 +68,9 @@ class LearnedAnswer:
         agents, _ = self.ddpg.learn(agents, own.fold("learn"))
         warm = bool(self.ddpg.warming_up(agents))
         raw, agents = self.ddpg.act(agents, now, own.fold("act"))
-        p = self._weights(raw, warm, own)
+        p = self.weights(raw)
+        if self._clipped and warm:
+            p = _normalised(own.uniform(len(state), dtype=raw.dtype))
         played = p if self._clipped else raw
         last = Experience(now, played, now.new_zeros(1), torch.tensor([True]))
         return AgentState(agents, last, p[0])
@@ -83,18 +78,24 @@ class LearnedAnswer:
     def policy(self, agent: AgentState, state: Tensor) -> Tensor:
         """Weights ``(N,)`` without exploring."""
         assert agent.agents is not None
-        return self._map(self.ddpg.policy(agent.agents, state[None]))[0]
+        return self.weights(self.ddpg.policy(agent.agents, state[None]))[0]
 
     def rewarded(self, agent: AgentState, reward: Tensor) -> AgentState:
         """Note the reward ``()`` of the stage that was just played."""
         own = reward.reshape(1).to(agent.last.utility.dtype)
         return replace(agent, last=replace(agent.last, utility=own))
 
-    def _weights(self, raw: Tensor, warm: bool, key: Key) -> Tensor:
-        if self._clipped and warm:
-            assert isinstance(self._map, ReleasedWeights)
-            return self._map.random(key, raw.dtype)
-        return self._map(raw)
+    def weights(self, raw: Tensor) -> Tensor:
+        """Weights ``(1, N)`` of raw actions; as the public code has them, where they are clipped.
+
+        There they are (raw + 1)/2 divided by the sum, and equal where all are -1 (0/0 in the code).
+        """
+        return _normalised((raw + 1) / 2) if self._clipped else self._simplex(raw)
+
+
+def _normalised(shares: Tensor) -> Tensor:
+    total = shares.sum(1, keepdim=True)
+    return torch.where(total > 0, shares / total, 1 / shares.shape[1])
 
 
 class _Even:
@@ -136,7 +137,7 @@ def mixture_of(
     Args:
         module: gives the form of the model.
         models: parameters of A clients, each ``(A, ...)``.
-        samples: D_CS, ``x`` and ``y``.
+        samples: D_CS.
         dtype: that softmax regression computes in; other networks do in their own.
     """
     if isinstance(module, SoftmaxRegression):

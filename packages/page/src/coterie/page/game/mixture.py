@@ -7,13 +7,13 @@ it gives the best found and no bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from coterie.core.errors import UserError
+from coterie.core.local_training.fit import Params, pure
 from coterie.core.solvers.simplex import Minimum, Objective, minimise
 
 
@@ -38,12 +38,7 @@ class SoftmaxMixture:
     convex = True
 
     def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor,
-        x: Tensor,
-        y: Tensor,
-        dtype: torch.dtype = torch.float64,
+        self, weight: Tensor, bias: Tensor, x: Tensor, y: Tensor, dtype: torch.dtype = torch.float64
     ) -> None:
         stacked = torch.cat([weight, bias[..., None]], -1).to(dtype)
         if not stacked.isfinite().all():
@@ -64,17 +59,6 @@ class SoftmaxMixture:
         return -float(right.mean()), slope.double()
 
 
-class _LossOnly(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Give the loss, as `functional_call` calls nothing else."""
-        loss: Tensor = self.module.loss(batch)  # type: ignore[operator]
-        return loss
-
-
 class ModelMixture:
     """Loss of mixed networks by autograd; not convex in general.
 
@@ -87,13 +71,10 @@ class ModelMixture:
     convex = False
 
     def __init__(
-        self,
-        module: nn.Module,
-        stacked: Mapping[str, Tensor],
-        batches: Sequence[dict[str, Tensor]],
+        self, module: nn.Module, stacked: Params, batches: Sequence[dict[str, Tensor]]
     ) -> None:
-        self._loss = _LossOnly(module)
-        self._stacked = {f"module.{name}": value.detach() for name, value in stacked.items()}
+        self._loss = pure(module, "loss")
+        self._stacked = {name: value.detach() for name, value in stacked.items()}
         self._batches = batches
         self.n = next(iter(stacked.values())).shape[0]
 
@@ -106,7 +87,7 @@ class ModelMixture:
         n_samples = sum(len(batch["y"]) for batch in self._batches)
         total, slope = 0.0, torch.zeros(self.n, dtype=torch.float64)
         for batch in self._batches:
-            loss = functional_call(self._loss, mixed, (batch,)) * (len(batch["y"]) / n_samples)
+            loss = self._loss(mixed, batch) * (len(batch["y"]) / n_samples)
             slopes = torch.autograd.grad(loss, list(mixed.values()), materialize_grads=True)
             total += float(loss.detach())
             for value, part in zip(self._stacked.values(), slopes, strict=True):

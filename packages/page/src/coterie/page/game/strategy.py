@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
 from coterie.core.agents.action_maps import Integers, Logarithmic
 from coterie.core.tensors.keys import Key
-from coterie.page.game.released_maps import ReleasedTraining
 from coterie.page.settings.run import Settings
 
 
-class Strategies(Protocol):
-    """What the clients may do.
+class WholeRanges:
+    """Learning rates on a logarithmic scale, every number of epochs as likely.
+
+    Args:
+        settings: of the paper.
 
     Attributes:
         n_action: numbers in an action; 0 where nothing is left to choose.
     """
 
-    n_action: int
+    def __init__(self, settings: Settings) -> None:
+        self.train, self.game = settings.train, settings.game
+        self.tunes_lr, self.tunes_epochs = settings.tunes_lr, settings.tunes_epochs
+        self.n_action = int(self.tunes_lr) + int(self.tunes_epochs)
 
     def choose(self, raw: Tensor, warm: Tensor, key: Key) -> Tensor:
         """Turn raw actions ``(C, n_action)`` in [-1, 1] into what is played and remembered.
@@ -30,73 +33,54 @@ class Strategies(Protocol):
             warm: ``(C,)`` bool, agents that still act at random.
             key: one key an agent.
         """
-        ...
-
-    def read(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Learning rates ``(C,)`` and numbers of epochs ``(C,)`` int64 of actions."""
-        ...
-
-
-class WholeRanges:
-    """Learning rates on a logarithmic scale, every number of epochs as likely.
-
-    Args:
-        settings: of the paper.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        train, game = settings.train, settings.game
-        self._most = (train.lr, train.epochs)
-        self._lr = Logarithmic(game.lr_min, train.lr) if settings.tunes_lr else None
-        self._epochs = Integers(game.epochs_min, train.epochs) if settings.tunes_epochs else None
-        self.n_action = sum(part is not None for part in (self._lr, self._epochs))
-
-    def choose(self, raw: Tensor, warm: Tensor, key: Key) -> Tensor:
-        """Play what the agents say."""
         return raw
 
     def read(self, action: Tensor) -> tuple[Tensor, Tensor]:
         """Learning rates ``(C,)`` and numbers of epochs ``(C,)`` int64 of actions."""
-        lr = action.new_full((len(action),), self._most[0])
-        epochs = torch.full((len(action),), self._most[1])
-        if self._lr is not None:
+        lr = action.new_full((len(action),), self.train.lr)
+        epochs = torch.full((len(action),), self.train.epochs)
+        if self.tunes_lr:
             lr = self._lr(action[:, 0])
-        if self._epochs is not None:
+        if self.tunes_epochs:
             epochs = self._epochs(action[:, -1])
         return lr, epochs
 
+    def _lr(self, action: Tensor) -> Tensor:
+        return Logarithmic(self.game.lr_min, self.train.lr)(action)
 
-class ClippedRanges:
-    """What the public code does (`coterie.page.game.released_maps`).
+    def _epochs(self, action: Tensor) -> Tensor:
+        return Integers(self.game.epochs_min, self.train.epochs)(action)
 
-    Args:
-        settings: of the paper.
+
+class ClippedRanges(WholeRanges):
+    """What PAGE's public code does (ivy-h7/PAGE), whose maps do not cover their ranges.
+
+    (raw + 1)/2 is clipped to the range of the learning rate, so an actor that starts at 0 gives the
+    largest learning rate and number of epochs until it falls below 2·lr_max - 1. What comes of it
+    is remembered, not the raw action.
     """
 
     def __init__(self, settings: Settings) -> None:
-        train, game = settings.train, settings.game
-        self._map = ReleasedTraining(game.lr_min, train.lr, train.epochs)
-        self._most = (train.lr, train.epochs)
-        self._tunes_lr, self._tunes_epochs = settings.tunes_lr, settings.tunes_epochs
+        super().__init__(settings)
         self.n_action = 2 if settings.has_leaders else 0
 
     def choose(self, raw: Tensor, warm: Tensor, key: Key) -> Tensor:
-        """Clip and scale; that is remembered, not the raw action."""
-        return torch.where(warm[:, None], self._map.random(key, raw.dtype), self._map(raw))
+        """Clip and scale to learning rate and epochs as a real number; warm agents draw both."""
+        low, high, epochs = self.game.lr_min, self.train.lr, self.train.epochs
+        draws = key.uniform(2, dtype=raw.dtype)
+        lr = low + draws[:, 0] * (high - low)
+        drawn = torch.stack([lr, 1 + (draws[:, 1] * epochs).floor()], dim=1)
+        clipped = ((raw + 1) / 2).clamp(low, high) * raw.new_tensor([1.0, epochs / high])
+        return torch.where(warm[:, None], drawn, clipped)
 
-    def read(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Learning rates ``(C,)`` and numbers of epochs ``(C,)`` int64 of actions."""
-        lr = action.new_full((len(action),), self._most[0])
-        epochs = torch.full((len(action),), self._most[1])
-        if self.n_action:
-            of_agents = self._map.settings(action)
-            # A copy, since the action stays with the client while the learning rate leaves it.
-            lr = of_agents[0].clone() if self._tunes_lr else lr
-            epochs = of_agents[1] if self._tunes_epochs else epochs
-        return lr, epochs
+    def _lr(self, action: Tensor) -> Tensor:
+        # A copy, since the action stays with the client while the learning rate leaves it.
+        return action.clone()
+
+    def _epochs(self, action: Tensor) -> Tensor:
+        return action.floor().long().clamp(1, self.train.epochs)
 
 
-def strategies_of(settings: Settings) -> Strategies:
+def strategies_of(settings: Settings) -> WholeRanges:
     """Choose the maps that the (resolved) settings name."""
-    clipped = settings.game.actions == "clipped"
-    return ClippedRanges(settings) if clipped else WholeRanges(settings)
+    return (ClippedRanges if settings.game.actions == "clipped" else WholeRanges)(settings)

@@ -11,14 +11,7 @@ from coterie.core.models.classifier import Classifier
 
 
 class LastStep(nn.Module):
-    """Embedding and LSTM; what comes out is the upper layer's state after the last symbol.
-
-    Args:
-        n_symbols: number of symbols.
-        dim: length of an embedding.
-        hidden: length of a state.
-        layers: of the LSTM.
-    """
+    """Embedding and LSTM; what comes out is the upper layer's state after the last symbol."""
 
     def __init__(self, n_symbols: int, dim: int, hidden: int, layers: int) -> None:
         super().__init__()

@@ -10,11 +10,9 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.models.classifier import Classifier, SoftmaxRegression
 from coterie.page.data.task import Form
 from coterie.page.models.char_lstm import char_lstm
-from coterie.page.models.normalise import CHANNELS, Normalise
-from coterie.page.models.resnet import resnet18
-from coterie.page.models.small_cnn import small_cnn
-from coterie.page.settings.networks import NETWORKS, OF_TASK
+from coterie.page.models.pictures import CHANNELS, Normalise, resnet18, small_cnn
 from coterie.page.settings.run import Settings
+from coterie.page.settings.tasks import NETWORKS, OF_TASK
 
 
 def network(settings: Settings, form: Form) -> Callable[[], Classifier]:
@@ -27,7 +25,7 @@ def make_model(name: str | None, form: Form) -> Classifier:
     """Make a network for samples of a form; its start is drawn from torch's generator.
 
     Args:
-        name: one of `coterie.page.settings.networks.NETWORKS`; None = what the paper trains on
+        name: one of `coterie.page.settings.tasks.NETWORKS`; None = what the paper trains on
             the task.
         form: its shape tells the width, its name how pictures are normalised.
 

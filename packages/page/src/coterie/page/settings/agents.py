@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
@@ -51,48 +51,20 @@ class AgentOptions:
     def __post_init__(self) -> None:
         self.ddpg()  # refuses what is out of range
 
-    def filled(self, **choices: Any) -> AgentOptions:
-        """Set what is open: to ``choices``, and the rest to the values of `DDPGSettings`.
-
-        Example:
-            >>> found = AgentOptions(gamma=0.99).filled(gamma=0.0, updates=2)
-            >>> found.gamma, found.updates, found.warm_up
-            (0.99, 2, 36)
-        """
-        return AgentOptions(**(_values(DDPGSettings()) | choices | self._set()))
-
     def ddpg(self) -> DDPGSettings:
         """What the agents run with; a value that is still open is that of `DDPGSettings`.
 
         Raises:
             UserError: a value is out of range.
         """
-        return DDPGSettings(**self._set())
-
-    def _set(self) -> dict[str, Any]:
-        return {name: value for name, value in _values(self).items() if value is not None}
-
-
-def _values(settings: AgentOptions | DDPGSettings) -> dict[str, Any]:
-    return {field.name: getattr(settings, field.name) for field in fields(settings)}
+        return DDPGSettings(**{n: value for n, value in asdict(self).items() if value is not None})
 
 
 def check_batch(section: str, agent: DDPGSettings) -> None:
-    """Refuse a batch that an agent's memory cannot fill: it would only hold repetitions.
-
-    Args:
-        section: where the agent's settings stand.
-        agent: with everything filled in.
+    """Refuse a batch that the memory of a section's agent cannot fill, but by repetitions.
 
     Raises:
         UserError: it cannot.
-
-    Example:
-        >>> check_batch("client_agent", DDPGSettings(batch_size=9, capacity=5))
-        Traceback (most recent call last):
-        ...
-        coterie.core.errors.UserError: 'client_agent.batch_size' 9 exceeds the 5 experiences that \
-'client_agent.capacity' keeps: choose less
     """
     if agent.batch_size > agent.capacity:
         raise UserError(

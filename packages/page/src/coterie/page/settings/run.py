@@ -21,8 +21,7 @@ from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.sections import NamedData, at_least, between
 from coterie.page.settings.agents import AgentOptions
 from coterie.page.settings.certificate import CertificateSettings
-from coterie.page.settings.networks import Network
-from coterie.page.settings.tasks import OPTIONS
+from coterie.page.settings.tasks import OPTIONS, Network
 
 Method = Literal[
     "page",

@@ -1,6 +1,8 @@
-"""The data sets that this paper adds to those of core. Torch-free."""
+"""The data sets that this paper adds to those of core, and the networks on them. Torch-free."""
 
 from __future__ import annotations
+
+from typing import Literal, get_args
 
 from coterie.core.registry.data_sets import DataSet
 
@@ -74,3 +76,16 @@ OPTIONS: dict[str, frozenset[str]] = {
     "shakespeare": _CUT,
 }
 """What can be set of each task beside its clients, by the names in the section ``data``."""
+
+Network = Literal["softmax", "small-cnn", "resnet18", "resnet18-small-stem", "char-lstm"]
+
+NETWORKS: tuple[str, ...] = get_args(Network)
+
+OF_TASK: dict[str, Network] = {
+    "synthetic": "softmax",
+    "synthetic-fedprox": "softmax",
+    "cifar-100": "resnet18",
+    "tiny-imagenet-200": "resnet18",
+    "shakespeare": "char-lstm",
+}
+"""What section 5.1 trains on each task."""

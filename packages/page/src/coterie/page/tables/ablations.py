@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
+from coterie.core.settings.schema import changed
 from coterie.core.tables.contrast import contrasts
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import at_best
 from coterie.core.tables.sheet import Sheet
 from coterie.core.tables.study import Results
 from coterie.page.settings.run import Settings
-from coterie.page.tables.contrast import difference_note
+from coterie.page.tables.contrast import comparison_notes
 from coterie.page.tables.layout import accuracies, add_accuracies, four_panels, plain
 from coterie.page.tables.runs import COLUMNS
 from coterie.page.tables.study import OWN, Study
@@ -30,7 +28,8 @@ _NOTES = (
 def ablation_figure(study: Study) -> Report:
     """Draw Figure 3 for the study's task."""
     results = study.run_all("Figure 3", {name: variant(study, name) for name in VARIANTS})
-    sheet = Sheet(study, *study.setup, *_NOTES, *_comparisons(results), *claim_notes(results))
+    compared = comparison_notes(results, ALL, f"all three ({ALL})")
+    sheet = Sheet(study, *study.setup, *_NOTES, *compared, *claim_notes(results))
     for name, part in results.items():
         add_accuracies(sheet, OWN, part, variant=name)
         line = sheet.line(chosen=name, **accuracies(part, (None, None)))
@@ -42,9 +41,8 @@ def ablation_figure(study: Study) -> Report:
 def variant(study: Study, name: str) -> Settings:
     """The settings of PAGE in which only the factors that are named are chosen."""
     chosen = set(name.split(", "))
-    own = study.variant()
-    switches: dict[str, Any] = {name: factor in chosen for factor, name in FACTORS.items()}
-    return replace(own, game=replace(own.game, **switches))
+    switches = {f"game.{name}": factor in chosen for factor, name in FACTORS.items()}
+    return changed(study.variant(), switches)
 
 
 def claim_notes(results: Results) -> list[str]:
@@ -53,6 +51,7 @@ def claim_notes(results: Results) -> list[str]:
     for column, names in _CLAIMS.items():
         values = {name: at_best(results[name], COLUMNS[column]) for name in (NONE, *names)}
         for found in contrasts(values, NONE).values():
+            p = "unknown" if found.p != found.p else f"p = {found.p:.4f}"
             # The difference is that of none to the variant.
             said = {
                 "worse": "as the paper says",
@@ -61,20 +60,7 @@ def claim_notes(results: Results) -> list[str]:
             }
             notes.append(
                 f"Choosing only {found.other} changes {column} accuracy by "
-                f"{-100 * found.found.difference:+.2f} points against none (Holm {_p(found.p)}), "
+                f"{-100 * found.found.difference:+.2f} points against none (Holm {p}), "
                 f"{said.get(found.verdict, 'which is within noise')}."
             )
-    return notes
-
-
-def _p(p: float) -> str:
-    return "unknown" if p != p else f"p = {p:.4f}"
-
-
-def _comparisons(results: Results) -> list[str]:
-    notes = []
-    for column, metric in COLUMNS.items():
-        values = {name: at_best(part, metric) for name, part in results.items()}
-        found = contrasts(values, ALL)
-        notes.append(difference_note(f"{column} accuracy", f"all three ({ALL})", found))
     return notes

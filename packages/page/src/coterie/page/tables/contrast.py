@@ -16,14 +16,16 @@ def column_values(results: Results, metric: str) -> dict[str, Sequence[float]]:
     return {Study.name_of(method): at_best(part, metric) for method, part in results.items()}
 
 
-def comparison_notes(results: Results, own: str = OWN) -> list[str]:
-    """Write out the paired tests of PAGE against every other method, a line for each column."""
-    label, notes = Study.name_of(own), []
-    for column, metric in COLUMNS.items():
-        found = contrasts(column_values(results, metric), label)
-        if found:
-            notes.append(difference_note(f"{column} accuracy", label, found))
-    return notes
+def comparison(results: Results, column: str, own: str = OWN, label: str = "") -> list[str]:
+    """Write out the paired tests of one against every other in a column; a line, if there are."""
+    name = Study.name_of(own)
+    found = contrasts(column_values(results, COLUMNS[column]), name)
+    return [difference_note(f"{column} accuracy", label or name, found)] if found else []
+
+
+def comparison_notes(results: Results, own: str = OWN, label: str = "") -> list[str]:
+    """Write out the paired tests of one method against every other, a line for each column."""
+    return [note for column in COLUMNS for note in comparison(results, column, own, label)]
 
 
 def difference_note(what: str, own: str, found: Mapping[str, Contrast]) -> str:

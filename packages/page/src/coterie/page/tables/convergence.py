@@ -10,7 +10,7 @@ import numpy as np
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import NAN, RunResult, known
 from coterie.core.tables.sheet import Line, Sheet, cell
-from coterie.page.published import convergence_round
+from coterie.page.published import printed
 from coterie.page.tables.layout import THOUSAND, plain
 from coterie.page.tables.runs import CHOSEN_BY, GLOBAL, LOCAL
 from coterie.page.tables.study import OWN, PERSONALISED, Study
@@ -23,12 +23,7 @@ _WIDEST, _SHARE = 10, 10
 
 @dataclass(frozen=True)
 class Reach:
-    """When a curve first comes to a value; NaN where it never does.
-
-    Attributes:
-        round: number of the round, from 1.
-        steps: local steps of all clients up to and with that round.
-    """
+    """When a curve first comes to a value: the round, and all local steps until then; or NaN."""
 
     round: float
     steps: float
@@ -52,7 +47,7 @@ def convergence_table(study: Study) -> Report:
             ]
             _add_reach(sheet, line, method, column, found)
         stops = [stop(run, method, w) for run, w in zip(part, widths, strict=True)]
-        paper = convergence_round(study.data, method)
+        paper = printed("table2", study.data, method)
         sheet.row(method, "stops_increasing", known(stops), paper)
         line["stops increasing in round"] = plain(stops)
         line["paper's round"] = paper
@@ -65,16 +60,7 @@ def window(reference: RunResult) -> int:
 
 
 def smoothed(result: RunResult, metric: str, width: int) -> tuple[list[int], list[float]]:
-    """Trailing means of an accuracy over the last evaluations, as soon as there are that many.
-
-    Args:
-        result: a run.
-        metric: name of the accuracy.
-        width: evaluations in a mean.
-
-    Returns:
-        Rounds, and the mean over the evaluations up to and with each.
-    """
+    """Trailing means of an accuracy over so many evaluations: rounds, and the mean at each."""
     curve = result.curve(metric)
     rounds = [number for number, value in enumerate(curve, 1) if value == value]
     if len(rounds) < width:
@@ -90,14 +76,7 @@ def final(result: RunResult, metric: str, width: int) -> float:
 
 
 def reach(result: RunResult, metric: str, target: float, width: int) -> Reach:
-    """The first round whose smoothed accuracy is the target or more.
-
-    Args:
-        result: a run.
-        metric: name of the accuracy.
-        target: to be reached.
-        width: see `smoothed`.
-    """
+    """The first round whose accuracy, `smoothed` by a width, is the target or more."""
     # Sums of one curve in different places differ in the last digits.
     rounds, values = smoothed(result, metric, width)
     for number, value in zip(rounds, values, strict=True):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, at_best
 from coterie.core.tables.sheet import Sheet, cell
-from coterie.page.published import reference
+from coterie.page.published import accuracies as printed
 from coterie.page.tables.contrast import comparison_notes, verdict_notes
 from coterie.page.tables.layout import (
     THOUSAND,
@@ -39,13 +39,13 @@ _NOTES = (
 
 def main_table(study: Study) -> Report:
     """Reproduce Table 1 for the study's task."""
-    names = [*study.present(BOUNDS), *study.federated]
+    names = [*BOUNDS, *study.federated]
     results = study.methods("Table 1", study.settings, names)
     trivial = study.rows_without("Table 1: majority class", study.references)
     federated = {method: part for method, part in results.items() if method not in BOUNDS}
     sheet = Sheet(study, *study.setup, *_NOTES)
     for method, part in (trivial | results).items():
-        add_accuracies(sheet, method, part, printed(study, method))
+        add_accuracies(sheet, method, part, printed("table1", study.data, method))
         _add_line(sheet, method, part)
     sheet.notes += verdict_notes(federated) + comparison_notes(federated)
     sheet.notes += rest_notes(results[OWN]) + certificate_notes(results[OWN])
@@ -54,12 +54,6 @@ def main_table(study: Study) -> Report:
     what = f"{study.n_clients} clients, at most {study.settings.rounds} rounds"
     panels = four_panels({study.name_of(method): part for method, part in results.items()})
     return sheet.report("Table 1", what, panels, columns=2)
-
-
-def printed(study: Study, method: str) -> tuple[float | None, float | None]:
-    """The paper's global and local accuracy as shares."""
-    found = reference(study.data, method)
-    return found.get(f"test/{GLOBAL}"), found.get(f"test/{LOCAL}")
 
 
 def rest_notes(results: Sequence[RunResult]) -> list[str]:
@@ -82,22 +76,27 @@ def certificate_notes(results: Sequence[RunResult]) -> list[str]:
 def _of_certificates(found: Mapping[str, Any]) -> str:
     before, after = found.get("certificate_before"), found["certificate"]
     verdict = "certified" if after["holds"] else "refused"
-    epsilon = f"ε {_epsilon(after)}"
+    epsilon = _epsilon(after)
     if before is not None:
-        epsilon = f"ε {_epsilon(before)} before learning, {_epsilon(after)} after"
-    share = _share(after["share_significant"])
-    return f"{epsilon}, {verdict}, {share} of the leaders beyond two standard errors"
+        epsilon = f"{_epsilon(before)} before learning, {epsilon} after"
+    share = _known(after["share_significant"], ".2%")
+    return f"ε {epsilon}, {verdict}, {share} of the leaders beyond two standard errors"
 
 
 def _epsilon(certificate: Mapping[str, Any]) -> str:
-    share = _share(certificate["relative_epsilon"])
-    return f"{_number(certificate['epsilon'])} ({share} of the payoff)"
+    share = _known(certificate["relative_epsilon"], ".2%")
+    return f"{_known(certificate['epsilon'], '.4g')} ({share} of the payoff)"
+
+
+def _known(value: float | None, form: str) -> str:
+    return "unknown" if value is None else f"{value:{form}}"
 
 
 def _add_line(sheet: Sheet[Study], method: str, results: Sequence[RunResult]) -> None:
     """Add a line for people."""
     study = sheet.study
-    line = sheet.line(method=study.name_of(method), **accuracies(results, printed(study, method)))
+    found = accuracies(results, printed("table1", study.data, method))
+    line = sheet.line(method=study.name_of(method), **found)
     line["shared acc %"] = percent(at_best(results, f"test/{OTHERS}"))
     if method == MAJORITY:
         return
@@ -115,11 +114,3 @@ def _add_line(sheet: Sheet[Study], method: str, results: Sequence[RunResult]) ->
     for way in ("up", "down"):
         line[f"{way} MB"] = cell(total(f"{way}_bytes") / per_client, digits=3)
     line["CPU s a round"] = cell(total("cpu_seconds") / rounds, digits=2)
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.4g}"
-
-
-def _share(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.2%}"

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from coterie.core.errors import UserError
-from coterie.core.tables.contrast import contrasts
+from coterie.core.settings.schema import changed
 from coterie.core.tables.curves import bars
 from coterie.core.tables.plots import Bars
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import at_best
 from coterie.core.tables.sheet import Sheet
 from coterie.core.tables.study import Results
+from coterie.page import published
 from coterie.page.experiment import Experiment
-from coterie.page.published import TABLES
 from coterie.page.settings.run import Settings
-from coterie.page.tables.contrast import difference_note
+from coterie.page.tables.contrast import comparison
 from coterie.page.tables.layout import accuracies, add_accuracies, plain
 from coterie.page.tables.runs import COLUMNS
 from coterie.page.tables.study import OWN, Study
@@ -48,26 +47,21 @@ def property_table(study: Study) -> Report:
         for n in counts
     }
     for name, ratio in RATIOS.items():
-        variants["ratio", name] = replace(own, game=replace(own.game, reward_ratio=ratio))
+        variants["ratio", name] = changed(own, {"game.reward_ratio": ratio})
     results = study.run_all("Table 4", variants)
     for (kind, name), part in results.items():
-        *papers, paper_round = published(study.data, kind, name)
-        add_accuracies(sheet, OWN, part, tuple(papers), kind=kind, variant=name)
+        place = ("table4", study.data, kind, name)
+        papers, row = published.accuracies(*place), published.printed(*place)
+        add_accuracies(sheet, OWN, part, papers, kind=kind, variant=name)
         line = sheet.line(variant=name if kind == "ratio" else f"{name} clients")
-        line |= accuracies(part, tuple(papers))
+        line |= accuracies(part, papers)
         rest = plain([float(run.rounds) for run in part if run.found["settled"]])
-        line["rest"] = rest if paper_round is None else f"{rest} ({paper_round})"
+        line["rest"] = rest if row is None else f"{rest} ({row[2]})"
         line["best round"] = plain([float(run.best_round) for run in part])
     ratios = {name: results["ratio", name] for name in RATIOS}
     sheet.notes += bias_notes(ratios)
     panels = _panels({name: results["clients", name] for name in map(str, counts)}, ratios)
     return sheet.report("Table 4", "numbers of clients, and biased players", panels, columns=2)
-
-
-def published(task: str, kind: str, name: str) -> tuple[float | None, float | None, int | None]:
-    """The paper's accuracies as shares, and its round."""
-    found = TABLES["table4"].get(task, {}).get(kind, {}).get(name)
-    return (None, None, None) if found is None else (found[0] / 100, found[1] / 100, found[2])
 
 
 def bias_notes(ratios: Results) -> list[str]:
@@ -81,9 +75,7 @@ def bias_notes(ratios: Results) -> list[str]:
         values = {name: at_best(part, metric) for name, part in ratios.items()}
         for name, signs in PROMISED.items():
             notes.append(_moved(column, name, values[name], values[NEUTRAL], signs[column]))
-        tested = contrasts(values, NEUTRAL)
-        if tested:
-            notes.append(difference_note(f"{column} accuracy", NEUTRAL, tested))
+        notes += comparison(ratios, column, NEUTRAL)
     return notes
 
 

@@ -50,8 +50,6 @@ def class_counts(data: SampleData, n_classes: int) -> Tensor:
 
 def _mean_share(data: SampleData, guess: Tensor) -> float:
     """Mean over the clients with samples of how many of theirs have the class guessed."""
-    rows = torch.arange(len(data)).repeat_interleave(data.lengths)
-    right = torch.zeros(len(data), dtype=torch.float64)
-    right.index_add_(0, rows, (data.samples["y"] == guess[rows]).double())
-    some = data.lengths > 0
-    return float((right[some] / data.lengths[some]).mean())
+    right = (data.samples["y"] == guess.repeat_interleave(data.lengths)).double()
+    share = torch.segment_reduce(right, "mean", lengths=data.lengths)
+    return float(share[data.lengths > 0].mean())

@@ -16,7 +16,7 @@ from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, at_best
 from coterie.core.tables.sheet import Sheet
 from coterie.core.tables.study import Results
-from coterie.page.published import TABLES
+from coterie.page.published import accuracies
 from coterie.page.settings.run import Settings
 from coterie.page.tables.contrast import column_values, ordinal
 from coterie.page.tables.layout import add_accuracies, percent
@@ -26,18 +26,10 @@ from coterie.page.tables.study import OWN, PERSONALISED, Study
 
 @dataclass(frozen=True)
 class Skew:
-    """A way in which clients differ.
-
-    Attributes:
-        name: for people.
-        symbol: of its strength.
-        setting: its name in the section ``data``.
-        values: strengths to try.
-    """
+    """A way in which clients differ, and strengths to try."""
 
     name: str
     symbol: str
-    setting: str
     values: tuple[float, ...]
 
     def label(self, value: float) -> str:
@@ -45,9 +37,9 @@ class Skew:
         return f"{self.symbol}={value:g}"
 
 
-QUANTITY = Skew("quantity", "σ", "quantity_skew", (0.1, 0.3, 0.5))
-LABELS = Skew("label", "δ", "label_skew", (0.1, 0.5, 1.0))
-FEATURES = Skew("feature", "β", "feature_skew", (0.5, 1.0, 2.0))
+QUANTITY = Skew("quantity", "σ", (0.1, 0.3, 0.5))
+LABELS = Skew("label", "δ", (0.1, 0.5, 1.0))
+FEATURES = Skew("feature", "β", (0.5, 1.0, 2.0))
 _OF_TASK = {
     "synthetic": (QUANTITY, FEATURES),
     "synthetic-fedprox": (FEATURES,),
@@ -91,7 +83,7 @@ def skew_table(study: Study) -> Report:
             label = skew.label(value)
             results = {method: found[method, skew.name, value] for method in methods}
             for method, part in results.items():
-                papers = published(study.data, label, method)
+                papers = accuracies("table3", study.data, label, method)
                 add_accuracies(sheet, method, part, papers, skew=skew.name, value=value)
                 for (column, metric), paper in zip(COLUMNS.items(), papers, strict=True):
                     lines[method][f"{label} {column}"] = percent(at_best(part, metric), paper)
@@ -99,12 +91,6 @@ def skew_table(study: Study) -> Report:
         sheet.notes += _steadiness(skew, found, methods)
     panels = _panels(skews, found, methods)
     return sheet.report("Table 3", "clients that differ", panels, columns=2)
-
-
-def published(task: str, label: str, method: str) -> tuple[float | None, float | None]:
-    """The paper's global and local accuracy as shares."""
-    printed = TABLES["table3"].get(task, {}).get(label, {}).get(method)
-    return (None, None) if printed is None else (printed[0] / 100, printed[1] / 100)
 
 
 def _skews(study: Study) -> tuple[Skew, ...]:
@@ -115,7 +101,7 @@ def _skews(study: Study) -> tuple[Skew, ...]:
 
 
 def _variant(study: Study, method: str, skew: Skew, value: float) -> Settings:
-    changes: dict[str, Any] = {skew.setting: value}
+    changes: dict[str, Any] = {f"{skew.name}_skew": value}
     if skew is not FEATURES and study.data != "synthetic":
         changes["partition"] = "dirichlet"
     return study.variant(method, **changes)

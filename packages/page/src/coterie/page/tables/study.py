@@ -1,21 +1,24 @@
-"""What the tables share: which methods there are, and how each is run."""
+"""What the tables share: which methods there are, how each is run, what its numbers depend on."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, cast, get_args
+from typing import Any, ClassVar, cast
 
 from coterie.core.errors import UserError
+from coterie.core.methods.registry import METHODS
 from coterie.core.tables import study
 from coterie.core.tables.result import Make
+from coterie.page.data.task import Task
 from coterie.page.experiment import Experiment
 from coterie.page.paper import PAPER
 from coterie.page.published import departures
-from coterie.page.settings.networks import OF_TASK
+from coterie.page.readings import resolve
 from coterie.page.settings.run import DEMONSTRATION, Method, Settings
-from coterie.page.tables.essence import digest, essential
+from coterie.page.settings.tasks import OF_TASK, TASKS
 from coterie.page.tables.references import MAJORITY, majority_run
 from coterie.page.tables.runs import train
 
@@ -41,6 +44,41 @@ BOUNDS = ("local", "central")
 TRADITIONAL = ("fedavg", "fedprox", "scaffold", "feddyn", "dap-fl")
 PERSONALISED = ("fedrecon", "pfedme", "ditto", "fedala", "fed-rod", "fedamp")
 _NEEDS_BODY = {"fedrecon"}
+_OF_PAGE = ("game", "client_agent", "server_agent", "certify", "certificate")
+
+
+def essential(settings: Settings) -> Settings:
+    """Fill the reading's choices, and set what the method does not read to one value.
+
+    Example:
+        >>> essential(Settings(method="fedavg", reading="literal")).reading
+        'recommended'
+    """
+    own = METHODS[settings.method].section if settings.method in METHODS else None
+    unread = {method.section for method in METHODS.values()} - {own, None}
+    if settings.method in METHODS:
+        unread |= set(_OF_PAGE)
+        settings = replace(settings, reading="recommended")
+    elif not settings.certify:
+        unread.add("certificate")
+    elif not settings.has_leaders:  # nobody is left to test
+        unread |= {"certify", "certificate"}
+    given: dict[str, Any] = {str(name): getattr(Settings(), str(name)) for name in unread}
+    return resolve(replace(settings, **given))
+
+
+def digest(task: Task) -> str:
+    """Hash what clients and server hold, where it was read; what is drawn follows from settings."""
+    entry = next((entry for entry in TASKS if entry.name == task.name), None)
+    if entry is None or not entry.files:
+        return ""
+    clients = task.clients
+    parts = [part.samples for part in (clients.train, clients.valid, clients.test)]
+    found = hashlib.sha256()
+    for samples in (*parts, task.server_valid, task.server_test):
+        for name in sorted(samples):
+            found.update(samples[name].contiguous().numpy().tobytes())
+    return found.hexdigest()
 
 
 class Study(study.Study[Settings]):
@@ -101,20 +139,14 @@ class Study(study.Study[Settings]):
         return "-".join(words)
 
     def present(self, names: Iterable[str]) -> list[str]:
-        """Those of the methods that there are and that the network allows."""
-        without_body = self.network == "softmax"
-        return [
-            name
-            for name in names
-            if name in get_args(Method) and not (without_body and name in _NEEDS_BODY)
-        ]
+        """Those of the methods that the network allows."""
+        lacking = _NEEDS_BODY if self.network == "softmax" else ()
+        return [name for name in names if name not in lacking]
 
     @property
     def federated(self) -> list[str]:
-        """Every federated method: those of the paper in its order, further ones, and PAGE."""
-        known = (*TRADITIONAL, *PERSONALISED)
-        more = [name for name in get_args(Method) if name not in (*known, *BOUNDS, OWN)]
-        return self.present((*known, *more, OWN))
+        """Every federated method: those of the paper in its order, and PAGE."""
+        return self.present((*TRADITIONAL, *PERSONALISED, OWN))
 
     def variant(self, method: str = OWN, **data: Any) -> Settings:
         """The study's settings with another method, and changes in the section ``data``."""

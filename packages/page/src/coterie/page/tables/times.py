@@ -12,11 +12,12 @@ from coterie.core.bench.timing import Place, Stopwatch, one_thread
 from coterie.core.methods import fedavg
 from coterie.core.methods.kit import averaging
 from coterie.core.run.driver import FederatedRun
+from coterie.core.settings.schema import changed
 from coterie.core.tables.report import Report
 from coterie.core.tables.sheet import Sheet, cell
 from coterie.page import algorithm
 from coterie.page.experiment import Experiment
-from coterie.page.published import TABLES
+from coterie.page.published import printed
 from coterie.page.settings.run import Settings
 from coterie.page.tables.study import Study
 
@@ -63,11 +64,7 @@ def time_table(study: Study) -> Report:
 
 
 def measure(settings: Settings) -> Times:
-    """Seconds a round of each operation, by label.
-
-    Args:
-        settings: of a run of FedAvg or PAGE; at most 12 rounds of it are run.
-    """
+    """Seconds a round of each operation of FedAvg or PAGE, by label, in at most 12 rounds."""
     module = FederatedRun(Experiment(_short(settings)).federation())
     total = module.federation.rounds
     warm = min(_WARM_UP + 1, total - 1)
@@ -100,18 +97,16 @@ def _variants(study: Study) -> dict[str, Settings]:
     own = study.variant()
     return {
         "FedAvg": study.variant("fedavg"),
-        "PAGE, best response": replace(own, game=replace(own.game, follower="best-response")),
-        "PAGE, server agent": replace(own, game=replace(own.game, follower="ddpg")),
+        "PAGE, best response": changed(own, {"game.follower": "best-response"}),
+        "PAGE, server agent": changed(own, {"game.follower": "ddpg"}),
     }
 
 
 def _short(settings: Settings) -> Settings:
     rounds = min(settings.rounds, _ROUNDS)
-    agents: dict[str, Any] = {
-        name: replace(getattr(settings, name), warm_up=min(_WARM_UP, rounds - 1))
-        for name in ("client_agent", "server_agent")
-    }
-    return replace(settings, rounds=rounds, **agents)
+    agents = ("client_agent.warm_up", "server_agent.warm_up")
+    warm = dict.fromkeys(agents, min(_WARM_UP, rounds - 1))
+    return changed(settings, {"rounds": rounds} | warm)
 
 
 def _places(module: FederatedRun) -> list[Place]:
@@ -154,4 +149,4 @@ def _add(
     ):
         sheet.row(label, unit, values, operation=operation)
         line[unit] = cell(values, digits=digits)
-    line["paper, ms a byte"] = None if label == "FedAvg" else TABLES["table5"].get(operation)
+    line["paper, ms a byte"] = None if label == "FedAvg" else printed("table5", operation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor, nn
 
@@ -15,6 +15,7 @@ from coterie.core.local_training.step_count import not_counting_steps
 from coterie.core.methods.kit.evaluation import Evaluator
 from coterie.core.methods.kit.model_client import EVALUATE, GlobalModel, QualityReport
 from coterie.core.methods.settings.fedavg import FedAvgSettings
+from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.replies import StackedReplies
 from coterie.core.protocol.server import Server
@@ -59,7 +60,12 @@ class ModelServer(Server[S], Generic[S]):
         settings: of the method.
         samples: of the server, on which w is measured.
         as_batch: see `coterie.core.methods.kit.local_sgd.LocalSGD`.
+
+    Attributes:
+        monitor: what the best round is chosen by.
     """
+
+    monitor: ClassVar = Monitor("eval/accuracy")
 
     def __init__(
         self,
@@ -128,7 +134,7 @@ class ModelServer(Server[S], Generic[S]):
         scalars = cohort.journal.scalars
         found = [scalars[name] for name in _CHOSEN_BY if name in scalars]
         if found:
-            cohort.journal.scalar("eval/accuracy", sum(found) / len(found))
+            cohort.journal.scalar(self.monitor.key, sum(found) / len(found))
 
     def test(self, state: S, cohort: Cohort) -> None:
         """Enter the three accuracies and losses into the cohort's journal.
