@@ -19,10 +19,10 @@ from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import load_causal_text
-from coterie.llm.backbones.item_text import item_attributes
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.prompts import bigrec_template
 from coterie.llm.backbones.recformer.build import load_recformer, small_recformer
+from coterie.llm.backbones.recformer.tokens import item_attributes
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.backbones.tiny_text import tiny_text
 from coterie.llm.data.catalogue import Catalogue

@@ -61,9 +61,8 @@ class PromptTokens:
         while long:
             for number in long:
                 items[number] = items[number][1:]
-            for number, row in zip(
-                long, self._encode([self._text(items[number]) for number in long]), strict=True
-            ):
+            shorter = self._encode([self._text(items[number]) for number in long])
+            for number, row in zip(long, shorter, strict=True):
                 rows[number] = row
             long = [number for number in long if len(rows[number]) > self.room]
         return rows
@@ -71,9 +70,7 @@ class PromptTokens:
     def answers(self, item: Tensor) -> list[list[int]]:
         """Write items, ``(n,)`` int64, as answers with the end token, cut to `answer` tokens."""
         texts = [self.template.answer(self.titles[number]) for number in item.tolist()]
-        if not texts:
-            return []
-        rows = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        rows = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
         return [[*row[: self.answer - 1], self.tokenizer.eos_token_id] for row in rows]
 
     def embedded(self, titles: Sequence[str]) -> list[list[int]]:
@@ -90,10 +87,9 @@ class PromptTokens:
         return self.template.prompt([self.titles[number] for number in items])
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
-        if not texts:
-            return []
+        rows = self.tokenizer(texts)["input_ids"] if texts else []
         # A model reads at least one token; a tokenizer without a start token may give none.
-        return [row or [self.tokenizer.eos_token_id] for row in self.tokenizer(texts)["input_ids"]]
+        return [row or [self.tokenizer.eos_token_id] for row in rows]
 
 
 def pad_left(rows: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor]:
@@ -107,8 +103,9 @@ def pad_left(rows: Sequence[Sequence[int]], filler: int) -> tuple[Tensor, Tensor
         [[5, 6], [0, 7]]
     """
     parts = [torch.tensor(row, dtype=torch.int64) for row in rows]
-    return _padded(parts, filler), _padded([torch.ones_like(part) for part in parts], 0)
-
-
-def _padded(rows: list[Tensor], filler: int) -> Tensor:
-    return pad_sequence(rows, batch_first=True, padding_value=filler, padding_side="left")
+    real = [torch.ones_like(part) for part in parts]
+    tokens, mask = (
+        pad_sequence(padded, batch_first=True, padding_value=value, padding_side="left")
+        for padded, value in ((parts, filler), (real, 0))
+    )
+    return tokens, mask

@@ -11,22 +11,13 @@ from dataclasses import dataclass
 
 from coterie.core.errors import UserError, nearest
 
-
-@dataclass(frozen=True)
-class ItemNoun:
-    """What the items are called, and what users do with them."""
-
-    singular: str
-    plural: str
-    done: str
-
-
 NOUNS = {
-    "film": ItemNoun("movie", "movies", "watched"),
-    "game": ItemNoun("video game", "video games", "played"),
-    "book": ItemNoun("book", "books", "read"),
-    "product": ItemNoun("product", "products", "bought"),
+    "film": ("movie", "watched"),
+    "game": ("video game", "played"),
+    "book": ("book", "read"),
+    "product": ("product", "bought"),
 }
+"""What the items are called, and what users do with them."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +82,13 @@ def bigrec_template(noun: str = "film") -> Template:
     """
     if noun not in NOUNS:
         raise UserError(f"'{noun}' is no noun for items: {nearest(noun, NOUNS)}")
-    words = NOUNS[noun]
+    one, done = NOUNS[noun]
     before = (
         "Below is an instruction that describes a task, paired with an input that provides "
         "further context. Write a response that appropriately completes the request.\n\n"
-        f"### Instruction:\nGiven a list of {words.plural} the user has {words.done} before, "
-        f"please recommend a new {words.singular} that the user likes to the user.\n\n"
-        f"### Input:\nThe user has {words.done} the following {words.plural} before:"
+        f"### Instruction:\nGiven a list of {one}s the user has {done} before, please recommend a "
+        f"new {one} that the user likes to the user.\n\n"
+        f"### Input:\nThe user has {done} the following {one}s before:"
     )
     return Template(before, '"{}"', ", ", "\n\n### Response:\n", '"{}"', "{}")
 

@@ -11,13 +11,12 @@ from torch import nn
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
+from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.lora import add_lora
+from coterie.llm.backbones.recformer.backbone import RecFormer
 from coterie.llm.cost.formulas import ModelSize
 from coterie.llm.settings.backbone import LoraSettings
-
-_DECODER_TARGETS = ("q_proj", "v_proj")
-_ENCODER_TARGETS = ("query", "value", "query_global", "value_global")
 
 
 def size_of(network: nn.Module, layers: Iterable[nn.Module], hidden: int, bytes: int) -> ModelSize:
@@ -101,13 +100,13 @@ def _network(config: Any) -> nn.Module:
 
 
 def _layers(network: nn.Module) -> tuple[nn.ModuleList, tuple[str, ...]]:
-    for path, targets in (("model.layers", _DECODER_TARGETS), ("encoder.layer", _ENCODER_TARGETS)):
+    for like in (CausalText, RecFormer):
         try:
-            found = network.get_submodule(path)
+            found = network.get_submodule(like.place)
         except AttributeError:
             continue
         if isinstance(found, nn.ModuleList):
-            return found, targets
+            return found, like.targets
     raise UserError(
         f"a {type(network).__name__} has neither 'model.layers' nor 'encoder.layer': use a model "
         "built like Llama or Longformer"
