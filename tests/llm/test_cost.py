@@ -31,8 +31,7 @@ from coterie.llm.cost.token_count import prompt_tokens, training_tokens
 from coterie.llm.settings.backbone import LoraSettings
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.cut import cut
-from coterie.llm.split.middle import Middle
-from coterie.llm.split.training import Training
+from coterie.llm.split.middle import Middle, Training
 
 # LLaMA-7B: 4 h^2 for attention, 3 h m for the feed-forward part, 2 norms; LoRA of rank 8 on two
 # projections; vocabulary of 32,000 in and out, and the last norm. fp16.

@@ -23,8 +23,7 @@ from coterie.llm.cost.token_count import (
 from coterie.llm.data.organisations import OrganisationData
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.cut import cut
-from coterie.llm.split.middle import Middle
-from coterie.llm.split.training import Training
+from coterie.llm.split.middle import Middle, Training
 
 CLIENTS = 3
 # One batch a client and histories that are not drawn, so that every epoch has the same padding.

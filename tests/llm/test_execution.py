@@ -8,8 +8,7 @@ from torch import Tensor
 from coterie.core.tensors.keys import Key
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.cut import cut
-from coterie.llm.split.middle import Middle
-from coterie.llm.split.training import Training
+from coterie.llm.split.middle import Middle, Training
 
 
 @pytest.mark.parametrize("left", ["eval", "train"])

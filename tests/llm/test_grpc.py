@@ -21,17 +21,16 @@ from coterie.core.local_training.row_optimizer import RowState
 from coterie.core.tensors import tree
 from coterie.llm.adapter import Adapter
 from coterie.llm.split.channel import LocalChannel
-from coterie.llm.split.context import Context
+from coterie.llm.split.context import Context, Diverged
 from coterie.llm.split.cut import cut
-from coterie.llm.split.diverged import Diverged
-from coterie.llm.split.middle import Middle
+from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.part import Part, given_back, lend
+from coterie.llm.split.remote import link
 from coterie.llm.split.remote.channel import GrpcChannel, GrpcMiddle
 from coterie.llm.split.remote.link import Link, Tls, grpc, is_loopback
 from coterie.llm.split.remote.messages import LEND, SERVICE, SESSION, TOKEN, Done, Opened, Step
 from coterie.llm.split.remote.server import MiddleServer
 from coterie.llm.split.remote.tokens import admin_token, client_token, make_secret, read_secret
-from coterie.llm.split.training import Training
 
 HIDDEN = torch.linspace(-1, 1, 2 * 5 * 32).reshape(2, 5, 32)
 LEARN = Context(gradient=True, input_gradient=True)
@@ -256,9 +255,12 @@ def test_a_wire_of_bfloat16_overflows_where_float32_does_not(
         channel_to(server, model, wire="bfloat16").forward(largest, LEARN)
 
 
-def test_oversized_for_the_client_itself(within: tuple[Middle, MiddleServer, str]) -> None:
+def test_oversized_for_the_client_itself(
+    within: tuple[Middle, MiddleServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, server, model = within
-    channel = channel_to(server, model, max_bytes=4096)
+    monkeypatch.setattr(link, "MAX_BYTES", 4096)
+    channel = channel_to(server, model)
     channel.open(0, training=True)
     with pytest.raises(UserError, match="use smaller batches, or raise --max-mib"):
         channel.forward(HIDDEN.repeat(4, 1, 1), LEARN)

@@ -10,12 +10,12 @@ from tests.llm.tiny_split import TinyLlama, lend_start
 
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut
-from coterie.llm.split.middle import Middle
+from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.remote.channel import GrpcChannel
 from coterie.llm.split.remote.link import Link
 from coterie.llm.split.remote.server import MiddleServer
 from coterie.llm.split.remote.tokens import client_token
-from coterie.llm.split.training import Limits, Training
+from coterie.llm.split.sessions import Limits
 
 SECRET = "s" * 64
 HIDDEN = torch.linspace(-1, 1, 2 * 5 * 32).reshape(2, 5, 32)

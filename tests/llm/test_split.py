@@ -8,13 +8,11 @@ from torch import Tensor, nn
 from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowSGD
 from coterie.core.tensors.keys import Key
-from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.lora import base_model
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.cut import Cut, cut, uncut
-from coterie.llm.split.middle import Middle
+from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.remote_block import padding_of
-from coterie.llm.split.training import Training
 
 SGD = Training(lr=1.0, optimizer=RowSGD())
 STEMS = {"longformer": "network.encoder.layer"}  # names of layers; all others are Llamas
@@ -242,26 +240,6 @@ def test_uncut_gives_the_whole_back() -> None:
     parts.release()
     with pytest.raises(UserError, match="the middle is not here"):
         uncut(parts)
-
-
-def test_client_need_not_load_the_middle() -> None:
-    tokens, mask = batch()
-    whole = TinyLlama(5)
-    loss, _ = whole_step(whole, tokens, mask)
-    _, middle, _ = split(whole, 2)
-    small = TinyLlama(3)
-    kept = [whole.layers[0], whole.layers[1], whole.layers[3]]
-    small.network.load_state_dict(
-        {n: p for n, p in whole.network.state_dict().items() if "layers" not in n}, strict=False
-    )
-    small.use_layers(kept)
-    parts = cut(small, 2, n_layers=5)
-    assert parts.stack is None
-    assert parts.model == cut(TinyLlama(5), 2).model
-    parts.connect(LocalChannel(middle))
-    with parts.block.channel.session(0, training=False):
-        assert small.value(tokens, mask) == loss
-    assert Adapter(small.named_parameters()).size < Adapter(TinyLlama(5).named_parameters()).size
 
 
 @pytest.mark.parametrize("k", [-1, 0, 3, 4, 9])

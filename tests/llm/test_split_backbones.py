@@ -19,8 +19,7 @@ from coterie.llm.data.examples import Examples
 from coterie.llm.settings.backbone import GenerationSettings, LoraSettings, ModelSettings
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.cut import cut, uncut
-from coterie.llm.split.middle import Middle
-from coterie.llm.split.training import Training
+from coterie.llm.split.middle import Middle, Training
 
 KEY = Key.from_seed(3)
 WORDS = ["Heat", "Alien", "Fargo", "Rocky", "Jaws", "Speed", "Scream", "Babe", "Clue", "Big"]

@@ -38,7 +38,7 @@ from coterie.llm.messages import (
 from coterie.llm.quality import MEASURES, measure_users
 from coterie.llm.readings import resolve
 from coterie.llm.settings.run import USER_METHODS, Settings
-from coterie.llm.split.diverged import Diverged
+from coterie.llm.split.context import Diverged
 
 if TYPE_CHECKING:
     from coterie.llm.split.channel import Channel

@@ -22,9 +22,9 @@ from coterie.llm.backbones.base import Backbone
 from coterie.llm.settings.run import FederatedDataSettings, Settings
 from coterie.llm.split.channel import Channel, LocalChannel, Traffic
 from coterie.llm.split.cut import Cut, cut
-from coterie.llm.split.middle import Middle, master
+from coterie.llm.split.middle import Middle, Training, master
 from coterie.llm.split.part import Borrower
-from coterie.llm.split.training import Limits, Training
+from coterie.llm.split.sessions import Limits
 
 _SHARED = ("model.", "pretrain.", "lora.")  # sections both sides must agree on
 # Of the data: what decides which examples the backbone is pre-trained on, and how they are read.

@@ -24,13 +24,12 @@ from coterie.llm.bench.federation import Shape
 from coterie.llm.settings.backbone import LoraSettings
 from coterie.llm.split.channel import Channel, LocalChannel
 from coterie.llm.split.cut import cut
-from coterie.llm.split.middle import Middle
+from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.part import Part
 from coterie.llm.split.remote.channel import GrpcChannel
 from coterie.llm.split.remote.link import Link
 from coterie.llm.split.remote.server import MiddleServer
 from coterie.llm.split.remote.tokens import client_token, make_secret
-from coterie.llm.split.training import Training
 
 _LR = 1e-3
 _PATIENCE = 120.0  # seconds to wait for the server process

@@ -35,9 +35,9 @@ def run(argv: Sequence[str]) -> None:
     paper = find_paper("llm")
     settings = configure(paper, flags).settings
     # Torch only where it is needed: --help does not wait for it.
-    from coterie.llm.split.remote.serving import use_threads
+    import torch
 
-    use_threads(settings)
+    torch.set_num_threads(settings.engine.threads)
     with aside(given.json):
         experiment = load(paper.experiment)(settings)
         title, rows, plain, notes = (_measured if given.measure else _derived)(experiment, given)

@@ -19,9 +19,8 @@ from coterie.llm.data.examples import Examples
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut, uncut
-from coterie.llm.split.middle import Middle
+from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.part import Part
-from coterie.llm.split.training import Training
 
 _ADAM = 3  # numbers beside each trained one: its gradient and two moments
 

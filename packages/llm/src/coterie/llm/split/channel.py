@@ -13,8 +13,7 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.llm.split.context import Context
-from coterie.llm.split.diverged import finite
+from coterie.llm.split.context import Context, finite
 from coterie.llm.split.middle import Middle
 
 WIRE_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

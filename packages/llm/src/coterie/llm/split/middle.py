@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.local_training.row_optimizer import RowAdam, RowOptimizer
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
-from coterie.llm.split.context import Context
-from coterie.llm.split.diverged import Diverged
+from coterie.llm.split.context import Context, Diverged
 from coterie.llm.split.execution import Execution
 from coterie.llm.split.part import Part
-from coterie.llm.split.sessions import Session, Sessions
+from coterie.llm.split.sessions import Limits, Session, Sessions
 from coterie.llm.split.stacks import Stack
-from coterie.llm.split.training import Limits, Training
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the rows are trained; the same as on the client.
+
+    Attributes:
+        lr: learning rate.
+        optimizer: one step a call of `Middle.step`.
+        mu: FedProx, pull to the row at the start of the session.
+    """
+
+    lr: float
+    optimizer: RowOptimizer = field(default_factory=RowAdam)
+    mu: float = 0.0
 
 
 class Middle:
@@ -50,7 +64,7 @@ class Middle:
         limits = limits or Limits()
         self._execution = Execution(stack, limits.tokens)
         self._training = training
-        self._sessions = Sessions(limits.ttl, limits.sessions, limits.pending, clock)
+        self._sessions = Sessions(limits, clock)
         self._like = master(self.adapter.row())
         self._lent: dict[int, Part] = {}
         self._trained: dict[int, Part] = {}
@@ -68,7 +82,7 @@ class Middle:
     @property
     def ttl(self) -> float:
         """Seconds after which an unused session is dropped."""
-        return self._sessions.ttl
+        return self._sessions.limits.ttl
 
     # For the coordinator -------------------------------------------------------------------------
 
@@ -203,9 +217,7 @@ class Middle:
         grad = one.gradient + how.mu * (row - one.start) if how.mu else one.gradient
         params = {"row": row[None]}
         state = one.optimizer or how.optimizer.begin(params)
-        new, one.optimizer = how.optimizer.step(
-            params, {"row": grad[None]}, state, how.lr, clip=how.clip
-        )
+        new, one.optimizer = how.optimizer.step(params, {"row": grad[None]}, state, how.lr)
         one.row = new["row"][0].requires_grad_()
         one.gradient = None
 

@@ -31,11 +31,9 @@ class Borrower(Protocol):
 
     def clear(self) -> None:
         """Forget all that was lent and trained."""
-        ...
 
     def lend(self, client: int, part: Part) -> None:
         """Lend one client's part, n = 1."""
-        ...
 
     def trained(self, client: int) -> Part:
         """Give back what a client's session made of it, n = 1."""

@@ -14,12 +14,12 @@ import torch
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
-from coterie.llm.split.diverged import Diverged
+from coterie.llm.split.context import Diverged
 from coterie.llm.split.middle import Middle
 from coterie.llm.split.part import Part
 from coterie.llm.split.remote import messages
 from coterie.llm.split.remote.link import MAX_BYTES, Tls, grpc, is_loopback, options
-from coterie.llm.split.remote.pieces import pieces
+from coterie.llm.split.remote.messages import pieces
 from coterie.llm.split.remote.tokens import admin_token, client_token, same
 
 _LOG = logging.getLogger(__name__)
@@ -75,13 +75,10 @@ class MiddleServer:
             1, "middle", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
         )
         self._server = grpc.server(
-            pool,
-            options=options(max_bytes),
-            maximum_concurrent_rpcs=_WAITING,
+            pool, options=options(max_bytes), maximum_concurrent_rpcs=_WAITING
         )
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(messages.SERVICE, self._handlers()),)
-        )
+        own = grpc.method_handlers_generic_handler(messages.SERVICE, self._handlers())
+        self._server.add_generic_rpc_handlers((own,))
         self.address = self._listen(address, tls)
 
     def start(self) -> None:
@@ -159,7 +156,7 @@ class MiddleServer:
         return behave
 
     def _open(self, message: messages.Open, metadata: Metadata) -> messages.Opened:
-        if not same(metadata.get(messages.TOKEN, ""), client_token(self._secret, message.client)):
+        if not same(metadata[messages.TOKEN], client_token(self._secret, message.client)):
             raise PermissionError(f"the token is not that of client {message.client}")
         self._check_model(message.model)
         key = None
@@ -171,18 +168,18 @@ class MiddleServer:
         return messages.Opened(session)
 
     def _forward(self, message: messages.Forward, metadata: Metadata) -> messages.Activation:
-        name = metadata.get(messages.SESSION, "")
+        name = metadata[messages.SESSION]
         return messages.Activation(*self._middle.forward(name, message.hidden, message.context))
 
     def _backward(self, message: messages.Backward, metadata: Metadata) -> messages.Gradient:
-        name = metadata.get(messages.SESSION, "")
+        name = metadata[messages.SESSION]
         return messages.Gradient(self._middle.backward(name, message.call, message.gradient))
 
     def _step(self, message: messages.Step, metadata: Metadata) -> None:
-        self._middle.step(metadata.get(messages.SESSION, ""))
+        self._middle.step(metadata[messages.SESSION])
 
     def _close(self, message: messages.Close, metadata: Metadata) -> None:
-        self._middle.close(metadata.get(messages.SESSION, ""), keep=message.keep)
+        self._middle.close(metadata[messages.SESSION], keep=message.keep)
 
     def _clear(self, message: messages.Clear, metadata: Metadata) -> None:
         self._check_admin(metadata)
@@ -203,7 +200,7 @@ class MiddleServer:
         return encode(self._middle.trained(client), Header("trained", (), client))
 
     def _check_admin(self, metadata: Metadata) -> None:
-        if not same(metadata.get(messages.TOKEN, ""), admin_token(self._secret)):
+        if not same(metadata[messages.TOKEN], admin_token(self._secret)):
             raise PermissionError("the token is not that of the coordinator")
 
     def _check_model(self, model: str) -> None:
@@ -242,7 +239,8 @@ class MiddleServer:
 def _refusing(name: str, context: Any) -> Iterator[Metadata]:
     """Give the metadata of a call; refusals inside the block become its status."""
     try:
-        yield {key: str(value) for key, value in context.invocation_metadata()}
+        given = {key: str(value) for key, value in context.invocation_metadata()}
+        yield {messages.TOKEN: "", messages.SESSION: ""} | given
     except grpc.RpcError:  # the other side has gone
         raise
     except (PermissionError, UserError, ProtocolError) as error:
