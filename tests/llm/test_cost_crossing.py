@@ -20,7 +20,7 @@ from coterie.llm.cost.token_count import (
     recommending_tokens,
     validation_tokens,
 )
-from coterie.llm.data.organisations import OrganisationData
+from coterie.llm.data.examples import OrganisationData
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.cut import cut
 from coterie.llm.split.middle import Middle, Training

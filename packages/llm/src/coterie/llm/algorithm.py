@@ -358,7 +358,7 @@ def make_server(card: Card, ids: Tensor, folder: Path) -> Server[Any]:
         from coterie.llm.baselines import user_server  # FedMF, LightFR, FedPerGNN
 
         return user_server(settings, card.public["items"]["n_items"])
-    items = Catalogue.from_plain(card.public["items"])
+    items = Catalogue(**card.public["items"])
     backbone = read_backbone(settings, items, folder, card.public["backbone"])
     halves = None
     if settings.split.k is not None:

@@ -22,8 +22,7 @@ from coterie.llm.adapter import Adapter
 from coterie.llm.backbone import read_backbone
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.catalogue import Catalogue
-from coterie.llm.data.examples import Examples
-from coterie.llm.data.organisations import OwnData
+from coterie.llm.data.examples import Examples, OwnData
 from coterie.llm.data.sequences import thinned
 from coterie.llm.messages import (
     EVALUATE,
@@ -205,7 +204,7 @@ def make_client(card: Card, folder: Path) -> Client[Any, Any]:
         from coterie.llm.baselines import user_client  # FedMF, LightFR, FedPerGNN
 
         return user_client(settings, card.public["items"]["n_items"], _secret(folder))
-    items = Catalogue.from_plain(card.public["items"])
+    items = Catalogue(**card.public["items"])
     backbone = read_backbone(settings, items, folder, card.public["backbone"])
     if settings.split.k is None:
         return Organisation(settings, backbone)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
 from coterie.core.run.runfolder import DEFAULT_OUT
+from coterie.core.tensors import tree
 from coterie.core.tensors.device import computing_on
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -31,8 +32,7 @@ from coterie.llm.backbones.base import Backbone
 from coterie.llm.baselines import attack_users, measure_popularity, user_federation
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, build
-from coterie.llm.data.examples import Examples
-from coterie.llm.data.organisations import OrganisationData
+from coterie.llm.data.examples import OrganisationData
 from coterie.llm.data.sequences import newest
 from coterie.llm.keys import CLIENT_COLUMNS
 from coterie.llm.messages import ClientState
@@ -62,19 +62,8 @@ class Experiment(RecommendsToUsers[Settings]):
     @cached_property
     def data(self) -> FederatedData:
         """The interactions, split by time and shared out among clients."""
-        data = self.settings.data
-        return build(
-            load_filtered(data),
-            data.clients,
-            Key.from_seed(self.settings.seed).fold("data"),
-            max_history=data.max_history,
-            stride=data.stride,
-            span=data.span,
-            min_history=data.min_history,
-            shots=data.shots,
-            valid_users=data.valid_users,
-            public_share=data.public,
-        )
+        how = self.settings.data
+        return build(load_filtered(how), how, Key.from_seed(self.settings.seed).fold("data"))
 
     @cached_property
     def clients(self) -> OrganisationData:
@@ -90,7 +79,8 @@ class Experiment(RecommendsToUsers[Settings]):
         if self.settings.method != "central":
             return clients
         none = clients.train[0].take(torch.arange(0))
-        return replace(clients, train=[_pooled(clients.train)] + [none] * (len(clients) - 1))
+        pooled = reduce(tree.concatenate, clients.train)
+        return replace(clients, train=[pooled] + [none] * (len(clients) - 1))
 
     @property
     def interactions(self) -> Interactions:
@@ -308,10 +298,3 @@ def frozen_items(module: FederatedRun, client: int) -> Tensor | None:
         return None
     mine: ClientState = module.store.take(torch.tensor([client]))
     return mine.catalogue
-
-
-def _pooled(parts: Sequence[Examples]) -> Examples:
-    history = parts[0].history
-    for part in parts[1:]:
-        history = history.concatenate(part.history)
-    return Examples(history, torch.cat([part.target for part in parts]))

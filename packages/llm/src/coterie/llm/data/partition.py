@@ -19,6 +19,7 @@ from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.split import GlobalSplit
 
+_DIM = 16  # of the vectors that are clustered
 _STARTS = 10  # of k-means, of which the best is kept
 _PASSES = 7  # power iterations of the randomised SVD
 
@@ -68,18 +69,13 @@ def user_vectors(rows: Ragged, fit: Tensor, n_items: int, dim: int, key: Key) ->
 
 
 def cluster_users(
-    split: GlobalSplit,
-    users: Tensor,
-    n_clients: int,
-    n_items: int,
-    key: Key,
-    dim: int = 16,
-    normalised: bool = True,
+    split: GlobalSplit, users: Tensor, n_clients: int, n_items: int, key: Key
 ) -> Tensor:
     """Share users out among clients by k-means over their matrix-factorisation vectors.
 
     The matrix of the users' train items is factorised. A user without any is placed by validation
     items, which for such a user are nobody's targets: validation asks users with train items only.
+    Vectors are brought to length 1, so that tastes count and not activity.
 
     Args:
         split: of the interactions.
@@ -87,8 +83,6 @@ def cluster_users(
         n_clients: number of clients K.
         n_items: number of items.
         key: of the SVD's and k-means' starts.
-        dim: length of the vectors.
-        normalised: bring the vectors to length 1, so that tastes count and not activity.
 
     Returns:
         ``(m,)`` int64, the client of each user; client 0 has the most users, and none is empty.
@@ -104,15 +98,8 @@ def cluster_users(
     fit = train.lengths > 0
     if not bool(fit.any()):
         raise UserError("no user outside the public share has a train item: lower that share")
-    alone = torch.where(fit, 0, valid.lengths)
-    kept = fit.logical_not()[valid.rows]
-    fold_in = Ragged.from_lengths(valid.values[kept], alone)
-    rows = Ragged.from_pairs(
-        torch.cat([train.rows, fold_in.rows]), torch.cat([train.values, fold_in.values]), len(train)
-    )
-    vectors = user_vectors(rows, fit, n_items, dim, key.fold("svd"))
-    if normalised:
-        vectors = normalize(vectors)
+    alone = Ragged.from_lengths(valid.values[~fit[valid.rows]], torch.where(fit, 0, valid.lengths))
+    vectors = normalize(user_vectors(train.beside(alone), fit, n_items, _DIM, key.fold("svd")))
     return _by_size(_k_means(vectors, n_clients, key.fold("k-means")), n_clients)
 
 
@@ -121,22 +108,17 @@ def few_shot(sizes: Sequence[int], shots: int | None, key: Key) -> list[Tensor]:
 
     Args:
         sizes: number of examples of each client.
-        shots: how many to draw in total; all if None or more than there are.
+        shots: how many to draw in total, at least 1; all if None or more than there are.
         key: a larger number of shots adds examples and keeps those of a smaller one.
 
     Returns:
         Positions of the examples that each client keeps, ascending.
-
-    Raises:
-        UserError: if ``shots`` is below 1.
 
     Example:
         >>> kept = few_shot([3, 0, 5], 4, Key.from_seed(0))
         >>> sum(len(part) for part in kept), len(kept[1])
         (4, 0)
     """
-    if shots is not None and shots < 1:
-        raise UserError(f"few-shot training with {shots} examples: choose 1 or more")
     lengths = torch.tensor(list(sizes), dtype=torch.int64)
     total = int(lengths.sum())
     draw = key.fold("few-shot").bits(torch.arange(total))
