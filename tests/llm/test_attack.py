@@ -1,6 +1,7 @@
 """The attack on hidden states: what is collected, what is learnt, what is reported."""
 
 import json
+from functools import reduce
 
 import pytest
 import torch
@@ -10,11 +11,12 @@ from torch.nn.functional import mse_loss
 
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm.attack.figure import draw
-from coterie.llm.attack.hidden_states import HiddenStates, hidden_states, joined
-from coterie.llm.attack.inversion import Attacker, attack, judge, rows, secret, train, users_known
+from coterie.llm.attack.figure import draw, rows
+from coterie.llm.attack.hidden_states import HiddenStates, hidden_states, secret
+from coterie.llm.attack.inversion import Attacker, attack, judge, train, users_known
 from coterie.llm.data.examples import Examples
 
 KEY = Key.from_seed(3)
@@ -128,8 +130,8 @@ def test_states_are_those_of_each_sequence_alone(kind):
     model, data = make(kind), examples(6, seed=4)
     together = hidden_states(model, data)
     alone = [hidden_states(model, data.take(torch.tensor([i]))) for i in range(6)]
-    put = joined(alone, [1] * 6)
-    assert torch.equal(together.sequence, put.sequence)
+    put = reduce(tree.concatenate, alone)
+    assert together.sequence.bincount().tolist() == [len(one.token) for one in alone]
     assert torch.equal(together.token, put.token)
     assert [layer.shape for layer in together.layers] == [(len(put.token), model.hidden)] * 3
     for one, other in zip(together.layers, put.layers, strict=True):

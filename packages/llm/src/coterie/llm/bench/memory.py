@@ -84,7 +84,10 @@ def memory(clients: Sequence[int] = (1, 100), shape: Shape = SHAPE) -> Iterator[
     Raises:
         UserError: a measurement failed, for lack of memory for instance.
     """
-    found = [in_own_process(count, shape) for count in clients]
+    found = [
+        Measured(**in_a_process(f"{__name__}:measure", f"{n} clients", n, asdict(shape)))
+        for n in clients
+    ]
     yield from rows(found, str(shape))
 
 
@@ -107,16 +110,6 @@ def rows(found: Sequence[Measured], name: str) -> Iterator[Row]:
         yield _row(f"resident, most in a round, {than}, {of}", grown, _IN_A_ROUND * more)
         naive = run.clients * run.backbone
         yield _row(f"peak against K deep copies, {of}", run.peak - run.before, naive)
-
-
-def in_own_process(clients: int, shape: Shape) -> Measured:
-    """Run some rounds with K clients in a process of its own.
-
-    Raises:
-        UserError: it failed, for lack of memory for instance.
-    """
-    found = in_a_process(f"{__name__}:measure", f"{clients} clients", clients, asdict(shape))
-    return Measured(**found)
 
 
 def measure(clients: int, plain: dict[str, Any]) -> dict[str, int]:

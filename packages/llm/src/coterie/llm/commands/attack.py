@@ -74,8 +74,8 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
     """Attack under every seed and draw; rows for programs, and what is to be said."""
     # Torch only where it is needed: --help does not wait for it.
     from coterie.core.tensors.keys import Key
-    from coterie.llm.attack.figure import draw
-    from coterie.llm.attack.inversion import Attacker, attack, rows
+    from coterie.llm.attack.figure import draw, rows
+    from coterie.llm.attack.inversion import Attacker, attack
 
     found, embeddings, path = _victims(given, flags)
     attacker = Attacker(steps=given.steps, loss=given.loss)
@@ -109,7 +109,7 @@ def _victims(given: Any, flags: Sequence[str]) -> tuple[tuple[Any, Any], Any, Pa
     import torch
 
     from coterie.core.tensors.keys import Key
-    from coterie.llm.attack.states import known_embeddings, victims
+    from coterie.llm.attack.hidden_states import known_embeddings, victims
     from coterie.llm.export.trained import TrainedRun
 
     if given.run:

@@ -59,7 +59,7 @@ def size_of_config(config: Any, lora: LoraSettings | None, bytes: int) -> ModelS
         UserError: the model has no such layers, or lacks a module that is to get LoRA.
     """
     with torch.device("meta"):
-        network = _network(config)
+        network = _kind(config).from_config(config)
     layers, targets = _layers(network)
     if lora is not None:
         add_lora(network, lora, lora.targets or targets, Key.from_seed(0))  # on meta too
@@ -85,17 +85,15 @@ def read_config(name: str) -> Any:
 
 def writes(config: Any) -> bool:
     """Whether a configuration is that of a causal language model; otherwise of an encoder."""
-    from transformers import AutoModelForCausalLM
-
-    return type(config) in AutoModelForCausalLM._model_mapping
+    return _kind(config).__name__ == "AutoModelForCausalLM"
 
 
-def _network(config: Any) -> nn.Module:
+def _kind(config: Any) -> Any:
     from transformers import AutoModel, AutoModelForCausalLM
 
     for kind in (AutoModelForCausalLM, AutoModel):
         if type(config) in kind._model_mapping:
-            return kind.from_config(config)
+            return kind
     raise UserError(f"a {config.model_type} is no language model: give a causal LM or an encoder")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,9 +13,12 @@ import torch
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import RowAdam
+from coterie.core.tables.paired import spread
+from coterie.core.tables.plots import Lines
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
+from coterie.llm.cost.formulas import MEGA
 from coterie.llm.data.examples import Examples
 from coterie.llm.split.channel import LocalChannel
 from coterie.llm.split.context import Context
@@ -23,6 +27,7 @@ from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.part import Part
 
 _ADAM = 3  # numbers beside each trained one: its gradient and two moments
+_MILLI = 1e-3
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,41 @@ class StepCost:
     def memory(self) -> int:
         """Bytes that the client needs in a step."""
         return self.model + self.optimizer + self.activations
+
+    def plain(self) -> dict[str, Any]:
+        """Give the columns of a table for programs, in seconds and bytes."""
+        return {**vars(self), "memory": self.memory}
+
+    def shown(self) -> dict[str, Any]:
+        """Give the columns of a table for people; times are medians over the repetitions."""
+        return {
+            "k": "all (FedAvg)" if self.k is None else str(self.k),
+            "client ms": statistics.median(self.seconds) / _MILLI,
+            "server ms": statistics.median(self.server_seconds) / _MILLI,
+            "model MB": self.model / MEGA,
+            "optimizer MB": self.optimizer / MEGA,
+            "activations MB": self.activations / MEGA,
+            "memory MB": self.memory / MEGA,
+        }
+
+
+def step_panels(found: Sequence[StepCost], whole: str) -> list[Lines]:
+    """Make plots of time and memory over k; ``whole`` names the line of the whole model."""
+    one, split = found[0], found[1:]
+    k = [step.k for step in split if step.k is not None]
+    measures: dict[str, Callable[[StepCost], list[float]]] = {
+        "time of a step (ms)": lambda step: [t / _MILLI for t in step.seconds],
+        "memory of a step (MB)": lambda step: [step.memory / MEGA],
+    }
+    return [
+        Lines(
+            "k, layers below the server's",
+            k,
+            {"PPLR": [spread(of(step)) for step in split], whole: [spread(of(one))] * len(k)},
+            y_label=label,
+        )
+        for label, of in measures.items()
+    ]
 
 
 def measure_steps(
