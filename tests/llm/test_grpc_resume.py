@@ -14,9 +14,8 @@ from coterie.core.run.driver import FederatedRun
 from coterie.llm.algorithm import PPLR
 from coterie.llm.client import Organisation
 from coterie.llm.halves import cut_backbone, make_middle, split_backbone
-from coterie.llm.settings.backbone import ModelSettings
+from coterie.llm.settings.backbone import ModelSettings, SplitSettings
 from coterie.llm.settings.run import Settings
-from coterie.llm.settings.split import SplitSettings
 from coterie.llm.split.middle import Middle
 from coterie.llm.split.remote import messages
 from coterie.llm.split.remote.server import MiddleServer

@@ -32,9 +32,8 @@ from coterie.llm.halves import split_backbone
 from coterie.llm.messages import Adapters
 from coterie.llm.quality import measure_users
 from coterie.llm.readings import resolve
-from coterie.llm.settings.backbone import ModelSettings, PretrainSettings
+from coterie.llm.settings.backbone import ModelSettings, PretrainSettings, SplitSettings
 from coterie.llm.settings.run import FederatedDataSettings, Settings, TrainSettings
-from coterie.llm.settings.split import SplitSettings
 
 # All twelve items but the history are within the first ten, so Recall@10 is 1 in every round: the
 # first round is the best, and patience decides when a stage ends.

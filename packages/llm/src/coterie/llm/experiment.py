@@ -211,20 +211,20 @@ class Experiment(RecommendsToUsers[Settings]):
         }
 
     def of_clients(self, module: FederatedRun) -> dict[str, Tensor]:
-        """Give the test of every organisation by name, ``(K,)`` each; NaN without a user in it.
+        """Give the test of every organisation by name, ``(K,)`` each; NaN without a user in it."""
+        results = module.client_results
+        return {name: self.means_of_clients(*results[f"test/{name}"]) for name in MEASURES}
+
+    def means_of_clients(self, ids: Tensor, values: Tensor) -> Tensor:
+        """Give what clients measured by organisation, ``(K,)`` float64; NaN where nobody did.
 
         Where users are clients, this is the mean over the users of each organisation.
+
+        Args:
+            ids: ``(n,)`` int64 of clients.
+            values: ``(n,)`` of theirs.
         """
-        found = {}
-        for name in MEASURES:
-            ids, values = module.client_results[f"test/{name}"]
-            known = ~values.isnan()
-            ids, values = ids[known], values[known].double()
-            group = self.data.client_of[ids] if self.of_users else ids
-            total = torch.zeros(len(self.data.clients), dtype=torch.float64)
-            count = torch.zeros_like(total).index_add_(0, group, torch.ones_like(values))
-            found[name] = total.index_add_(0, group, values) / count
-        return found
+        return self.data.means(self.data.client_of[ids] if self.of_users else ids, values)
 
     @property
     def of_users(self) -> bool:

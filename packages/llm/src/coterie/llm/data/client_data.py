@@ -66,6 +66,19 @@ class FederatedData:
         """List the clients that have users but nothing to train on, in order to say so."""
         return [client for client, part in enumerate(self.clients.train) if not len(part)]
 
+    def means(self, client: Tensor, values: Tensor) -> Tensor:
+        """Average by client, ``(K,)`` float64; NaN where a client has no value.
+
+        Args:
+            client: ``(n,)`` int64, whose the values are.
+            values: ``(n,)``; NaN for what was not measured.
+        """
+        known = ~values.isnan()
+        client, values = client[known], values[known].double()
+        total = torch.zeros(len(self.clients), dtype=torch.float64)
+        count = torch.zeros_like(total).index_add_(0, client, torch.ones_like(values))
+        return total.index_add_(0, client, values) / count
+
     def describe_clients(self) -> list[dict[str, int]]:
         """Count each client: users, training examples, validation and test users and targets."""
         users = torch.bincount(self.client_of[self.client_of >= 0], minlength=len(self.clients))

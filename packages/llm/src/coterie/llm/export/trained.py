@@ -18,8 +18,8 @@ from coterie.llm.backbones.base import Backbone
 from coterie.llm.client import Organisation
 from coterie.llm.data.examples import Examples
 from coterie.llm.experiment import Experiment, frozen_items
+from coterie.llm.settings.backbone import SplitSettings
 from coterie.llm.settings.run import Settings
-from coterie.llm.settings.split import SplitSettings
 
 
 class TrainedRun:

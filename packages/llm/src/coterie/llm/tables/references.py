@@ -15,7 +15,6 @@ from coterie.llm.baselines import all_users, measure_popularity
 from coterie.llm.experiment import Experiment
 from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.settings.run import Settings
-from coterie.llm.tables.runs import organisation_means
 
 
 def popularity_run(settings: Settings) -> RunResult:
@@ -59,7 +58,7 @@ def _of_users(settings: Settings, train: Callable[..., CentralResult]) -> RunRes
     result = RunResult(found.means() | own)
     for name, values in (("recall", found.recall), ("ndcg", found.ndcg)):
         for place, k in enumerate(found.lengths):
-            means = organisation_means(data, found.ids, values[:, place])
-            result.clients[f"test/{name}@{k}"] = means
+            means = data.means(data.client_of[found.ids], values[:, place])
+            result.clients[f"test/{name}@{k}"] = means.tolist()
     result.metrics["seconds"] = time.perf_counter() - began
     return result
