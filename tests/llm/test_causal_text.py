@@ -10,11 +10,15 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbones.causal_text import CausalText, grounding_scores, load_causal_text
+from coterie.llm.backbones.causal_text import (
+    CausalText,
+    grounding_scores,
+    load_causal_text,
+    tiny_text,
+)
 from coterie.llm.backbones.lora import base_model
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.prompts import bigrec_template, compact_template
-from coterie.llm.backbones.tiny_text import tiny_text
 from coterie.llm.backbones.tokenizer import END
 from coterie.llm.data.examples import Examples
 from coterie.llm.settings.backbone import (

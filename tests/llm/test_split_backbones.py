@@ -12,9 +12,9 @@ from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.causal_text import tiny_text
 from coterie.llm.backbones.recformer.build import small_recformer
 from coterie.llm.backbones.tiny_item import TinyItem
-from coterie.llm.backbones.tiny_text import tiny_text
 from coterie.llm.data.examples import Examples
 from coterie.llm.settings.backbone import GenerationSettings, LoraSettings, ModelSettings
 from coterie.llm.split.channel import LocalChannel

@@ -24,7 +24,6 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbone import read_backbone
-from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.messages import (
     EVALUATE,
     FREEZE,
@@ -358,8 +357,7 @@ def make_server(card: Card, ids: Tensor, folder: Path) -> Server[Any]:
         from coterie.llm.baselines import user_server  # FedMF, LightFR, FedPerGNN
 
         return user_server(settings, card.public["items"]["n_items"])
-    items = Catalogue(**card.public["items"])
-    backbone = read_backbone(settings, items, folder, card.public["backbone"])
+    backbone = read_backbone(settings, card.public, folder)
     halves = None
     if settings.split.k is not None:
         from coterie.llm.halves import split_backbone  # grpc is heavy

@@ -86,13 +86,7 @@ def user_server(settings: Settings, n_items: int) -> RankingServer:
 
 
 def user_client(settings: Settings, n_items: int, secret: Key) -> RankingClient:
-    """Make the client of ``settings.method``, one of `USER_METHODS`.
-
-    Args:
-        settings: of the run.
-        n_items: number of items.
-        secret: of all users together, from whom the server does not get it.
-    """
+    """Make the client; the secret is of all users together, and the server does not get it."""
     dtype = getattr(torch, settings.engine.dtype)
     match settings.method:
         case "fedmf":

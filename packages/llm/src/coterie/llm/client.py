@@ -21,7 +21,6 @@ from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbone import read_backbone
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.examples import Examples, OwnData
 from coterie.llm.data.sequences import thinned
 from coterie.llm.messages import (
@@ -87,7 +86,7 @@ class Organisation(Client[ClientState, OwnData]):
     ) -> tuple[None, ClientState]:
         """Begin stage 2: embed all items with the adapter received, and keep that for good."""
         try:
-            with self._session(data, training=False):
+            with self._session(data.id, training=False):
                 self.load(down.row)
                 catalogue = self.backbone.catalogue()
         except Diverged:
@@ -102,7 +101,7 @@ class Organisation(Client[ClientState, OwnData]):
         testing = down.split == "test"
         queries = data.test if testing else data.valid
         try:
-            with self._session(data, training=False):
+            with self._session(data.id, training=False):
                 self.load(down.row, mine.catalogue if down.stage > 1 else None)
                 values = measure_users(lambda part: self.backbone.scores(part.history), queries)
         except Diverged:
@@ -113,15 +112,11 @@ class Organisation(Client[ClientState, OwnData]):
     def score(
         self, client: int, row: Tensor, history: Ragged, catalogue: Tensor | None = None
     ) -> Tensor:
-        """Score all items after each history with a client's best adapter, ``(n, n_items)``.
+        """Score all items after each of n histories with what a client holds, ``(n, n_items)``.
 
-        Args:
-            client: its number.
-            row: ``(d,)`` the parts that the client holds.
-            history: n rows of item numbers.
-            catalogue: as in `load`.
+        Row and catalogue are as in `load`.
         """
-        with self._open(client, training=False):
+        with self._session(client, training=False):
             self.load(row, catalogue)
             return self.backbone.scores(history)
 
@@ -146,7 +141,7 @@ class Organisation(Client[ClientState, OwnData]):
         examples, train = data.train, self.settings.train
         received, losses = down.row[None], []
         row, state = {"row": received}, tree.as_stack(mine.optimizer or self.fresh)
-        with self._session(data, training=True, key=own.fold("middle")):
+        with self._session(data.id, training=True, key=own.fold("middle")):
             self.load(down.row, mine.catalogue, training=True)
             for number, batch in enumerate(self._batches(examples, own)):
                 self.adapter.load(row["row"][0])
@@ -164,13 +159,8 @@ class Organisation(Client[ClientState, OwnData]):
         kept = tree.as_one(state) if train.keep_optimizer else None
         return up, replace(mine, optimizer=kept)
 
-    def _session(
-        self, data: OwnData, *, training: bool, key: Any = None
-    ) -> AbstractContextManager[None]:
+    def _session(self, client: int, **how: Any) -> AbstractContextManager[None]:
         """Speak with the server's layers, if there are any, until the block ends."""
-        return self._open(data.id, training=training, key=key)
-
-    def _open(self, client: int, **how: Any) -> AbstractContextManager[None]:
         return nullcontext() if self.channel is None else self.channel.session(client, **how)
 
     def _batches(self, examples: Examples, key: Key) -> list[Examples]:
@@ -204,8 +194,7 @@ def make_client(card: Card, folder: Path) -> Client[Any, Any]:
         from coterie.llm.baselines import user_client  # FedMF, LightFR, FedPerGNN
 
         return user_client(settings, card.public["items"]["n_items"], _secret(folder))
-    items = Catalogue(**card.public["items"])
-    backbone = read_backbone(settings, items, folder, card.public["backbone"])
+    backbone = read_backbone(settings, card.public, folder)
     if settings.split.k is None:
         return Organisation(settings, backbone)
     if settings.split.server is None:

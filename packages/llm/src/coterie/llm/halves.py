@@ -49,11 +49,7 @@ class Halves:
 
 
 def split_backbone(backbone: Backbone, settings: Settings) -> Halves | None:
-    """Split a backbone as the settings say; None where they do not split it.
-
-    Args:
-        backbone: whole; left with the client's half.
-        settings: with the reading's choices resolved.
+    """Split a backbone as the settings say, and leave the client's half; None without a split.
 
     Raises:
         UserError: k is out of range, the backbone cannot be split, or no server answers.
@@ -84,11 +80,6 @@ def cut_backbone(backbone: Backbone, k: int, settings: Settings) -> Cut:
 def make_middle(parts: Cut, settings: Settings, limits: Limits | None = None) -> Middle:
     """Make the server's half of a backbone that is cut.
 
-    Args:
-        parts: with the middle.
-        settings: of the run.
-        limits: of a client's use.
-
     Raises:
         UserError: the middle is not here, or has nothing to train.
     """
@@ -98,27 +89,17 @@ def make_middle(parts: Cut, settings: Settings, limits: Limits | None = None) ->
 
 
 def training_of(settings: Settings) -> Training:
-    """Give the way the middle is trained: as the client trains its own part.
-
-    Args:
-        settings: with the reading's choices resolved.
-    """
-    train = settings.train
-    mu = train.mu if settings.method == "fedprox" else 0.0
-    return Training(train.lr, mu=mu)
+    """Give the way the middle is trained: as the client trains its own part."""
+    mu = settings.train.mu if settings.method == "fedprox" else 0.0
+    return Training(settings.train.lr, mu=mu)
 
 
 def agreement(settings: Settings) -> str:
-    """Write down what client and server must agree on, for `coterie.llm.split.cut.cut`.
-
-    Args:
-        settings: with the reading's choices resolved.
-    """
+    """Write down what client and server must agree on, for `coterie.llm.split.cut.cut`."""
     how = training_of(settings)
     shared = {n: v for n, v in values_of(settings).items() if n.startswith(_SHARED)}
     shared |= {"seed": settings.seed, "dtype": settings.engine.dtype}
-    shared |= {"data": _public_data(settings.data)}
-    shared |= {"lr": how.lr, "mu": how.mu}
+    shared |= {"data": _public_data(settings.data), "lr": how.lr, "mu": how.mu}
     return json.dumps(shared, sort_keys=True, default=str)
 
 

@@ -10,14 +10,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from coterie.core.errors import UserError
+from coterie.core.tensors.device import on_host
+from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.lora import base_model
-from coterie.llm.backbones.prompt_tokens import PromptTokens, pad_left
-from coterie.llm.backbones.prompts import Template
+from coterie.llm.backbones.prompts import PromptTokens, Template, compact_template, pad_left, plain
+from coterie.llm.backbones.tokenizer import END, train_tokenizer
 from coterie.llm.data.examples import Examples
-from coterie.llm.settings.backbone import GenerationSettings
+from coterie.llm.settings.backbone import GenerationSettings, ModelSettings
 
 _IGNORED = -100  # the label that cross_entropy leaves out
 
@@ -213,14 +215,9 @@ def load_causal_text(
     generation: GenerationSettings,
     context: int = 512,
 ) -> CausalText:
-    """Load a pre-trained causal LM from the Hugging Face hub or a folder.
+    """Load a pre-trained causal LM, as ``meta-llama/Llama-2-7b-hf``, from the hub or a folder.
 
-    Args:
-        name_or_path: such as ``meta-llama/Llama-2-7b-hf``.
-        titles: of all items.
-        template: of the prompt.
-        generation: how a title is written.
-        context: most tokens that the model reads, answer included.
+    The other arguments are those of `CausalText`.
 
     Raises:
         UserError: it cannot be had (offline, unknown, gated), or is no causal LM with
@@ -231,3 +228,28 @@ def load_causal_text(
     tokenizer = from_hub(AutoTokenizer, name_or_path)
     model = from_hub(AutoModelForCausalLM, name_or_path)
     return CausalText(model, tokenizer, titles, template, generation, context)
+
+
+def tiny_text(
+    titles: Sequence[str], model: ModelSettings, key: Key, generation: GenerationSettings
+) -> CausalText:
+    """Build an untrained small Llama over titles, and its tokenizer, for `pretraining.pretrain`."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = train_tokenizer([plain(title) for title in titles], model.vocabulary)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=model.width,
+        intermediate_size=4 * model.width,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        max_position_embeddings=model.context,
+        initializer_range=model.width**-0.5,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with key.fold("tiny-text").torch_rng():
+        network = on_host(lambda: LlamaForCausalLM(config))
+    return CausalText(network, tokenizer, titles, compact_template(END), generation, model.context)

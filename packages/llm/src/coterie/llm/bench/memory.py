@@ -78,8 +78,8 @@ def memory(clients: Sequence[int] = (1, 100), shape: Shape = SHAPE) -> Iterator[
         shape: of the backbone.
 
     Yields:
-        Rows with ``name, unit, ours, reference, ratio, max_abs_diff``; the reference is what is
-        expected, or K whole copies of the backbone (reckoned, they need not fit).
+        Rows; the reference is what is expected, or K whole copies of the backbone (reckoned, they
+        need not fit).
 
     Raises:
         UserError: a measurement failed, for lack of memory for instance.

@@ -53,8 +53,7 @@ def split(sizes: Sizes = SIZES, turns: int = 9) -> Iterator[Row]:
         turns: steps of each that are measured, after one to warm up.
 
     Yields:
-        Rows with ``name, unit, ours, reference, ratio, max_abs_diff``: the reference is the whole
-        model, the difference that of the losses of all steps.
+        Rows; the reference is the whole model, the difference that of the losses of all steps.
     """
     with one_thread():
         for k, shape in sizes.items():

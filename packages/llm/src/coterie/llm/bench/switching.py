@@ -54,9 +54,8 @@ def switching(shapes: Sequence[Shape], clients: int = 100, turns: int = 20) -> I
         turns: how often each kind is measured, after one to warm up.
 
     Yields:
-        Rows with ``name, unit, ours, reference, ratio, max_abs_diff``: the reference is a training
-        step, the ratio a share of it; the difference is that of scores from those of a deep copy
-        which was given the client's adapter.
+        Rows; the reference is a training step, the ratio a share of it, the difference that of
+        scores from those of a deep copy which was given the client's adapter.
     """
     with one_thread():
         for shape in shapes:

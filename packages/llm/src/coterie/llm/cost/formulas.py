@@ -136,11 +136,7 @@ class Cost:
         return self.adapters + self.activations
 
     def shown(self, whole: Cost) -> dict[str, Any]:
-        """Give the columns of a table for people.
-
-        Args:
-            whole: cost of FedAvg.
-        """
+        """Give the columns of a table for people; ``whole`` is the cost of FedAvg."""
         return {
             "k": "all (FedAvg)" if self.k is None else str(self.k),
             "on server": self.server_layers,
@@ -202,12 +198,7 @@ def cost_of(size: ModelSize, k: int | None = None, usage: Usage = Usage()) -> Co
 
 
 def costs(size: ModelSize, usage: Usage, splits: Sequence[int] | None = None) -> list[Cost]:
-    """FedAvg first, then PPLR for every k.
-
-    Args:
-        size: of the backbone.
-        usage: of a client.
-        splits: values of k; by default all that leave a middle.
+    """FedAvg first, then PPLR for every k, by default all that leave a middle.
 
     Raises:
         UserError: one of them leaves none.

@@ -20,13 +20,7 @@ from coterie.llm.settings.backbone import LoraSettings
 
 
 def size_of(network: nn.Module, layers: Iterable[nn.Module], hidden: int, bytes: int) -> ModelSize:
-    """Count the parameters of a network; shared ones count once.
-
-    Args:
-        network: all of it.
-        layers: its N layers.
-        hidden: width h.
-        bytes: a number.
+    """Count the parameters of a network of width h and of its N layers; shared ones count once.
 
     Example:
         >>> layers = [nn.Linear(2, 2), nn.Linear(2, 2)]

@@ -131,8 +131,7 @@ def measure_steps(
 class _Meter:
     """Takes the time of a step and adds up what its graph keeps, but for what is done elsewhere.
 
-    Args:
-        held: parameters, which are there anyway.
+    What is ``held``, parameters, is there anyway.
     """
 
     def __init__(self, held: Iterable[Tensor] = ()) -> None:

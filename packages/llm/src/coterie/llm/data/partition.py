@@ -80,7 +80,7 @@ def cluster_users(
     Args:
         split: of the interactions.
         users: ``(m,)`` int64, those to share out, each with a train or validation item.
-        n_clients: number of clients K.
+        n_clients: K.
         n_items: number of items.
         key: of the SVD's and k-means' starts.
 
@@ -125,8 +125,8 @@ def few_shot(sizes: Sequence[int], shots: int | None, key: Key) -> list[Tensor]:
     chosen = torch.argsort(draw, stable=True)[:shots].sort().values
     owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths)[chosen]
     starts = lengths.cumsum(0) - lengths
-    within = Ragged.from_pairs(owner, chosen - starts[owner], len(lengths))
-    return list(torch.split(within.values, within.lengths.tolist()))
+    counts = torch.bincount(owner, minlength=len(lengths))
+    return list(torch.split(chosen - starts[owner], counts.tolist()))
 
 
 def _k_means(vectors: np.ndarray, n_clients: int, key: Key) -> Tensor:

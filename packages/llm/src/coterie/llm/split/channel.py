@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.llm.split.context import Context, finite
 from coterie.llm.split.middle import Middle
@@ -35,8 +36,7 @@ class Traffic:
     def add(self, direction: Literal["up", "down"], field: str, *tensors: Tensor) -> None:
         """Count one message; "up" is from the client."""
         if tensors:
-            size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-            self.count(direction, field, size)
+            self.count(direction, field, sum(map(tree.nbytes, tensors)))
 
     def count(self, direction: Literal["up", "down"], field: str, size: int) -> None:
         """Count one message of so many bytes."""
@@ -70,12 +70,9 @@ class Channel(ABC):
         self._session: str | None = None
 
     def open(self, client: int, *, training: bool, key: Key | None = None) -> None:
-        """Begin a session; one that is open is dropped.
+        """Begin a session with a client's adapter; one that is open is dropped.
 
-        Args:
-            client: whose adapter is used.
-            training: whether the adapter is trained, from the part that was lent.
-            key: of dropout in the middle; needed if it is on.
+        A session that trains starts from the part that was lent; ``key`` is that of dropout.
 
         Raises:
             UserError: refused.
@@ -86,11 +83,7 @@ class Channel(ABC):
         self._session = self._open(client, training, key)
 
     def forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
-        """Run the middle.
-
-        Args:
-            hidden: ``(B, T, h)``, without graph.
-            context: of these tokens.
+        """Run the middle on ``(B, T, h)``, without graph.
 
         Returns:
             Hidden states ``(B, T, h)`` after the middle, and the number of the call.
@@ -108,10 +101,6 @@ class Channel(ABC):
     def backward(self, call: int, grad: Tensor) -> Tensor | None:
         """Send the gradient of a call's result; get that of its input, if it was wanted.
 
-        Args:
-            call: the number that `forward` gave.
-            grad: ``(B, T, h)``.
-
         Raises:
             Diverged: one of the gradients is not finite; the first is not sent then.
         """
@@ -128,10 +117,7 @@ class Channel(ABC):
         """Let the middle make one optimizer step with the gradients since the last one."""
 
     def close(self, *, keep: bool = True) -> None:
-        """End the session.
-
-        Args:
-            keep: what was trained waits for the coordinator; otherwise it is lost.
+        """End the session; what was trained waits for the coordinator, or is lost.
 
         Raises:
             Diverged: what was trained is not finite, and is lost.

@@ -55,10 +55,10 @@ class Cut:
 
 
 def cut(backbone: Backbone, k: int, *, settings: str = "") -> Cut:
-    """Leave the first k layers and the last one in the backbone, and take the others out.
+    """Leave the first k layers of N and the last one in the backbone, and take the others out.
 
     Args:
-        backbone: with N layers.
+        backbone: whole.
         k: layers below the middle.
         settings: what else both sides must agree on, such as the settings of LoRA.
 

@@ -39,12 +39,7 @@ class Execution:
         self._draws = _has_dropout(stack)
 
     def run(self, one: Session, hidden: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Run the layers.
-
-        Args:
-            one: whose row, cache and draws.
-            hidden: ``(B, T, h)``.
-            context: of these tokens.
+        """Run the layers on ``(B, T, h)`` with the row, cache and draws of a session.
 
         Returns:
             The input, a leaf, and the output with its graph, both ``(B, T, h)``.
@@ -66,13 +61,7 @@ class Execution:
     def differentiate(
         self, row: Tensor, given: Tensor, out: Tensor, grad: Tensor
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Go back through a run.
-
-        Args:
-            row: ``(d,)`` that ran.
-            given: ``(B, T, h)`` what came in.
-            out: ``(B, T, h)`` what went out.
-            grad: of ``out``.
+        """Go back through a run of ``row`` ``(d,)``, from what went out to what was given.
 
         Returns:
             The gradients of ``row`` and of ``given``; None where none is wanted.

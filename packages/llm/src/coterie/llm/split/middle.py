@@ -84,8 +84,6 @@ class Middle:
         """Seconds after which an unused session is dropped."""
         return self._sessions.limits.ttl
 
-    # For the coordinator -------------------------------------------------------------------------
-
     def clear(self) -> None:
         """Forget all that was lent and trained, and drop the sessions that train."""
         self._lent.clear()
@@ -93,11 +91,9 @@ class Middle:
         self._sessions.drop()
 
     def lend(self, client: int, part: Part) -> None:
-        """Lend what a client's next sessions start from; what it trained before is lost.
+        """Lend what a client's next sessions start from, n = 1; what it trained before is lost.
 
-        Args:
-            client: its id, from 0.
-            part: n = 1; with an optimizer, what is given back has one too.
+        With an optimizer, what is given back has one too.
 
         Raises:
             UserError: it does not fit, or is not finite; nothing is changed.
@@ -127,16 +123,11 @@ class Middle:
             raise UserError(f"client {client} has not finished training since its part was lent")
         return self._trained[client]
 
-    # Sessions ------------------------------------------------------------------------------------
-
     def open(self, client: int, *, training: bool, key: Key | None = None) -> str:
-        """Begin a session and name it.
+        """Begin a session of a client and name it; ``key``, a scalar, is that of dropout.
 
-        Args:
-            client: its id, from 0.
-            training: whether the row is trained: from the one lent, even if the client has already
-                trained in it and tries again.
-            key: of dropout, a scalar.
+        A row that is trained starts from the one lent, even if the client has already trained in it
+        and tries again.
 
         Raises:
             UserError: nothing was lent for the client, or too many sessions are open.
@@ -156,12 +147,7 @@ class Middle:
         return self._sessions.add(session)
 
     def forward(self, session: str, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
-        """Run the layers.
-
-        Args:
-            session: its name.
-            hidden: ``(B, T, h)``, of the model's number format or bfloat16.
-            context: of these tokens.
+        """Run the layers on ``(B, T, h)``, of the model's number format or bfloat16.
 
         Returns:
             Hidden states in the format of ``hidden``, and the number of the call.
@@ -178,15 +164,10 @@ class Middle:
         return out.detach().to(hidden.dtype), one.calls
 
     def backward(self, session: str, call: int, grad: Tensor) -> Tensor | None:
-        """Take the gradient of a call's result: add that of the row, give that of the input.
-
-        Args:
-            session: its name.
-            call: the number `forward` gave; its graph is used up.
-            grad: ``(B, T, h)``.
+        """Take the gradient of a call's result, ``(B, T, h)``, and add that of the row.
 
         Returns:
-            ``(B, T, h)`` in the format of ``grad``, or None if it was not wanted.
+            That of the input, in the format of ``grad``; None if it was not wanted.
 
         Raises:
             UserError: the session is unknown, or the call is unknown, used up or expired.
@@ -222,11 +203,7 @@ class Middle:
         one.gradient = None
 
     def close(self, session: str, *, keep: bool = True) -> None:
-        """End a session; what it trained waits until the coordinator asks for it.
-
-        Args:
-            session: its name.
-            keep: False loses what was trained.
+        """End a session; what it trained waits until the coordinator asks, or is lost.
 
         Raises:
             UserError: the session is unknown.

@@ -21,15 +21,10 @@ class Remote(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, anchor: Tensor, channel: Channel, about: Context
     ) -> Tensor:
-        """Run the middle on ``(B, T, h)``.
+        """Run the middle on ``(B, T, h)``, the output of the client's lower layers.
 
-        Args:
-            ctx: of autograd.
-            hidden: output of the client's lower layers.
-            anchor: any tensor that requires a gradient. Without it autograd would skip the middle
-                where the client itself has nothing to train below.
-            channel: to the middle.
-            about: of these tokens.
+        The anchor requires a gradient; without it autograd would skip the middle where the client
+        itself has nothing to train below.
         """
         out, ctx.call = channel.forward(hidden.detach(), about)
         ctx.channel = channel
@@ -189,12 +184,9 @@ class RemoteLongformer(RemoteBlock):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **others: Any
     ) -> tuple[Tensor]:
-        """Run the middle on ``(B, T, h)``.
+        """Run the middle on ``(B, T, h)``, padded to the attention window.
 
-        Args:
-            hidden_states: padded to the attention window.
-            attention_mask: ``(B, T)``, below 0 masked, 0 local, above 0 global.
-            others: what the middle derives anew.
+        The mask is ``(B, T)``: below 0 masked, 0 local, above 0 global.
         """
         mask = hidden_states.new_zeros(hidden_states.shape[:2])
         mask = mask if attention_mask is None else attention_mask

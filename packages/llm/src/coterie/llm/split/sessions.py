@@ -80,12 +80,7 @@ class Limits:
 
 
 class Sessions:
-    """The open sessions by their names, which cannot be guessed.
-
-    Args:
-        limits: of their use.
-        clock: seconds.
-    """
+    """The open sessions by their names, which cannot be guessed; the clock counts seconds."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self.limits, self.now = limits, clock

@@ -13,8 +13,7 @@ from coterie.llm.paper import PAPER
 from coterie.llm.readings import resolve
 from coterie.llm.settings.backbone import BackboneName
 from coterie.llm.settings.run import MixingSettings, Settings
-from coterie.llm.tables.references import REFERENCES
-from coterie.llm.tables.runs import train
+from coterie.llm.tables.runs import REFERENCES, train
 
 NAMES = {
     "popularity": "popularity",

@@ -21,7 +21,7 @@ class GrpcChannel(Channel):
 
     Args:
         link: to the server.
-        model: fingerprint of the model, `coterie.llm.split.cut.Cut.model`.
+        model: its fingerprint, `coterie.llm.split.cut.Cut.model`.
         token: gives the token of a client; a real client knows its own only.
         wire: as in `Channel`.
     """
@@ -45,16 +45,14 @@ class GrpcChannel(Channel):
         self._link.call(messages.Close(keep), messages.Done, session=session)
 
     def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
-        answer = self._link.call(
-            messages.Forward(hidden, context), messages.Activation, session=self._current()
-        )
+        sent = messages.Forward(hidden, context)
+        answer = self._link.call(sent, messages.Activation, session=self._current())
         _same_form("activation", answer.hidden, hidden)
         return answer.hidden, answer.call
 
     def _backward(self, call: int, grad: Tensor) -> Tensor | None:
-        answer = self._link.call(
-            messages.Backward(call, grad), messages.Gradient, session=self._current()
-        )
+        sent = messages.Backward(call, grad)
+        answer = self._link.call(sent, messages.Gradient, session=self._current())
         if answer.gradient is not None:
             _same_form("gradient", answer.gradient, grad)
         return answer.gradient
@@ -63,13 +61,7 @@ class GrpcChannel(Channel):
 class GrpcMiddle:
     """The coordinator's side of a middle behind gRPC: `coterie.llm.split.part.Borrower`.
 
-    Args:
-        link: to the server.
-        model: fingerprint of the model, `coterie.llm.split.cut.Cut.model`.
-        token: of the coordinator.
-
-    Attributes:
-        traffic: bytes of the parts, "down" to the middle and "up" from it.
+    It counts the bytes of the parts as ``traffic``, "down" to the middle and "up" from it.
     """
 
     def __init__(self, link: Link, model: str, token: str) -> None:

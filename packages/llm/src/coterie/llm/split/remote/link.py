@@ -108,13 +108,7 @@ class Link:
         self._most_pieces = 1
 
     def call(self, message: Any, answer: type[M], *, token: str = "", session: str = "") -> M:
-        """Send a message and wait for the answer.
-
-        Args:
-            message: one of `coterie.llm.split.remote.messages`; its class is the method.
-            answer: the class that is expected.
-            token: who asks.
-            session: in which.
+        """Send one of `coterie.llm.split.remote.messages`, wait for one of the class ``answer``.
 
         Raises:
             UserError: the server refused, cannot be reached, has gone or does not answer in time.
@@ -128,12 +122,7 @@ class Link:
             return decode(reply, answer, max_bytes=MAX_BYTES)[0]
 
     def stream(self, name: str, data: bytes, *, token: str) -> bytes:
-        """Send bytes of any length and wait for what comes back.
-
-        Args:
-            name: of the method.
-            data: is cut in pieces, which take no longer than a call each.
-            token: who asks.
+        """Send bytes of any length, in pieces, and wait for what comes back.
 
         Raises:
             UserError: as `call`.

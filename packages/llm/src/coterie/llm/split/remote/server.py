@@ -102,12 +102,17 @@ class MiddleServer:
                 self._middle.expire()
 
     def _handlers(self) -> dict[str, Any]:
+        middle, session = self._middle, messages.SESSION
         answers: dict[type, Callable[[Any, Metadata], Any]] = {
             messages.Open: self._open,
-            messages.Forward: self._forward,
-            messages.Backward: self._backward,
-            messages.Step: self._step,
-            messages.Close: self._close,
+            messages.Forward: lambda asked, who: messages.Activation(
+                *middle.forward(who[session], asked.hidden, asked.context)
+            ),
+            messages.Backward: lambda asked, who: messages.Gradient(
+                middle.backward(who[session], asked.call, asked.gradient)
+            ),
+            messages.Step: lambda asked, who: middle.step(who[session]),
+            messages.Close: lambda asked, who: middle.close(who[session], keep=asked.keep),
             messages.Clear: self._clear,
         }
         streams = {messages.LEND: self._lend, "Trained": self._trained}
@@ -166,20 +171,6 @@ class MiddleServer:
             key = Key(torch.tensor(message.key, dtype=torch.int64))
         session = self._middle.open(message.client, training=message.training, key=key)
         return messages.Opened(session)
-
-    def _forward(self, message: messages.Forward, metadata: Metadata) -> messages.Activation:
-        name = metadata[messages.SESSION]
-        return messages.Activation(*self._middle.forward(name, message.hidden, message.context))
-
-    def _backward(self, message: messages.Backward, metadata: Metadata) -> messages.Gradient:
-        name = metadata[messages.SESSION]
-        return messages.Gradient(self._middle.backward(name, message.call, message.gradient))
-
-    def _step(self, message: messages.Step, metadata: Metadata) -> None:
-        self._middle.step(metadata[messages.SESSION])
-
-    def _close(self, message: messages.Close, metadata: Metadata) -> None:
-        self._middle.close(metadata[messages.SESSION], keep=message.keep)
 
     def _clear(self, message: messages.Clear, metadata: Metadata) -> None:
         self._check_admin(metadata)
