@@ -346,8 +346,7 @@ def _weighted_mean(values: Tensor, weights: Tensor) -> float:
 def make_server(card: Card, ids: Tensor, folder: Path) -> Server[Any]:
     """Make the server half from the public card, the clients' ids and the server's own folder.
 
-    The folder has the file `WEIGHTS` of `coterie.llm.backbone`, of which the server needs what
-    all clients start from.
+    The folder has the file `WEIGHTS`, of which the server needs what all clients start from.
 
     Raises:
         UserError: the file is missing or another one.

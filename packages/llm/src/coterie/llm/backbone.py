@@ -39,13 +39,8 @@ WEIGHTS = "backbone.safetensors"
 def make_backbone(settings: Settings, data: FederatedData, cache: Path) -> Backbone:
     """Build and pre-train the backbone, or read it from the cache, and add the common adapter.
 
-    It is where tensors are made by default.
-
-    Args:
-        settings: of the run.
-        data: gives items and the public slice.
-        cache: folder of pre-trained backbones; runs of other methods with the same data, backbone
-            and seed read the same file.
+    It is where tensors are made by default. Runs of other methods with the same data, backbone and
+    seed read the same file of the cache, a folder.
     """
     key = _key(settings)
     backbone = _untrained(settings, data.catalogue, key)

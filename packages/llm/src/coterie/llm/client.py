@@ -121,12 +121,9 @@ class Organisation(Client[ClientState, OwnData]):
             return self.backbone.scores(history)
 
     def load(self, row: Tensor, catalogue: Tensor | None = None, *, training: bool = False) -> None:
-        """Make the backbone that of a client, ready to score or to be trained.
+        """Make the backbone that of a client, with its row ``(d,)``, to score or be trained.
 
-        Args:
-            row: ``(d,)``.
-            catalogue: ``(n_items, h)``, the item embeddings that it keeps in stage 2.
-            training: whether to drop out.
+        In stage 2 the client keeps item embeddings, ``(n_items, h)``, as its catalogue.
         """
         self.adapter.load(row)
         if self.backbone.training != training:  # hundreds of modules: not for every client

@@ -37,12 +37,7 @@ def rows(reports: Sequence[AttackReport]) -> list[dict[str, Any]]:
 
 
 def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path:
-    """Draw cosine and token recovery over layers, with standard deviations over seeds, as PNG.
-
-    Args:
-        rows: as `rows` gives them.
-        seeds: number of them.
-        path: file to write.
+    """Draw the `rows` of so many seeds, cosine and token recovery over layers, as PNG.
 
     Raises:
         UserError: the file cannot be written.

@@ -31,13 +31,8 @@ def pretrain(
     The learning rate rises linearly during ``warmup`` and falls to 0 as a cosine. Without held-out
     examples all steps are made. The order of the examples and dropout depend on ``key`` only.
 
-    Args:
-        backbone: trained in place, left in evaluation mode.
-        examples: of the public slice.
-        held_out: examples of other users of the public slice.
-        settings: budget and rates.
-        key: of everything random.
-        max_history: of longer histories so many items are drawn anew in every step.
+    The backbone is left in evaluation mode. Examples are of the public slice, those held out of
+    other users. Of longer histories ``max_history`` items are drawn anew in every step.
 
     Returns:
         What was measured, and which step was kept.

@@ -71,15 +71,9 @@ def memory(clients: Sequence[int] = (1, 100), shape: Shape = SHAPE) -> Iterator[
 
     Expected: between rounds the backbone, the common start and two matrices ``(K, d)``, the rows
     and the best ones; while adapters are mixed, seven. An optimizer that is kept would add two.
-    Resident memory also holds what the allocator keeps for later.
-
-    Args:
-        clients: K of the runs; the first one, the smallest, is what the others are compared with.
-        shape: of the backbone.
-
-    Yields:
-        Rows; the reference is what is expected, or K whole copies of the backbone (reckoned, they
-        need not fit).
+    Resident memory also holds what the allocator keeps for later. The reference is what is
+    expected, or K whole copies of the backbone (reckoned, they need not fit); of resident memory it
+    is compared how much more there is than with the first, smallest K.
 
     Raises:
         UserError: a measurement failed, for lack of memory for instance.
@@ -139,16 +133,8 @@ def measure(clients: int, plain: dict[str, Any]) -> dict[str, int]:
     module.advance()
     gc.collect()
     parameters = list(client.backbone.parameters())
-    return {
-        "clients": clients,
-        "backbone": nbytes(parameters),
-        "row": 4 * client.adapter.size,
-        "before": before,
-        "live": live_bytes(),
-        "mixing": server.most,
-        "resident": resident(),
-        "peak": peak,
-    }
+    held, row = nbytes(parameters), 4 * client.adapter.size
+    return vars(Measured(clients, held, row, before, live_bytes(), server.most, resident(), peak))
 
 
 class _Watched(PPLR):

@@ -46,14 +46,12 @@ def split(sizes: Sizes = SIZES, turns: int = 9) -> Iterator[Row]:
     """Measure training steps: the whole model, split in this process, and over loopback gRPC.
 
     One thread each; the three take turns, and wall times are medians, so that what disturbs one
-    disturbs all. The server is another process, which computes while this one waits.
+    disturbs all. The server is another process, which computes while this one waits. The reference
+    is the whole model, the difference that of the losses of all steps.
 
     Args:
         sizes: k, the layers below the middle, -> model and batch.
         turns: steps of each that are measured, after one to warm up.
-
-    Yields:
-        Rows; the reference is the whole model, the difference that of the losses of all steps.
     """
     with one_thread():
         for k, shape in sizes.items():

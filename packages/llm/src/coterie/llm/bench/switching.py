@@ -45,17 +45,9 @@ def switching(shapes: Sequence[Shape], clients: int = 100, turns: int = 20) -> I
     - References, without optimizers: ``copy.deepcopy`` of the network for every client and round;
       one network whose whole ``state_dict`` is loaded and copied back.
 
-    The kinds take turns, each time with another client, so that caches are as cold as in a run;
-    figures are medians.
-
-    Args:
-        shapes: models and batches.
-        clients: K.
-        turns: how often each kind is measured, after one to warm up.
-
-    Yields:
-        Rows; the reference is a training step, the ratio a share of it, the difference that of
-        scores from those of a deep copy which was given the client's adapter.
+    The kinds take turns, each time with another of the K clients, so that caches are as cold as in
+    a run; figures are medians. The ratio is a share of a training step, the difference that of
+    scores from those of a deep copy which was given the client's adapter.
     """
     with one_thread():
         for shape in shapes:
@@ -99,16 +91,9 @@ def _rows(shape: Shape, clients: int, turns: int) -> Iterator[Row]:
 
 
 class Switched:
-    """One backbone and K clients, each with an adapter of its own.
+    """One backbone and K clients, each with an adapter of its own in ``rows`` ``(K, d)``.
 
-    Args:
-        shape: of the backbone.
-        clients: K.
-        keep_optimizer: whether clients keep Adam's moments.
-        like: another one whose network and rows are used.
-
-    Attributes:
-        rows: ``(K, d)`` adapters, all different.
+    With ``keep_optimizer`` clients keep Adam's moments; ``like`` lends its network and rows.
     """
 
     def __init__(

@@ -96,14 +96,8 @@ def measure_steps(
 ) -> list[StepCost]:
     """Measure the whole model first, then every k; all take turns, so that noise hits all alike.
 
-    The server's part runs in this process; its time and its graph are left out of the client's.
-
-    Args:
-        backbone: with its adapter; as before afterwards, but for gradients.
-        batch: the examples of a step.
-        splits: values of k.
-        repeats: timed steps for each.
-        key: of dropout.
+    The server's part runs in this process; its time and its graph are left out of the client's. The
+    backbone is as before afterwards; ``key`` is that of dropout.
 
     Raises:
         UserError: the backbone cannot be split at one of them.

@@ -82,12 +82,7 @@ def export_merged(
 ) -> float:
     """Write the whole network with the adapter merged into its weights, by ``save_pretrained``.
 
-    Args:
-        backbone: with a client's adapter.
-        examples: on which the network read back must answer alike, up to the rounding of W + BA.
-        items: whose numbers and titles are written beside it.
-        origin: noted beside it.
-        folder: a new one; it is there only if all went well.
+    Arguments are as of `export_adapter`; answers must be alike up to the rounding of W + BA.
 
     Returns:
         The largest difference of an answer, as a share of the largest answer.

@@ -110,16 +110,7 @@ class TrainedRun:
 
 
 def whole_row(backbone: Backbone, row: Tensor, k: int) -> Tensor:
-    """Bring the row of a split model, the client's part and then the middle's, into one order.
-
-    Args:
-        backbone: whole.
-        row: ``(d,)``.
-        k: layers below the middle.
-
-    Returns:
-        ``(d,)``, in the order of the whole backbone's parameters.
-    """
+    """Bring a row ``(d,)``, the client's part and then the middle's, into the backbone's order."""
     middle = {id(p) for layer in list(backbone.layers)[k:-1] for p in layer.parameters()}
     parameters = Adapter(backbone.named_parameters()).parameters
     inside = torch.cat([torch.full((p.numel(),), id(p) in middle) for p in parameters])

@@ -79,10 +79,6 @@ def finite(what: str, tensor: Tensor) -> Tensor:
 
     Raises:
         Diverged: it has a number that is not finite.
-
-    Example:
-        >>> finite("gradient", torch.tensor([1.0, 2.0])).tolist()
-        [1.0, 2.0]
     """
     if not bool(torch.isfinite(tensor).all()):
         raise Diverged(f"{what} of a split model is not finite any more: lower the learning rate")

@@ -38,13 +38,9 @@ class Remote(torch.autograd.Function):
 
 
 class RemoteBlock(nn.Module):
-    """A layer that runs the middle over a channel.
+    """A layer that runs the middle over a channel; its place among the client's is ``index``.
 
-    Args:
-        index: its place among the client's layers.
-
-    Attributes:
-        adapters_enabled: False where the frozen model without the adapter is to run.
+    Without ``adapters_enabled`` the frozen model without the adapter runs.
     """
 
     def __init__(self, index: int) -> None:
