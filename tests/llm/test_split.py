@@ -9,7 +9,7 @@ from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowSGD
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.lora import base_model
-from coterie.llm.split.channel import LocalChannel
+from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import Cut, cut, uncut
 from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.remote_block import padding_of
@@ -24,11 +24,11 @@ def make(kind: str, n_layers: int) -> Tiny:
     return TinyLlama(n_layers, attention=kind)
 
 
-def split(backbone: Tiny, k: int, training: Training = SGD) -> tuple[Cut, Middle, LocalChannel]:
+def split(backbone: Tiny, k: int, training: Training = SGD) -> tuple[Cut, Middle, Channel]:
     parts = cut(backbone, k)
     assert parts.stack is not None
     middle = Middle(parts.stack, training)
-    channel = LocalChannel(middle)
+    channel = Channel(middle)
     parts.connect(channel)
     lend_start(middle, middle.adapter.row())
     return parts, middle, channel
@@ -121,7 +121,7 @@ def test_wire_of_bfloat16_is_close_and_halves_the_bytes() -> None:
     for wire in (None, "bfloat16"):
         backbone = TinyLlama(4)
         _, middle, _ = split(backbone, 1)
-        channel = LocalChannel(middle, wire)
+        channel = Channel(middle, wire)
         backbone.layers[1].connect(channel)
         with channel.session(0, training=True):
             loss = backbone.value(tokens, mask)
@@ -274,7 +274,7 @@ def test_channel_is_needed() -> None:
     parts = cut(backbone, 1)
     with pytest.raises(UserError, match="no channel"):
         backbone.value(*batch())
-    parts.connect(LocalChannel(Middle(parts.stack, SGD)))
+    parts.connect(Channel(Middle(parts.stack, SGD)))
     with pytest.raises(UserError, match="no session is open"):
         backbone.value(*batch())
 

@@ -17,7 +17,7 @@ from coterie.llm.backbones.recformer.build import small_recformer
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.data.examples import Examples
 from coterie.llm.settings.backbone import GenerationSettings, LoraSettings, ModelSettings
-from coterie.llm.split.channel import LocalChannel
+from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import cut, uncut
 from coterie.llm.split.middle import Middle, Training
 
@@ -73,7 +73,7 @@ def test_equal(make: Callable[[], Backbone], lora: bool) -> None:
 
     parts = cut(backbone, 2)
     middle = Middle(parts.stack, Training(1.0, RowSGD()))
-    channel = LocalChannel(middle)
+    channel = Channel(middle)
     parts.connect(channel)
     lend_start(middle, middle.adapter.row())
     backbone.train()

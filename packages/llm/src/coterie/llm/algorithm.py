@@ -23,7 +23,7 @@ from coterie.core.protocol.server import Decision, Server
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbone import read_backbone
+from coterie.llm.backbone import halves_of, read_backbone
 from coterie.llm.messages import (
     EVALUATE,
     FREEZE,
@@ -357,9 +357,5 @@ def make_server(card: Card, ids: Tensor, folder: Path) -> Server[Any]:
 
         return user_server(settings, card.public["items"]["n_items"])
     backbone = read_backbone(settings, card.public, folder)
-    halves = None
-    if settings.split.k is not None:
-        from coterie.llm.halves import split_backbone  # grpc is heavy
-
-        halves = split_backbone(backbone, settings)
+    halves = halves_of(backbone, settings)
     return PPLR(settings, ids.numel(), Adapter(backbone.named_parameters()).row(), halves)

@@ -30,6 +30,7 @@ from coterie.llm.settings.run import Settings
 
 if TYPE_CHECKING:
     from coterie.llm.data.client_data import FederatedData
+    from coterie.llm.halves import Halves
 
 
 WEIGHTS = "backbone.safetensors"
@@ -71,6 +72,15 @@ def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -
             raise UserError(f"{path} is not the backbone of the card: get the right file")
         backbone.load_state_dict(load_file(path), strict=False)
     return _adapted(backbone, settings, key)
+
+
+def halves_of(backbone: Backbone, settings: Settings) -> Halves | None:
+    """Split a backbone as `coterie.llm.halves.split_backbone` does; None without a split."""
+    if settings.split.k is None:
+        return None
+    from coterie.llm.halves import split_backbone  # grpc and transformers are heavy
+
+    return split_backbone(backbone, settings)
 
 
 def weights_file(settings: Settings, data: FederatedData, cache: Path) -> Path:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
-from coterie.core.federation.federation import Federation, bounds
 from coterie.core.methods.ranking.client import RankingClient
 from coterie.core.methods.ranking.fedmf import UPDATE, FedMFClient, FedMFServer, ItemTable
 from coterie.core.methods.ranking.fedpergnn import FedPerGNNClient, FedPerGNNServer
@@ -18,13 +17,10 @@ from coterie.core.methods.ranking.lightfr import LightFRClient, LightFRServer
 from coterie.core.methods.ranking.server import RankingServer
 from coterie.core.methods.reference.popularity import popularity
 from coterie.core.privacy.attack import AttackReport, attack_curve
-from coterie.core.privacy.build import middleware
 from coterie.core.run.driver import FederatedRun
-from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.client_data import PUBLIC, FederatedData
-from coterie.llm.keys import USER_COLUMNS
 from coterie.llm.quality import LENGTHS, measure_users
 from coterie.llm.settings.run import Settings
 
@@ -43,34 +39,6 @@ def measure_popularity(
     counts = popularity(data.split.before_test() if testing else data.split.train, data.n_items)
     queries = data.clients.test if testing else data.clients.valid
     return [measure_users(lambda part: counts.expand(len(part), -1), of_one) for of_one in queries]
-
-
-def user_federation(
-    settings: Settings, data: FederatedData, device: torch.device = CPU
-) -> Federation:
-    """Build both halves of ``settings.method``, one of `USER_METHODS`.
-
-    Public users take part in training, since language models are pre-trained on them, and are not
-    measured.
-    """
-    given: Any = getattr(settings, settings.method)
-    secret = Key.from_seed(settings.seed).fold("secret of the users")
-    with computing_on(device):
-        server = user_server(settings, data.n_items)
-        client = user_client(settings, data.n_items, secret)
-    return Federation(
-        server=server,
-        client=client,
-        blocks=[all_users(data)],
-        seed=settings.seed,
-        rounds=given.rounds,
-        chunk=settings.engine.chunk,
-        device=device,
-        middleware=middleware(settings.privacy),
-        bounds=bounds(settings.engine),
-        monitor=server.monitor,
-        client_columns=USER_COLUMNS,
-    )
 
 
 def user_server(settings: Settings, n_items: int) -> RankingServer:

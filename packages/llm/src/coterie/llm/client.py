@@ -19,7 +19,7 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbone import read_backbone
+from coterie.llm.backbone import halves_of, read_backbone
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples, OwnData
 from coterie.llm.data.sequences import thinned
@@ -192,13 +192,9 @@ def make_client(card: Card, folder: Path) -> Client[Any, Any]:
 
         return user_client(settings, card.public["items"]["n_items"], _secret(folder))
     backbone = read_backbone(settings, card.public, folder)
-    if settings.split.k is None:
-        return Organisation(settings, backbone)
-    if settings.split.server is None:
+    if settings.split.k is not None and settings.split.server is None:
         raise UserError("clients that run apart reach the server's layers by --split.server only")
-    from coterie.llm.halves import split_backbone  # grpc is heavy
-
-    halves = split_backbone(backbone, settings)
+    halves = halves_of(backbone, settings)
     return Organisation(settings, backbone, halves.channel if halves else None)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,21 +27,24 @@ from coterie.core.tensors.device import computing_on
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
-from coterie.llm.backbone import WEIGHTS, make_backbone, weights_digest, weights_file
+from coterie.llm.backbone import WEIGHTS, halves_of, make_backbone, weights_digest, weights_file
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.baselines import attack_users, measure_popularity, user_federation
+from coterie.llm.baselines import (
+    all_users,
+    attack_users,
+    measure_popularity,
+    user_client,
+    user_server,
+)
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, build
 from coterie.llm.data.examples import OrganisationData
 from coterie.llm.data.sequences import newest
-from coterie.llm.keys import CLIENT_COLUMNS
+from coterie.llm.keys import CLIENT_COLUMNS, USER_COLUMNS
 from coterie.llm.messages import ClientState
 from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve
 from coterie.llm.settings.run import USER_METHODS, Settings
-
-if TYPE_CHECKING:
-    from coterie.llm.halves import Halves
 
 _ACTIVATIONS = 4 * 10  # bytes a unit of width of one token, in a layer that is trained, at least
 _TRAINED_BYTES = 16  # of a parameter with its gradient and Adam's two moments
@@ -165,25 +168,41 @@ class Experiment(RecommendsToUsers[Settings]):
     def federation(self) -> Federation:
         """Build both halves."""
         settings = self.settings
-        if settings.method in USER_METHODS:
-            return user_federation(settings, self.data, self.device)
-        data, backbone = self.clients, self.backbone
-        with computing_on(self.device):
-            halves = self._halves()
-            client = Organisation(settings, backbone, halves.channel if halves else None)
-            server = PPLR(settings, settings.data.clients, client.adapter.row(), halves)
+        server, client, data, more = self._users() if self.of_users else self._organisations()
         return Federation(
             server=server,
             client=client,
             blocks=[data],
             seed=settings.seed,
-            rounds=settings.rounds * (settings.train.stages or 1),
             device=self.device,
             middleware=middleware(settings.privacy),
             bounds=bounds(settings.engine),
             monitor=server.monitor,
-            client_columns=CLIENT_COLUMNS,
+            **more,
         )
+
+    def _organisations(self) -> tuple[Any, Any, Any, dict[str, Any]]:
+        """Make server and client; give data, rounds and columns too."""
+        settings, data, backbone = self.settings, self.clients, self.backbone
+        with computing_on(self.device):
+            halves = halves_of(backbone, settings)
+            client = Organisation(settings, backbone, halves.channel if halves else None)
+            server = PPLR(settings, settings.data.clients, client.adapter.row(), halves)
+        rounds = settings.rounds * (settings.train.stages or 1)
+        return server, client, data, {"rounds": rounds, "client_columns": CLIENT_COLUMNS}
+
+    def _users(self) -> tuple[Any, Any, Any, dict[str, Any]]:
+        """Do the same for users as clients.
+
+        Public users take part in training, since language models are pre-trained on them, and are
+        not measured.
+        """
+        settings, data, n_items = self.settings, all_users(self.data), self.data.n_items
+        secret = Key.from_seed(settings.seed).fold("secret of the users")
+        with computing_on(self.device):
+            server, client = user_server(settings, n_items), user_client(settings, n_items, secret)
+        rounds, chunk = getattr(settings, settings.method).rounds, settings.engine.chunk
+        return server, client, data, dict(rounds=rounds, chunk=chunk, client_columns=USER_COLUMNS)
 
     def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
         """Attack one upload of item rows of every user, behind several Laplace scales.
@@ -283,13 +302,6 @@ class Experiment(RecommendsToUsers[Settings]):
         assert isinstance(server, PPLR)
         row = server.served(module.server_state, client)
         return organisation.score(client, row, history, frozen_items(module, client))
-
-    def _halves(self) -> Halves | None:
-        if self.settings.split.k is None:
-            return None
-        from coterie.llm.halves import split_backbone  # grpc and transformers are heavy
-
-        return split_backbone(self.backbone, self.settings)
 
 
 def frozen_items(module: FederatedRun, client: int) -> Tensor | None:

@@ -20,7 +20,7 @@ from coterie.core.settings.schema import values_of
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.settings.run import FederatedDataSettings, Settings
-from coterie.llm.split.channel import Channel, LocalChannel, Traffic
+from coterie.llm.split.channel import Channel, Traffic
 from coterie.llm.split.cut import Cut, cut
 from coterie.llm.split.middle import Middle, Training, master
 from coterie.llm.split.part import Borrower
@@ -48,22 +48,22 @@ class Halves:
     lent: Traffic | None = None
 
 
-def split_backbone(backbone: Backbone, settings: Settings) -> Halves | None:
-    """Split a backbone as the settings say, and leave the client's half; None without a split.
+def split_backbone(backbone: Backbone, settings: Settings) -> Halves:
+    """Split a backbone as the settings say, and leave the client's half in it.
 
     Raises:
         UserError: k is out of range, the backbone cannot be split, or no server answers.
     """
     split = settings.split
     if split.k is None:
-        return None
+        raise UserError("'split.k' is missing, the number of the client's layers")
     parts = cut_backbone(backbone, split.k, settings)
     assert parts.stack is not None
     start = master(Adapter(parts.stack.named_parameters()).row())
     if split.server is not None:
         return _remote(parts, settings, start)
     middle = make_middle(parts, settings)
-    channel = LocalChannel(middle, split.wire)
+    channel = Channel(middle, split.wire)
     parts.connect(channel)
     return Halves(channel, middle, start)
 
@@ -104,7 +104,7 @@ def agreement(settings: Settings) -> str:
 
 
 def _remote(parts: Cut, settings: Settings, start: Tensor) -> Halves:
-    from coterie.llm.split.remote.channel import GrpcChannel, GrpcMiddle
+    from coterie.llm.split.remote.channel import GrpcMiddle, GrpcSessions
     from coterie.llm.split.remote.link import Link, Tls
     from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
 
@@ -114,7 +114,8 @@ def _remote(parts: Cut, settings: Settings, start: Tensor) -> Halves:
     secret = read_secret(Path(split.secret).expanduser())
     tls = Tls(_path(split.ca), _path(split.cert), _path(split.key)) if split.ca else None
     link = Link(split.server, tls=tls, deadline=split.deadline)
-    channel = GrpcChannel(link, parts.model, lambda c: client_token(secret, c), split.wire)
+    sessions = GrpcSessions(link, parts.model, lambda c: client_token(secret, c))
+    channel = Channel(sessions, split.wire)
     parts.connect(channel)
     parts.release()
     middle = GrpcMiddle(link, parts.model, admin_token(secret))

@@ -24,6 +24,7 @@ class Backbone(nn.Module, ABC):
         targets: names of the linear modules that get LoRA if the settings name none.
         n_items: number of items that can be recommended.
         hidden: width h of what passes from layer to layer.
+        reader: writes histories as tokens; None where an item is a token.
         frozen_items: ``(n_items, h)`` item embeddings of the second stage of fine-tuning, see
             `catalogue`; None where the network as it is embeds the items.
     """
@@ -33,6 +34,7 @@ class Backbone(nn.Module, ABC):
     targets: ClassVar[tuple[str, ...]] = ("q_proj", "v_proj")
     n_items: int
     hidden: int
+    reader: Any = None
     frozen_items: Tensor | None = None
 
     @property
@@ -43,8 +45,8 @@ class Backbone(nn.Module, ABC):
 
     @property
     def cut(self) -> int:
-        """How many histories so far were longer than what the network reads. Default: none."""
-        return 0
+        """How many histories so far were longer than what the network reads."""
+        return 0 if self.reader is None else int(self.reader.cut)
 
     def use_layers(self, layers: Sequence[nn.Module]) -> None:
         """Run these layers, numbered anew, in place of the present ones (how a model is split)."""

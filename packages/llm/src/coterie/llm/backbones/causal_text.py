@@ -66,14 +66,10 @@ class CausalText(Backbone):
         self.generation = generation
         context = min(context, int(model.config.max_position_embeddings))
         self.text = PromptTokens(template, tokenizer, titles, context, generation.max_new_tokens)
+        self.reader = self.text
         pad = tokenizer.pad_token_id
         self._pad: int = tokenizer.eos_token_id if pad is None else pad
         self._item_vectors: Tensor | None = None
-
-    @property
-    def cut(self) -> int:
-        """How many histories so far lost their oldest items."""
-        return self.text.cut
 
     def prepare(self) -> None:
         """Forget the titles' embeddings if they are not those of a frozen model."""

@@ -21,11 +21,11 @@ from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.llm.adapter import Adapter
 from coterie.llm.bench.federation import Shape
 from coterie.llm.settings.backbone import LoraSettings
-from coterie.llm.split.channel import Channel, LocalChannel
+from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import Cut, cut
 from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.part import Part, lend
-from coterie.llm.split.remote.channel import GrpcChannel
+from coterie.llm.split.remote.channel import GrpcSessions
 from coterie.llm.split.remote.link import Link
 from coterie.llm.split.remote.server import MiddleServer
 from coterie.llm.split.remote.tokens import client_token, make_secret
@@ -121,12 +121,12 @@ class _Split(_Whole):
 
     def local(self) -> _Split:
         """Have the middle in this process."""
-        return self._begin(LocalChannel(_middle(self.parts, 1)), 0)
+        return self._begin(Channel(_middle(self.parts, 1)), 0)
 
     def remote(self, address: str, secret: str, wire: str | None) -> _Split:
         """Have it behind gRPC; each number format is a client of its own."""
-        channel = GrpcChannel(Link(address), self.parts.model, partial(client_token, secret), wire)
-        return self._begin(channel, 0 if wire is None else 1)
+        sessions = GrpcSessions(Link(address), self.parts.model, partial(client_token, secret))
+        return self._begin(Channel(sessions, wire), 0 if wire is None else 1)
 
     def _begin(self, channel: Channel, client: int) -> _Split:
         self.channel = channel

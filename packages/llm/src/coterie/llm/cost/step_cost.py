@@ -20,7 +20,7 @@ from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.cost.formulas import MEGA
 from coterie.llm.data.examples import Examples
-from coterie.llm.split.channel import LocalChannel
+from coterie.llm.split.channel import Channel
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut, uncut
 from coterie.llm.split.middle import Middle, Training
@@ -152,27 +152,26 @@ class _Meter:
             self.elsewhere += _now() - begun
 
 
-class _Metered(LocalChannel):
-    """Keeps time and graph of the middle apart from the client's."""
+class _Metered(Middle):
+    """Keeps its time and graph apart from the client's."""
 
     meter = _Meter()
 
-    def step(self) -> None:
-        """Let the middle make one optimizer step."""
+    def forward(self, session: str, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
         with self.meter.paused():
-            super().step()
+            return super().forward(session, hidden, context)
 
-    def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
+    def backward(self, session: str, call: int, grad: Tensor) -> Tensor | None:
         with self.meter.paused():
-            return super()._forward(hidden, context)
+            return super().backward(session, call, grad)
 
-    def _backward(self, call: int, grad: Tensor) -> Tensor | None:
+    def step(self, session: str) -> None:
         with self.meter.paused():
-            return super()._backward(call, grad)
+            super().step(session)
 
 
 @contextmanager
-def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[_Metered | None]:
+def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[Channel | None]:
     """Make the backbone that of a client inside the block."""
     if k is None:
         yield None
@@ -180,9 +179,9 @@ def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[_Metered | 
     parts = cut(backbone, k)
     try:
         assert parts.stack is not None  # the backbone is whole
-        middle = Middle(parts.stack, Training(lr=1e-3))
+        middle = _Metered(parts.stack, Training(lr=1e-3))
         middle.lend(0, Part(middle.adapter.row()[None]))
-        channel = _Metered(middle)
+        channel = Channel(middle)
         parts.connect(channel)
         with channel.session(0, training=True, key=key):
             yield channel
@@ -190,7 +189,7 @@ def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[_Metered | 
         uncut(parts)
 
 
-def _step(backbone: Backbone, batch: Examples, channel: _Metered | None, key: Key) -> StepCost:
+def _step(backbone: Backbone, batch: Examples, channel: Channel | None, key: Key) -> StepCost:
     adapter, optimizer = Adapter(backbone.named_parameters()), RowAdam()
     row = {"row": adapter.row()[None]}
     state: Any = optimizer.begin(row)
@@ -199,7 +198,8 @@ def _step(backbone: Backbone, batch: Examples, channel: _Metered | None, key: Ke
     backbone.prepare()
     meter = _Meter([*parameters, *backbone.buffers()])
     if channel is not None:
-        channel.meter = meter
+        assert isinstance(channel.middle, _Metered)
+        channel.middle.meter = meter
     begun = _now()
     with key.torch_rng(), torch.autograd.graph.saved_tensors_hooks(meter.add, lambda kept: kept):
         backbone.loss(batch).backward()

@@ -194,8 +194,8 @@ def _save_network(backbone: Backbone, folder: Path, *, merged: bool) -> None:
     with writing(folder):
         state = plain_state(backbone, merged=merged)
         backbone.model.save_pretrained(str(folder), state_dict=state)
-        if (tokenizer := _tokenizer(backbone)) is not None:
-            tokenizer.save_pretrained(str(folder))
+        if backbone.reader is not None:
+            backbone.reader.tokenizer.save_pretrained(str(folder))
 
 
 def plain_state(backbone: Backbone, *, merged: bool) -> dict[str, Tensor]:
@@ -229,12 +229,6 @@ def _describe(
         if backbone.frozen_items is not None:
             save_file({_EMBEDDED: backbone.frozen_items.contiguous()}, folder / EMBEDDINGS)
     write_json(folder / ORIGIN, dict(origin))
-
-
-def _tokenizer(backbone: Backbone) -> Any:
-    """The tokenizer of a backbone that reads text, or None."""
-    readers = (getattr(backbone, name, None) for name in ("text", "items"))
-    return next((found for r in readers if (found := getattr(r, "tokenizer", None))), None)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ class RecFormer(Backbone):
     def __init__(self, model: RecformerModel, items: ItemTokens, temperature: float = 0.05) -> None:
         super().__init__()
         self.model, self.items, self.temperature = model, items, temperature
+        self.reader = items
         self.n_items, self.hidden = len(items.items), int(model.config.hidden_size)
         self._catalogue: Tensor | None = None
         self._targets = torch.zeros(self.n_items, dtype=torch.int64)  # seen in pre-training
@@ -44,11 +45,6 @@ class RecFormer(Backbone):
         first = {text: number for number, text in reversed(list(enumerate(items.items)))}
         # By length, so that little is padded.
         self._first = torch.tensor([first[text] for text in sorted(first, key=len)])
-
-    @property
-    def cut(self) -> int:
-        """How many histories so far lost their oldest items or tokens."""
-        return self.items.cut
 
     def prepare(self) -> None:
         """Embed the catalogue anew, or take the one that is frozen."""
