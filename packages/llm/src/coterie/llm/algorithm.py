@@ -24,14 +24,7 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbone import halves_of, read_backbone
-from coterie.llm.messages import (
-    EVALUATE,
-    FREEZE,
-    UPDATE,
-    Adapters,
-    Candidate,
-    TrainedAdapter,
-)
+from coterie.llm.messages import EVALUATE, FREEZE, UPDATE, Adapters, Candidate, TrainedAdapter
 from coterie.llm.mixing import (
     attention,
     dynamic_weights,

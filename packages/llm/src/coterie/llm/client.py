@@ -183,8 +183,7 @@ def make_client(card: Card, folder: Path) -> Client[Any, Any]:
     clients, ``users.secret`` in its place: a number that they share, and the server does not know.
 
     Raises:
-        UserError: a file is missing or another one, or the model is split and the server's half is
-            not to be reached from here.
+        UserError: a file is missing or another one, or the server's half cannot be reached.
     """
     settings = resolve(card.read(Settings))
     if settings.method in USER_METHODS:

@@ -237,11 +237,8 @@ class Experiment(RecommendsToUsers[Settings]):
     def means_of_clients(self, ids: Tensor, values: Tensor) -> Tensor:
         """Give what clients measured by organisation, ``(K,)`` float64; NaN where nobody did.
 
-        Where users are clients, this is the mean over the users of each organisation.
-
-        Args:
-            ids: ``(n,)`` int64 of clients.
-            values: ``(n,)`` of theirs.
+        Where users are clients, this is the mean over the users of each organisation; ``ids`` and
+        ``values`` are ``(n,)``.
         """
         return self.data.means(self.data.client_of[ids] if self.of_users else ids, values)
 

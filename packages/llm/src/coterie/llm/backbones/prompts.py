@@ -80,9 +80,6 @@ class Template:
 def bigrec_template(noun: str = "film") -> Template:
     """Build BIGRec's instruction, in Alpaca's wrapper (Bao et al. 2023, arXiv 2308.08434).
 
-    Args:
-        noun: one of `NOUNS`.
-
     Raises:
         UserError: the noun is unknown.
     """
@@ -104,9 +101,6 @@ def compact_template(end: str) -> Template:
 
     A history then reads as a row of answers, so every title in it is practised as an answer, and
     the state after a title's end token tells what tends to follow it.
-
-    Args:
-        end: the end token as it is written in text.
     """
     return Template("", "{}" + end, "", "", "{}", "{}" + end)
 
@@ -123,8 +117,7 @@ class PromptTokens:
             prompt, in training as in inference, so that both cut a history alike.
 
     Attributes:
-        cut: number of histories so far that lost their oldest items, because the model's context
-            could not hold them.
+        cut: number of histories so far that the context could not hold, so that they lost items.
 
     Raises:
         UserError: the context cannot even hold the prompt of an empty history.

@@ -28,8 +28,7 @@ def public_users(split: GlobalSplit, share: float, key: Key) -> Tensor:
     """Draw the users whose train items are public: neither clients nor evaluated.
 
     Returns:
-        ``(m,)`` int64, ascending: ``share`` of the users with train items, rounded; a larger
-        share adds users and keeps those of a smaller one.
+        ``(m,)`` int64, ascending; a larger share adds users and keeps those of a smaller one.
 
     Raises:
         UserError: if the share is not in [0, 1), or leaves nobody.

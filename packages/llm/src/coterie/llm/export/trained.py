@@ -25,11 +25,7 @@ from coterie.llm.settings.run import USER_METHODS, Settings
 class TrainedRun:
     """The best round of a run. Of a split model both halves are put together here.
 
-    Args:
-        path: folder of the run.
-
-    Attributes:
-        experiment: its data and settings, but for the split.
+    Data and settings, but for the split, are those of ``experiment``.
 
     Raises:
         UserError: there is no such run, it is of another paper or of a method without a language

@@ -16,13 +16,7 @@ from coterie.core.tensors.keys import Key
 
 @dataclass(frozen=True)
 class Pending:
-    """A call whose gradient is awaited.
-
-    Attributes:
-        hidden: ``(B, T, h)`` what came in, a leaf.
-        out: ``(B, T, h)`` what went out, with its graph.
-        since: when.
-    """
+    """A call that awaits its gradient: what came in, a leaf, and went out, both ``(B, T, h)``."""
 
     hidden: Tensor
     out: Tensor

@@ -20,13 +20,7 @@ from coterie.llm.experiment import Experiment
 from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.settings.run import Settings
 
-COURSE = (
-    "fed/loss",
-    "eval/recall@10",
-    "pplr/similarity",
-    "pplr/difficulty",
-    "pplr/warmup",
-)
+COURSE = ("fed/loss", "eval/recall@10", "pplr/similarity", "pplr/difficulty", "pplr/warmup")
 # Steps that measure, or make ready to measure; a round's traffic is without them.
 _MEASURING = {"evaluate", "fold_in", "keep_best", "remember"}
 

@@ -22,11 +22,6 @@ class RecFormer(Backbone):
     Training is a softmax over all items against a catalogue of item embeddings that gives no
     gradient (section 2.4). In stage 1 `prepare` embeds the catalogue anew; in stage 2 it is given,
     as `frozen_items`.
-
-    Args:
-        model: the network.
-        items: writes histories.
-        temperature: divides the cosine.
     """
 
     place = "encoder.layer"

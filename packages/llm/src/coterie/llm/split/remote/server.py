@@ -42,13 +42,10 @@ class MiddleServer:
         middle: is used by this server alone.
         model: fingerprint that clients must have.
         secret: from which all tokens follow.
-        address: ``host:port`` to listen at; port 0 takes a free one.
+        address: ``host:port`` to listen at; port 0 takes a free one, which the attribute has.
         tls: certificate and key of the server; ``root`` demands certificates of the clients. None
             sends in the clear, which is allowed on this machine only.
         max_bytes: of a message.
-
-    Attributes:
-        address: with the port that was taken.
 
     Raises:
         UserError: the address cannot be listened at, or TLS is missing or broken.
