@@ -151,18 +151,13 @@ class Experiment(RecommendsToUsers[Settings]):
         ]
 
     def _needs_of_users(self) -> list[Need]:
-        settings, data = self.settings, self.data
-        sizes = {
-            "fedmf": ("fedmf.dim", settings.fedmf.dim, settings.fedmf.negatives),
-            "lightfr": ("lightfr.bits", settings.lightfr.bits // 32, settings.lightfr.negatives),
-            "fedpergnn": ("fedpergnn.dim", settings.fedpergnn.dim, settings.fedpergnn.negatives),
-        }
-        key, numbers, negatives = sizes[settings.method]
-        rows = self.interactions.n_users + data.n_items
-        samples = len(self.interactions) * negatives
+        method, rows = self.settings.method, self.interactions.n_users + self.data.n_items
+        own = getattr(self.settings, method)
+        key, numbers = ("bits", own.bits // 32) if method == "lightfr" else ("dim", own.dim)
+        samples = len(self.interactions) * own.negatives
         return [
-            Need("the vectors of users and items", (key,), memory=4 * rows * numbers),
-            Need("the local samples", (f"{settings.method}.negatives",), operations=64 * samples),
+            Need("the vectors of users and items", (f"{method}.{key}",), memory=4 * rows * numbers),
+            Need("the local samples", (f"{method}.negatives",), operations=64 * samples),
         ]
 
     def federation(self) -> Federation:

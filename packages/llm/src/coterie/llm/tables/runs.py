@@ -140,34 +140,26 @@ def popularity_run(settings: Settings) -> RunResult:
     return result
 
 
-def mf_run(settings: Settings) -> RunResult:
-    """BPR-MF of all users."""
-    return _of_users(settings, partial(train_mf, settings.mf))
-
-
-def lightgcn_run(settings: Settings) -> RunResult:
-    """LightGCN of all users."""
-    return _of_users(settings, partial(train_lightgcn, settings.lightgcn))
+def _of_users(name: str, settings: Settings) -> RunResult:
+    """Train MF or LightGCN on all users; average them, over all and by organisation."""
+    began, experiment = time.perf_counter(), Experiment(settings)
+    data = experiment.data
+    key = Key.from_seed(settings.seed).fold("reference")
+    train: Callable[..., CentralResult] = train_mf if name == "mf" else train_lightgcn
+    users, own = all_users(data), getattr(settings, name)
+    found = train(own, users, data.n_items, LENGTHS, key, device=experiment.device)
+    more = {"valid/recall@10": found.valid, "trained": found.parameters}
+    result = RunResult(found.means() | more)
+    for measure, values in (("recall", found.recall), ("ndcg", found.ndcg)):
+        for place, k in enumerate(found.lengths):
+            means = data.means(data.client_of[found.ids], values[:, place])
+            result.clients[f"test/{measure}@{k}"] = means.tolist()
+    result.metrics["seconds"] = time.perf_counter() - began
+    return result
 
 
 REFERENCES: Mapping[str, Make] = {
     "popularity": popularity_run,
-    "mf": mf_run,
-    "lightgcn": lightgcn_run,
+    "mf": partial(_of_users, "mf"),
+    "lightgcn": partial(_of_users, "lightgcn"),
 }
-
-
-def _of_users(settings: Settings, train: Callable[..., CentralResult]) -> RunResult:
-    """Train on all users; average them, over all and by organisation."""
-    began, experiment = time.perf_counter(), Experiment(settings)
-    data = experiment.data
-    key = Key.from_seed(settings.seed).fold("reference")
-    found = train(all_users(data), data.n_items, LENGTHS, key, device=experiment.device)
-    own = {"valid/recall@10": found.valid, "trained": found.parameters}
-    result = RunResult(found.means() | own)
-    for name, values in (("recall", found.recall), ("ndcg", found.ndcg)):
-        for place, k in enumerate(found.lengths):
-            means = data.means(data.client_of[found.ids], values[:, place])
-            result.clients[f"test/{name}@{k}"] = means.tolist()
-    result.metrics["seconds"] = time.perf_counter() - began
-    return result
