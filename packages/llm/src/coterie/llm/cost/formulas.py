@@ -160,10 +160,8 @@ class Cost:
 def cost_of(size: ModelSize, k: int | None = None, usage: Usage = Usage()) -> Cost:
     """Cost of holding layers 1..k and N; what the middle trains stays on the server.
 
-    Args:
-        size: of the backbone.
-        k: None holds the whole model and sends all that is trained (FedAvg).
-        usage: of a client; FedAvg's cost does not depend on it.
+    Without k a client holds the whole model and sends all that is trained (FedAvg), which does not
+    depend on its usage.
 
     Raises:
         UserError: k leaves no layer to the server.

@@ -139,12 +139,7 @@ def generated_tokens(prompts: float, queries: float, how: GenerationSettings) ->
 
     Every beam reads the prompt, and then its own tokens but the last. A text that is no title is
     embedded by itself, in as many tokens, start token included. How soon texts end depends on the
-    model and cannot be known before.
-
-    Args:
-        prompts: tokens of all prompts.
-        queries: number of prompts.
-        how: a title is written.
+    model and cannot be known before. Of so many queries the prompts have ``prompts`` tokens.
 
     Example:
         >>> generated_tokens(100, 1, GenerationSettings(beams=4, max_new_tokens=6))

@@ -67,11 +67,9 @@ class FederatedData:
         return [client for client, part in enumerate(self.clients.train) if not len(part)]
 
     def means(self, client: Tensor, values: Tensor) -> Tensor:
-        """Average by client, ``(K,)`` float64; NaN where a client has no value.
+        """Average n values by ``client``, ``(n,)``: ``(K,)`` float64, NaN where there is none.
 
-        Args:
-            client: ``(n,)`` int64, whose the values are.
-            values: ``(n,)``; NaN for what was not measured.
+        A value that is NaN was not measured.
         """
         known = ~values.isnan()
         client, values = client[known], values[known].double()

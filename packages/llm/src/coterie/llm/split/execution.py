@@ -23,9 +23,7 @@ from coterie.llm.split.stacks import Stack
 class Execution:
     """Run a stack with the row of a client in the place of its trainable parameters.
 
-    Args:
-        stack: the layers.
-        most_tokens: of one call, cached ones included.
+    A call has ``most_tokens`` at the most, cached ones included.
 
     Raises:
         UserError: nothing in the layers is trainable.
