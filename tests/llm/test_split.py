@@ -1,5 +1,7 @@
 """A split model computes what the whole one does, to the last gradient."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 from tests.llm.tiny_split import Tiny, TinyLlama, TinyLongformer, batch, gradients, lend_start
@@ -277,6 +279,20 @@ def test_channel_is_needed() -> None:
     parts.connect(Channel(Middle(parts.stack, SGD)))
     with pytest.raises(UserError, match="no session is open"):
         backbone.value(*batch())
+
+
+def test_an_error_in_a_session_loses_what_was_trained() -> None:
+    backbone = TinyLlama(4)
+    _, middle, channel = split(backbone, 1)
+    for fails in (False, True):
+        with suppress(ZeroDivisionError), channel.session(0, training=True):
+            backbone.value(*batch()).backward()
+            channel.step()
+            assert 1 / (not fails)
+        if not fails:
+            middle.trained(0)
+    with pytest.raises(UserError, match="has not finished training"):
+        middle.trained(0)
 
 
 @pytest.mark.parametrize("additive", [False, True])
