@@ -11,8 +11,7 @@ from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.client import Organisation
-from coterie.llm.data.examples import Examples, Queries
-from coterie.llm.data.organisations import OrganisationData
+from coterie.llm.data.examples import Examples, OrganisationData, Queries
 from coterie.llm.readings import resolve
 from coterie.llm.settings.backbone import LoraSettings
 from coterie.llm.settings.run import FederatedDataSettings, MixingSettings, Settings, TrainSettings

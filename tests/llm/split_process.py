@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from coterie.llm.split.remote.channel import GrpcChannel, GrpcMiddle
+from coterie.llm.split.channel import Channel
+from coterie.llm.split.remote.channel import GrpcMiddle, GrpcSessions
 from coterie.llm.split.remote.link import Link
 from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
 
@@ -33,9 +34,10 @@ class Server:
     def line(self) -> str:
         return self.process.stdout.readline().strip()
 
-    def channel(self, model: str, wire: str | None = None, **others: object) -> GrpcChannel:
+    def channel(self, model: str, wire: str | None = None, **others: object) -> Channel:
         link = Link(self.address, **others)
-        return GrpcChannel(link, model, lambda client: client_token(self.secret, client), wire)
+        sessions = GrpcSessions(link, model, lambda client: client_token(self.secret, client))
+        return Channel(sessions, wire)
 
     def middle(self, model: str, **others: object) -> GrpcMiddle:
         """The coordinator's side."""

@@ -13,10 +13,9 @@ import torch
 from tests.llm.tiny_split import Tiny, TinyLlama, TinyLongformer
 
 from coterie.llm.split.cut import cut
-from coterie.llm.split.middle import Middle
+from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.remote.server import MiddleServer
 from coterie.llm.split.remote.tokens import make_secret
-from coterie.llm.split.training import Training
 
 MAX_BYTES = 1 << 20
 TRAINING = Training(lr=0.01)

@@ -11,7 +11,7 @@ from coterie.core.metrics.full_ranking import FullRanking
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.client import Organisation
-from coterie.llm.data.organisations import OrganisationData
+from coterie.llm.data.examples import OrganisationData
 from coterie.llm.mixing import (
     attention,
     dynamic_weights,

@@ -1,6 +1,7 @@
 """The attack on hidden states: what is collected, what is learnt, what is reported."""
 
 import json
+from functools import reduce
 
 import pytest
 import torch
@@ -9,13 +10,19 @@ from tests.llm.organisations import examples
 from torch.nn.functional import mse_loss
 
 from coterie.core.cli.main import main
+from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm.attack.figure import draw
-from coterie.llm.attack.hidden_states import HiddenStates, hidden_states, joined
-from coterie.llm.attack.inversion import Attacker, attack, judge, rows, secret, train, users_known
+from coterie.llm.attack.figure import draw, rows
+from coterie.llm.attack.hidden_states import HiddenStates, hidden_states, secret, victims
+from coterie.llm.attack.inversion import Attacker, attack, judge, train, users_known
+from coterie.llm.backbones.tiny_item import TinyItem
+from coterie.llm.data.client_data import build
 from coterie.llm.data.examples import Examples
+from coterie.llm.settings.run import FederatedDataSettings
 
 KEY = Key.from_seed(3)
 QUICK = Attacker(steps=300, lr=3e-3)
@@ -128,8 +135,8 @@ def test_states_are_those_of_each_sequence_alone(kind):
     model, data = make(kind), examples(6, seed=4)
     together = hidden_states(model, data)
     alone = [hidden_states(model, data.take(torch.tensor([i]))) for i in range(6)]
-    put = joined(alone, [1] * 6)
-    assert torch.equal(together.sequence, put.sequence)
+    put = reduce(tree.concatenate, alone)
+    assert together.sequence.bincount().tolist() == [len(one.token) for one in alone]
     assert torch.equal(together.token, put.token)
     assert [layer.shape for layer in together.layers] == [(len(put.token), model.hidden)] * 3
     for one, other in zip(together.layers, put.layers, strict=True):
@@ -165,6 +172,16 @@ def test_tokens_of_every_sequence_are_no_secret():
     assert kept.layers[0].flatten().tolist() == [1, 2, 4, 6, 7]
     with pytest.raises(UserError, match="nothing to find out"):
         secret(HiddenStates([torch.zeros(2, 1)], torch.tensor([9, 9]), torch.tensor([0, 1])))
+
+
+def test_tokens_are_those_of_the_users_they_are_said_to_be_of():
+    data = build(k_core(generate(), 5), FederatedDataSettings(clients=3), KEY)
+    model = TinyItem(data.n_items, width=8, layers=1, heads=2, context=4, key=KEY)
+    states, user = victims(data, lambda client: model, [2, 0], 4, 150, KEY)
+    assert set(data.client_of[user].tolist()) == {0, 2}
+    had = data.split.train.tolists()
+    pairs = zip(states.token.tolist(), user.tolist(), strict=True)
+    assert all(item in had[owner] for item, owner in pairs)
 
 
 def test_rows_are_means_over_seeds(tmp_path):

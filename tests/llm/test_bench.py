@@ -1,19 +1,20 @@
 """The benchmark of PPLR: what it times and counts is what it says."""
 
 import copy
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
 from coterie.core.bench.memory_use import AfterEveryOperation, live_bytes
+from coterie.core.bench.timing import in_a_process
 from coterie.core.errors import UserError
-from coterie.llm.bench import bench, measure
+from coterie.llm.bench import measure
 from coterie.llm.bench import memory as memory_rows
 from coterie.llm.bench.federation import Shape
+from coterie.llm.bench.measure import bench
 from coterie.llm.bench.memory import Measured, memory
-from coterie.llm.bench.switched import Reloaded, Switched
-from coterie.llm.bench.switching import switching
+from coterie.llm.bench.switching import Reloaded, Switched, switching
 from coterie.llm.messages import UPDATE, Adapters
 from coterie.llm.settings.backbone import ModelSettings
 from coterie.llm.settings.run import Settings
@@ -116,7 +117,10 @@ def test_live_tensors_are_counted_once():
 
 
 def test_memory_grows_by_rows_and_not_by_backbones():
-    few, many = (memory_rows.in_own_process(count, TINY) for count in (2, 12))
+    few, many = (
+        Measured(**in_a_process("coterie.llm.bench.memory:measure", "it", count, asdict(TINY)))
+        for count in (2, 12)
+    )
     adapter = Switched(TINY, 1, keep_optimizer=False).client.adapter
     assert few.row == many.row == 4 * adapter.size
     assert few.backbone == many.backbone == sum(4 * p.numel() for p in TINY.backbone().parameters())

@@ -3,15 +3,14 @@
 import torch
 
 from coterie.llm.bench.federation import Shape
-from coterie.llm.bench.split import Size, split
+from coterie.llm.bench.split import split
 from coterie.llm.settings.backbone import LoraSettings
 
 
 def test_rows_and_equal_losses() -> None:
     threads = torch.get_num_threads()
     lora = LoraSettings(dropout=0.0)
-    size = Size(Shape(3, 32, batch=2, history=6, n_items=50, lora=lora))
-    rows = list(split((size,), turns=2))
+    rows = list(split({1: Shape(3, 32, batch=2, history=6, n_items=50, lora=lora)}, turns=2))
     assert [row["name"].split(",")[0] for row in rows] == [
         "split step in this process",
         "split step over gRPC",

@@ -29,10 +29,9 @@ from coterie.llm.cost.model_size import read_config, size_of, size_of_config
 from coterie.llm.cost.step_cost import measure_steps
 from coterie.llm.cost.token_count import prompt_tokens, training_tokens
 from coterie.llm.settings.backbone import LoraSettings
-from coterie.llm.split.channel import LocalChannel
+from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import cut
-from coterie.llm.split.middle import Middle
-from coterie.llm.split.training import Training
+from coterie.llm.split.middle import Middle, Training
 
 # LLaMA-7B: 4 h^2 for attention, 3 h m for the feed-forward part, 2 norms; LoRA of rank 8 on two
 # projections; vocabulary of 32,000 in and out, and the last norm. fp16.
@@ -174,7 +173,7 @@ def test_tokens_are_those_that_cross(kind):
     parts = cut(model, 1)
     middle = Middle(parts.stack, Training(lr=0.1))
     lend_start(middle, middle.adapter.row())
-    channel = LocalChannel(middle)
+    channel = Channel(middle)
     parts.connect(channel)
     with channel.session(0, training=False):
         model.prepare()

@@ -20,11 +20,10 @@ from coterie.llm.cost.token_count import (
     recommending_tokens,
     validation_tokens,
 )
-from coterie.llm.data.organisations import OrganisationData
-from coterie.llm.split.channel import LocalChannel
+from coterie.llm.data.examples import OrganisationData
+from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import cut
-from coterie.llm.split.middle import Middle
-from coterie.llm.split.training import Training
+from coterie.llm.split.middle import Middle, Training
 
 CLIENTS = 3
 # One batch a client and histories that are not drawn, so that every epoch has the same padding.
@@ -122,16 +121,16 @@ def test_the_wire_format_counts(tmp_path, capsys):
     assert run.inputs.usage.query_tokens > run.inputs.usage.item_tokens
 
 
-class Recorded(LocalChannel):
+class Recorded(Channel):
     """Notes the tokens that cross, with the adapter and without it."""
 
     tokens = (0, 0)
 
-    def _forward(self, hidden, context):
+    def forward(self, hidden, context):
         found = list(self.tokens)
         found[not context.adapted] += hidden.shape[0] * hidden.shape[1]
         self.tokens = tuple(found)
-        return super()._forward(hidden, context)
+        return super().forward(hidden, context)
 
 
 def recorded(model):

@@ -6,10 +6,9 @@ from tests.llm.tiny_split import TinyLlama, batch, lend_start
 from torch import Tensor
 
 from coterie.core.tensors.keys import Key
-from coterie.llm.split.channel import LocalChannel
+from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import cut
-from coterie.llm.split.middle import Middle
-from coterie.llm.split.training import Training
+from coterie.llm.split.middle import Middle, Training
 
 
 @pytest.mark.parametrize("left", ["eval", "train"])
@@ -19,7 +18,7 @@ def test_the_first_training_session_draws_dropout(left: str) -> None:
     backbone = getattr(TinyLlama(4, dropout=0.5), left)()
     parts = cut(backbone, 1)
     middle = Middle(parts.stack, Training(lr=0.1))
-    channel = LocalChannel(middle)
+    channel = Channel(middle)
     parts.connect(channel)
     lend_start(middle, middle.adapter.row())
     backbone.train()
@@ -51,7 +50,7 @@ def test_layers_left_in_training_do_not_draw_in_the_first_evaluation() -> None:
     backbone.eval()
     middle = Middle(parts.stack, Training(lr=0.1))
     lend_start(middle, middle.adapter.row())
-    channel = LocalChannel(middle)
+    channel = Channel(middle)
     parts.connect(channel)
     channel.open(0, training=False)
     assert backbone.value(tokens, mask).detach() == expected

@@ -26,9 +26,8 @@ from coterie.llm.backbones.recformer.model import RecformerModel
 from coterie.llm.export import folders
 from coterie.llm.export.folders import EMBEDDINGS, answers, export_adapter, export_merged
 from coterie.llm.export.trained import TrainedRun
-from coterie.llm.settings.backbone import ModelSettings, PretrainSettings
+from coterie.llm.settings.backbone import ModelSettings, PretrainSettings, SplitSettings
 from coterie.llm.settings.run import Settings
-from coterie.llm.settings.split import SplitSettings
 
 HISTORY = Ragged.from_lists([[0, 3, 5], [], [7], [1, 2, 3, 4]])
 ORIGIN = {"run": "a", "client": 1, "round": 2}

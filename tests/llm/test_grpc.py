@@ -20,18 +20,17 @@ from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowState
 from coterie.core.tensors import tree
 from coterie.llm.adapter import Adapter
-from coterie.llm.split.channel import LocalChannel
-from coterie.llm.split.context import Context
+from coterie.llm.split.channel import Channel
+from coterie.llm.split.context import Context, Diverged
 from coterie.llm.split.cut import cut
-from coterie.llm.split.diverged import Diverged
-from coterie.llm.split.middle import Middle
+from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.part import Part, given_back, lend
-from coterie.llm.split.remote.channel import GrpcChannel, GrpcMiddle
+from coterie.llm.split.remote import link
+from coterie.llm.split.remote.channel import GrpcMiddle, GrpcSessions
 from coterie.llm.split.remote.link import Link, Tls, grpc, is_loopback
 from coterie.llm.split.remote.messages import LEND, SERVICE, SESSION, TOKEN, Done, Opened, Step
 from coterie.llm.split.remote.server import MiddleServer
 from coterie.llm.split.remote.tokens import admin_token, client_token, make_secret, read_secret
-from coterie.llm.split.training import Training
 
 HIDDEN = torch.linspace(-1, 1, 2 * 5 * 32).reshape(2, 5, 32)
 LEARN = Context(gradient=True, input_gradient=True)
@@ -52,10 +51,9 @@ def within() -> Iterator[tuple[Middle, MiddleServer, str]]:
 
 def channel_to(
     server: MiddleServer, model: str, wire: str | None = None, **others: object
-) -> GrpcChannel:
-    return GrpcChannel(
-        Link(server.address, **others), model, lambda client: client_token(SECRET, client), wire
-    )
+) -> Channel:
+    link = Link(server.address, **others)
+    return Channel(GrpcSessions(link, model, lambda client: client_token(SECRET, client)), wire)
 
 
 def step_of(backbone: TinyLlama, channel, client: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
@@ -73,7 +71,7 @@ def test_second_process_is_exact_and_resumes(tmp_path: Path, servers: list[Serve
     far, near = TinyLlama(5), TinyLlama(5)
     far_parts, near_parts = cut(far, 2), cut(near, 2)
     middle = Middle(near_parts.stack, TRAINING)
-    near_parts.connect(LocalChannel(middle))
+    near_parts.connect(Channel(middle))
     far_parts.release()
 
     def both_play(part: Part) -> Part:
@@ -170,7 +168,9 @@ def test_killed_in_the_middle_of_a_step(tmp_path: Path, servers: list[Server]) -
 
 def test_wrong_tokens(within: tuple[Middle, MiddleServer, str]) -> None:
     _, server, model = within
-    stranger = GrpcChannel(Link(server.address), model, lambda client: client_token(SECRET, 1))
+    stranger = Channel(
+        GrpcSessions(Link(server.address), model, lambda client: client_token(SECRET, 1))
+    )
     with pytest.raises(UserError, match="token is not that of client 0"):
         stranger.open(0, training=True)
     stranger.open(1, training=True)
@@ -213,10 +213,10 @@ def test_tensors_that_do_not_fit(
     channel.open(0, training=True)
     # Not by `forward` and `backward`, which send nothing that is not finite.
     with pytest.raises(UserError, match=match):
-        channel._forward(hidden, context)
+        channel.middle.forward(channel._current(), hidden, context)
     out, call = channel.forward(HIDDEN, LEARN)  # the session goes on
     with pytest.raises(UserError, match="gradient: not every number is finite"):
-        channel._backward(call, out * math.nan)
+        channel.middle.backward(channel._current(), call, out * math.nan)
     assert channel.backward(call, out).shape == HIDDEN.shape
 
 
@@ -256,9 +256,12 @@ def test_a_wire_of_bfloat16_overflows_where_float32_does_not(
         channel_to(server, model, wire="bfloat16").forward(largest, LEARN)
 
 
-def test_oversized_for_the_client_itself(within: tuple[Middle, MiddleServer, str]) -> None:
+def test_oversized_for_the_client_itself(
+    within: tuple[Middle, MiddleServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, server, model = within
-    channel = channel_to(server, model, max_bytes=4096)
+    monkeypatch.setattr(link, "MAX_BYTES", 4096)
+    channel = channel_to(server, model)
     channel.open(0, training=True)
     with pytest.raises(UserError, match="use smaller batches, or raise --max-mib"):
         channel.forward(HIDDEN.repeat(4, 1, 1), LEARN)
@@ -330,8 +333,9 @@ def test_clients_at_once_share_the_device(within: tuple[Middle, MiddleServer, st
 def test_bfloat16_wire(within: tuple[Middle, MiddleServer, str]) -> None:
     middle, server, model = within
     link = Link(server.address)
-    far = GrpcChannel(link, model, lambda client: client_token(SECRET, client), "bfloat16")
-    near = LocalChannel(middle, "bfloat16")
+    sessions = GrpcSessions(link, model, lambda client: client_token(SECRET, client))
+    far = Channel(sessions, "bfloat16")
+    near = Channel(middle, "bfloat16")
     results = []
     for channel in (far, near):
         channel.open(0, training=True)
@@ -342,7 +346,7 @@ def test_bfloat16_wire(within: tuple[Middle, MiddleServer, str]) -> None:
     assert results[0][2] == results[1][2]
     assert results[0][0].dtype == torch.float32
     with pytest.raises(UserError, match="known: float32, bfloat16"):
-        LocalChannel(middle, "float8")
+        Channel(middle, "float8")
 
 
 def test_a_dishonest_server() -> None:
@@ -359,7 +363,7 @@ def test_a_dishonest_server() -> None:
     server.start()
     link = Link(f"127.0.0.1:{port}")
     with pytest.raises(UserError, match="answered nonsense"):
-        GrpcChannel(link, "m", str).open(0, training=True)
+        Channel(GrpcSessions(link, "m", str)).open(0, training=True)
     with pytest.raises(UserError, match="refused: a b"):
         link.call(Step(), Opened)
     server.stop(0)

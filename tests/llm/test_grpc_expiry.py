@@ -8,14 +8,15 @@ from collections.abc import Callable
 import torch
 from tests.llm.tiny_split import TinyLlama, lend_start
 
+from coterie.llm.split.channel import Channel
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut
-from coterie.llm.split.middle import Middle
-from coterie.llm.split.remote.channel import GrpcChannel
+from coterie.llm.split.middle import Middle, Training
+from coterie.llm.split.remote.channel import GrpcSessions
 from coterie.llm.split.remote.link import Link
 from coterie.llm.split.remote.server import MiddleServer
 from coterie.llm.split.remote.tokens import client_token
-from coterie.llm.split.training import Limits, Training
+from coterie.llm.split.sessions import Limits
 
 SECRET = "s" * 64
 HIDDEN = torch.linspace(-1, 1, 2 * 5 * 32).reshape(2, 5, 32)
@@ -50,7 +51,9 @@ def test_an_idle_server_frees_what_a_client_left() -> None:
     middle.expire = lambda: (looks.append(clock.now), expire())  # type: ignore[method-assign]
     server.start()
     lend_start(middle, middle.adapter.row())
-    channel = GrpcChannel(Link(server.address), "m", lambda client: client_token(SECRET, client))
+    channel = Channel(
+        GrpcSessions(Link(server.address), "m", lambda client: client_token(SECRET, client))
+    )
     channel.open(0, training=True)
     _, call = channel.forward(HIDDEN, LEARN)
     session = middle._sessions._open[channel._current()]

@@ -17,7 +17,7 @@ from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut
 from coterie.llm.split.middle import Middle
 from coterie.llm.split.part import Part, given_back, lend
-from coterie.llm.split.remote import link, pieces
+from coterie.llm.split.remote import link, messages
 from coterie.llm.split.remote.channel import GrpcMiddle
 from coterie.llm.split.remote.link import Link
 from coterie.llm.split.remote.messages import LEND
@@ -35,7 +35,7 @@ def small(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Middle, str]]:
     """A server that takes small messages."""
-    monkeypatch.setattr(pieces, "PIECE", request.param)
+    monkeypatch.setattr(messages, "PIECE", request.param)
     middle = Middle(cut(TinyLlama(4), 1).stack, TRAINING)
     server = MiddleServer(middle, "m", SECRET, max_bytes=2 * request.param)
     server.start()
@@ -53,7 +53,7 @@ class Spy:
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         self.parts.append(0)
-        for piece in pieces.pieces(data):
+        for piece in messages.pieces(data):
             if self.sent >= self.last:
                 raise RuntimeError
             self.sent += 1
@@ -81,7 +81,7 @@ def test_parts_cross_both_ways(small: tuple[Middle, str], monkeypatch: pytest.Mo
     remote = GrpcMiddle(Link(address), "m", TOKEN)
     part = lend_start(remote, middle.adapter.row(), 40, optimizer=True)
     assert len(spy.parts) == 40
-    assert (min(spy.parts) > 5) == (pieces.PIECE < 64 << 10)
+    assert (min(spy.parts) > 5) == (messages.PIECE < 64 << 10)
     train(middle, range(40))
     back = given_back(remote, range(40))
     assert same(back, given_back(middle, range(40)))
@@ -141,8 +141,8 @@ def test_what_is_asked_of_a_server_that_has_it_not(small: tuple[Middle, str]) ->
 @given(st.binary(max_size=60), st.integers(1, 70))
 def test_pieces_make_the_whole(data: bytes, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "PIECE", most)
-        found = list(pieces.pieces(data))
+        patch.setattr(messages, "PIECE", most)
+        found = list(messages.pieces(data))
     assert b"".join(found) == data
     assert all(len(piece) == most for piece in found[:-1])
     assert len(found[-1]) <= most

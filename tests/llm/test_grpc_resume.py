@@ -14,11 +14,10 @@ from coterie.core.run.driver import FederatedRun
 from coterie.llm.algorithm import PPLR
 from coterie.llm.client import Organisation
 from coterie.llm.halves import cut_backbone, make_middle, split_backbone
-from coterie.llm.settings.backbone import ModelSettings
+from coterie.llm.settings.backbone import ModelSettings, SplitSettings
 from coterie.llm.settings.run import Settings
-from coterie.llm.settings.split import SplitSettings
 from coterie.llm.split.middle import Middle
-from coterie.llm.split.remote import pieces
+from coterie.llm.split.remote import messages
 from coterie.llm.split.remote.server import MiddleServer
 from coterie.llm.split.remote.tokens import make_secret
 
@@ -40,7 +39,7 @@ def start(
 ) -> Start:
     """Start a server, a new one in the place of the one that runs; give the flags to reach it."""
     # Small messages: a part, of a whole layer, crosses in many pieces.
-    monkeypatch.setattr(pieces, "PIECE", 1 << 15)
+    monkeypatch.setattr(messages, "PIECE", 1 << 15)
 
     def started(chosen: Settings) -> dict[str, str]:
         for server, _ in servers:

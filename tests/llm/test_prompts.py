@@ -6,10 +6,8 @@ import torch
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm.backbones.causal_text import CausalText
-from coterie.llm.backbones.prompt_tokens import PromptTokens, pad_left
-from coterie.llm.backbones.prompts import bigrec_template, compact_template
-from coterie.llm.backbones.tiny_text import tiny_text
+from coterie.llm.backbones.causal_text import CausalText, tiny_text
+from coterie.llm.backbones.prompts import PromptTokens, bigrec_template, compact_template, pad_left
 from coterie.llm.backbones.tokenizer import END, START, train_tokenizer
 from coterie.llm.data.examples import Examples
 from coterie.llm.settings.backbone import GenerationSettings, ModelSettings

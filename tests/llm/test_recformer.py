@@ -9,7 +9,6 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbones.item_text import item_attributes
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.recformer.backbone import RecFormer
 from coterie.llm.backbones.recformer.build import (
@@ -17,7 +16,7 @@ from coterie.llm.backbones.recformer.build import (
     load_recformer,
     small_recformer,
 )
-from coterie.llm.backbones.recformer.tokens import ItemTokens, Limits
+from coterie.llm.backbones.recformer.tokens import ItemTokens, Limits, item_attributes
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.examples import Examples
 from coterie.llm.settings.backbone import LoraSettings, ModelSettings, PretrainSettings
@@ -159,7 +158,7 @@ def test_loss_is_a_softmax_over_all_items():
 
 def test_learns_a_deterministic_next_item():
     torch.set_num_threads(1)
-    backbone = small(width=32, layers=1, dropout=0.0)
+    backbone = small(width=32, layers=1)
     start = torch.arange(10)
     rows = [[(s + k) % 10 for k in range(3)] for s in start.tolist()]
     examples = Examples(Ragged.from_lists(rows), (start + 3) % 10)
@@ -238,7 +237,7 @@ _PUBLIC = (
 
 @pytest.mark.parametrize("prefix", ["longformer.", "", "_forward_module.model.longformer."])
 def test_public_names_load(prefix):
-    giver, taker = small(layers=1), small(layers=1, dropout=0.0)
+    giver, taker = small(layers=1), small(layers=1)
     own = giver.model.state_dict()
     assert set(own) == set(_PUBLIC)
     state = {prefix + name: own[name] + 1 for name in _PUBLIC}
@@ -292,11 +291,6 @@ def test_unreadable_checkpoint_is_one_line(tmp_path, content):
     with pytest.raises(UserError, match=r"recformer\.bin") as caught:
         load_recformer(path, ITEMS, str(tmp_path))
     assert "\n" not in str(caught.value)
-
-
-def test_odd_window_is_refused():
-    with pytest.raises(UserError, match="choose an even number"):
-        small(window=5)
 
 
 def test_attributes_of_the_sample():

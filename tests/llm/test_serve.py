@@ -14,14 +14,14 @@ from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
 from coterie.core.settings.configuration import configure
 from coterie.llm.adapter import Adapter
-from coterie.llm.commands.serve import run
+from coterie.llm.commands.serve import parse_layers, run
 from coterie.llm.experiment import Experiment
 from coterie.llm.halves import agreement, cut_backbone, training_of
 from coterie.llm.settings.run import Settings, TrainSettings
+from coterie.llm.split.channel import Channel
 from coterie.llm.split.part import Part, lend
-from coterie.llm.split.remote.channel import GrpcChannel, GrpcMiddle
+from coterie.llm.split.remote.channel import GrpcMiddle, GrpcSessions
 from coterie.llm.split.remote.link import Link
-from coterie.llm.split.remote.serving import parse_layers
 from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
 
 SMALL = ["--model.layers", "4", "--model.width", "16", "--pretrain.steps", "5"]
@@ -45,7 +45,9 @@ def test_serves_the_run_of_these_settings(tmp_path: Path) -> None:
         link = Link(address)
         middle = GrpcMiddle(link, parts.model, admin_token(secret))
         row = Adapter(parts.stack.named_parameters()).row()[None]
-        channel = GrpcChannel(link, parts.model, lambda client: client_token(secret, client))
+        channel = Channel(
+            GrpcSessions(link, parts.model, lambda client: client_token(secret, client))
+        )
         parts.connect(channel)
         lend(middle, [0], Part(row))
         examples = experiment.clients.train[0]

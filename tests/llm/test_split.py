@@ -1,5 +1,7 @@
 """A split model computes what the whole one does, to the last gradient."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 from tests.llm.tiny_split import Tiny, TinyLlama, TinyLongformer, batch, gradients, lend_start
@@ -8,13 +10,11 @@ from torch import Tensor, nn
 from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowSGD
 from coterie.core.tensors.keys import Key
-from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.lora import base_model
-from coterie.llm.split.channel import LocalChannel
+from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import Cut, cut, uncut
-from coterie.llm.split.middle import Middle
+from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.remote_block import padding_of
-from coterie.llm.split.training import Training
 
 SGD = Training(lr=1.0, optimizer=RowSGD())
 STEMS = {"longformer": "network.encoder.layer"}  # names of layers; all others are Llamas
@@ -26,11 +26,11 @@ def make(kind: str, n_layers: int) -> Tiny:
     return TinyLlama(n_layers, attention=kind)
 
 
-def split(backbone: Tiny, k: int, training: Training = SGD) -> tuple[Cut, Middle, LocalChannel]:
+def split(backbone: Tiny, k: int, training: Training = SGD) -> tuple[Cut, Middle, Channel]:
     parts = cut(backbone, k)
     assert parts.stack is not None
     middle = Middle(parts.stack, training)
-    channel = LocalChannel(middle)
+    channel = Channel(middle)
     parts.connect(channel)
     lend_start(middle, middle.adapter.row())
     return parts, middle, channel
@@ -123,7 +123,7 @@ def test_wire_of_bfloat16_is_close_and_halves_the_bytes() -> None:
     for wire in (None, "bfloat16"):
         backbone = TinyLlama(4)
         _, middle, _ = split(backbone, 1)
-        channel = LocalChannel(middle, wire)
+        channel = Channel(middle, wire)
         backbone.layers[1].connect(channel)
         with channel.session(0, training=True):
             loss = backbone.value(tokens, mask)
@@ -244,26 +244,6 @@ def test_uncut_gives_the_whole_back() -> None:
         uncut(parts)
 
 
-def test_client_need_not_load_the_middle() -> None:
-    tokens, mask = batch()
-    whole = TinyLlama(5)
-    loss, _ = whole_step(whole, tokens, mask)
-    _, middle, _ = split(whole, 2)
-    small = TinyLlama(3)
-    kept = [whole.layers[0], whole.layers[1], whole.layers[3]]
-    small.network.load_state_dict(
-        {n: p for n, p in whole.network.state_dict().items() if "layers" not in n}, strict=False
-    )
-    small.use_layers(kept)
-    parts = cut(small, 2, n_layers=5)
-    assert parts.stack is None
-    assert parts.model == cut(TinyLlama(5), 2).model
-    parts.connect(LocalChannel(middle))
-    with parts.block.channel.session(0, training=False):
-        assert small.value(tokens, mask) == loss
-    assert Adapter(small.named_parameters()).size < Adapter(TinyLlama(5).named_parameters()).size
-
-
 @pytest.mark.parametrize("k", [-1, 0, 3, 4, 9])
 def test_k_out_of_range(k: int) -> None:
     backbone = TinyLlama(4)
@@ -296,9 +276,23 @@ def test_channel_is_needed() -> None:
     parts = cut(backbone, 1)
     with pytest.raises(UserError, match="no channel"):
         backbone.value(*batch())
-    parts.connect(LocalChannel(Middle(parts.stack, SGD)))
+    parts.connect(Channel(Middle(parts.stack, SGD)))
     with pytest.raises(UserError, match="no session is open"):
         backbone.value(*batch())
+
+
+def test_an_error_in_a_session_loses_what_was_trained() -> None:
+    backbone = TinyLlama(4)
+    _, middle, channel = split(backbone, 1)
+    for fails in (False, True):
+        with suppress(ZeroDivisionError), channel.session(0, training=True):
+            backbone.value(*batch()).backward()
+            channel.step()
+            assert 1 / (not fails)
+        if not fails:
+            middle.trained(0)
+    with pytest.raises(UserError, match="has not finished training"):
+        middle.trained(0)
 
 
 @pytest.mark.parametrize("additive", [False, True])

@@ -12,15 +12,14 @@ from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.causal_text import tiny_text
 from coterie.llm.backbones.recformer.build import small_recformer
 from coterie.llm.backbones.tiny_item import TinyItem
-from coterie.llm.backbones.tiny_text import tiny_text
 from coterie.llm.data.examples import Examples
 from coterie.llm.settings.backbone import GenerationSettings, LoraSettings, ModelSettings
-from coterie.llm.split.channel import LocalChannel
+from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import cut, uncut
-from coterie.llm.split.middle import Middle
-from coterie.llm.split.training import Training
+from coterie.llm.split.middle import Middle, Training
 
 KEY = Key.from_seed(3)
 WORDS = ["Heat", "Alien", "Fargo", "Rocky", "Jaws", "Speed", "Scream", "Babe", "Clue", "Big"]
@@ -74,7 +73,7 @@ def test_equal(make: Callable[[], Backbone], lora: bool) -> None:
 
     parts = cut(backbone, 2)
     middle = Middle(parts.stack, Training(1.0, RowSGD()))
-    channel = LocalChannel(middle)
+    channel = Channel(middle)
     parts.connect(channel)
     lend_start(middle, middle.adapter.row())
     backbone.train()

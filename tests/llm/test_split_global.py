@@ -127,16 +127,6 @@ def test_the_sources_own_split_is_kept():
         [[], [2], *[[]] * 7],
         [[3], [4], *[[]] * 7],
     ]
-    assert split.describe() == {
-        "users": 2,
-        "items": 4,
-        "train": 2,
-        "valid": 1,
-        "test": 2,
-        "evaluated": 2,
-        "without_history": 0,
-        "without_targets": 0,
-    }
 
 
 def test_the_order_of_rows_is_nothing_to_the_sources_own_split():
@@ -144,20 +134,6 @@ def test_the_order_of_rows_is_nothing_to_the_sources_own_split():
     data = table(rows, split=[0, 0, 1, 2])
     turned = data.take(torch.tensor([3, 1, 0, 2]))
     assert parts(global_split(turned, KEY)) == parts(global_split(data, KEY))
-
-
-def test_describe_counts_users_left_out():
-    rows = [(0, item, item) for item in range(8)] + [(1, 0, 8), (2, 0, 9)]
-    assert global_split(table(rows, 3), KEY).describe() == {
-        "users": 3,
-        "items": 8,
-        "train": 8,
-        "valid": 1,
-        "test": 1,
-        "evaluated": 0,
-        "without_history": 1,
-        "without_targets": 2,
-    }
 
 
 @pytest.mark.parametrize("n", [1, 4])

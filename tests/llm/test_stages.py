@@ -24,17 +24,16 @@ from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.saved import save
 from coterie.llm.algorithm import PPLR
+from coterie.llm.backbone import halves_of
 from coterie.llm.client import Organisation
 from coterie.llm.data.sequences import newest
 from coterie.llm.experiment import frozen_items
 from coterie.llm.export.trained import TrainedRun
-from coterie.llm.halves import split_backbone
 from coterie.llm.messages import Adapters
 from coterie.llm.quality import measure_users
 from coterie.llm.readings import resolve
-from coterie.llm.settings.backbone import ModelSettings, PretrainSettings
+from coterie.llm.settings.backbone import ModelSettings, PretrainSettings, SplitSettings
 from coterie.llm.settings.run import FederatedDataSettings, Settings, TrainSettings
-from coterie.llm.settings.split import SplitSettings
 
 # All twelve items but the history are within the first ten, so Recall@10 is 1 in every round: the
 # first round is the best, and patience decides when a stage ends.
@@ -51,7 +50,7 @@ def module(k=None, dtype=torch.float64, **more):
         model=ModelSettings(name="recformer"), split=SplitSettings(k=k), **(PATIENCE | more)
     )
     model = make("recformer", rank=None).to(dtype)
-    halves = split_backbone(model, chosen)
+    halves = halves_of(model, chosen)
     client = Organisation(chosen, model, halves.channel if halves else None)
     return FederatedRun(
         Federation(

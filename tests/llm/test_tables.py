@@ -21,10 +21,9 @@ from coterie.llm.settings.run import FedMFSettings, MixingSettings, Settings, Tr
 from coterie.llm.tables import costs, make_table, sweeps
 from coterie.llm.tables.contrast import over_others, verdict_note
 from coterie.llm.tables.convergence import rounds_to, shares
-from coterie.llm.tables.essence import essential, plain
 from coterie.llm.tables.mechanism import extents
-from coterie.llm.tables.runs import imbalances, organisation_means, train, worst
-from coterie.llm.tables.study import Study
+from coterie.llm.tables.runs import imbalances, train, worst
+from coterie.llm.tables.study import Study, essential, plain
 
 TINY = {
     "rounds": 1,
@@ -187,7 +186,7 @@ def test_users_are_averaged_by_organisation():
     values[:10] = torch.nan
     client = data.client_of.numpy()
     expected = [float(np.nanmean(values.numpy()[client == c])) for c in range(5)]
-    assert organisation_means(data, users, values) == pytest.approx(expected)
+    assert data.means(data.client_of[users], values).tolist() == pytest.approx(expected)
 
 
 # Comparisons

@@ -1,6 +1,5 @@
 """Tiny random backbones with LoRA in every layer, as the split tests need them."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,17 +49,9 @@ class TinyLlama(Tiny):
         )
         config._attn_implementation = attention
         with Key.from_seed(5).torch_rng():
-            self.network = LlamaForCausalLM(config)
+            self.network = self.model = LlamaForCausalLM(config)
             lora(self.network, ["q_proj", "v_proj"], dropout)
         self.hidden = hidden
-
-    @property
-    def layers(self) -> nn.ModuleList:
-        return self.network.model.layers
-
-    def use_layers(self, layers: Sequence[nn.Module]) -> None:
-        self.network.model.layers = nn.ModuleList(layers)
-        self.network.config.num_hidden_layers = len(layers)
 
     def value(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Loss of a batch."""
@@ -70,6 +61,8 @@ class TinyLlama(Tiny):
 
 
 class TinyLongformer(Tiny):
+    place = "encoder.layer"
+
     def __init__(self, n_layers: int, hidden: int = 32) -> None:
         super().__init__()
         config = LongformerConfig(
@@ -85,18 +78,10 @@ class TinyLongformer(Tiny):
             pad_token_id=1,
         )
         with Key.from_seed(6).torch_rng():
-            self.network = LongformerModel(config)
+            self.network = self.model = LongformerModel(config)
             self.head = nn.Linear(hidden, VOCABULARY).requires_grad_(False)
             lora(self.network, ["query", "value", "query_global", "value_global"], 0.0)
         self.hidden = hidden
-
-    @property
-    def layers(self) -> nn.ModuleList:
-        return self.network.encoder.layer
-
-    def use_layers(self, layers: Sequence[nn.Module]) -> None:
-        self.network.encoder.layer = nn.ModuleList(layers)
-        self.network.config.num_hidden_layers = len(layers)
 
     def value(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Loss of a batch, the first token attending everywhere."""

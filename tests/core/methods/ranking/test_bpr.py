@@ -20,6 +20,7 @@ from coterie.core.methods.settings.ranking import LightGCNSettings, MFSettings
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.baselines import measure_popularity
 from coterie.llm.data.client_data import build
+from coterie.llm.settings.run import FederatedDataSettings
 
 MF = MFSettings(dim=8, lr=0.05, batch_size=128, epochs=12, patience=12, l2=1e-3)
 LIGHTGCN = LightGCNSettings(dim=8, lr=0.05, batch_size=128, epochs=12, patience=12)
@@ -65,7 +66,7 @@ def test_users_are_measured_by_what_is_known_at_the_time():
 
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_popularity_is_that_of_a_loop(split):
-    data = build(k_core(generate(), 5), 4, KEY)
+    data = build(k_core(generate(), 5), FederatedDataSettings(clients=4), KEY)
     before = data.split.train if split == "valid" else data.split.before_test()
     count = Counter(before.values.tolist())
     order = sorted(range(data.n_items), key=lambda item: (-count[item], item))

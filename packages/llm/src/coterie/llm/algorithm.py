@@ -23,16 +23,8 @@ from coterie.core.protocol.server import Decision, Server
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbone import read_backbone
-from coterie.llm.data.catalogue import Catalogue
-from coterie.llm.messages import (
-    EVALUATE,
-    FREEZE,
-    UPDATE,
-    Adapters,
-    Candidate,
-    TrainedAdapter,
-)
+from coterie.llm.backbone import halves_of, read_backbone
+from coterie.llm.messages import EVALUATE, FREEZE, UPDATE, Adapters, Candidate, TrainedAdapter
 from coterie.llm.mixing import (
     attention,
     dynamic_weights,
@@ -347,8 +339,7 @@ def _weighted_mean(values: Tensor, weights: Tensor) -> float:
 def make_server(card: Card, ids: Tensor, folder: Path) -> Server[Any]:
     """Make the server half from the public card, the clients' ids and the server's own folder.
 
-    The folder has the file `WEIGHTS` of `coterie.llm.backbone`, of which the server needs what
-    all clients start from.
+    The folder has the file `WEIGHTS`, of which the server needs what all clients start from.
 
     Raises:
         UserError: the file is missing or another one.
@@ -358,11 +349,6 @@ def make_server(card: Card, ids: Tensor, folder: Path) -> Server[Any]:
         from coterie.llm.baselines import user_server  # FedMF, LightFR, FedPerGNN
 
         return user_server(settings, card.public["items"]["n_items"])
-    items = Catalogue.from_plain(card.public["items"])
-    backbone = read_backbone(settings, items, folder, card.public["backbone"])
-    halves = None
-    if settings.split.k is not None:
-        from coterie.llm.halves import split_backbone  # grpc is heavy
-
-        halves = split_backbone(backbone, settings)
+    backbone = read_backbone(settings, card.public, folder)
+    halves = halves_of(backbone, settings)
     return PPLR(settings, ids.numel(), Adapter(backbone.named_parameters()).row(), halves)

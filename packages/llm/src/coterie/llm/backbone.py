@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,18 +19,18 @@ from coterie.core.settings.schema import values_of
 from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.backbones.causal_text import load_causal_text
-from coterie.llm.backbones.item_text import item_attributes
+from coterie.llm.backbones.causal_text import load_causal_text, tiny_text
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.prompts import bigrec_template
 from coterie.llm.backbones.recformer.build import load_recformer, small_recformer
+from coterie.llm.backbones.recformer.tokens import item_attributes
 from coterie.llm.backbones.tiny_item import TinyItem
-from coterie.llm.backbones.tiny_text import tiny_text
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.settings.run import Settings
 
 if TYPE_CHECKING:
     from coterie.llm.data.client_data import FederatedData
+    from coterie.llm.halves import Halves
 
 
 WEIGHTS = "backbone.safetensors"
@@ -39,13 +40,8 @@ WEIGHTS = "backbone.safetensors"
 def make_backbone(settings: Settings, data: FederatedData, cache: Path) -> Backbone:
     """Build and pre-train the backbone, or read it from the cache, and add the common adapter.
 
-    It is where tensors are made by default.
-
-    Args:
-        settings: of the run.
-        data: gives items and the public slice.
-        cache: folder of pre-trained backbones; runs of other methods with the same data, backbone
-            and seed read the same file.
+    It is where tensors are made by default. Runs of other methods with the same data, backbone and
+    seed read the same file of the cache, a folder.
     """
     key = _key(settings)
     backbone = _untrained(settings, data.catalogue, key)
@@ -54,14 +50,13 @@ def make_backbone(settings: Settings, data: FederatedData, cache: Path) -> Backb
     return _adapted(backbone, settings, key)
 
 
-def read_backbone(settings: Settings, items: Catalogue, folder: Path, digest: str) -> Backbone:
+def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -> Backbone:
     """Build the backbone from what everybody may know, with the weights in a folder.
 
     Args:
         settings: of the run; a path of the model is one in the folder.
-        items: the catalogue.
-        folder: has the file `WEIGHTS`, where the model has no path.
-        digest: SHA-256 of that file; empty where there is none.
+        public: of the card: the items, and SHA-256 of the file `WEIGHTS`.
+        folder: has that file, where the model has no path.
 
     Raises:
         UserError: the file is missing, or another one.
@@ -70,13 +65,22 @@ def read_backbone(settings: Settings, items: Catalogue, folder: Path, digest: st
         own = str(folder / settings.model.path)
         settings = replace(settings, model=replace(settings.model, path=own))
     key = _key(settings)
-    backbone = _untrained(settings, items, key)
+    backbone = _untrained(settings, Catalogue(**public["items"]), key)
     if settings.model.path is None:
         path = folder / WEIGHTS
-        if not path.is_file() or weights_digest(path) != digest:
+        if not path.is_file() or weights_digest(path) != public["backbone"]:
             raise UserError(f"{path} is not the backbone of the card: get the right file")
         backbone.load_state_dict(load_file(path), strict=False)
     return _adapted(backbone, settings, key)
+
+
+def halves_of(backbone: Backbone, settings: Settings) -> Halves | None:
+    """Split a backbone as `coterie.llm.halves.split_backbone` does; None without a split."""
+    if settings.split.k is None:
+        return None
+    from coterie.llm.halves import split_backbone  # grpc and transformers are heavy
+
+    return split_backbone(backbone, settings)
 
 
 def weights_file(settings: Settings, data: FederatedData, cache: Path) -> Path:
@@ -110,11 +114,8 @@ def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
         case "tiny-text":
             return tiny_text(items.require_titles(), model, key, settings.generation)
         case "llama":
-            template = bigrec_template(model.noun)
-            path = str(model.path)
-            return load_causal_text(
-                path, items.require_titles(), template, settings.generation, model.context
-            )
+            text = items.require_titles(), bigrec_template(model.noun)
+            return load_causal_text(str(model.path), *text, settings.generation, model.context)
         case "recformer":
             attributes = item_attributes(items)
             if model.path is not None:
@@ -152,10 +153,5 @@ def _fingerprint(settings: Settings, data: FederatedData) -> str:
     for examples in (public.train, public.held_out):
         for tensor in (examples.history.values, examples.history.offsets, examples.target):
             digest.update(tensor.numpy().tobytes())
-    digest.update(_texts(data))
+    digest.update(json.dumps(data.interactions.titles or data.n_items).encode())
     return digest.hexdigest()[:16]
-
-
-def _texts(data: FederatedData) -> bytes:
-    titles: Any = data.interactions.titles or data.n_items
-    return json.dumps(titles).encode()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
-from coterie.core.federation.federation import Federation, bounds
 from coterie.core.methods.ranking.client import RankingClient
 from coterie.core.methods.ranking.fedmf import UPDATE, FedMFClient, FedMFServer, ItemTable
 from coterie.core.methods.ranking.fedpergnn import FedPerGNNClient, FedPerGNNServer
@@ -18,13 +17,10 @@ from coterie.core.methods.ranking.lightfr import LightFRClient, LightFRServer
 from coterie.core.methods.ranking.server import RankingServer
 from coterie.core.methods.reference.popularity import popularity
 from coterie.core.privacy.attack import AttackReport, attack_curve
-from coterie.core.privacy.build import middleware
 from coterie.core.run.driver import FederatedRun
-from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.client_data import PUBLIC, FederatedData
-from coterie.llm.keys import USER_COLUMNS
 from coterie.llm.quality import LENGTHS, measure_users
 from coterie.llm.settings.run import Settings
 
@@ -45,34 +41,6 @@ def measure_popularity(
     return [measure_users(lambda part: counts.expand(len(part), -1), of_one) for of_one in queries]
 
 
-def user_federation(
-    settings: Settings, data: FederatedData, device: torch.device = CPU
-) -> Federation:
-    """Build both halves of ``settings.method``, one of `USER_METHODS`.
-
-    Public users take part in training, since language models are pre-trained on them, and are not
-    measured.
-    """
-    given: Any = getattr(settings, settings.method)
-    secret = Key.from_seed(settings.seed).fold("secret of the users")
-    with computing_on(device):
-        server = user_server(settings, data.n_items)
-        client = user_client(settings, data.n_items, secret)
-    return Federation(
-        server=server,
-        client=client,
-        blocks=[all_users(data)],
-        seed=settings.seed,
-        rounds=given.rounds,
-        chunk=settings.engine.chunk,
-        device=device,
-        middleware=middleware(settings.privacy),
-        bounds=bounds(settings.engine),
-        monitor=server.monitor,
-        client_columns=USER_COLUMNS,
-    )
-
-
 def user_server(settings: Settings, n_items: int) -> RankingServer:
     """Make the server of ``settings.method``, one of `USER_METHODS`."""
     dtype = getattr(torch, settings.engine.dtype)
@@ -86,13 +54,7 @@ def user_server(settings: Settings, n_items: int) -> RankingServer:
 
 
 def user_client(settings: Settings, n_items: int, secret: Key) -> RankingClient:
-    """Make the client of ``settings.method``, one of `USER_METHODS`.
-
-    Args:
-        settings: of the run.
-        n_items: number of items.
-        secret: of all users together, from whom the server does not get it.
-    """
+    """Make the client; the secret is of all users together, and the server does not get it."""
     dtype = getattr(torch, settings.engine.dtype)
     match settings.method:
         case "fedmf":

@@ -19,11 +19,9 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbone import read_backbone
+from coterie.llm.backbone import halves_of, read_backbone
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.data.catalogue import Catalogue
-from coterie.llm.data.examples import Examples
-from coterie.llm.data.organisations import OwnData
+from coterie.llm.data.examples import Examples, OwnData
 from coterie.llm.data.sequences import thinned
 from coterie.llm.messages import (
     EVALUATE,
@@ -38,7 +36,7 @@ from coterie.llm.messages import (
 from coterie.llm.quality import MEASURES, measure_users
 from coterie.llm.readings import resolve
 from coterie.llm.settings.run import USER_METHODS, Settings
-from coterie.llm.split.diverged import Diverged
+from coterie.llm.split.context import Diverged
 
 if TYPE_CHECKING:
     from coterie.llm.split.channel import Channel
@@ -88,7 +86,7 @@ class Organisation(Client[ClientState, OwnData]):
     ) -> tuple[None, ClientState]:
         """Begin stage 2: embed all items with the adapter received, and keep that for good."""
         try:
-            with self._session(data, training=False):
+            with self._session(data.id, training=False):
                 self.load(down.row)
                 catalogue = self.backbone.catalogue()
         except Diverged:
@@ -103,7 +101,7 @@ class Organisation(Client[ClientState, OwnData]):
         testing = down.split == "test"
         queries = data.test if testing else data.valid
         try:
-            with self._session(data, training=False):
+            with self._session(data.id, training=False):
                 self.load(down.row, mine.catalogue if down.stage > 1 else None)
                 values = measure_users(lambda part: self.backbone.scores(part.history), queries)
         except Diverged:
@@ -114,25 +112,18 @@ class Organisation(Client[ClientState, OwnData]):
     def score(
         self, client: int, row: Tensor, history: Ragged, catalogue: Tensor | None = None
     ) -> Tensor:
-        """Score all items after each history with a client's best adapter, ``(n, n_items)``.
+        """Score all items after each of n histories with what a client holds, ``(n, n_items)``.
 
-        Args:
-            client: its number.
-            row: ``(d,)`` the parts that the client holds.
-            history: n rows of item numbers.
-            catalogue: as in `load`.
+        Row and catalogue are as in `load`.
         """
-        with self._open(client, training=False):
+        with self._session(client, training=False):
             self.load(row, catalogue)
             return self.backbone.scores(history)
 
     def load(self, row: Tensor, catalogue: Tensor | None = None, *, training: bool = False) -> None:
-        """Make the backbone that of a client, ready to score or to be trained.
+        """Make the backbone that of a client, with its row ``(d,)``, to score or be trained.
 
-        Args:
-            row: ``(d,)``.
-            catalogue: ``(n_items, h)``, the item embeddings that it keeps in stage 2.
-            training: whether to drop out.
+        In stage 2 the client keeps item embeddings, ``(n_items, h)``, as its catalogue.
         """
         self.adapter.load(row)
         if self.backbone.training != training:  # hundreds of modules: not for every client
@@ -147,7 +138,7 @@ class Organisation(Client[ClientState, OwnData]):
         examples, train = data.train, self.settings.train
         received, losses = down.row[None], []
         row, state = {"row": received}, tree.as_stack(mine.optimizer or self.fresh)
-        with self._session(data, training=True, key=own.fold("middle")):
+        with self._session(data.id, training=True, key=own.fold("middle")):
             self.load(down.row, mine.catalogue, training=True)
             for number, batch in enumerate(self._batches(examples, own)):
                 self.adapter.load(row["row"][0])
@@ -165,13 +156,8 @@ class Organisation(Client[ClientState, OwnData]):
         kept = tree.as_one(state) if train.keep_optimizer else None
         return up, replace(mine, optimizer=kept)
 
-    def _session(
-        self, data: OwnData, *, training: bool, key: Any = None
-    ) -> AbstractContextManager[None]:
+    def _session(self, client: int, **how: Any) -> AbstractContextManager[None]:
         """Speak with the server's layers, if there are any, until the block ends."""
-        return self._open(data.id, training=training, key=key)
-
-    def _open(self, client: int, **how: Any) -> AbstractContextManager[None]:
         return nullcontext() if self.channel is None else self.channel.session(client, **how)
 
     def _batches(self, examples: Examples, key: Key) -> list[Examples]:
@@ -197,23 +183,17 @@ def make_client(card: Card, folder: Path) -> Client[Any, Any]:
     clients, ``users.secret`` in its place: a number that they share, and the server does not know.
 
     Raises:
-        UserError: a file is missing or another one, or the model is split and the server's half is
-            not to be reached from here.
+        UserError: a file is missing or another one, or the server's half cannot be reached.
     """
     settings = resolve(card.read(Settings))
     if settings.method in USER_METHODS:
         from coterie.llm.baselines import user_client  # FedMF, LightFR, FedPerGNN
 
         return user_client(settings, card.public["items"]["n_items"], _secret(folder))
-    items = Catalogue.from_plain(card.public["items"])
-    backbone = read_backbone(settings, items, folder, card.public["backbone"])
-    if settings.split.k is None:
-        return Organisation(settings, backbone)
-    if settings.split.server is None:
+    backbone = read_backbone(settings, card.public, folder)
+    if settings.split.k is not None and settings.split.server is None:
         raise UserError("clients that run apart reach the server's layers by --split.server only")
-    from coterie.llm.halves import split_backbone  # grpc is heavy
-
-    halves = split_backbone(backbone, settings)
+    halves = halves_of(backbone, settings)
     return Organisation(settings, backbone, halves.channel if halves else None)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,26 +22,29 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
 from coterie.core.run.runfolder import DEFAULT_OUT
+from coterie.core.tensors import tree
 from coterie.core.tensors.device import computing_on
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
-from coterie.llm.backbone import WEIGHTS, make_backbone, weights_digest, weights_file
+from coterie.llm.backbone import WEIGHTS, halves_of, make_backbone, weights_digest, weights_file
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.baselines import attack_users, measure_popularity, user_federation
+from coterie.llm.baselines import (
+    all_users,
+    attack_users,
+    measure_popularity,
+    user_client,
+    user_server,
+)
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, build
-from coterie.llm.data.examples import Examples
-from coterie.llm.data.organisations import OrganisationData
+from coterie.llm.data.examples import OrganisationData
 from coterie.llm.data.sequences import newest
-from coterie.llm.keys import CLIENT_COLUMNS
+from coterie.llm.keys import CLIENT_COLUMNS, USER_COLUMNS
 from coterie.llm.messages import ClientState
 from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve
 from coterie.llm.settings.run import USER_METHODS, Settings
-
-if TYPE_CHECKING:
-    from coterie.llm.halves import Halves
 
 _ACTIVATIONS = 4 * 10  # bytes a unit of width of one token, in a layer that is trained, at least
 _TRAINED_BYTES = 16  # of a parameter with its gradient and Adam's two moments
@@ -62,19 +65,8 @@ class Experiment(RecommendsToUsers[Settings]):
     @cached_property
     def data(self) -> FederatedData:
         """The interactions, split by time and shared out among clients."""
-        data = self.settings.data
-        return build(
-            load_filtered(data),
-            data.clients,
-            Key.from_seed(self.settings.seed).fold("data"),
-            max_history=data.max_history,
-            stride=data.stride,
-            span=data.span,
-            min_history=data.min_history,
-            shots=data.shots,
-            valid_users=data.valid_users,
-            public_share=data.public,
-        )
+        how = self.settings.data
+        return build(load_filtered(how), how, Key.from_seed(self.settings.seed).fold("data"))
 
     @cached_property
     def clients(self) -> OrganisationData:
@@ -90,7 +82,8 @@ class Experiment(RecommendsToUsers[Settings]):
         if self.settings.method != "central":
             return clients
         none = clients.train[0].take(torch.arange(0))
-        return replace(clients, train=[_pooled(clients.train)] + [none] * (len(clients) - 1))
+        pooled = reduce(tree.concatenate, clients.train)
+        return replace(clients, train=[pooled] + [none] * (len(clients) - 1))
 
     @property
     def interactions(self) -> Interactions:
@@ -158,42 +151,53 @@ class Experiment(RecommendsToUsers[Settings]):
         ]
 
     def _needs_of_users(self) -> list[Need]:
-        settings, data = self.settings, self.data
-        sizes = {
-            "fedmf": ("fedmf.dim", settings.fedmf.dim, settings.fedmf.negatives),
-            "lightfr": ("lightfr.bits", settings.lightfr.bits // 32, settings.lightfr.negatives),
-            "fedpergnn": ("fedpergnn.dim", settings.fedpergnn.dim, settings.fedpergnn.negatives),
-        }
-        key, numbers, negatives = sizes[settings.method]
-        rows = self.interactions.n_users + data.n_items
-        samples = len(self.interactions) * negatives
+        method, rows = self.settings.method, self.interactions.n_users + self.data.n_items
+        own = getattr(self.settings, method)
+        key, numbers = ("bits", own.bits // 32) if method == "lightfr" else ("dim", own.dim)
+        samples = len(self.interactions) * own.negatives
         return [
-            Need("the vectors of users and items", (key,), memory=4 * rows * numbers),
-            Need("the local samples", (f"{settings.method}.negatives",), operations=64 * samples),
+            Need("the vectors of users and items", (f"{method}.{key}",), memory=4 * rows * numbers),
+            Need("the local samples", (f"{method}.negatives",), operations=64 * samples),
         ]
 
     def federation(self) -> Federation:
         """Build both halves."""
         settings = self.settings
-        if settings.method in USER_METHODS:
-            return user_federation(settings, self.data, self.device)
-        data, backbone = self.clients, self.backbone
-        with computing_on(self.device):
-            halves = self._halves()
-            client = Organisation(settings, backbone, halves.channel if halves else None)
-            server = PPLR(settings, settings.data.clients, client.adapter.row(), halves)
+        server, client, data, more = self._users() if self.of_users else self._organisations()
         return Federation(
             server=server,
             client=client,
             blocks=[data],
             seed=settings.seed,
-            rounds=settings.rounds * (settings.train.stages or 1),
             device=self.device,
             middleware=middleware(settings.privacy),
             bounds=bounds(settings.engine),
             monitor=server.monitor,
-            client_columns=CLIENT_COLUMNS,
+            **more,
         )
+
+    def _organisations(self) -> tuple[Any, Any, Any, dict[str, Any]]:
+        """Make server and client; give data, rounds and columns too."""
+        settings, data, backbone = self.settings, self.clients, self.backbone
+        with computing_on(self.device):
+            halves = halves_of(backbone, settings)
+            client = Organisation(settings, backbone, halves.channel if halves else None)
+            server = PPLR(settings, settings.data.clients, client.adapter.row(), halves)
+        rounds = settings.rounds * (settings.train.stages or 1)
+        return server, client, data, {"rounds": rounds, "client_columns": CLIENT_COLUMNS}
+
+    def _users(self) -> tuple[Any, Any, Any, dict[str, Any]]:
+        """Do the same for users as clients.
+
+        Public users take part in training, since language models are pre-trained on them, and are
+        not measured.
+        """
+        settings, data, n_items = self.settings, all_users(self.data), self.data.n_items
+        secret = Key.from_seed(settings.seed).fold("secret of the users")
+        with computing_on(self.device):
+            server, client = user_server(settings, n_items), user_client(settings, n_items, secret)
+        rounds, chunk = getattr(settings, settings.method).rounds, settings.engine.chunk
+        return server, client, data, dict(rounds=rounds, chunk=chunk, client_columns=USER_COLUMNS)
 
     def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
         """Attack one upload of item rows of every user, behind several Laplace scales.
@@ -221,20 +225,17 @@ class Experiment(RecommendsToUsers[Settings]):
         }
 
     def of_clients(self, module: FederatedRun) -> dict[str, Tensor]:
-        """Give the test of every organisation by name, ``(K,)`` each; NaN without a user in it.
+        """Give the test of every organisation by name, ``(K,)`` each; NaN without a user in it."""
+        results = module.client_results
+        return {name: self.means_of_clients(*results[f"test/{name}"]) for name in MEASURES}
 
-        Where users are clients, this is the mean over the users of each organisation.
+    def means_of_clients(self, ids: Tensor, values: Tensor) -> Tensor:
+        """Give what clients measured by organisation, ``(K,)`` float64; NaN where nobody did.
+
+        Where users are clients, this is the mean over the users of each organisation; ``ids`` and
+        ``values`` are ``(n,)``.
         """
-        found = {}
-        for name in MEASURES:
-            ids, values = module.client_results[f"test/{name}"]
-            known = ~values.isnan()
-            ids, values = ids[known], values[known].double()
-            group = self.data.client_of[ids] if self.of_users else ids
-            total = torch.zeros(len(self.data.clients), dtype=torch.float64)
-            count = torch.zeros_like(total).index_add_(0, group, torch.ones_like(values))
-            found[name] = total.index_add_(0, group, values) / count
-        return found
+        return self.data.means(self.data.client_of[ids] if self.of_users else ids, values)
 
     @property
     def of_users(self) -> bool:
@@ -294,13 +295,6 @@ class Experiment(RecommendsToUsers[Settings]):
         row = server.served(module.server_state, client)
         return organisation.score(client, row, history, frozen_items(module, client))
 
-    def _halves(self) -> Halves | None:
-        if self.settings.split.k is None:
-            return None
-        from coterie.llm.halves import split_backbone  # grpc and transformers are heavy
-
-        return split_backbone(self.backbone, self.settings)
-
 
 def frozen_items(module: FederatedRun, client: int) -> Tensor | None:
     """Give the item embeddings that a client keeps, ``(n_items, h)``; None in stage 1."""
@@ -308,10 +302,3 @@ def frozen_items(module: FederatedRun, client: int) -> Tensor | None:
         return None
     mine: ClientState = module.store.take(torch.tensor([client]))
     return mine.catalogue
-
-
-def _pooled(parts: Sequence[Examples]) -> Examples:
-    history = parts[0].history
-    for part in parts[1:]:
-        history = history.concatenate(part.history)
-    return Examples(history, torch.cat([part.target for part in parts]))

@@ -20,11 +20,11 @@ from coterie.core.settings.schema import values_of
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.settings.run import FederatedDataSettings, Settings
-from coterie.llm.split.channel import Channel, LocalChannel, Traffic
+from coterie.llm.split.channel import Channel, Traffic
 from coterie.llm.split.cut import Cut, cut
-from coterie.llm.split.middle import Middle, master
+from coterie.llm.split.middle import Middle, Training, master
 from coterie.llm.split.part import Borrower
-from coterie.llm.split.training import Limits, Training
+from coterie.llm.split.sessions import Limits
 
 _SHARED = ("model.", "pretrain.", "lora.")  # sections both sides must agree on
 # Of the data: what decides which examples the backbone is pre-trained on, and how they are read.
@@ -48,26 +48,22 @@ class Halves:
     lent: Traffic | None = None
 
 
-def split_backbone(backbone: Backbone, settings: Settings) -> Halves | None:
-    """Split a backbone as the settings say; None where they do not split it.
-
-    Args:
-        backbone: whole; left with the client's half.
-        settings: with the reading's choices resolved.
+def split_backbone(backbone: Backbone, settings: Settings) -> Halves:
+    """Split a backbone as the settings say, and leave the client's half in it.
 
     Raises:
         UserError: k is out of range, the backbone cannot be split, or no server answers.
     """
     split = settings.split
     if split.k is None:
-        return None
+        raise UserError("'split.k' is missing, the number of the client's layers")
     parts = cut_backbone(backbone, split.k, settings)
     assert parts.stack is not None
     start = master(Adapter(parts.stack.named_parameters()).row())
     if split.server is not None:
         return _remote(parts, settings, start)
     middle = make_middle(parts, settings)
-    channel = LocalChannel(middle, split.wire)
+    channel = Channel(middle, split.wire)
     parts.connect(channel)
     return Halves(channel, middle, start)
 
@@ -84,11 +80,6 @@ def cut_backbone(backbone: Backbone, k: int, settings: Settings) -> Cut:
 def make_middle(parts: Cut, settings: Settings, limits: Limits | None = None) -> Middle:
     """Make the server's half of a backbone that is cut.
 
-    Args:
-        parts: with the middle.
-        settings: of the run.
-        limits: of a client's use.
-
     Raises:
         UserError: the middle is not here, or has nothing to train.
     """
@@ -98,32 +89,22 @@ def make_middle(parts: Cut, settings: Settings, limits: Limits | None = None) ->
 
 
 def training_of(settings: Settings) -> Training:
-    """Give the way the middle is trained: as the client trains its own part.
-
-    Args:
-        settings: with the reading's choices resolved.
-    """
-    train = settings.train
-    mu = train.mu if settings.method == "fedprox" else 0.0
-    return Training(train.lr, mu=mu)
+    """Give the way the middle is trained: as the client trains its own part."""
+    mu = settings.train.mu if settings.method == "fedprox" else 0.0
+    return Training(settings.train.lr, mu=mu)
 
 
 def agreement(settings: Settings) -> str:
-    """Write down what client and server must agree on, for `coterie.llm.split.cut.cut`.
-
-    Args:
-        settings: with the reading's choices resolved.
-    """
+    """Write down what client and server must agree on, for `coterie.llm.split.cut.cut`."""
     how = training_of(settings)
     shared = {n: v for n, v in values_of(settings).items() if n.startswith(_SHARED)}
     shared |= {"seed": settings.seed, "dtype": settings.engine.dtype}
-    shared |= {"data": _public_data(settings.data)}
-    shared |= {"lr": how.lr, "mu": how.mu}
+    shared |= {"data": _public_data(settings.data), "lr": how.lr, "mu": how.mu}
     return json.dumps(shared, sort_keys=True, default=str)
 
 
 def _remote(parts: Cut, settings: Settings, start: Tensor) -> Halves:
-    from coterie.llm.split.remote.channel import GrpcChannel, GrpcMiddle
+    from coterie.llm.split.remote.channel import GrpcMiddle, GrpcSessions
     from coterie.llm.split.remote.link import Link, Tls
     from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
 
@@ -133,7 +114,8 @@ def _remote(parts: Cut, settings: Settings, start: Tensor) -> Halves:
     secret = read_secret(Path(split.secret).expanduser())
     tls = Tls(_path(split.ca), _path(split.cert), _path(split.key)) if split.ca else None
     link = Link(split.server, tls=tls, deadline=split.deadline)
-    channel = GrpcChannel(link, parts.model, lambda c: client_token(secret, c), split.wire)
+    sessions = GrpcSessions(link, parts.model, lambda c: client_token(secret, c))
+    channel = Channel(sessions, split.wire)
     parts.connect(channel)
     parts.release()
     middle = GrpcMiddle(link, parts.model, admin_token(secret))

@@ -50,9 +50,7 @@ class TrainedAdapter(Up):
         expected=Number(),
     )
     examples: Tensor = leaves(  # () int64
-        "number of training examples |D_c|",
-        reveals=Reveals.STEPS,
-        expected=Count(),
+        "number of training examples |D_c|", reveals=Reveals.STEPS, expected=Count()
     )
 
 
@@ -61,21 +59,13 @@ class OrganisationReport(RankingReport):
     """Quality of a client's recommendations, mean over its users; NaN without one to measure."""
 
     recall: Tensor = leaves(  # (K,) float64
-        "Recall@k",
-        reveals=Reveals.MEASUREMENT,
-        depends_on={"catalogue"},
-        expected=Number(axes=1),
+        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}, expected=Number(axes=1)
     )
     ndcg: Tensor = leaves(  # (K,) float64
-        "NDCG@k",
-        reveals=Reveals.MEASUREMENT,
-        depends_on={"catalogue"},
-        expected=Number(axes=1),
+        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}, expected=Number(axes=1)
     )
     users: Tensor = leaves(
-        "number of users measured",
-        reveals=Reveals.STEPS,
-        expected=Count(),
+        "number of users measured", reveals=Reveals.STEPS, expected=Count()
     )  # () int64
 
 

@@ -79,9 +79,7 @@ def warm_up(
 def dynamic_weights(similarity: Tensor, warmth: Tensor) -> Tensor:
     """Weights d̂ = w_c s_cc' for others, 1 for oneself, ``(K, K)``, rows not normalised (Eq. 5).
 
-    Args:
-        similarity: ``(K, K)`` s.
-        warmth: ``(K,)`` w, of the receiving client: it warms up to its peers.
+    The warmth w, ``(K,)``, is that of the receiving client: it warms up to its peers.
     """
     weights = warmth[:, None].to(similarity.dtype) * similarity
     return weights.fill_diagonal_(1.0)
@@ -108,10 +106,5 @@ def row_normalised(weights: Tensor, sizes: Tensor | None = None) -> Tensor:
 
 
 def mix(rows: Tensor, weights: Tensor) -> Tensor:
-    """New adapters R_c <- Σ_c' d̂_cc' R_c' of all clients, all from one snapshot (Eq. 1).
-
-    Args:
-        rows: ``(K, d)`` as trained in this round.
-        weights: ``(K, K)``, rows sum to 1.
-    """
+    """New adapters R_c <- Σ_c' d̂_cc' R_c' of all clients, ``(K, d)``, from one snapshot (Eq. 1)."""
     return weights.to(rows.dtype) @ rows

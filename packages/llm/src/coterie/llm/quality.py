@@ -16,11 +16,7 @@ MEASURES = tuple(f"{name}@{k}" for name in ("recall", "ndcg") for k in LENGTHS)
 
 
 def measure_users(score: Callable[[Queries], Tensor], queries: Queries) -> dict[str, Tensor]:
-    """Measure as `measure_rows` does, some users at a time.
-
-    Args:
-        score: gives ``(n, n_items)`` for some of the users.
-        queries: n users.
+    """Measure n users as `measure_rows` does, some at a time, by their scores ``(m, n_items)``.
 
     Returns:
         Recall and NDCG by name, as "recall@10", ``(n,)`` float64 each.

@@ -12,22 +12,17 @@ FULLY_TRAINED = ("tiny-item", "recformer")
 STAGES = {"recformer": 2}  # of fine-tuning; 1 for the others
 
 
-def choices(settings: Settings) -> dict[str, Any]:
-    """Give the choices of ``settings.reading`` for the section ``mixing``.
-
-    - recommended: shifted cosines of what a round changed in the adapters. The adapters themselves
-      start from one point and stay nearly parallel, so their cosines tell nobody apart.
-    - literal: plain cosines of the adapters (Eq. 3), exponent (t + 1)/β.
-    - released: shifted cosines of the adapters, exponent t + 1/β, as the public code runs for
-      RecFormer; for BIGRec it never warms up, which is the method pplr-attention.
-    """
-    match settings.reading:
-        case "recommended":
-            return {"similarity": "shifted", "similarity_on": "updates", "exponent": "paper"}
-        case "literal":
-            return {"similarity": "cosine", "similarity_on": "weights", "exponent": "paper"}
-        case "released":
-            return {"similarity": "shifted", "similarity_on": "weights", "exponent": "released"}
+MIXING = {
+    # Of what a round changed in the adapters. The adapters themselves start from one point and stay
+    # nearly parallel, so their cosines tell nobody apart.
+    "recommended": {"similarity": "shifted", "similarity_on": "updates", "exponent": "paper"},
+    # Eq. 3, and the exponent (t + 1)/β.
+    "literal": {"similarity": "cosine", "similarity_on": "weights", "exponent": "paper"},
+    # As the public code runs for RecFormer, with the exponent t + 1/β; for BIGRec it never warms
+    # up, which is the method pplr-attention.
+    "released": {"similarity": "shifted", "similarity_on": "weights", "exponent": "released"},
+}
+"""Choices of the readings for the section ``mixing``."""
 
 
 def resolve(settings: Settings) -> Settings:
@@ -47,7 +42,9 @@ def resolve(settings: Settings) -> Settings:
         settings = replace(settings, model=replace(settings.model, trained=trained))
     settings = replace(settings, train=_staged(settings))
     mixing = settings.mixing
-    open_ones = {n: v for n, v in choices(settings).items() if getattr(mixing, n) is None}
+    open_ones: Any = {
+        n: v for n, v in MIXING[settings.reading].items() if getattr(mixing, n) is None
+    }
     return replace(settings, mixing=replace(mixing, **open_ones))
 
 

@@ -95,6 +95,16 @@ class Ragged(Stacked):
         offsets = torch.cat([self.offsets, other.offsets[1:] + self.offsets[-1]])
         return Ragged(torch.cat([self.values, other.values]), offsets)
 
+    def beside(self, other: Ragged) -> Ragged:
+        """Every row with the other's row behind it.
+
+        Example:
+            >>> Ragged.from_lists([[3, 1], []]).beside(Ragged.from_lists([[4], [2]])).tolists()
+            [[3, 1, 4], [2]]
+        """
+        rows = torch.cat([self.rows, other.rows])
+        return Ragged.from_pairs(rows, torch.cat([self.values, other.values]), len(self))
+
     def finite(self) -> Tensor:
         """Which rows hold no NaN or infinity, ``(C,)`` bool."""
         broken = torch.zeros(len(self), dtype=torch.int64)

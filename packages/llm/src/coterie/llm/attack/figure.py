@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.tables.paired import Spread
+from coterie.core.tables.paired import Spread, spread
 from coterie.core.tables.plots import Lines, plot_panels
+from coterie.llm.attack.inversion import AttackReport
 
 _LINES = {
     "trained attack (h, 4h, h)": "",
@@ -17,13 +18,26 @@ _LINES = {
 _LABELS = {"cosine": "cosine with the input embedding", "recovery": "share of tokens found"}
 
 
-def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path:
-    """Draw cosine and token recovery over layers, with standard deviations over seeds, as PNG.
+def rows(reports: Sequence[AttackReport]) -> list[dict[str, Any]]:
+    """Tabulate attacks of several seeds: one row a layer, means and standard deviations."""
+    found = []
+    for layer in range(len(reports[0].learnt)):
+        values = {
+            "": [report.learnt[layer] for report in reports],
+            "nearest_": [report.nearest[layer] for report in reports],
+            "trivial_": [report.trivial for report in reports],
+        }
+        row: dict[str, Any] = {"layer": layer + 1}
+        for prefix, guesses in values.items():
+            for name in ("cosine", "recovery"):
+                spreads = spread([getattr(guess, name) for guess in guesses])
+                row |= {f"{prefix}{name}": spreads.mean, f"{prefix}{name}_sd": spreads.sd}
+        found.append(row)
+    return found
 
-    Args:
-        rows: as `coterie.llm.attack.inversion.rows` gives them.
-        seeds: number of them.
-        path: file to write.
+
+def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path:
+    """Draw the `rows` of so many seeds, cosine and token recovery over layers, as PNG.
 
     Raises:
         UserError: the file cannot be written.

@@ -1,17 +1,28 @@
-"""What passes from layer to layer of a backbone, and the tokens that it was made of."""
+"""What passes from layer to layer of a backbone, and the tokens that it was made of.
+
+`coterie llm attack` looks at that of the users of a run's clients.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
+from coterie.llm.data.client_data import FederatedData
 from coterie.llm.data.examples import Examples
+from coterie.llm.data.sequences import training_examples
 from coterie.llm.split.remote_block import padding_of
+
+_BATCH = 64  # examples that are run at once
 
 
 @dataclass(frozen=True)
@@ -27,11 +38,6 @@ class HiddenStates:
     layers: list[Tensor]
     token: Tensor
     sequence: Tensor
-
-    def take(self, index: Tensor) -> HiddenStates:
-        """Those at the places ``index``, ``(m,)`` int64, or where it is True, ``(M,)`` bool."""
-        layers = [layer[index] for layer in self.layers]
-        return HiddenStates(layers, self.token[index], self.sequence[index])
 
 
 @torch.no_grad()
@@ -66,13 +72,77 @@ def hidden_states(backbone: Backbone, examples: Examples) -> HiddenStates:
     return HiddenStates(found, token[row, place].cpu(), row.cpu())
 
 
-def joined(parts: list[HiddenStates], lengths: list[int]) -> HiddenStates:
-    """Put batches behind one another; ``lengths`` are their numbers of examples."""
-    before = [sum(lengths[:place]) for place in range(len(lengths))]
-    layers = [torch.cat(layer) for layer in zip(*(part.layers for part in parts), strict=True)]
-    token = torch.cat([part.token for part in parts])
-    shifted = [part.sequence + count for part, count in zip(parts, before, strict=True)]
-    return HiddenStates(layers, token, torch.cat(shifted))
+def secret(states: HiddenStates) -> HiddenStates:
+    """Leave out tokens that are in every sequence: the start token and the prompt tell nothing.
+
+    Raises:
+        UserError: nothing else is there.
+    """
+    pairs = torch.stack([states.token, states.sequence]).unique(dim=1)[0]
+    token, count = pairs.unique(return_counts=True)
+    everywhere = token[count == states.sequence.unique().numel()]
+    kept = ~torch.isin(states.token, everywhere)
+    if not bool(kept.any()):
+        raise UserError("every sequence has the same tokens, so there is nothing to find out")
+    return tree.take(states, kept)
+
+
+def victims(
+    data: FederatedData,
+    backbone: Callable[[int], Backbone],
+    clients: Sequence[int],
+    max_history: int,
+    most: int,
+    key: Key,
+) -> tuple[HiddenStates, Tensor]:
+    """Run the histories of clients' users, each client's through its own adapter.
+
+    Args:
+        data: the users' sequences.
+        backbone: gives the shared one with the adapter of a client in it.
+        clients: whose users.
+        max_history: most items of a sequence; sequences of a user do not overlap.
+        most: sequences in total; users are drawn until there are so many.
+        key: of that draw.
+
+    Returns:
+        States of M tokens to be found out, those that every sequence has left out, and whose they
+        are, ``(M,)`` int64.
+
+    Raises:
+        UserError: no user has a sequence.
+    """
+    examples, owner = _sequences(data, clients, max_history, most, key)
+    parts = []
+    for client in clients:
+        of_client = (data.client_of[owner] == client).nonzero()[:, 0]
+        for index in of_client.split(_BATCH):
+            part = hidden_states(backbone(client), examples.take(index))
+            parts.append(replace(part, sequence=index[part.sequence]))
+    states = secret(reduce(tree.concatenate, parts))
+    return states, owner[states.sequence]
+
+
+def known_embeddings(backbone: Backbone) -> Tensor:
+    """Copy the input embeddings, ``(V, h)`` float32, of the backbone before the first round.
+
+    Where clients train their embeddings too, these are what all still have in common.
+    """
+    return backbone.model.get_input_embeddings().weight.detach().float().cpu().clone()
+
+
+def _sequences(
+    data: FederatedData, clients: Sequence[int], max_history: int, most: int, key: Key
+) -> tuple[Examples, Tensor]:
+    """Sequences of the clients' users, of randomly drawn ones if there are too many."""
+    examples, owner = training_examples(data.split.train, max_history, max_history)
+    wanted = torch.isin(data.client_of[owner], torch.tensor(clients)).nonzero()[:, 0]
+    if not wanted.numel():
+        names = ", ".join(map(str, clients))
+        raise UserError(f"no user of client {names} has a sequence to attack")
+    draw = key.fold("victims").bits(owner[wanted])
+    chosen = wanted[torch.argsort(draw, stable=True)[:most]]
+    return examples.take(chosen), owner[chosen]
 
 
 def _real(mask: Tensor | None, token: Tensor) -> Tensor:

@@ -7,16 +7,14 @@ it has never seen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, mse_loss, normalize
 
 from coterie.core.errors import UserError
-from coterie.core.tables.paired import spread
 from coterie.core.tensors.keys import Key
 from coterie.llm.attack.hidden_states import HiddenStates
 
@@ -156,39 +154,6 @@ def judge(guess: Tensor, token: Tensor, table: Tensor) -> Guess:
         cosine += float(likeness.gather(1, true[:, None]).double().sum())
         hits += int((likeness.argmax(1) == true).sum())
     return Guess(cosine / len(token), hits / len(token))
-
-
-def secret(states: HiddenStates) -> HiddenStates:
-    """Leave out tokens that are in every sequence: the start token and the prompt tell nothing.
-
-    Raises:
-        UserError: nothing else is there.
-    """
-    pairs = torch.stack([states.token, states.sequence]).unique(dim=1)[0]
-    token, count = pairs.unique(return_counts=True)
-    everywhere = token[count == states.sequence.unique().numel()]
-    kept = ~torch.isin(states.token, everywhere)
-    if not bool(kept.any()):
-        raise UserError("every sequence has the same tokens, so there is nothing to find out")
-    return states.take(kept)
-
-
-def rows(reports: Sequence[AttackReport]) -> list[dict[str, Any]]:
-    """Tabulate attacks of several seeds: one row a layer, means and standard deviations."""
-    found = []
-    for layer in range(len(reports[0].learnt)):
-        values = {
-            "": [report.learnt[layer] for report in reports],
-            "nearest_": [report.nearest[layer] for report in reports],
-            "trivial_": [report.trivial for report in reports],
-        }
-        row: dict[str, Any] = {"layer": layer + 1}
-        for prefix, guesses in values.items():
-            for name in ("cosine", "recovery"):
-                spreads = spread([getattr(guess, name) for guess in guesses])
-                row |= {f"{prefix}{name}": spreads.mean, f"{prefix}{name}_sd": spreads.sd}
-        found.append(row)
-    return found
 
 
 class _Standardised(nn.Module):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
+from coterie.llm.backbones.lora import add_lora
 from coterie.llm.data.examples import Examples
 from coterie.llm.settings.backbone import LoraSettings
 
@@ -19,30 +20,39 @@ class Backbone(nn.Module, ABC):
 
     Attributes:
         model: the Hugging Face network, a ``PreTrainedModel``.
+        place: where the list of its layers is in it; by default as in Llama.
+        targets: names of the linear modules that get LoRA if the settings name none.
         n_items: number of items that can be recommended.
         hidden: width h of what passes from layer to layer.
+        reader: writes histories as tokens; None where an item is a token.
         frozen_items: ``(n_items, h)`` item embeddings of the second stage of fine-tuning, see
             `catalogue`; None where the network as it is embeds the items.
     """
 
     model: Any
+    place: ClassVar[str] = "model.layers"
+    targets: ClassVar[tuple[str, ...]] = ("q_proj", "v_proj")
     n_items: int
     hidden: int
+    reader: Any = None
     frozen_items: Tensor | None = None
 
     @property
-    @abstractmethod
     def layers(self) -> nn.ModuleList:
         """The N transformer layers, from the input up."""
+        found: nn.ModuleList = self.model.get_submodule(self.place)
+        return found
 
     @property
     def cut(self) -> int:
-        """How many histories so far were longer than what the network reads. Default: none."""
-        return 0
+        """How many histories so far were longer than what the network reads."""
+        return 0 if self.reader is None else int(self.reader.cut)
 
-    @abstractmethod
     def use_layers(self, layers: Sequence[nn.Module]) -> None:
-        """Run these layers in place of the present ones (how a model is split)."""
+        """Run these layers, numbered anew, in place of the present ones (how a model is split)."""
+        self.model.set_submodule(self.place, nn.ModuleList(layers))
+        self.model.config.num_hidden_layers = len(layers)
+        number(layers)
 
     @abstractmethod
     def loss(self, examples: Examples) -> Tensor:
@@ -60,8 +70,12 @@ class Backbone(nn.Module, ABC):
         """
 
     def add_lora(self, settings: LoraSettings, key: Key) -> None:
-        """Add LoRA and freeze everything else; without it, all parameters are trained."""
-        raise NotImplementedError(f"{type(self).__name__} takes no LoRA")
+        """Add LoRA and freeze everything else; without it, all parameters are trained.
+
+        Raises:
+            UserError: the model lacks a module that is to get LoRA.
+        """
+        add_lora(self.model, settings, settings.targets or self.targets, key)
 
     def catalogue(self) -> Tensor:
         """Embeddings of all items, ``(n_items, h)``, that the second stage keeps as they are."""
@@ -69,22 +83,6 @@ class Backbone(nn.Module, ABC):
 
     def prepare(self) -> None:
         """Recompute what depends on the trainable parameters before scoring. Default: nothing."""
-
-
-class Decoder(Backbone):
-    """A backbone around a decoder that is built like Llama: with ``model.layers``."""
-
-    @property
-    def layers(self) -> nn.ModuleList:
-        """The decoder layers, from the input up."""
-        found: nn.ModuleList = self.model.model.layers
-        return found
-
-    def use_layers(self, layers: Sequence[nn.Module]) -> None:
-        """Run these layers in place of the present ones; their cache places are renumbered."""
-        self.model.model.layers = nn.ModuleList(layers)
-        self.model.config.num_hidden_layers = len(layers)
-        number(layers)
 
 
 def number(layers: Sequence[nn.Module]) -> None:

@@ -10,21 +10,21 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from coterie.core.errors import UserError
+from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm.backbones.base import Decoder
-from coterie.llm.backbones.grounding import grounding_scores
+from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.hub import from_hub
-from coterie.llm.backbones.lora import add_lora, base_model
-from coterie.llm.backbones.prompt_tokens import PromptTokens, pad_left
-from coterie.llm.backbones.prompts import Template
+from coterie.llm.backbones.lora import base_model
+from coterie.llm.backbones.prompts import PromptTokens, Template, compact_template, pad_left, plain
+from coterie.llm.backbones.tokenizer import END, train_tokenizer
 from coterie.llm.data.examples import Examples
-from coterie.llm.settings.backbone import GenerationSettings, LoraSettings
+from coterie.llm.settings.backbone import GenerationSettings, ModelSettings
 
 _IGNORED = -100  # the label that cross_entropy leaves out
 
 
-class CausalText(Decoder):
+class CausalText(Backbone):
     """Any Hugging Face causal LM that writes the title of the next item.
 
     Scores are BIGRec's: the generated text and all titles are embedded by the frozen model (last
@@ -38,7 +38,6 @@ class CausalText(Decoder):
         template: of the prompt.
         generation: how a title is written.
         context: most tokens that the model reads, answer included.
-        train_on_inputs: also practise the prompt, as BIGRec does.
 
     Attributes:
         text: prompts and answers as tokens; ``text.cut`` counts the histories that were cut.
@@ -55,7 +54,6 @@ class CausalText(Decoder):
         template: Template,
         generation: GenerationSettings,
         context: int = 512,
-        train_on_inputs: bool = True,
     ) -> None:
         super().__init__()
         if not isinstance(getattr(getattr(model, "model", None), "layers", None), nn.ModuleList):
@@ -65,61 +63,39 @@ class CausalText(Decoder):
             )
         self.model = model
         self.n_items, self.hidden = len(titles), int(model.config.hidden_size)
-        self.generation, self.train_on_inputs = generation, train_on_inputs
+        self.generation = generation
         context = min(context, int(model.config.max_position_embeddings))
         self.text = PromptTokens(template, tokenizer, titles, context, generation.max_new_tokens)
+        self.reader = self.text
         pad = tokenizer.pad_token_id
         self._pad: int = tokenizer.eos_token_id if pad is None else pad
-        self._adapted = False
         self._item_vectors: Tensor | None = None
-
-    @property
-    def cut(self) -> int:
-        """How many histories so far lost their oldest items."""
-        return self.text.cut
-
-    def add_lora(self, settings: LoraSettings, key: Key) -> None:
-        """Add LoRA and freeze everything else; before, the model is trained as a whole.
-
-        Raises:
-            UserError: the model lacks a module that is to get LoRA.
-        """
-        add_lora(self.model, settings, settings.targets or ("q_proj", "v_proj"), key)
-        self._adapted = True
 
     def prepare(self) -> None:
         """Forget the titles' embeddings if they are not those of a frozen model."""
-        if not self._adapted:
+        if not hasattr(self.model, "peft_config"):
             self._item_vectors = None
 
     def loss(self, examples: Examples) -> Tensor:
-        """Mean cross entropy of the next token, ``()``."""
+        """Mean cross entropy of the next token, ``()``; BIGRec practises the prompt too."""
         prompts = self.text.prompts(examples.history)
         answers = self.text.answers(examples.target)
         both = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]
         tokens, mask = pad_left(both, self._pad)
         # Nothing predicts the first token of a row.
-        practised = [[_IGNORED, *row[1:]] for row in both] if self.train_on_inputs else answers
-        labelled, _ = pad_left(practised, _IGNORED)
-        # Padding is on the left, so the labels are the last columns.
-        kept = min(labelled.shape[1] + 1, tokens.shape[1])
-        labels = torch.full((len(both), kept), _IGNORED)
-        labels[:, kept - labelled.shape[1] :] = labelled
-        output = self.model(**self._inputs(tokens, mask), logits_to_keep=kept, use_cache=False)
-        logits = output.logits[:, :-1].float()
+        labels, _ = pad_left([[_IGNORED, *row[1:]] for row in both], _IGNORED)
+        logits = self.model(**self._inputs(tokens, mask), use_cache=False).logits[:, :-1].float()
         return cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED)
 
     def scores(self, history: Ragged) -> Tensor:
         """Score items by grounding, ``(n, n_items)`` float32."""
         items = self.item_vectors()
-        parts = [items.new_empty(0, self.n_items)]
-        for start in range(0, len(history), self.generation.batch):
-            index = torch.arange(start, min(start + self.generation.batch, len(history)))
-            texts, log_probability = self.generate(history.take(index))
-            vectors = self.embed(texts).view(index.numel(), -1, self.hidden)
-            parts.append(
-                grounding_scores(vectors, items, log_probability, self.generation.temperature)
-            )
+        parts, how = [items.new_empty(0, self.n_items)], self.generation
+        for start in range(0, len(history), how.batch):
+            part = history.take(torch.arange(len(history))[start : start + how.batch])
+            texts, log_probability = self.generate(part)
+            vectors = self.embed(texts).view(len(part), -1, self.hidden)
+            parts.append(grounding_scores(vectors, items, log_probability, how.temperature))
         return torch.cat(parts)
 
     @torch.no_grad()
@@ -195,23 +171,49 @@ class CausalText(Decoder):
         return {"input_ids": tokens, "attention_mask": mask, "position_ids": position}
 
 
+def grounding_scores(
+    generated: Tensor, items: Tensor, log_probability: Tensor, temperature: float = 1.0
+) -> Tensor:
+    """Score items by their nearness to generated text in the space of the frozen model.
+
+    One generated text c a user: ``score(i) = -||c - e_i||``, as in BIGRec. Of several, each
+    counts by its probability p_c: ``score(i) = t log sum_c p_c exp(-||c - e_i|| / t)``.
+
+    Args:
+        generated: ``(n, C, h)`` embeddings of the C texts generated for each user.
+        items: ``(n_items, h)`` embeddings of the titles.
+        log_probability: ``(n, C)`` of the texts.
+        temperature: t, in units of distance; without effect on one text.
+
+    Returns:
+        ``(n, n_items)`` float32.
+
+    Example:
+        >>> items = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+        >>> grounding_scores(torch.zeros(1, 1, 2), items, torch.zeros(1, 1)).tolist()
+        [[-0.0, -5.0]]
+    """
+    n, candidates, hidden = generated.shape
+    # Without matrix products: those lose the exact 0 of equal texts and depend on the batch.
+    distance = torch.cdist(
+        generated.reshape(-1, hidden), items, compute_mode="donot_use_mm_for_euclid_dist"
+    ).view(n, candidates, -1)
+    if candidates == 1:
+        return -distance[:, 0]
+    terms = -distance / temperature + log_probability.log_softmax(1)[:, :, None]
+    return temperature * terms.logsumexp(1)
+
+
 def load_causal_text(
     name_or_path: str,
     titles: Sequence[str],
     template: Template,
     generation: GenerationSettings,
     context: int = 512,
-    train_on_inputs: bool = True,
 ) -> CausalText:
-    """Load a pre-trained causal LM from the Hugging Face hub or a folder.
+    """Load a pre-trained causal LM, as ``meta-llama/Llama-2-7b-hf``, from the hub or a folder.
 
-    Args:
-        name_or_path: such as ``meta-llama/Llama-2-7b-hf``.
-        titles: of all items.
-        template: of the prompt.
-        generation: how a title is written.
-        context: most tokens that the model reads, answer included.
-        train_on_inputs: also practise the prompt.
+    The other arguments are those of `CausalText`.
 
     Raises:
         UserError: it cannot be had (offline, unknown, gated), or is no causal LM with
@@ -221,4 +223,29 @@ def load_causal_text(
 
     tokenizer = from_hub(AutoTokenizer, name_or_path)
     model = from_hub(AutoModelForCausalLM, name_or_path)
-    return CausalText(model, tokenizer, titles, template, generation, context, train_on_inputs)
+    return CausalText(model, tokenizer, titles, template, generation, context)
+
+
+def tiny_text(
+    titles: Sequence[str], model: ModelSettings, key: Key, generation: GenerationSettings
+) -> CausalText:
+    """Build an untrained small Llama over titles, and its tokenizer, for `pretraining.pretrain`."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = train_tokenizer([plain(title) for title in titles], model.vocabulary)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=model.width,
+        intermediate_size=4 * model.width,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        max_position_embeddings=model.context,
+        initializer_range=model.width**-0.5,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with key.fold("tiny-text").torch_rng():
+        network = on_host(lambda: LlamaForCausalLM(config))
+    return CausalText(network, tokenizer, titles, compact_template(END), generation, model.context)

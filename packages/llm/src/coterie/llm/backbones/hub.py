@@ -11,28 +11,26 @@ from urllib.request import getproxies
 from coterie.core.errors import UserError
 
 
-def from_hub(kind: Any, name_or_path: str, **options: Any) -> Any:
+def from_hub(kind: Any, name_or_path: str) -> Any:
     """Call ``kind.from_pretrained``: first from this machine, then from the hub.
 
     Args:
         kind: a class of transformers, such as ``AutoTokenizer``.
         name_or_path: a name on the hub, or a folder.
-        options: passed on.
 
     Raises:
         UserError: it cannot be had, or is of no kind that transformers knows.
     """
     path = Path(name_or_path).expanduser()
     if path.is_dir():
-        return _load(kind, str(path), options)
+        return _load(kind, str(path))
     if name_or_path.startswith(("/", ".", "~")):
         raise UserError(f"there is no folder {path}: check the path of the model")
-    if _unreachable() or _cached(name_or_path):
-        return _load(kind, name_or_path, options | {"local_files_only": True})
-    return _load(kind, name_or_path, options)
+    local = _unreachable() or _cached(name_or_path)
+    return _load(kind, name_or_path, local_files_only=local)
 
 
-def _load(kind: Any, name_or_path: str, options: dict[str, Any]) -> Any:
+def _load(kind: Any, name_or_path: str, **options: bool) -> Any:
     try:
         return kind.from_pretrained(name_or_path, **options)
     except (OSError, ValueError, KeyError, ImportError) as error:

@@ -16,11 +16,7 @@ from coterie.llm.settings.backbone import LoraSettings
 def add_lora(model: nn.Module, settings: LoraSettings, targets: tuple[str, ...], key: Key) -> None:
     """Add LoRA to a model in place and freeze everything else (Hu et al. 2022).
 
-    Args:
-        model: any module.
-        settings: rank, scale and dropout.
-        targets: names of the linear modules that get a pair of factors.
-        key: of the random factor A; B starts at 0, so the model's output is unchanged.
+    The factor A is random, by ``key``; B starts at 0, so the model's output is unchanged.
 
     Raises:
         UserError: no module has one of these names.

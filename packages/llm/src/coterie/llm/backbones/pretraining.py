@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,21 +18,6 @@ from coterie.llm.settings.backbone import PretrainSettings
 _CLIP = 1.0  # gradient norm; from a random start the first steps would else overshoot
 
 
-@dataclass(frozen=True)
-class PretrainReport:
-    """What pre-training did.
-
-    Attributes:
-        steps: optimizer steps made.
-        kept: the step whose parameters were kept, 0 for the untrained ones.
-        held_out: ``(step, loss)`` of each look at the held-out examples.
-    """
-
-    steps: int
-    kept: int
-    held_out: tuple[tuple[int, float], ...]
-
-
 def pretrain(
     backbone: Backbone,
     examples: Examples,
@@ -41,19 +25,17 @@ def pretrain(
     settings: PretrainSettings,
     key: Key,
     max_history: int | None = None,
-) -> PretrainReport:
+) -> BestParameters:
     """Train all parameters by AdamW; keep those with the lowest held-out loss.
 
     The learning rate rises linearly during ``warmup`` and falls to 0 as a cosine. Without held-out
     examples all steps are made. The order of the examples and dropout depend on ``key`` only.
 
-    Args:
-        backbone: trained in place, left in evaluation mode.
-        examples: of the public slice.
-        held_out: examples of other users of the public slice.
-        settings: budget and rates.
-        key: of everything random.
-        max_history: of longer histories so many items are drawn anew in every step.
+    The backbone is left in evaluation mode. Examples are of the public slice, those held out of
+    other users. Of longer histories ``max_history`` items are drawn anew in every step.
+
+    Returns:
+        What was measured, and which step was kept.
 
     Raises:
         UserError: there is nothing to train on, or the loss is not finite.
@@ -61,12 +43,12 @@ def pretrain(
     if not len(examples):
         raise UserError("the public slice has no example to pre-train on: raise its share of users")
     parameters = [p for p in backbone.parameters() if p.requires_grad]
-    keeper = _BestParameters(backbone, held_out, settings)
+    best = BestParameters(backbone, held_out, settings)
     optimizer = torch.optim.AdamW(
         parameters, settings.lr, weight_decay=settings.weight_decay, foreach=True
     )
     step = 0
-    keeper.look(step)
+    best.look(step)
     for step, batch in _batches(examples, settings, key):
         if max_history is not None:
             batch = thinned(batch, max_history, key.fold("history", step))
@@ -80,30 +62,35 @@ def pretrain(
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, _CLIP)
         optimizer.step()
-        if (step % settings.check_every == 0 or step == settings.steps) and keeper.look(step):
+        if (step % settings.check_every == 0 or step == settings.steps) and best.look(step):
             break
     # What comes next adds to gradients: it would start from these, unless it read the cache.
     optimizer.zero_grad(set_to_none=True)
-    keeper.restore(step)
-    return PretrainReport(step, keeper.step, tuple(keeper.losses))
+    best.restore(step)
+    return best
 
 
+@torch.no_grad()
 def mean_loss(backbone: Backbone, examples: Examples, batch: int) -> float:
     """Mean of `Backbone.loss` over examples, without gradients, in evaluation mode."""
     backbone.eval()
     total = 0.0
-    with torch.no_grad():
-        for index in torch.arange(len(examples)).split(batch):
-            total += float(backbone.loss(examples.take(index))) * index.numel()
+    for index in torch.arange(len(examples)).split(batch):
+        total += float(backbone.loss(examples.take(index))) * index.numel()
     return total / len(examples)
 
 
-class _BestParameters:
-    """Looks at the held-out loss now and then and remembers the best parameters."""
+class BestParameters:
+    """Looks at the held-out loss now and then and remembers the best parameters.
+
+    Attributes:
+        losses: those held out, by the step before which they were measured.
+        step: the one whose parameters are kept, 0 for the untrained ones.
+    """
 
     def __init__(self, backbone: Backbone, held_out: Examples, settings: PretrainSettings) -> None:
         self.backbone, self.held_out, self.settings = backbone, held_out, settings
-        self.losses: list[tuple[int, float]] = []
+        self.losses: dict[int, float] = {}
         self.step = 0
         self._best = math.inf
         self._state: dict[str, Tensor] = {}
@@ -116,18 +103,17 @@ class _BestParameters:
         if not len(self.held_out):
             return False
         loss = mean_loss(self.backbone, self.held_out, self.settings.batch)
-        self.losses.append((step, loss))
+        self.losses[step] = loss
         if loss < self._best:
             self._best, self.step, self._worse = loss, step, 0
-            self._state = {
-                name: value.detach().clone() for name, value in self.backbone.state_dict().items()
-            }
+            held = self.backbone.state_dict().items()
+            self._state = {name: value.detach().clone() for name, value in held}
             return False
         self._worse += 1
         return self._worse >= self.settings.patience
 
     def restore(self, last: int) -> None:
-        """Put the best parameters back."""
+        """Put the best parameters back; without held-out examples those of the ``last`` step."""
         if self._state:
             self.backbone.load_state_dict(self._state)
         else:

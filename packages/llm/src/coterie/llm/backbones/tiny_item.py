@@ -9,16 +9,13 @@ from torch.nn.functional import cross_entropy
 from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm.backbones.base import Decoder
-from coterie.llm.backbones.lora import add_lora
+from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples
-from coterie.llm.settings.backbone import LoraSettings
 
-_ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _IGNORED = -100  # the label that cross_entropy leaves out
 
 
-class TinyItem(Decoder):
+class TinyItem(Backbone):
     """A Llama with one token an item, a start token and a padding token; input and output tied.
 
     Every position of a sequence is trained to predict the next one, the history as well as the
@@ -37,6 +34,8 @@ class TinyItem(Decoder):
         >>> model.scores(Ragged.from_lists([[0, 3], []])).shape
         torch.Size([2, 5])
     """
+
+    targets = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
     def __init__(
         self, n_items: int, *, width: int, layers: int, heads: int, context: int, key: Key
@@ -61,20 +60,10 @@ class TinyItem(Decoder):
         with key.fold("tiny-item").torch_rng():
             self.model = on_host(lambda: LlamaForCausalLM(config))
 
-    def add_lora(self, settings: LoraSettings, key: Key) -> None:
-        """Add LoRA, by default to all linear layers, and freeze everything else."""
-        add_lora(self.model, settings, settings.targets or _ALL_LINEAR, key)
-
     def loss(self, examples: Examples) -> Tensor:
         """Mean cross entropy of the next item over all positions, ``()``."""
-        n = len(examples)
-        target = Ragged.from_lengths(examples.target, torch.ones(n, dtype=torch.int64))
-        rows = Ragged.from_pairs(
-            torch.cat([examples.history.rows, target.rows]),
-            torch.cat([examples.history.values, target.values]),
-            n,
-        )
-        tokens, mask = self._tokens(rows, self.context + 1)
+        target = Ragged.from_lengths(examples.target, torch.ones_like(examples.target))
+        tokens, mask = self._tokens(examples.history.beside(target), self.context + 1)
         logits = self.model(input_ids=tokens, attention_mask=mask, use_cache=False).logits
         labels = tokens.masked_fill(tokens >= self.n_items, _IGNORED)
         return cross_entropy(

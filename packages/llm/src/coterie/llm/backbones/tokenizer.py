@@ -9,14 +9,9 @@ PAD, START, END, UNKNOWN = "<pad>", "<s>", "</s>", "<unk>"
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
-    """Train a byte-level BPE tokenizer; depends on the texts alone.
+    """Train a byte-level BPE tokenizer, a `PreTrainedTokenizerFast` that puts ``<s>`` ahead.
 
-    Args:
-        texts: what it has to write well.
-        vocabulary: most tokens; the 256 bytes and 4 special tokens are always there.
-
-    Returns:
-        A `PreTrainedTokenizerFast` that puts ``<s>`` ahead of a text.
+    It depends on the texts alone. Of the ``vocabulary`` 256 bytes and 4 special tokens are there.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast

@@ -16,8 +16,7 @@ from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.client import Organisation
-from coterie.llm.data.examples import Examples, Queries
-from coterie.llm.data.organisations import OrganisationData
+from coterie.llm.data.examples import Examples, OrganisationData, Queries
 from coterie.llm.settings.backbone import LoraSettings
 
 

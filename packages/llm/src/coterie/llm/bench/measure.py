@@ -18,15 +18,8 @@ def bench(settings: Settings) -> Iterator[Row]:
     """Measure split training, then what a switch of clients costs, then memory as they grow.
 
     All models are Llamas over random items and all data are random, so no data set is read. Steps
-    run on one thread and everything that is compared takes turns, in wall time.
-
-    Args:
-        settings: of a run; size, LoRA and batch of the first model that clients are switched on,
-            with all parameters trained and with LoRA.
-
-    Yields:
-        Rows with ``name, unit, ours, reference, ratio, max_abs_diff``; what the reference is, is
-        told by `split`, `switching` and `memory`.
+    run on one thread and everything that is compared takes turns, in wall time. What the references
+    are, is told by `split`, `switching` and `memory`.
 
     Raises:
         UserError: the backbone is none that can be built from nothing.
@@ -40,12 +33,9 @@ def bench(settings: Settings) -> Iterator[Row]:
 
 def shapes(settings: Settings) -> tuple[Shape, ...]:
     """Give the models on which clients are switched: the run's own, and larger ones."""
-    model, lora = settings.model, settings.lora
-    more: Any = {
-        "history": settings.data.max_history,
-        "batch": settings.train.batch_size,
-        "lora": lora,
-    }
+    model = settings.model
+    more: Any = {"history": settings.data.max_history, "batch": settings.train.batch_size}
+    more["lora"] = settings.lora
     return (
         Shape(model.layers, model.width, model.heads, "all", **more),
         Shape(model.layers, model.width, model.heads, "lora", **more),

@@ -71,20 +71,17 @@ def memory(clients: Sequence[int] = (1, 100), shape: Shape = SHAPE) -> Iterator[
 
     Expected: between rounds the backbone, the common start and two matrices ``(K, d)``, the rows
     and the best ones; while adapters are mixed, seven. An optimizer that is kept would add two.
-    Resident memory also holds what the allocator keeps for later.
-
-    Args:
-        clients: K of the runs; the first one, the smallest, is what the others are compared with.
-        shape: of the backbone.
-
-    Yields:
-        Rows with ``name, unit, ours, reference, ratio, max_abs_diff``; the reference is what is
-        expected, or K whole copies of the backbone (reckoned, they need not fit).
+    Resident memory also holds what the allocator keeps for later. The reference is what is
+    expected, or K whole copies of the backbone (reckoned, they need not fit); of resident memory it
+    is compared how much more there is than with the first, smallest K.
 
     Raises:
         UserError: a measurement failed, for lack of memory for instance.
     """
-    found = [in_own_process(count, shape) for count in clients]
+    found = [
+        Measured(**in_a_process(f"{__name__}:measure", f"{n} clients", n, asdict(shape)))
+        for n in clients
+    ]
     yield from rows(found, str(shape))
 
 
@@ -107,16 +104,6 @@ def rows(found: Sequence[Measured], name: str) -> Iterator[Row]:
         yield _row(f"resident, most in a round, {than}, {of}", grown, _IN_A_ROUND * more)
         naive = run.clients * run.backbone
         yield _row(f"peak against K deep copies, {of}", run.peak - run.before, naive)
-
-
-def in_own_process(clients: int, shape: Shape) -> Measured:
-    """Run some rounds with K clients in a process of its own.
-
-    Raises:
-        UserError: it failed, for lack of memory for instance.
-    """
-    found = in_a_process(f"{__name__}:measure", f"{clients} clients", clients, asdict(shape))
-    return Measured(**found)
 
 
 def measure(clients: int, plain: dict[str, Any]) -> dict[str, int]:
@@ -146,16 +133,8 @@ def measure(clients: int, plain: dict[str, Any]) -> dict[str, int]:
     module.advance()
     gc.collect()
     parameters = list(client.backbone.parameters())
-    return {
-        "clients": clients,
-        "backbone": nbytes(parameters),
-        "row": 4 * client.adapter.size,
-        "before": before,
-        "live": live_bytes(),
-        "mixing": server.most,
-        "resident": resident(),
-        "peak": peak,
-    }
+    held, row = nbytes(parameters), 4 * client.adapter.size
+    return vars(Measured(clients, held, row, before, live_bytes(), server.most, resident(), peak))
 
 
 class _Watched(PPLR):

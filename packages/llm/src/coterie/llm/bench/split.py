@@ -6,9 +6,8 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,71 +21,51 @@ from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.llm.adapter import Adapter
 from coterie.llm.bench.federation import Shape
 from coterie.llm.settings.backbone import LoraSettings
-from coterie.llm.split.channel import Channel, LocalChannel
-from coterie.llm.split.cut import cut
-from coterie.llm.split.middle import Middle
-from coterie.llm.split.part import Part
-from coterie.llm.split.remote.channel import GrpcChannel
+from coterie.llm.split.channel import Channel
+from coterie.llm.split.cut import Cut, cut
+from coterie.llm.split.middle import Middle, Training
+from coterie.llm.split.part import Part, lend
+from coterie.llm.split.remote.channel import GrpcSessions
 from coterie.llm.split.remote.link import Link
 from coterie.llm.split.remote.server import MiddleServer
 from coterie.llm.split.remote.tokens import client_token, make_secret
-from coterie.llm.split.training import Training
 
 _LR = 1e-3
 _PATIENCE = 120.0  # seconds to wait for the server process
 
 
-@dataclass(frozen=True)
-class Size:
-    """A model over item tokens, a batch of it, and where it is cut.
-
-    Attributes:
-        shape: of the whole; a start token and a target stand beside its history.
-        k: layers below the middle.
-    """
-
-    shape: Shape
-    k: int = 1
-
-    def __str__(self) -> str:
-        s = self.shape
-        return f"{s.layers} x {s.width}, k = {self.k}, {s.batch} x {s.history + 2} tokens"
-
-
 _LORA = LoraSettings(dropout=0.0)
-SIZES = (
-    Size(Shape(4, 128, batch=32, history=62, lora=_LORA)),
-    Size(Shape(8, 256, batch=32, history=62, lora=_LORA), k=2),
-)
+Sizes = Mapping[int, Shape]
+SIZES: Sizes = {
+    1: Shape(4, 128, batch=32, history=62, lora=_LORA),
+    2: Shape(8, 256, batch=32, history=62, lora=_LORA),
+}
 
 
-def split(sizes: tuple[Size, ...] = SIZES, turns: int = 9) -> Iterator[Row]:
+def split(sizes: Sizes = SIZES, turns: int = 9) -> Iterator[Row]:
     """Measure training steps: the whole model, split in this process, and over loopback gRPC.
 
     One thread each; the three take turns, and wall times are medians, so that what disturbs one
-    disturbs all. The server is another process, which computes while this one waits.
+    disturbs all. The server is another process, which computes while this one waits. The reference
+    is the whole model, the difference that of the losses of all steps.
 
     Args:
-        sizes: models and batches.
+        sizes: k, the layers below the middle, -> model and batch.
         turns: steps of each that are measured, after one to warm up.
-
-    Yields:
-        Rows with ``name, unit, ours, reference, ratio, max_abs_diff``: the reference is the whole
-        model, the difference that of the losses of all steps.
     """
     with one_thread():
-        for size in sizes:
-            yield from _compare(size, turns)
+        for k, shape in sizes.items():
+            yield from _compare(shape, k, turns)
 
 
-def _compare(size: Size, turns: int) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory() as folder, _served(size, Path(folder)) as address:
+def _compare(shape: Shape, k: int, turns: int) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder, _served(shape, k, Path(folder)) as address:
         secret = make_secret(Path(folder) / "secret")
         steps = {
-            "whole": _Whole(size).step,
-            "in this process": _local(size).step,
-            "over gRPC": _remote(size, address, secret, None).step,
-            "over gRPC, bfloat16": _remote(size, address, secret, "bfloat16").step,
+            "whole": _Whole(shape).step,
+            "in this process": _Split(shape, k).local().step,
+            "over gRPC": _Split(shape, k).remote(address, secret, None).step,
+            "over gRPC, bfloat16": _Split(shape, k).remote(address, secret, "bfloat16").step,
         }
         losses: dict[str, list[float]] = {name: [] for name in steps}
 
@@ -97,22 +76,26 @@ def _compare(size: Size, turns: int) -> Iterator[Row]:
         times = in_turns(works, turns, time.perf_counter)
     medians = {name: statistics.median(of) for name, of in times.items()}
     whole, exact = medians.pop("whole"), losses.pop("whole")
+    # A start token and a target stand beside the history.
+    of = f"{shape.layers} x {shape.width}, k = {k}, {shape.batch} x {shape.history + 2} tokens"
     for name, ours in medians.items():
         difference = max(abs(a - b) for a, b in zip(losses[name], exact, strict=True))
-        yield row(f"split step {name}, {size}", "ms a step", ours, whole, difference, share=True)
+        yield row(f"split step {name}, {of}", "ms a step", ours, whole, difference, share=True)
 
 
 class _Whole:
     """Training steps on the client's own layers, be it all of them."""
 
-    def __init__(self, size: Size, k: int | None = None) -> None:
-        shape = size.shape
+    def __init__(self, shape: Shape) -> None:
         self.backbone, self.examples = shape.backbone(), shape.examples(shape.batch, seed=0)
-        self.parts = None if k is None else cut(self.backbone, k)
+        self._prepare()
         self.adapter = Adapter(self.backbone.named_parameters())
         self._optimizer = RowAdam()
         self._row = {"row": self.adapter.row()[None]}
         self._state: RowState = self._optimizer.begin(self._row)
+
+    def _prepare(self) -> None:
+        """Do what comes before the adapter is read."""
 
     def step(self) -> Tensor:
         loss = self.backbone.loss(self.examples)
@@ -129,12 +112,28 @@ class _Split(_Whole):
 
     channel: Channel
 
-    def begin(self, channel: Channel, client: int) -> None:
+    def __init__(self, shape: Shape, k: int) -> None:
+        self._k = k
+        super().__init__(shape)
+
+    def _prepare(self) -> None:
+        self.parts = cut(self.backbone, self._k)
+
+    def local(self) -> _Split:
+        """Have the middle in this process."""
+        return self._begin(Channel(_middle(self.parts, 1)), 0)
+
+    def remote(self, address: str, secret: str, wire: str | None) -> _Split:
+        """Have it behind gRPC; each number format is a client of its own."""
+        sessions = GrpcSessions(Link(address), self.parts.model, partial(client_token, secret))
+        return self._begin(Channel(sessions, wire), 0 if wire is None else 1)
+
+    def _begin(self, channel: Channel, client: int) -> _Split:
         self.channel = channel
-        assert self.parts is not None
         self.parts.connect(channel)
         self.parts.release()
         channel.open(client, training=True)
+        return self
 
     def step(self) -> Tensor:
         loss = super().step()
@@ -142,31 +141,19 @@ class _Split(_Whole):
         return loss
 
 
-def _local(size: Size) -> _Split:
-    part = _Split(size, size.k)
-    assert part.parts is not None
-    assert part.parts.stack is not None
-    middle = Middle(part.parts.stack, Training(_LR))
-    middle.lend(0, Part(middle.adapter.row()[None]))
-    part.begin(LocalChannel(middle), 0)
-    return part
-
-
-def _remote(size: Size, address: str, secret: str, wire: str | None) -> _Split:
-    part = _Split(size, size.k)
-    assert part.parts is not None
-    link = Link(address)
-    channel = GrpcChannel(link, part.parts.model, lambda client: client_token(secret, client), wire)
-    part.begin(channel, 0 if wire is None else 1)
-    return part
+def _middle(parts: Cut, clients: int) -> Middle:
+    assert parts.stack is not None
+    middle = Middle(parts.stack, Training(_LR))
+    lend(middle, range(clients), Part(middle.adapter.row().repeat(clients, 1)))
+    return middle
 
 
 @contextmanager
-def _served(size: Size, folder: Path) -> Iterator[str]:
+def _served(shape: Shape, k: int, folder: Path) -> Iterator[str]:
     """Run a server process; give its address."""
     context = multiprocessing.get_context("spawn")
     mine, its = context.Pipe()
-    process = context.Process(target=_serve, args=(size, str(folder), its), daemon=True)
+    process = context.Process(target=_serve, args=(shape, k, str(folder), its), daemon=True)
     process.start()
     try:
         if not mine.poll(_PATIENCE):
@@ -177,14 +164,10 @@ def _served(size: Size, folder: Path) -> Iterator[str]:
         process.join()
 
 
-def _serve(size: Size, folder: str, connection: Any) -> None:
+def _serve(shape: Shape, k: int, folder: str, connection: Any) -> None:
     torch.set_num_threads(1)
-    parts = cut(size.shape.backbone(), size.k)
-    assert parts.stack is not None
-    middle = Middle(parts.stack, Training(_LR))
-    for client in (0, 1):
-        middle.lend(client, Part(middle.adapter.row()[None]))
-    server = MiddleServer(middle, parts.model, make_secret(Path(folder) / "secret"))
+    parts = cut(shape.backbone(), k)
+    server = MiddleServer(_middle(parts, 2), parts.model, make_secret(Path(folder) / "secret"))
     server.start()
     connection.send(server.address)
     server.wait()

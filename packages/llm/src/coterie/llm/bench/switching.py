@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
+from torch import Tensor
+
 from coterie.core.bench.timing import Row, in_turns, one_thread, row
-from coterie.llm.bench.federation import Shape
-from coterie.llm.bench.switched import Reloaded, Switched
+from coterie.core.federation.in_process import InProcess
+from coterie.core.tensors.keys import Key
+from coterie.llm.backbones.base import Backbone
+from coterie.llm.bench.federation import Shape, enrolled
+from coterie.llm.client import Organisation
+from coterie.llm.messages import UPDATE, Adapters, ClientState
+from coterie.llm.mixing import (
+    attention,
+    dynamic_weights,
+    mix,
+    row_normalised,
+    softened_losses,
+    warm_up,
+)
+from coterie.llm.readings import resolve
+from coterie.llm.settings.run import Settings, TrainSettings
+
+_STATES = 8  # whole copies of the model that the plain way goes through; K would not fit
 
 
 def switching(shapes: Sequence[Shape], clients: int = 100, turns: int = 20) -> Iterator[Row]:
@@ -25,18 +45,9 @@ def switching(shapes: Sequence[Shape], clients: int = 100, turns: int = 20) -> I
     - References, without optimizers: ``copy.deepcopy`` of the network for every client and round;
       one network whose whole ``state_dict`` is loaded and copied back.
 
-    The kinds take turns, each time with another client, so that caches are as cold as in a run;
-    figures are medians.
-
-    Args:
-        shapes: models and batches.
-        clients: K.
-        turns: how often each kind is measured, after one to warm up.
-
-    Yields:
-        Rows with ``name, unit, ours, reference, ratio, max_abs_diff``: the reference is a training
-        step, the ratio a share of it; the difference is that of scores from those of a deep copy
-        which was given the client's adapter.
+    The kinds take turns, each time with another of the K clients, so that caches are as cold as in
+    a run; figures are medians. The ratio is a share of a training step, the difference that of
+    scores from those of a deep copy which was given the client's adapter.
     """
     with one_thread():
         for shape in shapes:
@@ -77,3 +88,95 @@ def _rows(shape: Shape, clients: int, turns: int) -> Iterator[Row]:
     for name, value in times.items():
         whose = f"{name}; {shape}, d = {anew.rows.shape[1]:,}, K = {clients}"
         yield row(whose, "CPU ms, of a step", value, step, differences.get(name), share=True)
+
+
+class Switched:
+    """One backbone and K clients, each with an adapter of its own in ``rows`` ``(K, d)``.
+
+    With ``keep_optimizer`` clients keep Adam's moments; ``like`` lends its network and rows.
+    """
+
+    def __init__(
+        self, shape: Shape, clients: int, keep_optimizer: bool, like: Switched | None = None
+    ) -> None:
+        train = TrainSettings(batch_size=shape.batch, keep_optimizer=keep_optimizer)
+        settings = resolve(Settings(train=train))
+        self.shape = shape
+        self.backbone: Backbone = shape.backbone() if like is None else like.backbone
+        self.client = Organisation(settings, self.backbone)
+        if like is None:
+            start = self.client.adapter.row()
+            with Key.from_seed(3).torch_rng():
+                self.rows = start + 1e-2 * torch.randn(clients, start.numel())
+        else:
+            self.rows = like.rows
+        idle = enrolled(self.client, shape.organisations(clients, 0))
+        assert isinstance(idle.exchange, InProcess)
+        self.store = idle.exchange.store
+        busy = enrolled(self.client, shape.organisations(clients, shape.batch), self.store)
+        self.idle, self.busy = (
+            [cohort.part(torch.tensor([c])) for c in range(clients)] for cohort in (idle, busy)
+        )
+
+    def switch(self, client: int) -> None:
+        """Put the client's adapter and private state in the place of another's."""
+        cohort, row = self.idle[client], self.rows[client]
+        mine = self.store.take(cohort.ids)
+        state = mine.optimizer or self.client.fresh
+        self.client.adapter.load(row)
+        kept = self.client.settings.train.keep_optimizer
+        self.store.commit(cohort.ids, ClientState(state if kept else None))
+
+    def turn(self, client: int) -> None:
+        """Ask a client that has nothing to train on."""
+        self.idle[client].ask(UPDATE, self._down(client))
+
+    def step(self, client: int) -> None:
+        """Ask a client that makes one step."""
+        self.busy[client].ask(UPDATE, self._down(client))
+
+    def gather(self) -> None:
+        """Gather the rows of all clients as the server does."""
+        torch.cat(self.rows.split(1))
+
+    def mix(self) -> None:
+        """Mix the adapters of all clients (Eq. 1 to 5)."""
+        losses = torch.linspace(1.0, 2.0, len(self.rows))
+        s = attention(self.rows - self.rows[:1])
+        w = warm_up(softened_losses(losses, 0.05), 0, 0.7, 5.0)
+        mix(self.rows, row_normalised(dynamic_weights(s, w)))
+
+    def difference(self, client: int, count: int = 4) -> float:
+        """Compare scores after a switch with those of a fresh copy with that adapter."""
+        history = self.shape.examples(count, 0).history
+        fresh = self.shape.backbone()
+        parameters = dict(fresh.named_parameters())
+        with torch.no_grad():
+            for name, value in self.client.adapter.named_tensors(self.rows[client]).items():
+                parameters[name].copy_(value)
+        self.switch(client)
+        own = self.backbone.eval().scores(history)
+        return float((own - fresh.eval().scores(history)).abs().max())
+
+    def _down(self, client: int) -> Adapters:
+        return Adapters(self.rows[client])
+
+
+class Reloaded:
+    """The plain way: one network, and the whole state of every client in a list."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.model = shape.backbone()
+        self.states = [self._state() for _ in range(_STATES)]
+
+    def switch(self, client: int) -> None:
+        """Load a client's state, and keep a copy of it, as after training."""
+        self.model.load_state_dict(self.states[client % _STATES])
+        self.states[client % _STATES] = self._state()
+
+    def deepcopy(self, client: int) -> None:
+        """Copy the network for a client."""
+        copy.deepcopy(self.model)
+
+    def _state(self) -> dict[str, Tensor]:
+        return {name: value.clone() for name, value in self.model.state_dict().items()}

@@ -74,8 +74,8 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
     """Attack under every seed and draw; rows for programs, and what is to be said."""
     # Torch only where it is needed: --help does not wait for it.
     from coterie.core.tensors.keys import Key
-    from coterie.llm.attack.figure import draw
-    from coterie.llm.attack.inversion import Attacker, attack, rows
+    from coterie.llm.attack.figure import draw, rows
+    from coterie.llm.attack.inversion import Attacker, attack
 
     found, embeddings, path = _victims(given, flags)
     attacker = Attacker(steps=given.steps, loss=given.loss)
@@ -106,10 +106,11 @@ def _victims(given: Any, flags: Sequence[str]) -> tuple[tuple[Any, Any], Any, Pa
 
     Beside it the input embeddings that everybody knows, and where to draw.
     """
+    import torch
+
     from coterie.core.tensors.keys import Key
-    from coterie.llm.attack.states import known_embeddings, victims
+    from coterie.llm.attack.hidden_states import known_embeddings, victims
     from coterie.llm.export.trained import TrainedRun
-    from coterie.llm.split.remote.serving import use_threads
 
     if given.run:
         run = TrainedRun(given.run)
@@ -126,7 +127,7 @@ def _victims(given: Any, flags: Sequence[str]) -> tuple[tuple[Any, Any], Any, Pa
         folder = Path(chosen.run.out or DEFAULT_OUT).expanduser() / paper.name / "attack"
         path = folder / f"{Path(chosen.data.name).stem}-{chosen.model.name}.png"
     settings = experiment.settings
-    use_threads(settings)
+    torch.set_num_threads(settings.engine.threads)
     table, key = known_embeddings(start()), Key.from_seed(given.seeds[0])
     longest, most = settings.data.max_history, given.examples
     return victims(experiment.data, backbone, clients, longest, most, key), table, path

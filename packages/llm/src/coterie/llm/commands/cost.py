@@ -35,9 +35,9 @@ def run(argv: Sequence[str]) -> None:
     paper = find_paper("llm")
     settings = configure(paper, flags).settings
     # Torch only where it is needed: --help does not wait for it.
-    from coterie.llm.split.remote.serving import use_threads
+    import torch
 
-    use_threads(settings)
+    torch.set_num_threads(settings.engine.threads)
     with aside(given.json):
         experiment = load(paper.experiment)(settings)
         title, rows, plain, notes = (_measured if given.measure else _derived)(experiment, given)
@@ -95,15 +95,19 @@ def _derived(experiment: Any, given: Any) -> _Shown:
 
 def _measured(experiment: Any, given: Any) -> _Shown:
     """Figure 3b, measured."""
-    from coterie.llm.cost.figure import draw, plain_rows, rows
+    from coterie.core.tables.plots import plot_panels
     from coterie.llm.cost.inputs import measured
+    from coterie.llm.cost.step_cost import step_panels
 
     found = measured(experiment, given.k, given.repeats)
     settings = experiment.settings
     folder = Path(settings.run.out or DEFAULT_OUT).expanduser() / "pplr" / "cost"
-    path = draw(found, folder / f"{Path(settings.data.name).stem}-{settings.model.name}.png")
+    path = folder / f"{Path(settings.data.name).stem}-{settings.model.name}.png"
+    what = "What a client's training step costs (its own part)"
+    plot_panels(step_panels(found, "FedAvg (whole model)"), what, path)
     title = f"A training step of a client, {settings.train.batch_size} examples"
-    return title, rows(found), plain_rows(found), [f"Drawn in {path}"]
+    rows, plain = [step.shown() for step in found], [step.plain() for step in found]
+    return title, rows, plain, [f"Drawn in {path}"]
 
 
 def _cheaper(cost: Cost, tokens: Sequence[float]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ def run(argv: Sequence[str]) -> None:
     server = _server(given, load(paper.experiment)(settings), secret)
     signal.signal(signal.SIGTERM, _stop)
     server.start()
-    say(f"serving layers {given.layers} at {server.address}")
+    say(f"serving layers {given.layers[0]}:{given.layers[1]} at {server.address}")
     sys.stdout.flush()
     try:
         server.wait()
@@ -48,7 +49,9 @@ def run(argv: Sequence[str]) -> None:
 
 def _parser() -> Arguments:
     parser = Arguments("llm serve", ABOUT)
-    parser.add_argument("--layers", required=True, metavar="K:N-1", help="the server's, as 2:7")
+    parser.add_argument(
+        "--layers", type=parse_layers, required=True, metavar="K:N-1", help="the server's, as 2:7"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="to listen at (default: %(default)s)")
     parser.add_argument("--port", type=_port, default=50551, help="default: %(default)s; 0: any")
     parser.add_argument("--cert", type=Path, help="certificate of the server (PEM)")
@@ -60,6 +63,25 @@ def _parser() -> Arguments:
     parser.add_argument("--max-mib", type=positive, default=256, help="largest message")
     parser.add_argument("--ttl", type=positive, default=600, help="seconds until a client is gone")
     return parser
+
+
+def parse_layers(text: str) -> tuple[int, int]:
+    """Read which layers the server has, as ``k:N-1``.
+
+    Raises:
+        UserError: it is no such range.
+
+    Example:
+        >>> parse_layers("2:7")
+        (2, 7)
+    """
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    if not found or int(found[1]) >= int(found[2]):
+        raise UserError(
+            f"--layers '{text}' is no range: write the first layer of the server and the one after "
+            "its last, from 0, as 2:7"
+        )
+    return int(found[1]), int(found[2])
 
 
 def _port(text: str) -> int:
@@ -78,20 +100,28 @@ def _check_tls(given: Any) -> None:
 
 def _server(given: Any, experiment: Any, secret: Path) -> Any:
     # Torch and grpc only where they are needed: --help does not wait for them.
+    import torch
+
     from coterie.llm.halves import cut_backbone, make_middle
     from coterie.llm.split.remote.link import Tls
     from coterie.llm.split.remote.server import MiddleServer
-    from coterie.llm.split.remote.serving import check_layers, parse_layers, use_threads
     from coterie.llm.split.remote.tokens import make_secret
-    from coterie.llm.split.training import Limits
+    from coterie.llm.split.sessions import Limits
 
-    layers, settings = parse_layers(given.layers), experiment.settings
+    settings = experiment.settings
     tls = Tls(given.client_ca, given.cert, given.key) if given.cert else None
     if tls is not None:
         tls.read()
-    use_threads(settings)
-    k = check_layers(layers, experiment.backbone)
-    parts = cut_backbone(experiment.backbone, k, settings)
+    torch.set_num_threads(settings.engine.threads)
+    first, end = given.layers
+    last = len(experiment.backbone.layers) - 1
+    if end != last or first < 1:  # the client keeps some lower layers and exactly the last one
+        remedy = f"as {min(max(first, 1), last - 1)}:{last}" if last > 1 else "with more layers"
+        raise UserError(
+            f"--layers {first}:{end} does not fit a model of {last + 1} layers, of which the "
+            f"client keeps the lowest and the last: serve it {remedy}"
+        )
+    parts = cut_backbone(experiment.backbone, first, settings)
     return MiddleServer(
         make_middle(parts, settings, Limits(ttl=float(given.ttl))),
         parts.model,

@@ -136,11 +136,7 @@ class Cost:
         return self.adapters + self.activations
 
     def shown(self, whole: Cost) -> dict[str, Any]:
-        """Give the columns of a table for people.
-
-        Args:
-            whole: cost of FedAvg.
-        """
+        """Give the columns of a table for people; ``whole`` is the cost of FedAvg."""
         return {
             "k": "all (FedAvg)" if self.k is None else str(self.k),
             "on server": self.server_layers,
@@ -164,10 +160,8 @@ class Cost:
 def cost_of(size: ModelSize, k: int | None = None, usage: Usage = Usage()) -> Cost:
     """Cost of holding layers 1..k and N; what the middle trains stays on the server.
 
-    Args:
-        size: of the backbone.
-        k: None holds the whole model and sends all that is trained (FedAvg).
-        usage: of a client; FedAvg's cost does not depend on it.
+    Without k a client holds the whole model and sends all that is trained (FedAvg), which does not
+    depend on its usage.
 
     Raises:
         UserError: k leaves no layer to the server.
@@ -202,12 +196,7 @@ def cost_of(size: ModelSize, k: int | None = None, usage: Usage = Usage()) -> Co
 
 
 def costs(size: ModelSize, usage: Usage, splits: Sequence[int] | None = None) -> list[Cost]:
-    """FedAvg first, then PPLR for every k.
-
-    Args:
-        size: of the backbone.
-        usage: of a client.
-        splits: values of k; by default all that leave a middle.
+    """FedAvg first, then PPLR for every k, by default all that leave a middle.
 
     Raises:
         UserError: one of them leaves none.

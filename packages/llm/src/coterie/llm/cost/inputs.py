@@ -17,11 +17,11 @@ from coterie.llm.backbone import make_backbone
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.hub import from_hub
-from coterie.llm.cost.formulas import ModelSize, Usage, spread_of_splits
+from coterie.llm.cost.formulas import KILO, MEGA, ModelSize, Usage, spread_of_splits
 from coterie.llm.cost.model_size import read_config, size_of, size_of_config, writes
-from coterie.llm.cost.notes import ENCODER_NOTE, TITLES_NOTE, catalogue_notes, generation_note
 from coterie.llm.cost.step_cost import StepCost, measure_steps
 from coterie.llm.cost.token_count import (
+    CatalogueTokens,
     catalogue_tokens,
     generated_tokens,
     prompt_tokens,
@@ -32,9 +32,18 @@ from coterie.llm.cost.token_count import (
 from coterie.llm.data.examples import Examples, Queries
 from coterie.llm.data.sequences import thinned
 from coterie.llm.experiment import Experiment
+from coterie.llm.settings.backbone import GenerationSettings
 from coterie.llm.split.channel import WIRE_TYPES
 
 _SAMPLE = 200  # users who stand for all
+_ENCODER = (
+    "Histories are counted in BIGRec's prompt, and the items' texts, which an encoder such as "
+    "RecFormer embeds anew in every round, are not: --model.name recformer counts them."
+)
+_TITLES = (
+    "The titles of all items, which cross once for LoRA and in every validation for --full, are "
+    "not counted."
+)
 
 
 @dataclass(frozen=True)
@@ -76,9 +85,9 @@ def of_experiment(experiment: Experiment) -> Inputs:
     title = f"{settings.model.name} on {settings.data.name}, a client and round"
     notes = [_tokens_note(tokens, sum(epoch) / sum(map(len, parts)), "padding included")]
     if size.splits:
-        notes += catalogue_notes(catalogue, size, stages)
+        notes += _catalogue_notes(catalogue, size, stages)
     if size.splits and isinstance(backbone, CausalText):
-        notes.append(generation_note(settings.generation, usage.query_tokens, size))
+        notes.append(_generation_note(settings.generation, usage.query_tokens, size))
     return Inputs(title, size, tokens, usage, notes)
 
 
@@ -111,9 +120,9 @@ def of_config(
     notes, query = [_tokens_note(read, example, how)], example
     if writes(config):
         query = generated_tokens(example, 1, settings.generation)
-        notes += [generation_note(settings.generation, query, size), TITLES_NOTE]
+        notes += [_generation_note(settings.generation, query, size), _TITLES]
     else:
-        notes.append(ENCODER_NOTE)
+        notes.append(_ENCODER)
     usage = Usage(_mean(read), query, validation_tokens=query * _mean(list(map(len, users))))
     what = "all parameters" if full else f"LoRA of rank {settings.lora.rank}"
     title = f"{name} ({bytes} bytes a number, {what}) on {settings.data.name}, a client and round"
@@ -188,4 +197,35 @@ def _tokens_note(tokens: Sequence[float], example: float, how: str) -> str:
     return (
         f"A client reads {_mean(tokens):,.0f} tokens in a round on average ({min(tokens):,.0f} to "
         f"{max(tokens):,.0f}), {example:,.1f} an example, {how}."
+    )
+
+
+def _catalogue_notes(catalogue: CatalogueTokens, size: ModelSize, stages: int) -> list[str]:
+    """Tell when the texts of all items cross; nothing where they never do."""
+    tokens = catalogue.training or catalogue.validation or catalogue.once
+    much = f"{2 * tokens * size.crossing / MEGA:,.3g} MB"
+    if catalogue.training:
+        end = ", and of a query."
+        if stages > 1:
+            end = f". In stage {stages} they are frozen, and none crosses, as in a query."
+        return [
+            f"Of the hidden states of a round {much} are the items' texts, embedded anew, and of "
+            f"its validation as much{end}"
+        ]
+    if catalogue.validation:
+        return [f"Of a validation {much} are the items' texts, embedded anew."]
+    said = f"A client embeds the items' texts once, by the frozen model: {much}, in no column."
+    return [said] if catalogue.once else []
+
+
+def _generation_note(how: GenerationSettings, query: float, size: ModelSize) -> str:
+    """Tell what it costs to recommend by writing titles, in ``query`` tokens at most."""
+    prompts = query - generated_tokens(0, 1, how)
+    texts = f"the best {how.candidates} texts, no titles, are"
+    if how.candidates == 1:
+        texts = "the best text, no title, is"
+    return (
+        f"A query costs from {2 * prompts * size.crossing / KILO:,.0f} kB, for {how.beams} beams "
+        f"that read the prompt, up to what is shown, where all write {how.max_new_tokens} tokens "
+        f"and {texts} embedded; a validation likewise. How soon texts end is not known beforehand."
     )

@@ -11,23 +11,16 @@ from torch import nn
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
+from coterie.llm.backbones.causal_text import CausalText
 from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.lora import add_lora
+from coterie.llm.backbones.recformer.backbone import RecFormer
 from coterie.llm.cost.formulas import ModelSize
 from coterie.llm.settings.backbone import LoraSettings
 
-_DECODER_TARGETS = ("q_proj", "v_proj")
-_ENCODER_TARGETS = ("query", "value", "query_global", "value_global")
-
 
 def size_of(network: nn.Module, layers: Iterable[nn.Module], hidden: int, bytes: int) -> ModelSize:
-    """Count the parameters of a network; shared ones count once.
-
-    Args:
-        network: all of it.
-        layers: its N layers.
-        hidden: width h.
-        bytes: a number.
+    """Count the parameters of a network of width h and of its N layers; shared ones count once.
 
     Example:
         >>> layers = [nn.Linear(2, 2), nn.Linear(2, 2)]
@@ -60,7 +53,7 @@ def size_of_config(config: Any, lora: LoraSettings | None, bytes: int) -> ModelS
         UserError: the model has no such layers, or lacks a module that is to get LoRA.
     """
     with torch.device("meta"):
-        network = _network(config)
+        network = _kind(config).from_config(config)
     layers, targets = _layers(network)
     if lora is not None:
         add_lora(network, lora, lora.targets or targets, Key.from_seed(0))  # on meta too
@@ -86,28 +79,26 @@ def read_config(name: str) -> Any:
 
 def writes(config: Any) -> bool:
     """Whether a configuration is that of a causal language model; otherwise of an encoder."""
-    from transformers import AutoModelForCausalLM
-
-    return type(config) in AutoModelForCausalLM._model_mapping
+    return _kind(config).__name__ == "AutoModelForCausalLM"
 
 
-def _network(config: Any) -> nn.Module:
+def _kind(config: Any) -> Any:
     from transformers import AutoModel, AutoModelForCausalLM
 
     for kind in (AutoModelForCausalLM, AutoModel):
         if type(config) in kind._model_mapping:
-            return kind.from_config(config)
+            return kind
     raise UserError(f"a {config.model_type} is no language model: give a causal LM or an encoder")
 
 
 def _layers(network: nn.Module) -> tuple[nn.ModuleList, tuple[str, ...]]:
-    for path, targets in (("model.layers", _DECODER_TARGETS), ("encoder.layer", _ENCODER_TARGETS)):
+    for like in (CausalText, RecFormer):
         try:
-            found = network.get_submodule(path)
+            found = network.get_submodule(like.place)
         except AttributeError:
             continue
         if isinstance(found, nn.ModuleList):
-            return found, targets
+            return found, like.targets
     raise UserError(
         f"a {type(network).__name__} has neither 'model.layers' nor 'encoder.layer': use a model "
         "built like Llama or Longformer"

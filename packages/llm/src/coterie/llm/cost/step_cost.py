@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,18 +13,21 @@ import torch
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import RowAdam
+from coterie.core.tables.paired import spread
+from coterie.core.tables.plots import Lines
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
+from coterie.llm.cost.formulas import MEGA
 from coterie.llm.data.examples import Examples
-from coterie.llm.split.channel import LocalChannel
+from coterie.llm.split.channel import Channel
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut, uncut
-from coterie.llm.split.middle import Middle
+from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.part import Part
-from coterie.llm.split.training import Training
 
 _ADAM = 3  # numbers beside each trained one: its gradient and two moments
+_MILLI = 1e-3
 
 
 @dataclass(frozen=True)
@@ -51,20 +55,49 @@ class StepCost:
         """Bytes that the client needs in a step."""
         return self.model + self.optimizer + self.activations
 
+    def plain(self) -> dict[str, Any]:
+        """Give the columns of a table for programs, in seconds and bytes."""
+        return {**vars(self), "memory": self.memory}
+
+    def shown(self) -> dict[str, Any]:
+        """Give the columns of a table for people; times are medians over the repetitions."""
+        return {
+            "k": "all (FedAvg)" if self.k is None else str(self.k),
+            "client ms": statistics.median(self.seconds) / _MILLI,
+            "server ms": statistics.median(self.server_seconds) / _MILLI,
+            "model MB": self.model / MEGA,
+            "optimizer MB": self.optimizer / MEGA,
+            "activations MB": self.activations / MEGA,
+            "memory MB": self.memory / MEGA,
+        }
+
+
+def step_panels(found: Sequence[StepCost], whole: str) -> list[Lines]:
+    """Make plots of time and memory over k; ``whole`` names the line of the whole model."""
+    one, split = found[0], found[1:]
+    k = [step.k for step in split if step.k is not None]
+    measures: dict[str, Callable[[StepCost], list[float]]] = {
+        "time of a step (ms)": lambda step: [t / _MILLI for t in step.seconds],
+        "memory of a step (MB)": lambda step: [step.memory / MEGA],
+    }
+    return [
+        Lines(
+            "k, layers below the server's",
+            k,
+            {"PPLR": [spread(of(step)) for step in split], whole: [spread(of(one))] * len(k)},
+            y_label=label,
+        )
+        for label, of in measures.items()
+    ]
+
 
 def measure_steps(
     backbone: Backbone, batch: Examples, splits: Sequence[int], repeats: int, key: Key
 ) -> list[StepCost]:
     """Measure the whole model first, then every k; all take turns, so that noise hits all alike.
 
-    The server's part runs in this process; its time and its graph are left out of the client's.
-
-    Args:
-        backbone: with its adapter; as before afterwards, but for gradients.
-        batch: the examples of a step.
-        splits: values of k.
-        repeats: timed steps for each.
-        key: of dropout.
+    The server's part runs in this process; its time and its graph are left out of the client's. The
+    backbone is as before afterwards; ``key`` is that of dropout.
 
     Raises:
         UserError: the backbone cannot be split at one of them.
@@ -92,8 +125,7 @@ def measure_steps(
 class _Meter:
     """Takes the time of a step and adds up what its graph keeps, but for what is done elsewhere.
 
-    Args:
-        held: parameters, which are there anyway.
+    What is ``held``, parameters, is there anyway.
     """
 
     def __init__(self, held: Iterable[Tensor] = ()) -> None:
@@ -120,27 +152,26 @@ class _Meter:
             self.elsewhere += _now() - begun
 
 
-class _Metered(LocalChannel):
-    """Keeps time and graph of the middle apart from the client's."""
+class _Metered(Middle):
+    """Keeps its time and graph apart from the client's."""
 
     meter = _Meter()
 
-    def step(self) -> None:
-        """Let the middle make one optimizer step."""
+    def forward(self, session: str, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
         with self.meter.paused():
-            super().step()
+            return super().forward(session, hidden, context)
 
-    def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
+    def backward(self, session: str, call: int, grad: Tensor) -> Tensor | None:
         with self.meter.paused():
-            return super()._forward(hidden, context)
+            return super().backward(session, call, grad)
 
-    def _backward(self, call: int, grad: Tensor) -> Tensor | None:
+    def step(self, session: str) -> None:
         with self.meter.paused():
-            return super()._backward(call, grad)
+            super().step(session)
 
 
 @contextmanager
-def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[_Metered | None]:
+def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[Channel | None]:
     """Make the backbone that of a client inside the block."""
     if k is None:
         yield None
@@ -148,9 +179,9 @@ def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[_Metered | 
     parts = cut(backbone, k)
     try:
         assert parts.stack is not None  # the backbone is whole
-        middle = Middle(parts.stack, Training(lr=1e-3))
+        middle = _Metered(parts.stack, Training(lr=1e-3))
         middle.lend(0, Part(middle.adapter.row()[None]))
-        channel = _Metered(middle)
+        channel = Channel(middle)
         parts.connect(channel)
         with channel.session(0, training=True, key=key):
             yield channel
@@ -158,7 +189,7 @@ def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[_Metered | 
         uncut(parts)
 
 
-def _step(backbone: Backbone, batch: Examples, channel: _Metered | None, key: Key) -> StepCost:
+def _step(backbone: Backbone, batch: Examples, channel: Channel | None, key: Key) -> StepCost:
     adapter, optimizer = Adapter(backbone.named_parameters()), RowAdam()
     row = {"row": adapter.row()[None]}
     state: Any = optimizer.begin(row)
@@ -167,7 +198,8 @@ def _step(backbone: Backbone, batch: Examples, channel: _Metered | None, key: Ke
     backbone.prepare()
     meter = _Meter([*parameters, *backbone.buffers()])
     if channel is not None:
-        channel.meter = meter
+        assert isinstance(channel.middle, _Metered)
+        channel.middle.meter = meter
     begun = _now()
     with key.torch_rng(), torch.autograd.graph.saved_tensors_hooks(meter.add, lambda kept: kept):
         backbone.loss(batch).backward()

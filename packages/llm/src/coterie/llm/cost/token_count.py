@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import CausalText
-from coterie.llm.backbones.prompt_tokens import PromptTokens
-from coterie.llm.backbones.prompts import bigrec_template
+from coterie.llm.backbones.prompts import PromptTokens, bigrec_template
 from coterie.llm.data.examples import Examples, Queries
 from coterie.llm.quality import measure_users
 from coterie.llm.settings.backbone import GenerationSettings
@@ -76,9 +75,7 @@ class _Counter(nn.Module):
 def catalogue_tokens(backbone: Backbone) -> CatalogueTokens:
     """Count the tokens by which a backbone embeds all items, padding included.
 
-    Args:
-        backbone: to be thrown away, or prepared anew: the embeddings that it keeps then are
-            those of a network without layers.
+    What it keeps then are embeddings of a network without layers: prepare it anew.
     """
     nothing = Ragged.from_lists([])
     with _Counter(backbone, ends=False) as counter:
@@ -110,11 +107,8 @@ def training_tokens(backbone: Backbone, examples: Examples, batch_size: int) -> 
 def validation_tokens(backbone: Backbone, queries: Queries) -> float:
     """Count the tokens of a client's users when all are recommended to, without the items' texts.
 
-    Where titles are written, it is as many as can be, see `generated_tokens`.
-
-    Args:
-        backbone: prepared.
-        queries: n users.
+    Where titles are written, it is as many as can be, see `generated_tokens`. The backbone is
+    prepared.
     """
     found = 0.0
 
@@ -129,12 +123,7 @@ def validation_tokens(backbone: Backbone, queries: Queries) -> float:
 
 @torch.no_grad()
 def recommending_tokens(backbone: Backbone, history: Ragged) -> float:
-    """Count the tokens to score all items after each history, without the items' texts.
-
-    Args:
-        backbone: prepared.
-        history: n rows of item numbers.
-    """
+    """Count the tokens by which a prepared backbone scores all items, without the items' texts."""
     if isinstance(backbone, CausalText):
         rows, batch = backbone.text.prompts(history), backbone.generation.batch
         parts = [rows[start : start + batch] for start in range(0, len(rows), batch)]
@@ -150,12 +139,7 @@ def generated_tokens(prompts: float, queries: float, how: GenerationSettings) ->
 
     Every beam reads the prompt, and then its own tokens but the last. A text that is no title is
     embedded by itself, in as many tokens, start token included. How soon texts end depends on the
-    model and cannot be known before.
-
-    Args:
-        prompts: tokens of all prompts.
-        queries: number of prompts.
-        how: a title is written.
+    model and cannot be known before. Of so many queries the prompts have ``prompts`` tokens.
 
     Example:
         >>> generated_tokens(100, 1, GenerationSettings(beams=4, max_new_tokens=6))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
@@ -32,11 +30,6 @@ class Catalogue:
     def of(data: Interactions) -> Catalogue:
         """The items of a data set."""
         return Catalogue(data.n_items, data.source, data.titles, data.genres, data.brands)
-
-    @staticmethod
-    def from_plain(plain: Mapping[str, Any]) -> Catalogue:
-        """Read it from a public card."""
-        return Catalogue(**plain)
 
     def require_titles(self) -> list[str]:
         """Return ``titles``.

@@ -1,4 +1,4 @@
-"""Examples of next-item prediction."""
+"""Examples of next-item prediction, and what organisations hold of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from coterie.core.tensors import tree
 from coterie.core.tensors.ragged import Ragged
 
 
@@ -27,7 +28,7 @@ class Examples:
 
     def take(self, index: Tensor) -> Examples:
         """The examples at the positions ``index``, ``(m,)`` int64."""
-        return Examples(self.history.take(index), self.target[index])
+        return tree.take(self, index)
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,43 @@ class Queries:
 
     def take(self, index: Tensor) -> Queries:
         """The users at the positions ``index``, ``(m,)`` int64."""
-        return Queries(
-            self.user[index],
-            self.history.take(index),
-            self.seen.take(index),
-            self.targets.take(index),
-        )
+        return tree.take(self, index)
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """Data of one organisation; see `OrganisationData`."""
+
+    id: int
+    train: Examples
+    valid: Queries
+    test: Queries
+
+
+@dataclass(frozen=True)
+class OrganisationData:
+    """Data of K organisations, each of which is a client; in list form.
+
+    Attributes:
+        ids: ``(K,)`` int64, ascending client numbers.
+        train: examples of each; may be none.
+        valid: validation queries of each; may be none.
+        test: test queries of each; may be none.
+    """
+
+    ids: Tensor
+    train: list[Examples]
+    valid: list[Queries]
+    test: list[Queries]
+
+    def __len__(self) -> int:
+        return self.ids.numel()
+
+    def __getitem__(self, place: int) -> OwnData:
+        """Data of the client at a position."""
+        return OwnData(int(self.ids[place]), self.train[place], self.valid[place], self.test[place])
+
+    def take(self, index: Tensor) -> OrganisationData:
+        """Data of the clients at the positions ``index``, ``(m,)`` int64."""
+        parts = ([part[c] for c in index.tolist()] for part in (self.train, self.valid, self.test))
+        return OrganisationData(self.ids[index], *parts)

@@ -19,6 +19,7 @@ from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.split import GlobalSplit
 
+_DIM = 16  # of the vectors that are clustered
 _STARTS = 10  # of k-means, of which the best is kept
 _PASSES = 7  # power iterations of the randomised SVD
 
@@ -27,8 +28,7 @@ def public_users(split: GlobalSplit, share: float, key: Key) -> Tensor:
     """Draw the users whose train items are public: neither clients nor evaluated.
 
     Returns:
-        ``(m,)`` int64, ascending: ``share`` of the users with train items, rounded; a larger
-        share adds users and keeps those of a smaller one.
+        ``(m,)`` int64, ascending; a larger share adds users and keeps those of a smaller one.
 
     Raises:
         UserError: if the share is not in [0, 1), or leaves nobody.
@@ -68,27 +68,20 @@ def user_vectors(rows: Ragged, fit: Tensor, n_items: int, dim: int, key: Key) ->
 
 
 def cluster_users(
-    split: GlobalSplit,
-    users: Tensor,
-    n_clients: int,
-    n_items: int,
-    key: Key,
-    dim: int = 16,
-    normalised: bool = True,
+    split: GlobalSplit, users: Tensor, n_clients: int, n_items: int, key: Key
 ) -> Tensor:
     """Share users out among clients by k-means over their matrix-factorisation vectors.
 
     The matrix of the users' train items is factorised. A user without any is placed by validation
     items, which for such a user are nobody's targets: validation asks users with train items only.
+    Vectors are brought to length 1, so that tastes count and not activity.
 
     Args:
         split: of the interactions.
         users: ``(m,)`` int64, those to share out, each with a train or validation item.
-        n_clients: number of clients K.
+        n_clients: K.
         n_items: number of items.
         key: of the SVD's and k-means' starts.
-        dim: length of the vectors.
-        normalised: bring the vectors to length 1, so that tastes count and not activity.
 
     Returns:
         ``(m,)`` int64, the client of each user; client 0 has the most users, and none is empty.
@@ -104,15 +97,8 @@ def cluster_users(
     fit = train.lengths > 0
     if not bool(fit.any()):
         raise UserError("no user outside the public share has a train item: lower that share")
-    alone = torch.where(fit, 0, valid.lengths)
-    kept = fit.logical_not()[valid.rows]
-    fold_in = Ragged.from_lengths(valid.values[kept], alone)
-    rows = Ragged.from_pairs(
-        torch.cat([train.rows, fold_in.rows]), torch.cat([train.values, fold_in.values]), len(train)
-    )
-    vectors = user_vectors(rows, fit, n_items, dim, key.fold("svd"))
-    if normalised:
-        vectors = normalize(vectors)
+    alone = Ragged.from_lengths(valid.values[~fit[valid.rows]], torch.where(fit, 0, valid.lengths))
+    vectors = normalize(user_vectors(train.beside(alone), fit, n_items, _DIM, key.fold("svd")))
     return _by_size(_k_means(vectors, n_clients, key.fold("k-means")), n_clients)
 
 
@@ -121,30 +107,25 @@ def few_shot(sizes: Sequence[int], shots: int | None, key: Key) -> list[Tensor]:
 
     Args:
         sizes: number of examples of each client.
-        shots: how many to draw in total; all if None or more than there are.
+        shots: how many to draw in total, at least 1; all if None or more than there are.
         key: a larger number of shots adds examples and keeps those of a smaller one.
 
     Returns:
         Positions of the examples that each client keeps, ascending.
-
-    Raises:
-        UserError: if ``shots`` is below 1.
 
     Example:
         >>> kept = few_shot([3, 0, 5], 4, Key.from_seed(0))
         >>> sum(len(part) for part in kept), len(kept[1])
         (4, 0)
     """
-    if shots is not None and shots < 1:
-        raise UserError(f"few-shot training with {shots} examples: choose 1 or more")
     lengths = torch.tensor(list(sizes), dtype=torch.int64)
     total = int(lengths.sum())
     draw = key.fold("few-shot").bits(torch.arange(total))
     chosen = torch.argsort(draw, stable=True)[:shots].sort().values
     owner = torch.repeat_interleave(torch.arange(len(lengths)), lengths)[chosen]
     starts = lengths.cumsum(0) - lengths
-    within = Ragged.from_pairs(owner, chosen - starts[owner], len(lengths))
-    return list(torch.split(within.values, within.lengths.tolist()))
+    counts = torch.bincount(owner, minlength=len(lengths))
+    return list(torch.split(chosen - starts[owner], counts.tolist()))
 
 
 def _k_means(vectors: np.ndarray, n_clients: int, key: Key) -> Tensor:

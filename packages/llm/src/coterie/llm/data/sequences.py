@@ -32,9 +32,8 @@ def training_examples(
         max_history: most items of a history that a backbone reads.
         stride: distance between two targets of a user; 1 in the paper.
         span: longest history, of which `thinned` draws ``max_history`` items; default the same.
-        min_history: shortest history of all but a user's last example; ``max_history`` if None, as
-            in the public code, so a user with at most that many items before the last gives one
-            example. 1 makes every item but the first a target.
+        min_history: default ``max_history``, as in the public code; 1 makes every item but the
+            first a target.
 
     Returns:
         The examples by ascending user and position, and the user of each, ``(n,)`` int64.

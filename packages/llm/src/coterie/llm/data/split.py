@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Interactions
+from coterie.core.data.interactions.splits import first_of_pair
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -39,32 +40,7 @@ class GlobalSplit:
 
     def before_test(self) -> Ragged:
         """Items of train and validation, one row a user, in order of time."""
-        rows = torch.cat([self.train.rows, self.valid.rows])
-        return Ragged.from_pairs(
-            rows, torch.cat([self.train.values, self.valid.values]), self.n_users
-        )
-
-    def describe(self) -> dict[str, int]:
-        """Count users and interactions, and who can be evaluated, for the data table.
-
-        Returns:
-            ``users`` and ``items`` with an interaction, ``train``, ``valid`` and ``test``
-            interactions, users ``evaluated`` in the test, users of the test
-            ``without_history``, and users with a history ``without_targets``.
-        """
-        parts = (self.train, self.valid, self.test)
-        known = self.before_test().lengths > 0
-        wanted = self.test.lengths > 0
-        return {
-            "users": int((known | wanted).sum()),
-            "items": torch.cat([part.values for part in parts]).unique().numel(),
-            "train": self.train.values.numel(),
-            "valid": self.valid.values.numel(),
-            "test": self.test.values.numel(),
-            "evaluated": int((known & wanted).sum()),
-            "without_history": int((~known & wanted).sum()),
-            "without_targets": int((known & ~wanted).sum()),
-        }
+        return self.train.beside(self.valid)
 
 
 def global_split(interactions: Interactions, key: Key) -> GlobalSplit:
@@ -79,26 +55,23 @@ def global_split(interactions: Interactions, key: Key) -> GlobalSplit:
         UserError: without timestamps, or if a part would be empty.
     """
     order = _in_time(interactions, key)
-    order = order[_first_of_pair(interactions, order)]
-    n = order.numel()
+    user, item = interactions.user[order], interactions.item[order]
+    first = first_of_pair(user, item, interactions.n_items)
+    order, user, item, n = order[first], user[first], item[first], first.numel()
     if interactions.split is None:
         place = torch.arange(n)
         part = (place >= n * 8 // 10).long() + (place >= n * 9 // 10)
     else:
         part = interactions.split[order]
-    user, item = interactions.user[order], interactions.item[order]
     for number, name in _PARTS.items():
         if not bool((part == number).any()):
             raise UserError(
                 f"{interactions.source} has only {n} interactions, none of them for the {name} "
                 "part: use more data, or a smaller --data.min_interactions"
             )
-    return GlobalSplit(
-        *(
-            Ragged.from_pairs(user[part == number], item[part == number], interactions.n_users)
-            for number in _PARTS
-        )
-    )
+    chosen = (part == number for number in _PARTS)
+    rows = (Ragged.from_pairs(user[c], item[c], interactions.n_users) for c in chosen)
+    return GlobalSplit(*rows)
 
 
 def _in_time(interactions: Interactions, key: Key) -> Tensor:
@@ -114,12 +87,3 @@ def _in_time(interactions: Interactions, key: Key) -> Tensor:
 
 def _hashes(names: list[str]) -> Tensor:
     return torch.tensor([zlib.crc32(name.encode()) for name in names], dtype=torch.int64)
-
-
-def _first_of_pair(interactions: Interactions, order: Tensor) -> Tensor:
-    """Ascending places in ``order`` of the first row of every (user, item)."""
-    pair = (interactions.user * interactions.n_items + interactions.item)[order]
-    ordered, place = torch.sort(pair, stable=True)
-    new = torch.ones_like(ordered, dtype=torch.bool)
-    new[1:] = ordered[1:] != ordered[:-1]
-    return place[new].sort().values

@@ -82,12 +82,7 @@ def export_merged(
 ) -> float:
     """Write the whole network with the adapter merged into its weights, by ``save_pretrained``.
 
-    Args:
-        backbone: with a client's adapter.
-        examples: on which the network read back must answer alike, up to the rounding of W + BA.
-        items: whose numbers and titles are written beside it.
-        origin: noted beside it.
-        folder: a new one; it is there only if all went well.
+    Arguments are as of `export_adapter`; answers must be alike up to the rounding of W + BA.
 
     Returns:
         The largest difference of an answer, as a share of the largest answer.
@@ -199,8 +194,8 @@ def _save_network(backbone: Backbone, folder: Path, *, merged: bool) -> None:
     with writing(folder):
         state = plain_state(backbone, merged=merged)
         backbone.model.save_pretrained(str(folder), state_dict=state)
-        if (tokenizer := _tokenizer(backbone)) is not None:
-            tokenizer.save_pretrained(str(folder))
+        if backbone.reader is not None:
+            backbone.reader.tokenizer.save_pretrained(str(folder))
 
 
 def plain_state(backbone: Backbone, *, merged: bool) -> dict[str, Tensor]:
@@ -234,12 +229,6 @@ def _describe(
         if backbone.frozen_items is not None:
             save_file({_EMBEDDED: backbone.frozen_items.contiguous()}, folder / EMBEDDINGS)
     write_json(folder / ORIGIN, dict(origin))
-
-
-def _tokenizer(backbone: Backbone) -> Any:
-    """The tokenizer of a backbone that reads text, or None."""
-    readers = (getattr(backbone, name, None) for name in ("text", "items"))
-    return next((found for r in readers if (found := getattr(r, "tokenizer", None))), None)
 
 
 @contextmanager

@@ -10,26 +10,22 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.run.driver import FederatedRun
 from coterie.core.run.runfolder import RunFolder, paper_of
 from coterie.core.run.serving import open_run
 from coterie.llm.adapter import Adapter
-from coterie.llm.algorithm import PPLR, ServerState
+from coterie.llm.algorithm import ServerState
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.client import Organisation
 from coterie.llm.data.examples import Examples
 from coterie.llm.experiment import Experiment, frozen_items
-from coterie.llm.settings.run import Settings
-from coterie.llm.settings.split import SplitSettings
+from coterie.llm.settings.backbone import SplitSettings
+from coterie.llm.settings.run import USER_METHODS, Settings
 
 
 class TrainedRun:
     """The best round of a run. Of a split model both halves are put together here.
 
-    Args:
-        path: folder of the run.
-
-    Attributes:
-        experiment: its data and settings, but for the split.
+    Data and settings, but for the split, are those of ``experiment``.
 
     Raises:
         UserError: there is no such run, it is of another paper or of a method without a language
@@ -41,22 +37,14 @@ class TrainedRun:
         if paper.name != "pplr":
             raise UserError(f"{path} is a run of {paper.name}, not of pplr")
         settings: Settings = RunFolder.open(path).settings
-        experiment, module = open_run(path, _whole)
-        client, server, state = (
-            module.federation.client,
-            module.federation.server,
-            module.server_state,
-        )
-        if not (
-            isinstance(experiment, Experiment)
-            and isinstance(client, Organisation)
-            and isinstance(server, PPLR)
-            and isinstance(state, ServerState)
-        ):
+        if settings.method in USER_METHODS:
             raise UserError(f"{path} is a run of {settings.method}, which has no language model")
-        self.experiment: Experiment = experiment
-        self._client, self._state, self._start = client, state, server.start
-        self._module = module
+        found: Any = open_run(path, lambda own: replace(own, split=SplitSettings()))
+        self.experiment: Experiment = found[0]
+        self._module: FederatedRun = found[1]
+        self._state: ServerState = self._module.server_state
+        self._client: Any = self._module.federation.client
+        self._start: Tensor = found[1].federation.server.start
         self._k = settings.split.k
 
     @property
@@ -100,11 +88,7 @@ class TrainedRun:
         return part.take(torch.arange(min(len(part), most)))
 
     def check(self, client: int) -> None:
-        """Refuse a client who is none.
-
-        Raises:
-            UserError: there is no such client.
-        """
+        """Raise a `UserError` for a client who is none."""
         if not 0 <= client < self.n_clients:
             raise UserError(f"client {client} is none of the run: choose 0 to {self.n_clients - 1}")
 
@@ -122,23 +106,10 @@ class TrainedRun:
 
 
 def whole_row(backbone: Backbone, row: Tensor, k: int) -> Tensor:
-    """Bring the row of a split model, the client's part and then the middle's, into one order.
-
-    Args:
-        backbone: whole.
-        row: ``(d,)``.
-        k: layers below the middle.
-
-    Returns:
-        ``(d,)``, in the order of the whole backbone's parameters.
-    """
+    """Bring a row ``(d,)``, the client's part and then the middle's, into the backbone's order."""
     middle = {id(p) for layer in list(backbone.layers)[k:-1] for p in layer.parameters()}
     parameters = Adapter(backbone.named_parameters()).parameters
     inside = torch.cat([torch.full((p.numel(),), id(p) in middle) for p in parameters])
     held, found = int((~inside).sum()), torch.empty_like(row)
     found[~inside], found[inside] = row[:held], row[held:]
     return found
-
-
-def _whole(settings: Any) -> Any:
-    return replace(settings, split=SplitSettings())

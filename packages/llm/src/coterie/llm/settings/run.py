@@ -20,8 +20,8 @@ from coterie.llm.settings.backbone import (
     LoraSettings,
     ModelSettings,
     PretrainSettings,
+    SplitSettings,
 )
-from coterie.llm.settings.split import SplitSettings
 
 Method = Literal[
     "pplr",

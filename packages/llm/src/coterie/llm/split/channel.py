@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.llm.split.context import Context
-from coterie.llm.split.diverged import finite
-from coterie.llm.split.middle import Middle
+from coterie.llm.split.context import Context, finite
 
 WIRE_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -36,8 +34,7 @@ class Traffic:
     def add(self, direction: Literal["up", "down"], field: str, *tensors: Tensor) -> None:
         """Count one message; "up" is from the client."""
         if tensors:
-            size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-            self.count(direction, field, size)
+            self.count(direction, field, sum(map(tree.nbytes, tensors)))
 
     def count(self, direction: Literal["up", "down"], field: str, size: int) -> None:
         """Count one message of so many bytes."""
@@ -51,32 +48,50 @@ class Traffic:
         return rows
 
 
-class Channel(ABC):
+class Served(Protocol):
+    """The middle as clients see it, here or elsewhere; see `coterie.llm.split.middle.Middle`."""
+
+    def open(self, client: int, *, training: bool, key: Key | None = None) -> str:
+        """Begin a session and name it."""
+
+    def forward(self, session: str, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
+        """Run the layers on ``(B, T, h)``; number the call."""
+
+    def backward(self, session: str, call: int, grad: Tensor) -> Tensor | None:
+        """Take the gradient of a call's result, give that of its input."""
+
+    def step(self, session: str) -> None:
+        """Make one optimizer step."""
+
+    def close(self, session: str, *, keep: bool = True) -> None:
+        """End a session."""
+
+
+class Channel:
     """One session at a time with the middle.
 
     Args:
+        middle: in this process, or what stands for one elsewhere.
         wire: number format of what crosses; None for that of the model. "bfloat16" halves float32
             and rounds it.
 
     Attributes:
+        middle: as given.
         traffic: what crossed.
     """
 
-    def __init__(self, wire: str | None = None) -> None:
+    def __init__(self, middle: Served, wire: str | None = None) -> None:
         if wire is not None and wire not in WIRE_TYPES:
             raise UserError(f"wire '{wire}' is unknown: known: {', '.join(WIRE_TYPES)}")
-        self.traffic = Traffic()
+        self.middle, self.traffic = middle, Traffic()
         self._wire = None if wire is None else WIRE_TYPES[wire]
         self._caches = itertools.count()
         self._session: str | None = None
 
     def open(self, client: int, *, training: bool, key: Key | None = None) -> None:
-        """Begin a session; one that is open is dropped.
+        """Begin a session with a client's adapter; one that is open is dropped.
 
-        Args:
-            client: whose adapter is used.
-            training: whether the adapter is trained, from the part that was lent.
-            key: of dropout in the middle; needed if it is on.
+        A session that trains starts from the part that was lent; ``key`` is that of dropout.
 
         Raises:
             UserError: refused.
@@ -84,14 +99,10 @@ class Channel(ABC):
         if self._session is not None:
             with suppress(UserError):  # it may have expired
                 self.close(keep=False)
-        self._session = self._open(client, training, key)
+        self._session = self.middle.open(client, training=training, key=key)
 
     def forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
-        """Run the middle.
-
-        Args:
-            hidden: ``(B, T, h)``, without graph.
-            context: of these tokens.
+        """Run the middle on ``(B, T, h)``, without graph.
 
         Returns:
             Hidden states ``(B, T, h)`` after the middle, and the number of the call.
@@ -102,43 +113,36 @@ class Channel(ABC):
         sent = finite("input", hidden if self._wire is None else hidden.to(self._wire))
         self.traffic.add("up", "activations", sent)
         self.traffic.add("up", "masks", *context.tensors())
-        out, call = self._forward(sent, context)
+        out, call = self.middle.forward(self._current(), sent, context)
         self.traffic.add("down", "activations", out)
         return finite("output", out.to(hidden.device, hidden.dtype)), call
 
     def backward(self, call: int, grad: Tensor) -> Tensor | None:
         """Send the gradient of a call's result; get that of its input, if it was wanted.
 
-        Args:
-            call: the number that `forward` gave.
-            grad: ``(B, T, h)``.
-
         Raises:
             Diverged: one of the gradients is not finite; the first is not sent then.
         """
         sent = finite("gradient", grad if self._wire is None else grad.to(self._wire))
         self.traffic.add("up", "gradients", sent)
-        back = self._backward(call, sent)
+        back = self.middle.backward(self._current(), call, sent)
         if back is None:
             return None
         self.traffic.add("down", "gradients", back)
         return finite("gradient", back.to(grad.device, grad.dtype))
 
-    @abstractmethod
     def step(self) -> None:
         """Let the middle make one optimizer step with the gradients since the last one."""
+        self.middle.step(self._current())
 
     def close(self, *, keep: bool = True) -> None:
-        """End the session.
-
-        Args:
-            keep: what was trained waits for the coordinator; otherwise it is lost.
+        """End the session; what was trained waits for the coordinator, or is lost.
 
         Raises:
             Diverged: what was trained is not finite, and is lost.
         """
         session, self._session = self._current(), None
-        self._close(session, keep)
+        self.middle.close(session, keep=keep)
 
     def new_cache(self) -> int:
         """Number a new cache for generation."""
@@ -161,44 +165,3 @@ class Channel(ABC):
         if self._session is None:
             raise UserError("no session is open: open one for the client first")
         return self._session
-
-    @abstractmethod
-    def _open(self, client: int, training: bool, key: Key | None) -> str: ...
-
-    @abstractmethod
-    def _close(self, session: str, keep: bool) -> None: ...
-
-    @abstractmethod
-    def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]: ...
-
-    @abstractmethod
-    def _backward(self, call: int, grad: Tensor) -> Tensor | None: ...
-
-
-class LocalChannel(Channel):
-    """To a middle in this process: what the simulation uses.
-
-    Args:
-        middle: shared by all clients.
-        wire: as in `Channel`.
-    """
-
-    def __init__(self, middle: Middle, wire: str | None = None) -> None:
-        super().__init__(wire)
-        self._middle = middle
-
-    def step(self) -> None:
-        """Let the middle make one optimizer step."""
-        self._middle.step(self._current())
-
-    def _open(self, client: int, training: bool, key: Key | None) -> str:
-        return self._middle.open(client, training=training, key=key)
-
-    def _close(self, session: str, keep: bool) -> None:
-        self._middle.close(session, keep=keep)
-
-    def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
-        return self._middle.forward(self._current(), hidden, context)
-
-    def _backward(self, call: int, grad: Tensor) -> Tensor | None:
-        return self._middle.backward(self._current(), call, grad)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coterie.core.errors import UserError
 from coterie.core.wire.codec import ProtocolError
 
 MASKED, LOCAL, GLOBAL = 0, 1, 2
@@ -63,6 +64,25 @@ class Context:
             _expect("positions", self.positions, (torch.int32,), (rows, length))
         if self.order is not None:
             _expect("order", self.order, (torch.int32,), (batch,))
+
+
+class Diverged(UserError):
+    """A client's numbers are not finite any more, be it in its own layers or in the server's.
+
+    An organisation that trains or measures answers it as a whole model would, with an upload that
+    the guard refuses; everywhere else it is one line.
+    """
+
+
+def finite(what: str, tensor: Tensor) -> Tensor:
+    """Give a tensor back.
+
+    Raises:
+        Diverged: it has a number that is not finite.
+    """
+    if not bool(torch.isfinite(tensor).all()):
+        raise Diverged(f"{what} of a split model is not finite any more: lower the learning rate")
+    return tensor
 
 
 def _expect(

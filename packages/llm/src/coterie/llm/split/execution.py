@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from coterie.core.errors import UserError
+from coterie.core.tensors.device import moved
 from coterie.core.wire.codec import ProtocolError
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.lora import base_model
@@ -23,9 +23,7 @@ from coterie.llm.split.stacks import Stack
 class Execution:
     """Run a stack with the row of a client in the place of its trainable parameters.
 
-    Args:
-        stack: the layers.
-        most_tokens: of one call, cached ones included.
+    A call has ``most_tokens`` at the most, cached ones included.
 
     Raises:
         UserError: nothing in the layers is trainable.
@@ -39,12 +37,7 @@ class Execution:
         self._draws = _has_dropout(stack)
 
     def run(self, one: Session, hidden: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Run the layers.
-
-        Args:
-            one: whose row, cache and draws.
-            hidden: ``(B, T, h)``.
-            context: of these tokens.
+        """Run the layers on ``(B, T, h)`` with the row, cache and draws of a session.
 
         Returns:
             The input, a leaf, and the output with its graph, both ``(B, T, h)``.
@@ -56,7 +49,7 @@ class Execution:
         self._check(hidden, context)
         given = hidden.to(self.stack.device, self.stack.dtype).detach()
         given.requires_grad_(context.gradient and context.input_gradient)
-        context = _moved(context, self.stack.device)
+        context = moved(context, self.stack.device)
         cache = self._cache(one, hidden, context)
         frozen = nullcontext() if context.adapted else base_model(self.stack)
         with torch.set_grad_enabled(context.gradient), self._dropout(one, context), frozen:
@@ -66,13 +59,7 @@ class Execution:
     def differentiate(
         self, row: Tensor, given: Tensor, out: Tensor, grad: Tensor
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Go back through a run.
-
-        Args:
-            row: ``(d,)`` that ran.
-            given: ``(B, T, h)`` what came in.
-            out: ``(B, T, h)`` what went out.
-            grad: of ``out``.
+        """Go back through a run of ``row`` ``(d,)``, from what went out to what was given.
 
         Returns:
             The gradients of ``row`` and of ``given``; None where none is wanted.
@@ -93,11 +80,12 @@ class Execution:
 
     def _parameters(self, row: Tensor) -> dict[str, Tensor]:
         """The row as the stack's parameters, by name."""
-        named = self.adapter.named_tensors(row)
-        return {
-            name: _trainable(value.to(parameter))
-            for (name, value), parameter in zip(named.items(), self.adapter.parameters, strict=True)
-        }
+        named, like = self.adapter.named_tensors(row), self.adapter.parameters
+        made = [value.to(p) for value, p in zip(named.values(), like, strict=True)]
+        # torch multiplies otherwise where no factor requires a gradient, and rounds the last bit
+        # differently.
+        leaves = [v if v.requires_grad else v.detach().requires_grad_() for v in made]
+        return dict(zip(named, leaves, strict=True))
 
     def _formats(self) -> tuple[torch.dtype, ...]:
         return (self.stack.dtype, torch.bfloat16)
@@ -149,23 +137,12 @@ class Execution:
             yield
 
 
-def _trainable(value: Tensor) -> Tensor:
-    """Let a tensor require a gradient, be it a new leaf.
-
-    torch multiplies otherwise where no factor requires one, and rounds the last bit differently.
-    """
-    return value if value.requires_grad else value.detach().requires_grad_()
-
-
-def _device_rng(device: torch.device) -> Any:
+@contextmanager
+def _device_rng(device: torch.device) -> Iterator[None]:
     """Keep the draws of a GPU apart from others; its generator is seeded from the CPU's."""
     if device.type != "cuda":
-        return nullcontext()
-    return _cuda_rng(device)
-
-
-@contextmanager
-def _cuda_rng(device: torch.device) -> Iterator[None]:
+        yield
+        return
     index = torch.cuda.current_device() if device.index is None else device.index
     with torch.random.fork_rng(devices=[index]):
         seed = int(torch.randint(1 << 31, ()))
@@ -173,21 +150,9 @@ def _cuda_rng(device: torch.device) -> Iterator[None]:
         yield
 
 
-def _moved(context: Context, device: torch.device) -> Context:
-    if device.type == "cpu":
-        return context
-    mask, positions = context.mask, context.positions
-    return dataclasses.replace(
-        context,
-        mask=None if mask is None else mask.to(device),
-        positions=None if positions is None else positions.to(device),
-    )
-
-
-def _has_dropout(stack: nn.Module) -> bool:
+def _has_dropout(stack: Stack) -> bool:
     named = ("attention_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob")
-    config = getattr(stack, "config", None)
-    rates = [getattr(config, name, 0.0) for name in named]
+    rates = [getattr(stack.config, name, 0.0) for name in named]
     rates += [module.p for module in stack.modules() if isinstance(module, nn.Dropout)]
     return any(rates)
 

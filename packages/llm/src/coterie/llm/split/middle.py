@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.local_training.row_optimizer import RowAdam, RowOptimizer
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
-from coterie.llm.split.context import Context
-from coterie.llm.split.diverged import Diverged
+from coterie.llm.split.context import Context, Diverged
 from coterie.llm.split.execution import Execution
 from coterie.llm.split.part import Part
-from coterie.llm.split.sessions import Session, Sessions
+from coterie.llm.split.sessions import Limits, Session, Sessions
 from coterie.llm.split.stacks import Stack
-from coterie.llm.split.training import Limits, Training
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the rows are trained; the same as on the client.
+
+    Attributes:
+        lr: learning rate.
+        optimizer: one step a call of `Middle.step`.
+        mu: FedProx, pull to the row at the start of the session.
+    """
+
+    lr: float
+    optimizer: RowOptimizer = field(default_factory=RowAdam)
+    mu: float = 0.0
 
 
 class Middle:
@@ -50,7 +64,7 @@ class Middle:
         limits = limits or Limits()
         self._execution = Execution(stack, limits.tokens)
         self._training = training
-        self._sessions = Sessions(limits.ttl, limits.sessions, limits.pending, clock)
+        self._sessions = Sessions(limits, clock)
         self._like = master(self.adapter.row())
         self._lent: dict[int, Part] = {}
         self._trained: dict[int, Part] = {}
@@ -68,9 +82,7 @@ class Middle:
     @property
     def ttl(self) -> float:
         """Seconds after which an unused session is dropped."""
-        return self._sessions.ttl
-
-    # For the coordinator -------------------------------------------------------------------------
+        return self._sessions.limits.ttl
 
     def clear(self) -> None:
         """Forget all that was lent and trained, and drop the sessions that train."""
@@ -79,11 +91,9 @@ class Middle:
         self._sessions.drop()
 
     def lend(self, client: int, part: Part) -> None:
-        """Lend what a client's next sessions start from; what it trained before is lost.
+        """Lend what a client's next sessions start from, n = 1; what it trained before is lost.
 
-        Args:
-            client: its id, from 0.
-            part: n = 1; with an optimizer, what is given back has one too.
+        With an optimizer, what is given back has one too.
 
         Raises:
             UserError: it does not fit, or is not finite; nothing is changed.
@@ -113,16 +123,11 @@ class Middle:
             raise UserError(f"client {client} has not finished training since its part was lent")
         return self._trained[client]
 
-    # Sessions ------------------------------------------------------------------------------------
-
     def open(self, client: int, *, training: bool, key: Key | None = None) -> str:
-        """Begin a session and name it.
+        """Begin a session of a client and name it; ``key``, a scalar, is that of dropout.
 
-        Args:
-            client: its id, from 0.
-            training: whether the row is trained: from the one lent, even if the client has already
-                trained in it and tries again.
-            key: of dropout, a scalar.
+        A row that is trained starts from the one lent, even if the client has already trained in it
+        and tries again.
 
         Raises:
             UserError: nothing was lent for the client, or too many sessions are open.
@@ -142,12 +147,7 @@ class Middle:
         return self._sessions.add(session)
 
     def forward(self, session: str, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
-        """Run the layers.
-
-        Args:
-            session: its name.
-            hidden: ``(B, T, h)``, of the model's number format or bfloat16.
-            context: of these tokens.
+        """Run the layers on ``(B, T, h)``, of the model's number format or bfloat16.
 
         Returns:
             Hidden states in the format of ``hidden``, and the number of the call.
@@ -164,15 +164,10 @@ class Middle:
         return out.detach().to(hidden.dtype), one.calls
 
     def backward(self, session: str, call: int, grad: Tensor) -> Tensor | None:
-        """Take the gradient of a call's result: add that of the row, give that of the input.
-
-        Args:
-            session: its name.
-            call: the number `forward` gave; its graph is used up.
-            grad: ``(B, T, h)``.
+        """Take the gradient of a call's result, ``(B, T, h)``, and add that of the row.
 
         Returns:
-            ``(B, T, h)`` in the format of ``grad``, or None if it was not wanted.
+            That of the input, in the format of ``grad``; None if it was not wanted.
 
         Raises:
             UserError: the session is unknown, or the call is unknown, used up or expired.
@@ -203,18 +198,12 @@ class Middle:
         grad = one.gradient + how.mu * (row - one.start) if how.mu else one.gradient
         params = {"row": row[None]}
         state = one.optimizer or how.optimizer.begin(params)
-        new, one.optimizer = how.optimizer.step(
-            params, {"row": grad[None]}, state, how.lr, clip=how.clip
-        )
+        new, one.optimizer = how.optimizer.step(params, {"row": grad[None]}, state, how.lr)
         one.row = new["row"][0].requires_grad_()
         one.gradient = None
 
     def close(self, session: str, *, keep: bool = True) -> None:
-        """End a session; what it trained waits until the coordinator asks for it.
-
-        Args:
-            session: its name.
-            keep: False loses what was trained.
+        """End a session; what it trained waits until the coordinator asks, or is lost.
 
         Raises:
             UserError: the session is unknown.

@@ -31,11 +31,9 @@ class Borrower(Protocol):
 
     def clear(self) -> None:
         """Forget all that was lent and trained."""
-        ...
 
     def lend(self, client: int, part: Part) -> None:
         """Lend one client's part, n = 1."""
-        ...
 
     def trained(self, client: int) -> Part:
         """Give back what a client's session made of it, n = 1."""
@@ -43,13 +41,7 @@ class Borrower(Protocol):
 
 
 def lend(middle: Borrower, ids: Sequence[int], part: Part) -> None:
-    """Lend the parts of n clients in the place of all that was lent before.
-
-    Args:
-        middle: that will open sessions for them.
-        ids: n clients.
-        part: theirs.
-    """
+    """Lend the parts of n clients in the place of all that was lent before."""
     middle.clear()
     for place, client in enumerate(ids):
         middle.lend(client, tree.take(part, torch.tensor([place])))

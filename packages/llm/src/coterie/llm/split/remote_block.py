@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from transformers.cache_utils import DynamicLayer
 
 from coterie.core.errors import UserError
 from coterie.llm.split.channel import Channel
 from coterie.llm.split.context import GLOBAL, LOCAL, MASKED, Context
-from coterie.llm.split.remote_cache import RemoteCacheLayer
 
 
 class Remote(torch.autograd.Function):
@@ -21,15 +21,10 @@ class Remote(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, anchor: Tensor, channel: Channel, about: Context
     ) -> Tensor:
-        """Run the middle on ``(B, T, h)``.
+        """Run the middle on ``(B, T, h)``, the output of the client's lower layers.
 
-        Args:
-            ctx: of autograd.
-            hidden: output of the client's lower layers.
-            anchor: any tensor that requires a gradient. Without it autograd would skip the middle
-                where the client itself has nothing to train below.
-            channel: to the middle.
-            about: of these tokens.
+        The anchor requires a gradient; without it autograd would skip the middle where the client
+        itself has nothing to train below.
         """
         out, ctx.call = channel.forward(hidden.detach(), about)
         ctx.channel = channel
@@ -43,13 +38,9 @@ class Remote(torch.autograd.Function):
 
 
 class RemoteBlock(nn.Module):
-    """A layer that runs the middle over a channel.
+    """A layer that runs the middle over a channel; its place among the client's is ``index``.
 
-    Args:
-        index: its place among the client's layers.
-
-    Attributes:
-        adapters_enabled: False where the frozen model without the adapter is to run.
+    Without ``adapters_enabled`` the frozen model without the adapter runs.
     """
 
     def __init__(self, index: int) -> None:
@@ -75,6 +66,69 @@ class RemoteBlock(nn.Module):
         )
         anchor = torch.zeros((), requires_grad=True)
         return Remote.apply(hidden, anchor, self.channel, context)
+
+
+class RemoteCacheLayer(DynamicLayer):
+    """Note what is done to a cache, so that the server can do it to its own.
+
+    Keys and values of the middle stay on the server. Beam search reorders the sequences of a cache
+    between two steps, and assisted generation shortens it: that is told with the next step.
+
+    Args:
+        number: of the cache, unique on the client's channel.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.length = 0
+        self.order: Tensor | None = None  # (B,) places in the batch as the server has it
+        self._batch = 0
+
+    def grow(self, batch: int, tokens: int) -> None:
+        """Note that the server has ``tokens`` more of ``batch`` sequences."""
+        self.length += tokens
+        self.order = None
+        self._batch = batch
+
+    def get_seq_length(self) -> int:
+        """Tokens of every sequence in the server's cache."""
+        return self.length
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Refuse keys and values.
+
+        Raises:
+            UserError: always; no layer of the client has this place.
+        """
+        raise UserError(
+            "two layers share a place in the cache: cut the backbone with coterie's cut"
+        )
+
+    def reset(self) -> None:
+        """Forget the cached tokens."""
+        self.length = 0
+        self.order = None
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens; the number is negative or 0."""
+        self.length = max(0, self.length - abs(tokens_to_remove))
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Let every sequence continue another one."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every sequence."""
+        self.batch_select_indices(torch.arange(self._batch).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep some sequences, in this order."""
+        if self.length:
+            chosen = indices.to("cpu", torch.int32)
+            self.order = chosen if self.order is None else self.order[chosen.long()]
 
 
 class RemoteDecoder(RemoteBlock):
@@ -126,12 +180,9 @@ class RemoteLongformer(RemoteBlock):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **others: Any
     ) -> tuple[Tensor]:
-        """Run the middle on ``(B, T, h)``.
+        """Run the middle on ``(B, T, h)``, padded to the attention window.
 
-        Args:
-            hidden_states: padded to the attention window.
-            attention_mask: ``(B, T)``, below 0 masked, 0 local, above 0 global.
-            others: what the middle derives anew.
+        The mask is ``(B, T)``: below 0 masked, 0 local, above 0 global.
         """
         mask = hidden_states.new_zeros(hidden_states.shape[:2])
         mask = mask if attention_mask is None else attention_mask

@@ -16,13 +16,7 @@ from coterie.core.tensors.keys import Key
 
 @dataclass(frozen=True)
 class Pending:
-    """A call whose gradient is awaited.
-
-    Attributes:
-        hidden: ``(B, T, h)`` what came in, a leaf.
-        out: ``(B, T, h)`` what went out, with its graph.
-        since: when.
-    """
+    """A call that awaits its gradient: what came in, a leaf, and went out, both ``(B, T, h)``."""
 
     hidden: Tensor
     out: Tensor
@@ -62,34 +56,32 @@ class Session:
     keep: bool = False
 
 
-class Sessions:
-    """The open sessions by their names, which cannot be guessed.
-
-    Args:
-        ttl: seconds after which an unused session, or a call without its gradient, is dropped.
-        most: how many sessions may be open.
-        most_pending: how many calls of a session may await their gradient.
-        clock: seconds.
+@dataclass(frozen=True)
+class Limits:
+    """What a client may use up.
 
     Attributes:
-        ttl: as given.
+        ttl: seconds after which an unused session, or a call without its gradient, is dropped.
+        sessions: how many may be open.
+        pending: how many calls of a session may await their gradient.
+        tokens: of one call, cached ones included.
     """
 
-    def __init__(
-        self, ttl: float, most: int, most_pending: int, clock: Callable[[], float]
-    ) -> None:
-        self.ttl = ttl
-        self._most = most
-        self._most_pending = most_pending
-        self._clock = clock
+    ttl: float = 600.0
+    sessions: int = 1024
+    pending: int = 32
+    tokens: int = 1 << 20
+
+
+class Sessions:
+    """The open sessions by their names, which cannot be guessed; the clock counts seconds."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+        self.limits, self.now = limits, clock
         self._open: dict[str, Session] = {}
 
     def __len__(self) -> int:
         return len(self._open)
-
-    def now(self) -> float:
-        """Give the time, in seconds."""
-        return self._clock()
 
     def add(self, session: Session) -> str:
         """Open a session and name it.
@@ -98,8 +90,8 @@ class Sessions:
             UserError: too many are open.
         """
         self.expire()
-        if len(self._open) >= self._most:
-            raise UserError(f"{self._most} sessions are open, which is the most: close some")
+        if len(self._open) >= self.limits.sessions:
+            raise UserError(f"{len(self._open)} sessions are open, which is the most: close some")
         # A name is a capability, not part of a result: it must not follow from the run's seed.
         name = secrets.token_hex(16)
         self._open[name] = session
@@ -118,7 +110,7 @@ class Sessions:
                 "the session is unknown or expired (has the server been restarted?): run again "
                 "with --resume"
             )
-        session.touched = self._clock()
+        session.touched = self.now()
         return session
 
     def remove(self, name: str) -> Session:
@@ -129,13 +121,11 @@ class Sessions:
 
     def drop(self, client: int | None = None) -> None:
         """Drop the training session of a client, or of all."""
-        gone = [
-            name
+        self._open = {
+            name: session
             for name, session in self._open.items()
-            if session.training and client in (None, session.client)
-        ]
-        for name in gone:
-            del self._open[name]
+            if not (session.training and client in (None, session.client))
+        }
 
     def hold(self, session: Session, hidden: Tensor, out: Tensor) -> None:
         """Keep the graph of the session's present call until its gradient comes.
@@ -143,18 +133,16 @@ class Sessions:
         Raises:
             UserError: too many are kept.
         """
-        if len(session.pending) >= self._most_pending:
+        if len(session.pending) >= self.limits.pending:
             raise UserError(
-                f"{self._most_pending} calls await their gradient, which is the most: go back "
+                f"{len(session.pending)} calls await their gradient, which is the most: go back "
                 "after every few calls"
             )
-        session.pending[session.calls] = Pending(hidden, out, self._clock())
+        session.pending[session.calls] = Pending(hidden, out, self.now())
 
     def expire(self) -> None:
         """Drop what has waited too long."""
-        limit = self._clock() - self.ttl
+        limit = self.now() - self.limits.ttl
         self._open = {name: one for name, one in self._open.items() if one.touched >= limit}
-        for session in self._open.values():
-            old = [call for call, pending in session.pending.items() if pending.since < limit]
-            for call in old:
-                del session.pending[call]
+        for one in self._open.values():
+            one.pending = {call: p for call, p in one.pending.items() if p.since >= limit}

@@ -42,11 +42,7 @@ class Stack(nn.Module, ABC):
         return next(self.parameters()).device
 
     def check(self, hidden: Tensor, context: Context) -> None:
-        """Refuse what cannot be run.
-
-        Args:
-            hidden: ``(B, T, h)``.
-            context: of these tokens.
+        """Refuse hidden states ``(B, T, h)`` or a context that cannot be run.
 
         Raises:
             ProtocolError: one line that says what does not fit.
@@ -60,13 +56,7 @@ class Stack(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, hidden: Tensor, context: Context, cache: Any = None) -> Tensor:
-        """Run the layers.
-
-        Args:
-            hidden: ``(B, T, h)``.
-            context: of these tokens.
-            cache: keys and values of the tokens before them, extended in place.
-        """
+        """Run the layers on ``(B, T, h)``; the cache, of tokens before, is extended in place."""
 
     def new_cache(self) -> Any:
         """Make an empty cache for generation.

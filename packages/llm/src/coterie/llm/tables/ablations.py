@@ -13,9 +13,8 @@ from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.sheet import Sheet
 from coterie.llm.tables.contrast import comparison_notes
-from coterie.llm.tables.layout import summary
 from coterie.llm.tables.mechanism import PARTS, add_mechanism, extents
-from coterie.llm.tables.runs import evenness, imbalances
+from coterie.llm.tables.runs import evenness, imbalances, summary
 from coterie.llm.tables.study import NAMES, Study
 
 METHODS = ("fedavg", "pplr-attention", "pplr-heating", "pplr")

@@ -14,8 +14,7 @@ from coterie.core.tables.sheet import Sheet
 from coterie.core.tables.study import Results
 from coterie.llm.published import printed_wrong, table3
 from coterie.llm.tables.contrast import comparison_notes
-from coterie.llm.tables.layout import inequality
-from coterie.llm.tables.runs import imbalances, of_client
+from coterie.llm.tables.runs import imbalances, inequality, of_client
 from coterie.llm.tables.study import NAMES, Study
 
 METHODS = ("central", "fedavg", "pplr")

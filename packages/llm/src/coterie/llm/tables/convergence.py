@@ -13,8 +13,7 @@ from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult
 from coterie.core.tables.sheet import Sheet, cell
 from coterie.core.tables.study import Results
-from coterie.llm.tables.layout import summary
-from coterie.llm.tables.runs import of_client
+from coterie.llm.tables.runs import of_client, summary
 from coterie.llm.tables.study import Study
 
 _NEARLY = 0.95

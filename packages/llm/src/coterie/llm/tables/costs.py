@@ -9,13 +9,12 @@ from coterie.core.tables.paired import Spread
 from coterie.core.tables.report import Report
 from coterie.core.tables.sheet import Sheet
 from coterie.core.tensors.keys import Key
-from coterie.llm.attack.figure import panel
+from coterie.llm.attack.figure import panel, rows
+from coterie.llm.attack.hidden_states import known_embeddings, victims
 from coterie.llm.attack.inversion import Attacker, attack
-from coterie.llm.attack.inversion import rows as attack_rows
-from coterie.llm.attack.states import known_embeddings, victims
-from coterie.llm.cost.figure import step_panels
 from coterie.llm.cost.formulas import MEGA, Cost, costs, spread_of_splits, verdict
 from coterie.llm.cost.inputs import measured, of_experiment
+from coterie.llm.cost.step_cost import step_panels
 from coterie.llm.experiment import Experiment
 from coterie.llm.tables.study import Study
 
@@ -55,7 +54,7 @@ def trade_off_figure(study: Study) -> Report:
         _MORE.format("attack, coterie llm cost --measure"),
     )
     sheet.rows += [{"part": "attack", **row} for row in attacked]
-    sheet.rows += [{"part": "cost", **vars(step), "memory": step.memory} for step in steps]
+    sheet.rows += [{"part": "cost", **step.plain()} for step in steps]
     for row in attacked:
         line = sheet.line(layer=row["layer"])
         for label, name in {"cosine": "cosine", "tokens found": "recovery"}.items():
@@ -82,7 +81,7 @@ def _attacked(study: Study, experiment: Experiment) -> list[dict[str, Any]]:
         clients, longest = range(data.clients), data.max_history
         found = victims(experiment.data, lambda _: backbone, clients, longest, _EXAMPLES, key)
         reports.append(attack(*found, known_embeddings(backbone), ATTACKER, key.fold("attack")))
-    return attack_rows(reports)
+    return rows(reports)
 
 
 def _cost_line(backbone: str, cost: Cost, whole: Cost) -> dict[str, Any]:

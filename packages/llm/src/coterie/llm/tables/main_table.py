@@ -13,9 +13,8 @@ from coterie.core.tables.sheet import Sheet, cell
 from coterie.llm.published import BACKBONES as PAPER_BACKBONES
 from coterie.llm.published import COLUMNS, table1
 from coterie.llm.tables.contrast import comparison_notes
-from coterie.llm.tables.layout import inequality
 from coterie.llm.tables.mechanism import add_mechanism
-from coterie.llm.tables.runs import evenness, imbalances, worst
+from coterie.llm.tables.runs import evenness, imbalances, inequality, worst
 from coterie.llm.tables.study import NAMES, WITHOUT_BACKBONE, Study
 
 METHODS = ("central", "fedavg", "fedprox", "local", "pplr")

@@ -16,20 +16,12 @@ PARTS = {
     "pplr/difficulty": "p, difficulty",
     "pplr/warmup": "w, warm-up",
 }
-
-
 _SHOWN = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Of a quantity over clients and seeds in one round.
-
-    Attributes:
-        mean: over both.
-        low: smallest.
-        high: largest.
-    """
+    """Mean, smallest and largest value of a quantity over clients and seeds in one round."""
 
     mean: float
     low: float

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
+import numpy as np
 import torch
-from torch import Tensor
 
+from coterie.core.methods.ranking.bpr import CentralResult, train_lightgcn, train_mf
 from coterie.core.metrics.clients import imbalance
 from coterie.core.run.driver import FederatedRun
-from coterie.core.tables.result import NAN, RunResult, follow, known
-from coterie.llm.data.client_data import FederatedData
+from coterie.core.tables.result import NAN, Make, RunResult, column, follow, known
+from coterie.core.tables.sheet import cell
+from coterie.core.tensors.keys import Key
+from coterie.llm.baselines import all_users, measure_popularity
 from coterie.llm.experiment import Experiment
-from coterie.llm.quality import MEASURES
+from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.settings.run import Settings
 
-COURSE = (
-    "fed/loss",
-    "eval/recall@10",
-    "pplr/similarity",
-    "pplr/difficulty",
-    "pplr/warmup",
-)
+COURSE = ("fed/loss", "eval/recall@10", "pplr/similarity", "pplr/difficulty", "pplr/warmup")
 # Steps that measure, or make ready to measure; a round's traffic is without them.
 _MEASURING = {"evaluate", "fold_in", "keep_best", "remember"}
 
@@ -51,6 +49,26 @@ def of_client(results: Sequence[RunResult], client: int) -> list[float]:
     return [result.clients["test/recall@10"][client] for result in results]
 
 
+def summary(results: Sequence[RunResult], split: str = "test") -> dict[str, str]:
+    """Recall@10 and imbalance of the runs of one variant, for people."""
+    recall = cell(column(results, f"{split}/recall@10"))
+    return {f"{split} R@10": recall, **inequality(imbalances(results, split))}
+
+
+def inequality(unequal: Sequence[float], paper: float | None = None) -> dict[str, str]:
+    """Median imbalance of one value a seed, the paper's beside it, and how many are infinite.
+
+    Example:
+        >>> inequality([0.5, float("inf"), 0.7], 4.5)
+        {'imbalance': '0.70 (4.50)', 'infinite': '1 of 3'}
+    """
+    printed = f" ({paper:.2f})" if paper is not None and paper == paper else ""
+    return {
+        "imbalance": f"{np.median(unequal):.2f}{printed}",
+        "infinite": f"{int(np.isinf(unequal).sum())} of {len(unequal)}",
+    }
+
+
 def train(settings: Settings) -> RunResult:
     """Run a federation to its end; its clients are organisations, or users of organisations.
 
@@ -75,31 +93,12 @@ def train(settings: Settings) -> RunResult:
     return result
 
 
-def organisation_means(data: FederatedData, users: Tensor, values: Tensor) -> list[float]:
-    """Average the users of each of K organisations; NaN where none has a value.
-
-    Args:
-        data: tells whose user is whose.
-        users: ``(n,)`` user numbers.
-        values: ``(n,)`` of theirs; NaN for a user who is not measured, such as a public one.
-    """
-    measured = ~values.isnan()
-    client, values = data.client_of[users[measured]], values[measured].double()
-    total = torch.zeros(len(data.clients), dtype=torch.float64)
-    count = torch.zeros_like(total).index_add_(0, client, torch.ones_like(values))
-    return (total.index_add_(0, client, values) / count).tolist()
-
-
 def _note_round(result: RunResult, module: FederatedRun, experiment: Experiment) -> None:
     for name in COURSE:
         if name not in module.journal.clients:
             continue
-        ids, values = module.journal.clients[name]
-        if experiment.of_users:
-            placed = organisation_means(experiment.data, ids, values)
-        else:
-            placed = _placed(ids, values, len(experiment.data.clients))
-        result.course.setdefault(name, []).append(placed)
+        found = experiment.means_of_clients(*module.journal.clients[name])
+        result.course.setdefault(name, []).append(found.tolist())
 
 
 def _note_end(result: RunResult, module: FederatedRun) -> None:
@@ -127,7 +126,40 @@ def _trained(module: FederatedRun, settings: Settings) -> int:
     return own + sum(v.numel() for v in state.public.values() if v.is_floating_point())
 
 
-def _placed(ids: Tensor, values: Tensor, n_clients: int) -> list[float]:
-    found = torch.full((n_clients,), torch.nan, dtype=torch.float64)
-    found[ids] = values.double()
-    return found.tolist()
+def popularity_run(settings: Settings) -> RunResult:
+    """Rank by the number of interactions of all users: before validation, or before the test."""
+    result, began = RunResult(), time.perf_counter()
+    experiment = Experiment(settings)
+    for split in ("valid", "test"):
+        found = measure_popularity(experiment.data, split)
+        for name in MEASURES:
+            values = [part[name] for part in found]
+            result.metrics[f"{split}/{name}"] = float(torch.cat(values).mean())
+            result.clients[f"{split}/{name}"] = [float(part.mean()) for part in values]
+    result.metrics["seconds"] = time.perf_counter() - began
+    return result
+
+
+def _of_users(name: str, settings: Settings) -> RunResult:
+    """Train MF or LightGCN on all users; average them, over all and by organisation."""
+    began, experiment = time.perf_counter(), Experiment(settings)
+    data = experiment.data
+    key = Key.from_seed(settings.seed).fold("reference")
+    train: Callable[..., CentralResult] = train_mf if name == "mf" else train_lightgcn
+    users, own = all_users(data), getattr(settings, name)
+    found = train(own, users, data.n_items, LENGTHS, key, device=experiment.device)
+    more = {"valid/recall@10": found.valid, "trained": found.parameters}
+    result = RunResult(found.means() | more)
+    for measure, values in (("recall", found.recall), ("ndcg", found.ndcg)):
+        for place, k in enumerate(found.lengths):
+            means = data.means(data.client_of[found.ids], values[:, place])
+            result.clients[f"test/{measure}@{k}"] = means.tolist()
+    result.metrics["seconds"] = time.perf_counter() - began
+    return result
+
+
+REFERENCES: Mapping[str, Make] = {
+    "popularity": popularity_run,
+    "mf": partial(_of_users, "mf"),
+    "lightgcn": partial(_of_users, "lightgcn"),
+}

@@ -1,19 +1,19 @@
-"""What the tables share: which methods and backbones there are, and how each is run."""
+"""What the tables share: methods, backbones, how each is run, and what it reads of the settings."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 from coterie.core.data.sources.catalogue import load_all
 from coterie.core.tables.fingerprint import data_digest
 from coterie.core.tables.study import BackboneStudy
 from coterie.llm.paper import PAPER
+from coterie.llm.readings import resolve
 from coterie.llm.settings.backbone import BackboneName
-from coterie.llm.settings.run import Settings
-from coterie.llm.tables.essence import essential, plain
-from coterie.llm.tables.references import REFERENCES
-from coterie.llm.tables.runs import train
+from coterie.llm.settings.run import MixingSettings, Settings
+from coterie.llm.tables.runs import REFERENCES, train
 
 NAMES = {
     "popularity": "popularity",
@@ -33,6 +33,42 @@ NAMES = {
 # The rows of Table 1 without a language model, in its order.
 WITHOUT_BACKBONE = ("popularity", "mf", "lightgcn", "fedmf", "lightfr", "fedpergnn")
 BACKBONES = ("tiny-item", "tiny-text", "recformer")
+_ATTENTION = {"similarity", "similarity_on", "size_weighted"}
+_HEATING = {"alpha", "beta", "tau", "exponent", "size_weighted"}
+# What of the section mixing a method reads.
+_READS: dict[str, set[str]] = {
+    "pplr": _ATTENTION | _HEATING,
+    "pplr-attention": _ATTENTION,
+    "pplr-heating": _HEATING,
+}
+_SECTIONS = WITHOUT_BACKBONE[1:]  # all that these methods read, beside the data
+_COMMON = ("seed", "data", "engine", "privacy", "logger", "run")
+
+
+def essential(settings: Settings) -> Settings:
+    """Fill the reading's choices, and set what the method does not read to one value.
+
+    Example:
+        >>> essential(Settings(method="fedavg", mixing=MixingSettings(alpha=0.1))).mixing.alpha
+        0.7
+    """
+    if settings.method in _SECTIONS:
+        return resolve(replace(plain(settings, settings.method), method=settings.method))
+    filled = resolve(settings)
+    reads = _READS.get(filled.method, set())
+    kept: dict[str, Any] = {name: getattr(filled.mixing, name) for name in reads}
+    unread: dict[str, Any] = {name: getattr(Settings(), name) for name in _SECTIONS}
+    less = replace(filled, reading="recommended", mixing=MixingSettings(**kept), **unread)
+    if filled.method != "fedprox":
+        less = replace(less, train=replace(less.train, mu=0.0))
+    return resolve(less)
+
+
+def plain(settings: Settings, section: str) -> Settings:
+    """Keep the data, the seed and one section, if there is such a section."""
+    sections = (*_COMMON, section) if section in _SECTIONS else _COMMON
+    kept: dict[str, Any] = {name: getattr(settings, name) for name in sections}
+    return resolve(Settings(**kept))
 
 
 class Study(BackboneStudy[Settings]):

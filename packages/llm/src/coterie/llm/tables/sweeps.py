@@ -14,8 +14,7 @@ from coterie.core.tables.sheet import Sheet
 from coterie.core.tables.study import Results
 from coterie.llm.settings.run import Method, Settings
 from coterie.llm.tables.contrast import comparison_notes
-from coterie.llm.tables.layout import summary
-from coterie.llm.tables.runs import evenness, imbalances
+from coterie.llm.tables.runs import evenness, imbalances, summary
 from coterie.llm.tables.study import NAMES, Study
 
 CLIENTS = (5, 10, 20, 50, 100)

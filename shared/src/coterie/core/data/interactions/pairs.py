@@ -195,16 +195,11 @@ class PairsDataModule(lightning.LightningDataModule):
 
     def test_dataloader(self) -> RankingChunks:
         """Users with test items."""
-        excluded = _join(self.train, self.valid)
-        return RankingChunks(self.users, excluded, self.test, self.chunk_size)
+        seen = self.train.beside(self.valid)
+        return RankingChunks(self.users, seen, self.test, self.chunk_size)
 
     def _epoch(self) -> int:
         return self.trainer.current_epoch if self.trainer is not None else 0
-
-
-def _join(first: Ragged, second: Ragged) -> Ragged:
-    rows, values = torch.cat([first.rows, second.rows]), torch.cat([first.values, second.values])
-    return Ragged.from_pairs(rows, values, len(first))
 
 
 def _check_rows(users: Tensor, **parts: Ragged) -> None:

@@ -61,7 +61,7 @@ def split_block(
     user = stream.interactions.user[block.rows]
     item = stream.interactions.item[block.rows]
     users, client = torch.unique(user, return_inverse=True)
-    first = _first_of_pair(client, item, block.n_items)
+    first = first_of_pair(client, item, block.n_items)
     rows = Ragged.from_pairs(client[first], item[first], users.numel())
     key = Key.from_seed(seed).fold("split", block.index)
     if order == "random":
@@ -113,8 +113,14 @@ def _counts(n: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(split, n - test - valid, n), torch.where(split, valid, 0)
 
 
-def _first_of_pair(client: Tensor, item: Tensor, n_items: int) -> Tensor:
-    """Ascending row numbers of the first occurrence of every (client, item)."""
+def first_of_pair(client: Tensor, item: Tensor, n_items: int) -> Tensor:
+    """Ascending row numbers of the first occurrence of every (client, item).
+
+    Args:
+        client: ``(n,)`` int64.
+        item: ``(n,)`` int64 of its items.
+        n_items: above all of them.
+    """
     pair = client * n_items + item
     ordered, order = torch.sort(pair, stable=True)
     new = torch.ones_like(ordered, dtype=torch.bool)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.backbones.lora import add_lora
 from coterie.llm.backbones.recformer.model import RecformerModel
 from coterie.llm.backbones.recformer.tokens import ItemTokens
 from coterie.llm.data.examples import Examples
-from coterie.llm.settings.backbone import LoraSettings
 
-_TARGETS = ("query", "value", "query_global", "value_global")
 _ITEMS_AT_ONCE = 256
 _FRESH_ITEMS = 128  # that pre-training embeds in a step, beside the batch's targets
 
@@ -28,16 +22,15 @@ class RecFormer(Backbone):
     Training is a softmax over all items against a catalogue of item embeddings that gives no
     gradient (section 2.4). In stage 1 `prepare` embeds the catalogue anew; in stage 2 it is given,
     as `frozen_items`.
-
-    Args:
-        model: the network.
-        items: writes histories.
-        temperature: divides the cosine.
     """
+
+    place = "encoder.layer"
+    targets = ("query", "value", "query_global", "value_global")
 
     def __init__(self, model: RecformerModel, items: ItemTokens, temperature: float = 0.05) -> None:
         super().__init__()
         self.model, self.items, self.temperature = model, items, temperature
+        self.reader = items
         self.n_items, self.hidden = len(items.items), int(model.config.hidden_size)
         self._catalogue: Tensor | None = None
         self._targets = torch.zeros(self.n_items, dtype=torch.int64)  # seen in pre-training
@@ -47,29 +40,6 @@ class RecFormer(Backbone):
         first = {text: number for number, text in reversed(list(enumerate(items.items)))}
         # By length, so that little is padded.
         self._first = torch.tensor([first[text] for text in sorted(first, key=len)])
-
-    @property
-    def layers(self) -> nn.ModuleList:
-        """The encoder layers, from the input up."""
-        return self.model.encoder.layer
-
-    @property
-    def cut(self) -> int:
-        """How many histories so far lost their oldest items or tokens."""
-        return self.items.cut
-
-    def use_layers(self, layers: Sequence[nn.Module]) -> None:
-        """Run these layers in place of the present ones."""
-        self.model.encoder.layer = nn.ModuleList(layers)
-        self.model.config.num_hidden_layers = len(layers)
-
-    def add_lora(self, settings: LoraSettings, key: Key) -> None:
-        """Add LoRA and freeze everything else; without it, all parameters are trained.
-
-        Raises:
-            UserError: the model lacks a module that is to get LoRA.
-        """
-        add_lora(self.model, settings, settings.targets or _TARGETS, key)
 
     def prepare(self) -> None:
         """Embed the catalogue anew, or take the one that is frozen."""

@@ -12,10 +12,9 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.hub import from_hub
-from coterie.llm.backbones.item_text import Attributes
 from coterie.llm.backbones.recformer.backbone import RecFormer
 from coterie.llm.backbones.recformer.model import RecformerModel
-from coterie.llm.backbones.recformer.tokens import ItemTokens, Limits, texts
+from coterie.llm.backbones.recformer.tokens import Attributes, ItemTokens, Limits, texts
 from coterie.llm.backbones.tokenizer import train_tokenizer
 from coterie.llm.settings.backbone import ModelSettings
 
@@ -31,9 +30,7 @@ def small_recformer(
     key: Key,
     *,
     items: int = 20,
-    most_attributes: int = 3,
     window: int = 16,
-    dropout: float = 0.0,
 ) -> RecFormer:
     """Build an untrained small RecFormer and its tokenizer; train it by `pretraining.pretrain`.
 
@@ -42,17 +39,10 @@ def small_recformer(
         size: of the network; its context is the most tokens of a history.
         key: of the first parameters.
         items: most items of a history.
-        most_attributes: of an item: title, brand, category.
         window: width of the attention window, even.
-        dropout: of hidden states and attention.
-
-    Raises:
-        UserError: the attention window is odd.
     """
     from transformers import LongformerConfig
 
-    if window % 2 or window < 2:
-        raise UserError(f"the attention window is {window}: choose an even number")
     tokenizer = train_tokenizer(texts(attributes), size.vocabulary)
     config = LongformerConfig(
         vocab_size=len(tokenizer),
@@ -62,8 +52,8 @@ def small_recformer(
         intermediate_size=4 * size.width,
         max_position_embeddings=size.context + tokenizer.pad_token_id + 1,
         attention_window=[window] * size.layers,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -73,26 +63,17 @@ def small_recformer(
     )
     with key.fold("recformer").torch_rng():
         model = on_host(lambda: RecformerModel(config, items + 1))
-    _let_text_count(model)
-    limits = Limits(most_attributes, items=items, tokens=size.context)
-    return RecFormer(model, ItemTokens(attributes, tokenizer, limits))
-
-
-def _let_text_count(model: RecformerModel) -> None:
-    """Let what the start token reads outweigh the token itself.
-
-    All texts begin with it. Untrained, they would hardly differ, and training at a small
-    temperature would make them equal.
-    """
+    # All texts begin with the start token. Untrained, they would hardly differ, and training at a
+    # small temperature would make them equal: what it reads must outweigh the token itself.
     layers: Any = model.encoder.layer
     for layer in layers:
         layer.attention.output.dense.weight.data *= _TEXT_WEIGHT
+    limits = Limits(items=items, tokens=size.context)
+    return RecFormer(model, ItemTokens(attributes, tokenizer, limits))
 
 
 def load_recformer(
-    checkpoint: str | Path,
-    attributes: Sequence[Attributes],
-    base: str,
+    checkpoint: str | Path, attributes: Sequence[Attributes], base: str
 ) -> RecFormer:
     """Load the published RecFormer, or one fine-tuned by the public code.
 

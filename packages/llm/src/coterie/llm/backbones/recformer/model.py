@@ -18,11 +18,7 @@ from coterie.llm.backbones.recformer.tokens import TOKEN_TYPES, Encoded
 class RecformerEmbeddings(nn.Module):
     """Sum of word, position, token type and item position, normalised (section 2.2.2).
 
-    The names of the parameters are those of the public checkpoint.
-
-    Args:
-        config: of the Longformer.
-        item_positions: number of item positions, that of the start token included.
+    The names of the parameters are those of the public checkpoint; arguments as of the model.
     """
 
     def __init__(self, config: LongformerConfig, item_positions: int) -> None:
@@ -76,11 +72,7 @@ class RecformerModel(LongformerPreTrainedModel):
         self.embeddings.word_embeddings = value
 
     def forward(self, batch: Encoded) -> Tensor:
-        """Embed sequences, ``(B, h)``.
-
-        Args:
-            batch: T must be a multiple of `window`.
-        """
+        """Embed sequences, ``(B, h)``; T must be a multiple of `window`."""
         hidden = self.embeddings(batch)
         return self.encoder(hidden, attention_mask=self._mask(batch, hidden))[0][:, 0]
 

@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from coterie.core.tensors.ragged import Ragged
-from coterie.llm.backbones.item_text import Attributes
+from coterie.llm.backbones.prompts import plain
+from coterie.llm.data.catalogue import Catalogue
 
 START_TYPE, KEY_TYPE, VALUE_TYPE, PAD_TYPE = range(4)
 TOKEN_TYPES = 4
+Attributes = tuple[tuple[str, str], ...]
+"""Names and values of an item's attributes, in RecFormer's order: title, brand, category."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,19 @@ class ItemTokens:
             tokens += [(token, VALUE_TYPE) for token in _ids(tokenizer, value)]
             flat += tokens[: self.limits.attribute_tokens]
         return tuple(flat)
+
+
+def item_attributes(items: Catalogue) -> list[Attributes]:
+    """Read the attributes of every item; those without a value are left out.
+
+    Raises:
+        UserError: the source has no titles.
+    """
+    titles, n = items.require_titles(), items.n_items
+    categories = [" ".join(names) for names in items.genres or [[]] * n]
+    rows = zip(titles, items.brands or [""] * n, categories, strict=True)
+    named = (zip(("title", "brand", "category"), row, strict=True) for row in rows)
+    return [tuple((n, plain(v)) for n, v in row if v and plain(v)) for row in named]
 
 
 def texts(attributes: Iterable[Attributes]) -> list[str]:

@@ -9,67 +9,59 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
-from coterie.llm.split.channel import Channel, Traffic
+from coterie.llm.split.channel import Traffic
 from coterie.llm.split.context import Context
 from coterie.llm.split.part import Part
 from coterie.llm.split.remote import messages
 from coterie.llm.split.remote.link import Link
 
 
-class GrpcChannel(Channel):
-    """To a middle behind gRPC.
+class GrpcSessions:
+    """The clients' side of a middle behind gRPC: `coterie.llm.split.channel.Served`.
 
     Args:
         link: to the server.
-        model: fingerprint of the model, `coterie.llm.split.cut.Cut.model`.
+        model: its fingerprint, `coterie.llm.split.cut.Cut.model`.
         token: gives the token of a client; a real client knows its own only.
-        wire: as in `Channel`.
     """
 
-    def __init__(
-        self, link: Link, model: str, token: Callable[[int], str], wire: str | None = None
-    ) -> None:
-        super().__init__(wire)
+    def __init__(self, link: Link, model: str, token: Callable[[int], str]) -> None:
         self._link, self._model, self._token = link, model, token
 
-    def step(self) -> None:
-        """Let the middle make one optimizer step."""
-        self._link.call(messages.Step(), messages.Done, session=self._current())
-
-    def _open(self, client: int, training: bool, key: Key | None) -> str:
+    def open(self, client: int, *, training: bool, key: Key | None = None) -> str:
+        """Begin a session; see `Middle.open`."""
         seed = None if key is None else int(key.state)
         request = messages.Open(client, training, seed, self._model)
         return self._link.call(request, messages.Opened, token=self._token(client)).session
 
-    def _close(self, session: str, keep: bool) -> None:
-        self._link.call(messages.Close(keep), messages.Done, session=session)
-
-    def _forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
-        answer = self._link.call(
-            messages.Forward(hidden, context), messages.Activation, session=self._current()
-        )
+    def forward(self, session: str, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
+        """Run the layers; see `Middle.forward`."""
+        sent = messages.Forward(hidden, context)
+        answer = self._link.call(sent, messages.Activation, session=session)
         _same_form("activation", answer.hidden, hidden)
         return answer.hidden, answer.call
 
-    def _backward(self, call: int, grad: Tensor) -> Tensor | None:
-        answer = self._link.call(
-            messages.Backward(call, grad), messages.Gradient, session=self._current()
-        )
+    def backward(self, session: str, call: int, grad: Tensor) -> Tensor | None:
+        """Take and give gradients; see `Middle.backward`."""
+        sent = messages.Backward(call, grad)
+        answer = self._link.call(sent, messages.Gradient, session=session)
         if answer.gradient is not None:
             _same_form("gradient", answer.gradient, grad)
         return answer.gradient
+
+    def step(self, session: str) -> None:
+        """Make one optimizer step; see `Middle.step`."""
+        self._link.call(messages.Step(), messages.Done, session=session)
+
+    def close(self, session: str, *, keep: bool = True) -> None:
+        """End a session; see `Middle.close`."""
+        self._link.call(messages.Close(keep), messages.Done, session=session)
 
 
 class GrpcMiddle:
     """The coordinator's side of a middle behind gRPC: `coterie.llm.split.part.Borrower`.
 
-    Args:
-        link: to the server.
-        model: fingerprint of the model, `coterie.llm.split.cut.Cut.model`.
-        token: of the coordinator.
-
-    Attributes:
-        traffic: bytes of the parts, "down" to the middle and "up" from it.
+    It counts the bytes of the parts as ``traffic``, "down" to the middle and "up" from it.
     """
 
     def __init__(self, link: Link, model: str, token: str) -> None:

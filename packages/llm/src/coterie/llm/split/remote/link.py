@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 from coterie.core.errors import UserError
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
-from coterie.llm.split.diverged import Diverged
-from coterie.llm.split.remote.messages import SERVICE, SESSION, TOKEN
-from coterie.llm.split.remote.pieces import PIECE, pieces
+from coterie.llm.split.context import Diverged
+from coterie.llm.split.remote.messages import PIECE, SERVICE, SESSION, TOKEN, pieces
 
 # Handshake failures would be logged by the C library, beside the one line of ours.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -87,46 +86,29 @@ class Link:
         address: ``host:port``.
         tls: None sends in the clear, which is allowed to this machine only.
         deadline: seconds in which a call must be answered.
-        max_bytes: of a message.
-
-    Attributes:
-        max_bytes: as given.
 
     Raises:
         UserError: the address is none, or is elsewhere and there is no TLS.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        tls: Tls | None = None,
-        deadline: float = 120.0,
-        max_bytes: int = MAX_BYTES,
-    ) -> None:
+    def __init__(self, address: str, *, tls: Tls | None = None, deadline: float = 120.0) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             raise UserError(f"'{address}' is no address of a split server: write host:port")
-        self._address, self._deadline, self.max_bytes = address, deadline, max_bytes
+        self._address, self._deadline = address, deadline
         if tls is None:
             if not is_loopback(host):
                 raise UserError(f"{address} is another machine: give the server's certificate")
-            self._channel = grpc.insecure_channel(address, options(max_bytes))
+            self._channel = grpc.insecure_channel(address, options(MAX_BYTES))
         else:
             root, certificate, key = tls.read()
             credentials = grpc.ssl_channel_credentials(root, key, certificate)
-            self._channel = grpc.secure_channel(address, credentials, options(max_bytes))
+            self._channel = grpc.secure_channel(address, credentials, options(MAX_BYTES))
         self._methods: dict[str, Any] = {}
         self._most_pieces = 1
 
     def call(self, message: Any, answer: type[M], *, token: str = "", session: str = "") -> M:
-        """Send a message and wait for the answer.
-
-        Args:
-            message: one of `coterie.llm.split.remote.messages`; its class is the method.
-            answer: the class that is expected.
-            token: who asks.
-            session: in which.
+        """Send one of `coterie.llm.split.remote.messages`, wait for one of the class ``answer``.
 
         Raises:
             UserError: the server refused, cannot be reached, has gone or does not answer in time.
@@ -135,20 +117,12 @@ class Link:
         name = type(message).__name__
         method = self._method(self._channel.unary_unary, name)
         with self._explained():
-            request, metadata = (
-                encode(message, Header(name, ())),
-                ((TOKEN, token), (SESSION, session)),
-            )
-            reply = method(request, timeout=self._deadline, metadata=metadata)
-            return decode(reply, answer, max_bytes=self.max_bytes)[0]
+            request, metadata = encode(message, Header(name, ())), {TOKEN: token, SESSION: session}
+            reply = method(request, timeout=self._deadline, metadata=tuple(metadata.items()))
+            return decode(reply, answer, max_bytes=MAX_BYTES)[0]
 
     def stream(self, name: str, data: bytes, *, token: str) -> bytes:
-        """Send bytes of any length and wait for what comes back.
-
-        Args:
-            name: of the method.
-            data: is cut in pieces, which take no longer than a call each.
-            token: who asks.
+        """Send bytes of any length, in pieces, and wait for what comes back.
 
         Raises:
             UserError: as `call`.
@@ -197,9 +171,8 @@ class Link:
             return UserError(f"{where} has not answered in {self._deadline:g} s")
         if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
             return UserError(
-                f"{where} is busy, or a message is too large ({details}): use smaller "
-                "batches, or raise --max-mib of a server that takes less than "
-                f"{self.max_bytes >> 20} MiB"
+                f"{where} is busy, or a message is too large ({details}): use smaller batches, or "
+                f"raise --max-mib of a server that takes less than {MAX_BYTES >> 20} MiB"
             )
         if code == grpc.StatusCode.OUT_OF_RANGE:
             return Diverged(f"{where}: {details}")

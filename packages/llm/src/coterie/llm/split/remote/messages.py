@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -11,6 +12,19 @@ from coterie.llm.split.context import Context
 SERVICE = "coterie.llm.split.Middle"
 LEND = "Lend"  # the one method without a message of its own: a part comes, as a stream
 TOKEN, SESSION = "coterie-token", "coterie-session"  # names of metadata
+PIECE = 1 << 19
+"""Most bytes of a message of a stream; a server takes at least twice as many."""
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    """Cut bytes, which join to the whole again; nothing is one empty piece.
+
+    Example:
+        >>> [len(piece) for piece in pieces(bytes(PIECE + 3))]
+        [524288, 3]
+    """
+    for start in range(0, max(len(data), 1), PIECE):
+        yield data[start : start + PIECE]
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ import torch
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
-from coterie.llm.split.diverged import Diverged
+from coterie.llm.split.context import Diverged
 from coterie.llm.split.middle import Middle
 from coterie.llm.split.part import Part
 from coterie.llm.split.remote import messages
 from coterie.llm.split.remote.link import MAX_BYTES, Tls, grpc, is_loopback, options
-from coterie.llm.split.remote.pieces import pieces
+from coterie.llm.split.remote.messages import pieces
 from coterie.llm.split.remote.tokens import admin_token, client_token, same
 
 _LOG = logging.getLogger(__name__)
@@ -42,13 +42,10 @@ class MiddleServer:
         middle: is used by this server alone.
         model: fingerprint that clients must have.
         secret: from which all tokens follow.
-        address: ``host:port`` to listen at; port 0 takes a free one.
+        address: ``host:port`` to listen at; port 0 takes a free one, which the attribute has.
         tls: certificate and key of the server; ``root`` demands certificates of the clients. None
             sends in the clear, which is allowed on this machine only.
         max_bytes: of a message.
-
-    Attributes:
-        address: with the port that was taken.
 
     Raises:
         UserError: the address cannot be listened at, or TLS is missing or broken.
@@ -75,13 +72,10 @@ class MiddleServer:
             1, "middle", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
         )
         self._server = grpc.server(
-            pool,
-            options=options(max_bytes),
-            maximum_concurrent_rpcs=_WAITING,
+            pool, options=options(max_bytes), maximum_concurrent_rpcs=_WAITING
         )
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(messages.SERVICE, self._handlers()),)
-        )
+        own = grpc.method_handlers_generic_handler(messages.SERVICE, self._handlers())
+        self._server.add_generic_rpc_handlers((own,))
         self.address = self._listen(address, tls)
 
     def start(self) -> None:
@@ -105,12 +99,17 @@ class MiddleServer:
                 self._middle.expire()
 
     def _handlers(self) -> dict[str, Any]:
+        middle, session = self._middle, messages.SESSION
         answers: dict[type, Callable[[Any, Metadata], Any]] = {
             messages.Open: self._open,
-            messages.Forward: self._forward,
-            messages.Backward: self._backward,
-            messages.Step: self._step,
-            messages.Close: self._close,
+            messages.Forward: lambda asked, who: messages.Activation(
+                *middle.forward(who[session], asked.hidden, asked.context)
+            ),
+            messages.Backward: lambda asked, who: messages.Gradient(
+                middle.backward(who[session], asked.call, asked.gradient)
+            ),
+            messages.Step: lambda asked, who: middle.step(who[session]),
+            messages.Close: lambda asked, who: middle.close(who[session], keep=asked.keep),
             messages.Clear: self._clear,
         }
         streams = {messages.LEND: self._lend, "Trained": self._trained}
@@ -159,7 +158,7 @@ class MiddleServer:
         return behave
 
     def _open(self, message: messages.Open, metadata: Metadata) -> messages.Opened:
-        if not same(metadata.get(messages.TOKEN, ""), client_token(self._secret, message.client)):
+        if not same(metadata[messages.TOKEN], client_token(self._secret, message.client)):
             raise PermissionError(f"the token is not that of client {message.client}")
         self._check_model(message.model)
         key = None
@@ -169,20 +168,6 @@ class MiddleServer:
             key = Key(torch.tensor(message.key, dtype=torch.int64))
         session = self._middle.open(message.client, training=message.training, key=key)
         return messages.Opened(session)
-
-    def _forward(self, message: messages.Forward, metadata: Metadata) -> messages.Activation:
-        name = metadata.get(messages.SESSION, "")
-        return messages.Activation(*self._middle.forward(name, message.hidden, message.context))
-
-    def _backward(self, message: messages.Backward, metadata: Metadata) -> messages.Gradient:
-        name = metadata.get(messages.SESSION, "")
-        return messages.Gradient(self._middle.backward(name, message.call, message.gradient))
-
-    def _step(self, message: messages.Step, metadata: Metadata) -> None:
-        self._middle.step(metadata.get(messages.SESSION, ""))
-
-    def _close(self, message: messages.Close, metadata: Metadata) -> None:
-        self._middle.close(metadata.get(messages.SESSION, ""), keep=message.keep)
 
     def _clear(self, message: messages.Clear, metadata: Metadata) -> None:
         self._check_admin(metadata)
@@ -203,7 +188,7 @@ class MiddleServer:
         return encode(self._middle.trained(client), Header("trained", (), client))
 
     def _check_admin(self, metadata: Metadata) -> None:
-        if not same(metadata.get(messages.TOKEN, ""), admin_token(self._secret)):
+        if not same(metadata[messages.TOKEN], admin_token(self._secret)):
             raise PermissionError("the token is not that of the coordinator")
 
     def _check_model(self, model: str) -> None:
@@ -242,7 +227,8 @@ class MiddleServer:
 def _refusing(name: str, context: Any) -> Iterator[Metadata]:
     """Give the metadata of a call; refusals inside the block become its status."""
     try:
-        yield {key: str(value) for key, value in context.invocation_metadata()}
+        given = {key: str(value) for key, value in context.invocation_metadata()}
+        yield {messages.TOKEN: "", messages.SESSION: ""} | given
     except grpc.RpcError:  # the other side has gone
         raise
     except (PermissionError, UserError, ProtocolError) as error:
