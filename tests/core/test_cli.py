@@ -199,10 +199,13 @@ def test_paper_must_be_named(toy: Paper, capsys: Capture) -> None:
 
 
 def test_help_of_a_command(toy: Paper, capsys: Capture) -> None:
-    assert main(["help", "table"]) == 0
-    shown = capsys.readouterr().out
-    assert main(["table", "--help"]) == 0
-    assert shown == capsys.readouterr().out != ""
+    shown = []
+    for argv in (["help", "table"], ["table", "--help"]):
+        with pytest.raises(SystemExit) as ended:
+            main(argv)
+        assert ended.value.code == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1] != ""
 
 
 def test_a_name_is_suggested_once_and_only_if_it_is_near(toy: Paper, capsys: Capture) -> None:

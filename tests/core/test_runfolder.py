@@ -80,7 +80,7 @@ def test_taken_names_are_refused(toy: Paper) -> None:
     )
     Path("runs/toyrec/other").mkdir()
     with pytest.raises(UserError) as caught:
-        RunFolder.create(None, toy, "other", settings(toy))
+        RunFolder.create(toy, settings(toy, "--run.name", "other"))
     assert str(caught.value) == (
         "runs/toyrec/other is there already: choose another name by --run.name"
     )

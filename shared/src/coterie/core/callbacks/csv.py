@@ -39,7 +39,7 @@ class CsvLog(RoundCallback):
         """Keep the lines up to the restored round, none for a new run."""
         with self._explained():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            columns, lines = _read(self.path)
+            columns, lines = read_metrics(self.path.parent)
             lines = [line for line in lines if int(line["round"]) <= run.round]
             if run.reopened and lines:  # what was noted for being the end, is not the end's
                 lines[-1] |= {key: "" for key in columns if key.endswith(STREAM)}
@@ -54,7 +54,7 @@ class CsvLog(RoundCallback):
         new = [key for key in line if key not in self._columns]
         with self._explained():
             if new:
-                self._rewrite([*self._columns, *new], _read(self.path)[1])
+                self._rewrite([*self._columns, *new], read_metrics(self.path.parent)[1])
             self._append(line)
 
     def end(self, run: Rounds) -> None:
@@ -108,8 +108,9 @@ def number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Columns and complete lines of the file; both empty where there is none."""
+def read_metrics(folder: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Columns and complete lines of a run's ``metrics.csv``; both empty where there is none."""
+    path = folder / "metrics.csv"
     if not path.is_file():
         return [], []
     text = path.read_text(encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.core.callbacks.csv import read_metrics
 from coterie.core.errors import UserError
 from coterie.core.files import replacing
 from coterie.core.metrics.monitor import Monitor
@@ -102,7 +102,7 @@ def render(
     """
     from matplotlib.figure import Figure  # its import takes longer than reading the settings
 
-    table = _metrics(run_folder / "metrics.csv")
+    table = _metrics(run_folder)
     chosen = _panels(table, paper, monitor)
     if not chosen:
         return []
@@ -145,19 +145,14 @@ def best_rounds(table: Table, monitor: Monitor) -> list[int]:
     return [best[block] for block in sorted(best)]
 
 
-def _metrics(path: Path) -> Table:
-    if not path.is_file():
-        raise UserError(f"{path} is missing: name the folder of a run that has started")
-    with path.open(encoding="utf-8", newline="") as file:
-        names, *lines = [*csv.reader(file)] or [[]]
-    if not names:
-        raise UserError(f"{path} is no table of metrics: it is empty")
+def _metrics(run_folder: Path) -> Table:
+    path, (columns, lines) = run_folder / "metrics.csv", read_metrics(run_folder)
+    if not columns:
+        raise UserError(f"{path} is missing or empty: name the folder of a run that has started")
     try:
-        cells = [[float(cell or "nan") for cell in line] for line in lines]
-        values = np.array(cells, dtype=np.float64).reshape(-1, len(names))
+        return {n: np.array([float(line[n] or "nan") for line in lines]) for n in columns}
     except ValueError as error:
         raise UserError(f"{path} is no table of metrics: {error}") from error
-    return dict(zip(names, values.T, strict=True))
 
 
 def _panels(table: Table, paper: Paper | None, monitor: Monitor | None) -> list[Panel]:
@@ -165,11 +160,7 @@ def _panels(table: Table, paper: Paper | None, monitor: Monitor | None) -> list[
     panels = [*(paper.panels if paper else ()), *PANELS]
     if monitor is not None:
         shown = [p for p in panels if monitor.key in p.keys and p.x == X_AXIS]
-        first = (
-            shown[0]
-            if shown
-            else Panel(f"{monitor.key}, by which rounds are chosen", (monitor.key,))
-        )
+        first = [*shown, Panel(f"{monitor.key}, by which rounds are chosen", (monitor.key,))][0]
         panels = [first, *(panel for panel in panels if panel is not first)]
     known = {key for panel in panels for key in panel.keys}
     keys = paper.keys if paper else ()

@@ -37,6 +37,21 @@ class Arguments(argparse.ArgumentParser):
             raise UserError(f"unknown argument '{word}': {hint}")
         raise UserError(f"{message} (see {self.prog} --help)")
 
+    def of_paper(self, argv: Sequence[str]) -> tuple[Paper, argparse.Namespace, list[str]]:
+        """Read the name of a paper, which comes first, and what of the rest are arguments.
+
+        Returns:
+            The paper, the arguments, and the other words, which are settings of the paper.
+
+        Raises:
+            UserError: the paper is unknown, or an argument is bad.
+        """
+        if wants_help(argv):
+            self.print_help()
+            self.exit()
+        paper, rest = paper_first(argv, self.prog.split()[1])
+        return paper, *self.parse_known_args(rest)
+
 
 def positive(text: str) -> int:
     """Read a whole number above 0.

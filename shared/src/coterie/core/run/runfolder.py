@@ -22,7 +22,6 @@ from coterie.core.settings.config_files import Source, read_config, read_text, r
 from coterie.core.settings.configuration import to_yaml
 from coterie.core.settings.schema import build, values_of
 
-DEFAULT_OUT = "runs"
 _SPEED = ("engine.device", "engine.chunk", "engine.threads")
 MAY_CHANGE = ("rounds", "run", "logger", "trainer", *_SPEED, "data.root")
 
@@ -42,29 +41,20 @@ class RunFolder:
     settings: Any
 
     @classmethod
-    def create(
-        cls, out: str | Path | None, paper: str | Paper, name: str | None, settings: Any
-    ) -> RunFolder:
+    def create(cls, paper: Paper, settings: Any) -> RunFolder:
         """Make a new folder with its ``config.yaml``, in one step or not at all.
 
-        Args:
-            out: folder of all runs; None for ``runs``.
-            paper: whose run it is.
-            name: of the folder; None for one that is made of the settings and not taken yet.
-            settings: as resolved.
+        It is named by ``run.name``, or else by the settings and a number that is not taken yet.
 
         Raises:
             UserError: the name is taken, or the folder cannot be written.
         """
-        paper = find_paper(paper) if isinstance(paper, str) else paper
-        parent = Path(out or DEFAULT_OUT).expanduser() / paper.name
-        wanted = [name] if name else _numbered(default_name(paper, settings))
-        for candidate in wanted:
+        parent, name = settings.run.folder / paper.name, settings.run.name
+        for candidate in [name] if name else _numbered(default_name(paper, settings)):
             if (parent / candidate).exists():
                 continue
-            run = replace(settings.run, resume=False)
             with suppress(_Taken):
-                _make(parent / candidate, to_yaml(replace(settings, run=run), paper.name))
+                _make(parent / candidate, _config(paper, settings))
                 return cls(parent / candidate, paper.name, settings)
         raise _refusal(parent / str(name))
 
@@ -98,11 +88,9 @@ class RunFolder:
         """
         if settings.run.resume:
             folder = cls.open(resumable(paper, settings), settings)
-            run = replace(settings.run, resume=False)
-            config = to_yaml(replace(settings, run=run), paper.name)
-            write_text(folder.path / "config.yaml", config)
+            write_text(folder.path / "config.yaml", _config(paper, settings))
             return folder
-        return cls.create(settings.run.out, paper, settings.run.name, settings)
+        return cls.create(paper, settings)
 
     @property
     def checkpoints(self) -> Path:
@@ -179,7 +167,7 @@ def resumable(paper: Paper, settings: Any, again: Callable[[Path], Any] | None =
     Raises:
         UserError: there is none.
     """
-    parent = Path(settings.run.out or DEFAULT_OUT).expanduser() / paper.name
+    parent = settings.run.folder / paper.name
     if settings.run.name:
         path = parent / settings.run.name
         paper_of(path)
@@ -224,6 +212,10 @@ def paper_of(path: Path) -> Paper:
     if not isinstance(name, str):
         raise UserError(f"{config} does not name its paper, as 'paper: f3crec'")
     return find_paper(name)
+
+
+def _config(paper: Paper, settings: Any) -> str:
+    return to_yaml(replace(settings, run=replace(settings.run, resume=False)), paper.name)
 
 
 def _make(path: Path, config: str) -> None:

@@ -228,6 +228,11 @@ class RunSettings:
             if self.name in ("", ".", "..") or "/" in self.name:
                 raise UserError(f"'run.name' must be the name of a folder, not '{self.name}'")
 
+    @property
+    def folder(self) -> Path:
+        """Folder of all runs."""
+        return Path(self.out or "runs").expanduser()
+
 
 def _check_folder(key: str, name: str) -> None:
     """Refuse what no file system takes, or nobody can type again.

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from coterie.core.registry.papers import Paper
-from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.configuration import Configuration, configure
 from coterie.core.settings.schema import values_of
@@ -80,7 +79,7 @@ class Study(ABC, Generic[S]):
     @property
     def folder(self) -> Path:
         """Where tables, figures and the cache are."""
-        return Path(self.settings.run.out or DEFAULT_OUT).expanduser() / self.paper.name / "tables"
+        return self.settings.run.folder / self.paper.name / "tables"
 
     @property
     def n_seeds(self) -> str:

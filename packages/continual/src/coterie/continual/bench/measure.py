@@ -6,7 +6,6 @@ import itertools
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -18,7 +17,6 @@ from coterie.continual.settings import Settings
 from coterie.core.bench.hardware import Limits
 from coterie.core.bench.timing import CPU_MS, Row, in_turns, row
 from coterie.core.errors import UserError
-from coterie.core.run.runfolder import DEFAULT_OUT
 
 _PER_TURN = 3  # rounds of the engine for each round of the much slower loop
 
@@ -48,7 +46,7 @@ def bench(settings: Settings) -> Iterator[Row]:
     for size in grow(settings, SIZES):
         grown.append(size)
         yield size
-    plot(grown, Path(settings.run.out or DEFAULT_OUT) / "f3crec" / "bench" / "scaling.png")
+    plot(grown, settings.run.folder / "f3crec" / "bench" / "scaling.png")
 
 
 def rounds(settings: Settings, work: Workload, turns: int = 9) -> Iterator[Row]:
