@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,7 @@ class RunFolder:
         for candidate in [name] if name else _numbered(default_name(paper, settings)):
             if (parent / candidate).exists():
                 continue
-            with suppress(_Taken):
-                _make(parent / candidate, _config(paper, settings))
+            if _make(parent / candidate, _config(paper, settings)):
                 return cls(parent / candidate, paper.name, settings)
         raise _refusal(parent / str(name))
 
@@ -102,14 +101,6 @@ class RunFolder:
         """Whether the run came to its end."""
         return (self.path / "summary.json").is_file()
 
-    def write_json(self, name: str, content: Any) -> None:
-        """Write a JSON file in one step.
-
-        Raises:
-            UserError: the disk is full, or the folder cannot be written.
-        """
-        write_json(self.path / name, content)
-
     def read_json(self, name: str) -> Any:
         """Read a JSON file of the run.
 
@@ -138,7 +129,7 @@ class RunFolder:
             "data": values.get("data.name"),
             "seed": values.get("seed"),
         }
-        self.write_json("summary.json", {**head, **vars(summary), "versions": versions()})
+        write_json(self.path / "summary.json", {**head, **vars(summary), "versions": versions()})
 
 
 def default_name(paper: Paper, settings: Any) -> str:
@@ -218,11 +209,10 @@ def _config(paper: Paper, settings: Any) -> str:
     return to_yaml(replace(settings, run=replace(settings.run, resume=False)), paper.name)
 
 
-def _make(path: Path, config: str) -> None:
-    """Make the folder under a temporary name, then rename it.
+def _make(path: Path, config: str) -> bool:
+    """Make the folder under a temporary name, then rename it; False if another was faster.
 
     Raises:
-        _Taken: another process was faster.
         UserError: it cannot be written; nothing is left behind.
     """
     new = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
@@ -233,10 +223,14 @@ def _make(path: Path, config: str) -> None:
             try:
                 os.chmod(temporary, 0o755)
                 write_text(temporary / "config.yaml", config)
-                _rename(temporary, path)
-            except BaseException:
+                os.rename(temporary, path)
+                return True
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                return False
+            finally:  # renamed where all went well
                 shutil.rmtree(temporary, ignore_errors=True)
-                raise
     except BaseException:
         for folder in new:
             with suppress(OSError):  # not empty: someone else uses it by now
@@ -244,25 +238,8 @@ def _make(path: Path, config: str) -> None:
         raise
 
 
-class _Taken(Exception):
-    """The name of the folder has been taken meanwhile."""
-
-
-def _rename(temporary: Path, path: Path) -> None:
-    try:
-        os.rename(temporary, path)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise _Taken from None
-        raise
-
-
 def _numbered(name: str) -> Iterator[str]:
-    yield name
-    number = 2
-    while True:
-        yield f"{name}-{number}"
-        number += 1
+    return chain([name], (f"{name}-{number}" for number in count(2)))
 
 
 def _taken(parent: Path, name: str) -> list[Path]:

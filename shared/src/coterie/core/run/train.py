@@ -22,7 +22,7 @@ from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
 from coterie.core.errors import Interrupted, UserError
 from coterie.core.federation.federation import Federation
-from coterie.core.files import writing
+from coterie.core.files import write_json, writing
 from coterie.core.registry.papers import Paper, load
 from coterie.core.run.console import show_data, show_results, show_stopped
 from coterie.core.run.driver import FederatedRun
@@ -67,7 +67,7 @@ def train(paper: Paper, settings: Any) -> Path:
             show_stopped(folder.path, run.round)
             return folder.path
         experiment.finish(run, folder.path)
-    folder.write_json("ledger.json", run.ledger.rows())
+    write_json(folder.path / "ledger.json", run.ledger.rows())
     summary = Summary(
         rounds=run.round,
         metrics=experiment.final_metrics(run),
@@ -80,7 +80,7 @@ def train(paper: Paper, settings: Any) -> Path:
     clients = experiment.client_table(run)
     folder.write_summary(summary)
     if clients:
-        folder.write_json("clients.json", clients)
+        write_json(folder.path / "clients.json", clients)
     show_results(folder.path, summary, clients)
     return folder.path
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from coterie.core.tables.contrast import has_numbers
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Bars, Curve, Curves
 from coterie.core.tables.result import NAN, RunResult, known
@@ -36,7 +35,7 @@ def mean_curve(results: Sequence[RunResult], y: Rounds, x: Rounds | None = None)
     for result in results:
         values = np.asarray(y(result), dtype=float)
         seen[: len(values)] |= ~np.isnan(values)
-    shown = _thinned([place for place in seen.nonzero()[0].tolist() if has_numbers(held[:, place])])
+    shown = _thinned([place for place in seen.nonzero()[0].tolist() if known(held[:, place])])
     return Curve(
         [float(across[:, place].mean()) for place in shown],
         [spread(held[~np.isnan(held[:, place]), place]) for place in shown],
