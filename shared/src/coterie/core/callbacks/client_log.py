@@ -94,10 +94,8 @@ class ClientRows:
 
 def _aligned(ids: Tensor, measured: tuple[Tensor, Tensor] | None) -> list[float | None]:
     """Values of the clients ``ids``; None for those that were not measured, or are NaN."""
-    if measured is None or not measured[0].numel():
-        return [None] * ids.numel()
-    known, values = measured[0], measured[1].detach()
-    order = torch.argsort(known)
-    at = order[torch.searchsorted(known, ids, sorter=order).clamp(max=known.numel() - 1)]
-    found = torch.where(known[at] == ids, values[at].double(), torch.nan)
-    return [None if math.isnan(value) else value for value in found.tolist()]
+    known = (
+        {} if measured is None else dict(zip(*(part.tolist() for part in measured), strict=True))
+    )
+    found = (known.get(client, math.nan) for client in ids.tolist())
+    return [None if math.isnan(value) else value for value in found]

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError, nearest
+from coterie.core.files import replacing
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.registry.papers import find_paper, load
@@ -274,15 +275,12 @@ def _read(path: Path) -> bytes:
 
 def _replace(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a file whole or not at all; it survives a loss of power."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            file = os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb")
+            with file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

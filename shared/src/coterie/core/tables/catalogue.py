@@ -75,18 +75,17 @@ class Catalogue:
             example = [f"--table {number}" for number in self.tables]
             example += [f"--figure {number}" for number in self.figures]
             raise UserError(f"name a table or a figure, as {example[0]}")
-        if table is not None:
-            if table in self.elsewhere:
-                raise UserError(self.elsewhere[table])
-            if table not in self.tables:
-                known = listed(self.tables)
-                raise UserError(f"{self.paper} has no table {table}: choose {known}")
+        if table in self.tables:
             return self.tables[table]
-        assert figure is not None
-        if figure not in self.figures:
-            known = listed(self.figures)
-            raise UserError(f"figure {figure} of {self.paper} shows no results: choose {known}")
-        return self.figures[figure]
+        if figure in self.figures:
+            return self.figures[figure]
+        if table in self.elsewhere:
+            raise UserError(self.elsewhere[table])
+        if table is not None:
+            known = listed(self.tables)
+            raise UserError(f"{self.paper} has no table {table}: choose {known}")
+        known = listed(self.figures)
+        raise UserError(f"figure {figure} of {self.paper} shows no results: choose {known}")
 
 
 def listed(numbers: Iterable[int]) -> str:
