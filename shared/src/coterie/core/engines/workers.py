@@ -215,6 +215,3 @@ class _Worker:
                 env=self._environment,
             )
         return self._process
-
-
-__all__ = ["WorkerProcesses"]

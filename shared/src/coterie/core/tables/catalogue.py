@@ -75,17 +75,15 @@ class Catalogue:
             example = [f"--table {number}" for number in self.tables]
             example += [f"--figure {number}" for number in self.figures]
             raise UserError(f"name a table or a figure, as {example[0]}")
-        if table in self.tables:
-            return self.tables[table]
-        if figure in self.figures:
-            return self.figures[figure]
-        if table in self.elsewhere:
-            raise UserError(self.elsewhere[table])
-        if table is not None:
-            known = listed(self.tables)
-            raise UserError(f"{self.paper} has no table {table}: choose {known}")
-        known = listed(self.figures)
-        raise UserError(f"figure {figure} of {self.paper} shows no results: choose {known}")
+        number, made = (figure, self.figures) if table is None else (table, self.tables)
+        assert number is not None
+        if number in made:
+            return made[number]
+        choose = f"choose {listed(made)}"
+        if table is None:
+            raise UserError(f"figure {number} of {self.paper} shows no results: {choose}")
+        told = self.elsewhere.get(number, f"{self.paper} has no table {number}: {choose}")
+        raise UserError(told)
 
 
 def listed(numbers: Iterable[int]) -> str:

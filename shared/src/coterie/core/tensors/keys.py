@@ -124,11 +124,6 @@ class Key:
         angle = (2.0 * torch.pi) * self.fold("angle").uniform(*shape, dtype=torch.float64)
         return (radius * torch.cos(angle)).to(dtype)
 
-    def laplace(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Laplace numbers of scale 1 (variance 2), shaped as in `uniform`."""
-        centred = self.uniform(*shape, dtype=torch.float64) - (0.5 - 2.0**-54)
-        return (-centred.sign() * torch.log1p(-2.0 * centred.abs())).to(dtype)
-
     def integers(self, high: Tensor | int, counter: Tensor) -> Tensor:
         """Uniform integers in [0, high), one a counter (``high`` far below 2^31)."""
         return _shift(self.bits(counter), 32).mul_(high).bitwise_right_shift_(32)

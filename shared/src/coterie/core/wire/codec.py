@@ -182,6 +182,3 @@ def _header(about: dict[str, Any], kind: Any) -> Any:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
-
-
-__all__ = ["MAX_BYTES", "VERSION", "Header", "ProtocolError", "decode", "encode", "peek"]
