@@ -24,7 +24,6 @@ class RunCard:
     """What a W&B run stands for, and how runs are found again.
 
     Attributes:
-        job_type: "federated", or "central", "local" for baselines.
         tags: such as the preset.
     """
 
@@ -32,7 +31,6 @@ class RunCard:
     method: str
     data: str
     seed: int
-    job_type: str = "federated"
     tags: tuple[str, ...] = ()
 
     @property
@@ -115,7 +113,7 @@ class WandbLog(RoundCallback):
                 "project": self.settings.project,
                 "name": self.card.name,
                 "group": self.settings.group or self.card.group,
-                "job_type": self.card.job_type,
+                "job_type": "federated",
                 "tags": list(self.card.tags),
                 "config": self.config,
             },
@@ -164,9 +162,9 @@ class WandbLog(RoundCallback):
         except ValueError as error:  # no measurement: one number a client
             run.fail(str(error))
             return
-        histograms = {name: pair for name, pair in counted.items() if pair is not None}
+        histograms = {n: [part.tolist() for part in pair] for n, pair in counted.items() if pair}
         scalars = {**rounds.journal.scalars, "block": rounds.block}
-        run.log(rounds.round, scalars, histograms, rows)
+        run.log(rounds.round, scalars=scalars, histograms=histograms, rows=rows)
 
     def _finish(self, code: int) -> None:
         if self._run is not None:
