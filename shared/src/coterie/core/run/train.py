@@ -15,7 +15,7 @@ from coterie.core.callbacks.checkpoints import LAST, Checkpoints, read_checkpoin
 from coterie.core.callbacks.contract import RoundCallback, restore
 from coterie.core.callbacks.costs import Costs
 from coterie.core.callbacks.csv import CsvLog
-from coterie.core.callbacks.curves import Curves
+from coterie.core.callbacks.dashboard import Curves
 from coterie.core.callbacks.progress import RoundProgress
 from coterie.core.callbacks.refusals import Refusals
 from coterie.core.callbacks.stream import StreamScore
