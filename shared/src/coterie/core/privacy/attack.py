@@ -132,23 +132,17 @@ def attack_curve(
     return {scale: behind(scale) for scale in scales}
 
 
-def plot_curve(curve: dict[float, AttackReport], path: Path, metric: str = "auc") -> Path:
-    """Draw one line a scorer over the scale of the noise, with the chance level, as PNG.
-
-    Args:
-        curve: what `attack_curve` gave.
-        path: file to write.
-        metric: `auc`, `precision` or `recall`.
-    """
+def plot_curve(curve: dict[float, AttackReport], path: Path) -> Path:
+    """Draw what `attack_curve` gave as PNG: the AUC of each scorer over the scale of the noise."""
     from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
     figure = Figure(figsize=(5.0, 3.5), layout="constrained")
     axes = figure.subplots()
     scales = list(curve)
     for name in (*SCORERS, "chance"):
-        means = [report.means()[f"{name}/{metric}"] for report in curve.values()]
+        means = [report.means()[f"{name}/auc"] for report in curve.values()]
         axes.plot(scales, means, ":k" if name == "chance" else "o-", label=name)
-    axes.set(xlabel="scale of the noise", ylabel=f"{metric}, mean over clients", ylim=(0, 1.03))
+    axes.set(xlabel="scale of the noise", ylabel="auc, mean over clients", ylim=(0, 1.03))
     axes.set_title("How well one upload tells the positive items")
     axes.legend()
     with replacing(path) as temporary:

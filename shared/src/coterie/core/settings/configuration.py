@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
@@ -18,8 +18,6 @@ from coterie.core.settings.config_files import Source, read_config, read_packed
 from coterie.core.settings.packed import paper_file, preset_file, variant_file, variants
 from coterie.core.settings.parser import leaves, settings_parser
 from coterie.core.settings.schema import build
-
-Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True)
@@ -58,26 +56,6 @@ class Configuration:
     sources: tuple[str, ...]
     variants: tuple[str, ...]
     given: Given
-
-
-def parse(settings: type[Settings], argv: Sequence[str], paper: str = "") -> Settings:
-    """Read settings from ``--config`` files and flags, starting from the defaults.
-
-    Raises:
-        UserError: for anything that does not fit, in one line.
-
-    Example:
-        >>> from coterie.core.settings.sections import EngineSettings
-        >>> parse(EngineSettings, ["--chunk", "64"]).chunk
-        64
-        >>> parse(EngineSettings, ["--chnk", "64"])
-        Traceback (most recent call last):
-        ...
-        coterie.core.errors.UserError: unknown setting '--chnk': did you mean '--chunk'?
-    """
-    given = split(settings, argv)
-    sources = [read_config(file, settings, paper) for file in given.configs]
-    return build(settings, _merged(sources, given))
 
 
 def configure(paper: Paper, argv: Sequence[str], base: Source | None = None) -> Configuration:
