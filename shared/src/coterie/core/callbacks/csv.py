@@ -23,9 +23,6 @@ class CsvLog(RoundCallback):
     training starts, lines after the restored round are dropped, so that a resumed run's file is
     that of an uninterrupted one.
 
-    Args:
-        folder: the run folder.
-
     Raises:
         UserError: the file cannot be written.
     """

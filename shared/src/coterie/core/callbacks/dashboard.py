@@ -49,14 +49,7 @@ def sections() -> dict[str, tuple[Panel, ...]]:
 
 
 def workspace(entity: str, project: str) -> Any:
-    """Build the W&B workspace without saving it.
-
-    Args:
-        entity: user or team.
-        project: W&B project.
-
-    Returns:
-        A ``wandb_workspaces.workspaces.Workspace``.
+    """Build a ``wandb_workspaces.workspaces.Workspace`` of a user or team without saving it.
 
     Raises:
         UserError: wandb-workspaces is not installed.
@@ -144,10 +137,6 @@ def render(
 
 def best_rounds(table: Table, monitor: Monitor) -> list[int]:
     """Find the row of the best round of every block; none where nothing was measured.
-
-    Args:
-        table: of ``metrics.csv``.
-        monitor: what the best round is chosen by.
 
     Example:
         >>> table = {"block": np.zeros(3), "eval/auc": np.array([0.6, np.nan, 0.7])}

@@ -61,9 +61,6 @@ class WandbLog(RoundCallback):
     second file that ``wandb sync`` adds to the first. Under ``wandb agent`` the run is online.
 
     Args:
-        settings: what the user chose.
-        folder: the run folder.
-        card: what the run is.
         config: the resolved settings.
         monitor: what the best round is chosen by; W&B keeps its best value.
         measures: per-client measurements that are columns of the client table.

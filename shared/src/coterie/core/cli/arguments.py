@@ -13,12 +13,7 @@ from coterie.core.registry.papers import Paper, find_paper, papers
 
 
 class Arguments(argparse.ArgumentParser):
-    """An ``argparse`` parser that raises `UserError` instead of printing its usage.
-
-    Args:
-        command: name of the command.
-        about: what it does, for ``--help``.
-    """
+    """An ``argparse`` parser that raises `UserError` instead of printing its usage."""
 
     def __init__(self, command: str, about: str) -> None:
         super().__init__(prog=f"coterie {command}", description=about, allow_abbrev=False)

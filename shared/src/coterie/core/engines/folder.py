@@ -61,9 +61,6 @@ class Position:
 class ClientFolder:
     """The folder of one client, or of some that run together.
 
-    Args:
-        path: the folder.
-
     Raises:
         UserError: ``card.json`` or ``own.json`` is missing or not as described.
     """

@@ -52,12 +52,9 @@ def write_server(experiment: Experiment[Any], folder: Path) -> None:
 
 
 def make_server(experiment: Experiment[Any], ids: Tensor, folder: Path) -> Server[Any]:
-    """Make the server half as a server does that has nobody's data.
+    """Make the server half over the clients ``ids`` as a server does that has nobody's data.
 
-    Args:
-        experiment: gives the card.
-        ids: of all clients.
-        folder: written by `write_server`.
+    It has the card and the folder that `write_server` wrote.
     """
     half = find_paper(experiment.card.paper).server_half
     assert half is not None

@@ -31,10 +31,7 @@ def show_data(paper: Paper, experiment: Experiment[Any]) -> None:
 def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any]] = ()) -> None:
     """Print the summary of a finished run: metrics beside the paper's, bytes, where files are.
 
-    Args:
-        folder: of the run.
-        summary: of the run.
-        clients: a row for each client; many are left to the file ``clients.json``.
+    Many clients are left to the file ``clients.json``.
     """
     console = Console(soft_wrap=True)
     if clients and len(clients) <= _MOST_CLIENTS:

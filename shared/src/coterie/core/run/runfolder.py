@@ -148,12 +148,8 @@ def resumable(paper: Paper, settings: Any, again: Callable[[Path], Any] | None =
     """Find the folder to resume: the one that is named, else the newest one that fits.
 
     A run fits that has the same settings but for `MAY_CHANGE`, and is unfinished or gets more
-    rounds.
-
-    Args:
-        paper: whose run it is.
-        settings: as resolved: folders are named by what the reading filled in.
-        again: gives the settings that a run would go on with; None for these.
+    rounds. Settings are as resolved, since folders are named by what the reading filled in;
+    ``again`` gives those that a run would go on with, None stands for the same.
 
     Raises:
         UserError: there is none.

@@ -35,11 +35,7 @@ from coterie.core.settings.schema import values_of
 
 
 def train(paper: Paper, settings: Any) -> Path:
-    """Train, log, checkpoint and summarise one run; return its folder.
-
-    Args:
-        paper: which paper.
-        settings: of the paper's settings class.
+    """Train, log, checkpoint and summarise one run of a paper; return its folder.
 
     Raises:
         UserError: data, settings or the run folder are unusable; says what to do.
@@ -86,11 +82,9 @@ def train(paper: Paper, settings: Any) -> Path:
 
 
 def fit(run: FederatedRun, using: Sequence[RoundCallback] = ()) -> None:
-    """Run all rounds of a federation. A Trainer would do no more, at 6 s of imports.
+    """Run all rounds of a federation that are left, with what happens beside them in this order.
 
-    Args:
-        run: at its start, or restored.
-        using: happens beside the rounds, in this order.
+    A Trainer would do no more, at 6 s of imports.
     """
     try:
         run.reopen()
@@ -128,9 +122,6 @@ def resume(run: FederatedRun, using: Sequence[RoundCallback], last: Path) -> dic
 
 def check_accepted(history: Sequence[dict[str, float]]) -> None:
     """Refuse the result of a run that never accepted an answer: it would be the first model's.
-
-    Args:
-        history: scalars of all rounds.
 
     Raises:
         UserError: every answer in every round was left out.

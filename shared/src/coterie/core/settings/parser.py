@@ -39,9 +39,6 @@ class SettingsParser(ArgumentParser):
 
     Types, defaults and help are those of the class and its attribute docstrings; beside them it
     knows short forms, bare true flags, pairs as ``user=u,item=i``, and where settings come from.
-
-    Args:
-        settings: the dataclass.
     """
 
     def __init__(self, settings: type) -> None:

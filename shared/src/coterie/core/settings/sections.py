@@ -20,12 +20,6 @@ MOST_THREADS = 1024
 def at_least(key: str, value: float | None, low: float, most: float = LARGEST) -> None:
     """Check the range of a setting; None stands for a default and passes.
 
-    Args:
-        key: of the setting.
-        value: its value.
-        low: the least.
-        most: the most that a whole number may be.
-
     Raises:
         UserError: the value is below ``low``, or a whole number above ``most``.
 

@@ -6,12 +6,7 @@ from tqdm import tqdm
 
 
 class Counting(tqdm):
-    """Show how much of some work is done.
-
-    Args:
-        title: of the bar.
-        total: number of parts.
-        shown: whether to show anything.
+    """Show how much of some work, of ``total`` parts, is done.
 
     Example:
         >>> with Counting("Runs", 2, shown=False) as bar:
