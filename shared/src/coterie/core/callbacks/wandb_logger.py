@@ -54,8 +54,6 @@ class WandbLog(RoundCallback):
 
     W&B gets the journal's scalars, histograms of per-client measurements and a capped table under
     hashed client names; no private state, no ids, no console output, no artifact of ours.
-    Lightning's own WandbLogger (``--trainer.logger wandb``) is no substitute: it runs W&B in the
-    training's process and knows neither histograms nor clients.
 
     A resumed run has the same W&B run id: online it goes on in the same run, offline it writes a
     second file that ``wandb sync`` adds to the first. Under ``wandb agent`` the run is online.

@@ -20,11 +20,10 @@ PATIENCE = 60.0  # seconds that a finished training waits for the files of an of
 class WandbRun:
     """A W&B run whose calls return at once and never raise.
 
-    Importing and starting W&B keeps Python's interpreter busy for one to two seconds, which no
-    thread can hide from the training; `coterie.core.callbacks.wandb_process` does it in another
-    process, which gets the rounds through a pipe. When the training is killed, that process sees
-    the pipe end and closes its files properly. Whatever goes wrong there is warned of once, and
-    the run ignores all further calls.
+    Starting W&B keeps Python's interpreter busy for one to two seconds, which no thread can hide;
+    `coterie.core.callbacks.wandb_process` does it in another process, which gets the rounds through
+    a pipe. When the training is killed, it sees the pipe end and closes its files. Whatever goes
+    wrong there is warned of once, and the run ignores all further calls.
 
     Args:
         folder: the run folder; W&B writes into its subfolder ``wandb``.

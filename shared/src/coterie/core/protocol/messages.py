@@ -1,12 +1,7 @@
 """What crosses the boundary between a client and the server, and what never does.
 
-Messages are frozen dataclasses. The base class says in which direction they may travel:
-
-- `Down`: server to client. Every field declares with `carries` what it is.
-- `Up`: client to server. Every field declares with `leaves` what it reveals.
-- `Report`: an `Up` that carries measurements (a loss, a metric), never parameters.
-- `Private`: stays with its client; no engine transports it.
-
+Messages are frozen dataclasses; the base class says in which direction they may travel. A field of
+a `Down` declares with `carries` what it is, a field of an `Up` with `leaves` what it reveals.
 In the stacked form of a message every tensor has the client axis first; in the list form there is
 none. What cannot travel is refused when the class is made.
 """
@@ -16,8 +11,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-from collections.abc import Set
+from collections.abc import Callable, Set
 from contextlib import suppress
+from functools import cache
 from typing import Any, ClassVar, get_origin
 
 from coterie.core.protocol.expected import Expected
@@ -160,16 +156,10 @@ def declared(message: type[Up]) -> list[Leaving]:
     ]
 
 
-def expectations(message: type[Up]) -> dict[str, Expected | None]:
-    """The form that the server accepts of each field."""
-    found = _EXPECTATIONS.get(message)
-    if found is None:
-        found = {field.name: field.expected for field in declared(message)}
-        _EXPECTATIONS[message] = found
-    return found
-
-
-_EXPECTATIONS: dict[type[Up], dict[str, Expected | None]] = {}
+expectations: Callable[[Any], dict[str, Expected | None]] = cache(
+    lambda message: {field.name: field.expected for field in declared(message)}
+)
+"""The form that the server accepts of each field of an upload."""
 
 
 def _check_declared(cls: type, name: str, hint: Any) -> None:

@@ -22,15 +22,9 @@ from coterie.core.settings.schema import build
 
 @dataclass(frozen=True)
 class Given:
-    """What a command line gives.
+    """What a command line gives: its words, names of files, and settings by dotted key.
 
-    Attributes:
-        argv: its words.
-        configs: files, in order.
-        preset: its name.
-        variant: its name; "none" for no variant at all.
-        print_config: whether only to print.
-        flags: settings by dotted key.
+    The variant may be "none", for no variant at all.
     """
 
     argv: tuple[str, ...] = ()

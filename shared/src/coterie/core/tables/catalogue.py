@@ -51,16 +51,11 @@ class Catalogue:
 
         Runs are kept in ``<out>/<paper>/tables/cache``, so a table that was interrupted goes on.
 
-        Args:
-            configuration: data, model and all else that the runs have in common.
-            table: number of the table in the paper.
-            figure: number of the figure.
-            seeds: of the runs; each counts once.
-            workers: processes; default two; 0 = this one.
+        Of a seed that is named twice there is one run. Two processes are used, where the number of
+        ``workers`` is not said; 0 is this one.
 
         Raises:
-            UserError: the paper has no such table or figure, there is no seed, or a setting is
-                bad.
+            UserError: the paper has no such table or figure, no seed, or a setting is bad.
         """
         named = self._named(table, figure)
         chosen = tuple(self.seeds if seeds is None else dict.fromkeys(seeds))

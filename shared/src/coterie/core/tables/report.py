@@ -31,13 +31,7 @@ class Report:
     figure: Path | None = None
 
     def markdown(self) -> str:
-        """Write the report as markdown.
-
-        Example:
-            >>> text = Report("t", "One", [{"method": "ft", "mean": 0.5}]).markdown()
-            >>> text.splitlines()[2:]
-            ['| method | mean |', '| --- | --- |', '| ft | 0.5 |']
-        """
+        """Write the report as markdown: heading, `markdown_table`, figure and notes."""
         lines = [f"# {self.title}", "", *markdown_table(self.view or self.rows)]
         if self.figure is not None:
             lines += ["", f"![{self.title}]({self.figure.name})"]

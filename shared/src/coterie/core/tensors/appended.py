@@ -35,11 +35,7 @@ class Entry(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The tree.
-
-        Raises:
-            TypeError: one of its tensors was written into since it was appended.
-        """
+        """The tree, once it has passed `check`."""
         self.check()
         return self._value
 
@@ -71,9 +67,6 @@ class Appended(Growing, Generic[T]):
 
     `append` and ``[-1]`` take constant time, ``[i]`` as long as there are entries after it.
 
-    Args:
-        entries: trees of tensors.
-
     Attributes:
         newest: the entry that was appended last; None for an empty sequence.
 
@@ -104,11 +97,7 @@ class Appended(Growing, Generic[T]):
         return found
 
     def append(self, entry: T) -> Appended[T]:
-        """The sequence with one entry more; this one stays as it is.
-
-        Raises:
-            TypeError: the entry is no tree of tensors.
-        """
+        """The sequence with one entry more; this one stays as it is."""
         longer: Appended[T] = Appended()
         longer.newest = Entry(entry, self.newest)
         return longer

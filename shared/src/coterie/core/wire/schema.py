@@ -36,12 +36,7 @@ def join(path: str, name: str) -> str:
 
 
 class Schema:
-    """The fields that came over the wire, to be claimed one by one by the expected type.
-
-    Args:
-        tensors: by path.
-        static: plain values and key lists, by path.
-    """
+    """The fields that came over the wire by path, to be claimed one by one by the expected type."""
 
     def __init__(self, tensors: dict[str, Tensor], static: Any) -> None:
         if not isinstance(static, dict):
