@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
 from coterie.core.callbacks.contract import RoundCallback, Rounds
 from coterie.core.callbacks.stream import STREAM
-from coterie.core.files import replacing, storage_error
+from coterie.core.files import replacing, writing
 
 FIRST_COLUMNS = ("round", "block")
+_THEN = "then go on by --resume"
 
 
 class CsvLog(RoundCallback):
@@ -34,7 +35,7 @@ class CsvLog(RoundCallback):
 
     def start(self, run: Rounds) -> None:
         """Keep the lines up to the restored round, none for a new run."""
-        with self._explained():
+        with writing(self.path, _THEN):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             columns, lines = read_metrics(self.path.parent)
             lines = [line for line in lines if int(line["round"]) <= run.round]
@@ -49,7 +50,7 @@ class CsvLog(RoundCallback):
         line = {"round": str(run.round), "block": str(run.block)}
         line |= {key: number(value) for key, value in scalars.items() if key not in FIRST_COLUMNS}
         new = [key for key in line if key not in self._columns]
-        with self._explained():
+        with writing(self.path, _THEN):
             if new:
                 self._rewrite([*self._columns, *new], read_metrics(self.path.parent)[1])
             self._append(line)
@@ -86,13 +87,6 @@ class CsvLog(RoundCallback):
             # Every line was flushed; one that could not be was reported when it was written.
             with suppress(OSError):
                 file.close()
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise storage_error(error, self.path, "then go on by --resume") from error
 
 
 def number(value: float) -> str:

@@ -105,18 +105,16 @@ def _over_seeds(rows: Sequence[dict[str, Any]], metric: str) -> list[dict[str, A
     """
     from coterie.core.tables.paired import spread
 
-    settings: dict[str, dict[str, Any]] = {}
-    values: dict[str, list[float | None]] = {}
+    groups: dict[str, tuple[dict[str, Any], list[float | None]]] = {}
     for row in rows:
         setting = {key: value for key, value in row.items() if key not in ("seed", metric)}
-        settings[repr(setting)] = setting
-        values.setdefault(repr(setting), []).append(row[metric])
+        groups.setdefault(repr(setting), (setting, []))[1].append(row[metric])
     averaged = []
-    for name, found in values.items():
+    for setting, found in groups.values():
         measured = spread([value for value in found if value is not None])
         whole = measured.n == len(found)
         mean, sd = (measured.mean, measured.sd) if whole else (None, None)
-        averaged.append({**settings[name], metric: mean, "sd": sd, "seeds": len(found)})
+        averaged.append({**setting, metric: mean, "sd": sd, "seeds": len(found)})
     return averaged
 
 

@@ -12,14 +12,11 @@ from torch import Tensor
 
 from coterie.core.protocol.folds import Fold, Folds
 from coterie.core.protocol.journal import Journal
-from coterie.core.protocol.messages import Down, Up
 from coterie.core.protocol.replies import FoldedReplies, ListReplies, StackedReplies
-from coterie.core.protocol.step import AnyStep, ListStep, Step
+from coterie.core.protocol.step import AnyStep, D, ListStep, Step, U
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
-D = TypeVar("D", bound=Down | None)
-U = TypeVar("U", bound=Up | None)
 T = TypeVar("T")
 C = TypeVar("C", bound="Cohort")
 

@@ -149,8 +149,7 @@ class Key:
 
     def _grid(self, shape: tuple[int, ...]) -> Tensor:
         count = torch.arange(math.prod(shape)).reshape(shape)
-        state = self.state.reshape(self.state.shape + (1,) * len(shape))
-        return _mix(state + count * _GOLDEN)
+        return Key(self.state.reshape(self.state.shape + (1,) * len(shape))).bits(count)
 
 
 def unit(bits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
