@@ -20,10 +20,7 @@ Measured = Mapping[str, tuple[Tensor, Tensor]]  # name -> ids, values, both (R,)
 
 
 def histogram(values: Tensor) -> tuple[np.ndarray, np.ndarray] | None:
-    """Count finite values in `BINS` equal bins: counts and edges; None where there are none.
-
-    Args:
-        values: ``(R,)``.
+    """Count finite values, ``(R,)``, in `BINS` equal bins: counts and edges; None for none.
 
     Raises:
         ValueError: more than one number a client; that is no measurement and may be private.

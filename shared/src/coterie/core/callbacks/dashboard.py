@@ -172,14 +172,11 @@ def _panels(table: Table, paper: Paper | None, monitor: Monitor | None) -> list[
     known = {key for panel in panels for key in panel.keys}
     keys = paper.keys if paper else ()
     for name in table:
-        if _of_a_paper(name) and name not in known:
+        of_a_paper = "/" in name and name.partition("/")[0] not in NAMESPACES
+        if of_a_paper and name not in known:
             found = documented(name, keys)
             panels.append(Panel(found.meaning if found else name, (name,)))
     return [panel for panel in panels if panel.x in table and _changes(table, panel)]
-
-
-def _of_a_paper(key: str) -> bool:
-    return "/" in key and key.split("/", 1)[0] not in NAMESPACES
 
 
 def _measured(table: Table, panel: Panel) -> list[str]:

@@ -21,32 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunCard:
-    """What a W&B run stands for, and how runs are found again.
-
-    Attributes:
-        tags: such as the preset.
-    """
+    """What a W&B run stands for, and how runs are found again; tags are such as the preset."""
 
     paper: str
     method: str
     data: str
     seed: int
     tags: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Name of the run."""
-        return f"{self.paper}-{self.method}-{self.data}-{self.seed}"
-
-    @property
-    def group(self) -> str:
-        """Runs that are compared with one another: methods and seeds on one data set.
-
-        Example:
-            >>> RunCard("f3crec", "ft", "ml-100k", 3).group
-            'f3crec/ml-100k'
-        """
-        return f"{self.paper}/{self.data}"
 
 
 class WandbLog(RoundCallback):
@@ -96,20 +77,22 @@ class WandbLog(RoundCallback):
         if self.settings.wandb == "off":
             return
         # An agent of a sweep says which run it expects.
+        card = self.card
         self._id = self._id or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         self._run = WandbRun(
             self.folder,
             online=self.settings.wandb == "online" or "WANDB_SWEEP_ID" in os.environ,
-            namespaces=(self.card.paper,),
+            namespaces=(card.paper,),
             summaries=self.summaries,
             columns=(X_AXIS, "client", *self.rows.measures),
             init={
                 "id": self._id,
                 "project": self.settings.project,
-                "name": self.card.name,
-                "group": self.settings.group or self.card.group,
+                "name": f"{card.paper}-{card.method}-{card.data}-{card.seed}",
+                # Runs that are compared with one another: methods and seeds on one data set.
+                "group": self.settings.group or f"{card.paper}/{card.data}",
                 "job_type": "federated",
-                "tags": list(self.card.tags),
+                "tags": list(card.tags),
                 "config": self.config,
             },
         )

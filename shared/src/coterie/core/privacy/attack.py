@@ -110,16 +110,10 @@ def attack_curve(
     noise: Literal["laplace", "gaussian"] = "laplace",
     candidates: Ragged | None = None,
 ) -> dict[float, AttackReport]:
-    """Attack the same uploads behind noise of several scales; scale 0 = as they are.
+    """Attack the same uploads behind noise of several scales, λ or σ; scale 0 = as they are.
 
-    Args:
-        uploads: changes without noise.
-        public_table: ``(n, d)``.
-        positives: the clients' positive items.
-        scales: λ or σ, each at least 0.
-        key: the clients' keys, ``(C,)``; all scales use the same draws.
-        noise: its distribution.
-        candidates: as in `measure`.
+    All scales use the same draws of the clients' keys, ``(C,)``. Uploads are without noise, the
+    other arguments as in `measure`.
     """
     kind = NOISES[noise]
 

@@ -279,12 +279,9 @@ def _check_compatible(path: Path, stored: Any, wanted: Any) -> None:
 def _differing(stored: Any, wanted: Any) -> str | None:
     """Name the first setting that differs and may not."""
     old, new = values_of(stored), values_of(wanted)
-    different = (key for key in new if old[key] != new[key] and not _may_change(key))
+    free = tuple(f"{key}." for key in MAY_CHANGE)
+    different = (k for k in new if old[k] != new[k] and not f"{k}.".startswith(free))
     return next(different, None)
-
-
-def _may_change(key: str) -> bool:
-    return any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE)
 
 
 def _shown(value: Any) -> str:

@@ -45,14 +45,8 @@ def curves(
 ) -> Curves:
     """Draw one number of several groups of runs.
 
-    Those that never noted it have a curve without points, so that colours do not move.
-
-    Args:
-        runs: label -> runs of all seeds.
-        name: of the number.
-        labels: of the axes.
-        x: see `mean_curve`.
-        legend: whether to name the groups beside the plot.
+    Those that never noted it have a curve without points, so that colours do not move. The other
+    arguments are as in `mean_curve` and `Curves`.
     """
     found = {
         label: mean_curve(results, lambda run: run.curve(name), x)

@@ -40,10 +40,7 @@ def children(tree: Any) -> Iterator[tuple[str, Any]]:
 def leaves(tree: Any, path: str = "", *, whole: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield ``(path, leaf)`` for every leaf that is not None, in declaration order.
 
-    Args:
-        tree: what is walked.
-        path: where it stands.
-        whole: whether what only grows is a leaf; its entries are walked otherwise.
+    What only grows is a leaf too if it is to stay ``whole``; its entries are walked otherwise.
 
     Raises:
         TypeError: something in the tree is none of the known kinds.
@@ -182,15 +179,9 @@ def concatenate(first: T, second: T) -> T:
 
 
 def put(tree: T, places: Tensor, new: T) -> T:
-    """Write clients into a stacked tree: tensors in place, `Stacked` leaves anew.
+    """Write K clients into a stacked tree: tensors in place, `Stacked` leaves anew; return it.
 
-    Args:
-        tree: of all clients.
-        places: ``(K,)`` int64 positions, each once.
-        new: of K clients, of the same structure.
-
-    Returns:
-        The tree that holds them.
+    Each of their positions, ``places`` (``(K,)`` int64), is there once.
     """
 
     def change(old: Any, rows: Any) -> Any:
