@@ -19,8 +19,7 @@ from coterie.core.cli.arguments import seeds
 from coterie.core.cli.main import COMMANDS, main
 from coterie.core.errors import Interrupted, UserError
 from coterie.core.registry.papers import Paper, find_paper, papers
-from coterie.core.run.runfolder import RunFolder
-from coterie.core.run.summary import Summary
+from coterie.core.run.runfolder import RunFolder, Summary
 from coterie.core.settings.packed import variants
 
 Capture = pytest.CaptureFixture[str]

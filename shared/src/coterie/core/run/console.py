@@ -11,7 +11,7 @@ from rich.table import Table
 
 from coterie.core.registry.papers import Paper
 from coterie.core.run.experiment import Experiment
-from coterie.core.run.summary import Summary
+from coterie.core.run.runfolder import Summary
 
 _MOST_CLIENTS = 20  # rows of a table that one still reads
 

@@ -7,23 +7,48 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, count, takewhile
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import write_json, write_text, writing
 from coterie.core.registry.papers import Paper, find_paper, load
-from coterie.core.run.summary import Summary, versions
 from coterie.core.settings.config_files import Source, read_config, read_text, read_yaml
 from coterie.core.settings.configuration import to_yaml
 from coterie.core.settings.schema import build, values_of
 
 _SPEED = ("engine.device", "engine.chunk", "engine.threads")
 MAY_CHANGE = ("rounds", "run", "logger", "trainer", *_SPEED, "data.root")
+_PACKAGES = ("coterie-core", "torch", "lightning", "numpy")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What ``summary.json`` holds, of a finished run.
+
+    Attributes:
+        rounds: rounds that were run, over all blocks.
+        metrics: the run's numbers by name.
+        reference: the paper's numbers by the same names, where it prints them.
+        up_bytes: bytes sent by all clients.
+        down_bytes: bytes sent to all clients.
+        seconds: wall time of training.
+        notes: what else the user should know, in a line each.
+    """
+
+    rounds: int
+    metrics: Mapping[str, float]
+    reference: Mapping[str, float]
+    up_bytes: int
+    down_bytes: int
+    seconds: float
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +155,15 @@ class RunFolder:
             "seed": values.get("seed"),
         }
         write_json(self.path / "summary.json", {**head, **vars(summary), "versions": versions()})
+
+
+def versions() -> dict[str, str]:
+    """List the versions of Python and of the packages that make the numbers."""
+    found = {"python": python_version()}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def default_name(paper: Paper, settings: Any) -> str:

@@ -29,8 +29,7 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import check
 from coterie.core.run.experiment import Experiment
 from coterie.core.run.resuming import open_folder
-from coterie.core.run.runfolder import RunFolder
-from coterie.core.run.summary import Summary
+from coterie.core.run.runfolder import RunFolder, Summary
 from coterie.core.settings.schema import values_of
 
 
