@@ -185,6 +185,16 @@ def test_the_guard_looks_at_every_entry_that_is_new():
     assert bool(ok.all())
 
 
+def test_the_guard_finds_nan_in_any_part_of_a_stack_that_a_party_keeps():
+    ids, empty = torch.tensor([7]), versions(Party(Appended()))
+    for values, sound in (([1.0, 2.0], True), ([1.0, float("nan")], False)):
+        seen = Ragged.from_lengths(torch.tensor(values), torch.tensor([1, 1]))
+        one = Model({"w": torch.ones(4)}, seen, 0.5)
+        ok, why = guard_state(Party(Appended([one])), ids, empty)
+        assert ok.tolist() == [sound]
+        assert why == ({} if sound else {7: "NaN or infinity in private state 'models.0.seen'"})
+
+
 def test_a_step_that_writes_into_the_newest_entry_is_an_error():
     asked = grown_cohort(2, size=8)
     with pytest.raises(TypeError, match="'fit' wrote into private state"):

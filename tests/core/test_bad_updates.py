@@ -18,7 +18,7 @@ from coterie.core.methods.kit.averaging import Weighted
 from coterie.core.protocol.expected import Bounds
 from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.journal import Journal
-from coterie.core.protocol.messages import Up, expectations
+from coterie.core.protocol.messages import Up, declared
 from coterie.core.registry.papers import load, papers
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import decode, encode
@@ -203,10 +203,10 @@ def test_every_upload_of_the_papers_and_methods_says_what_is_expected():
     known = [cls for cls in _below(Up) if cls.__module__.startswith("coterie.")]
     assert len(known) > 12
     silent = {
-        (cls.__name__, name)
+        (cls.__name__, field.name)
         for cls in known
-        for name, expected in expectations(cls).items()
-        if expected is None
+        for field in declared(cls)
+        if field.expected is None
     }
     assert silent == UNJUDGED
 

@@ -76,18 +76,43 @@ def error(capsys: Capture, *argv: str) -> str:
     ],
 )
 def test_light_commands_import_nothing_heavy(toy_site: Path, argv: list[str]) -> None:
+    done = status_and_heavy(toy_site, argv)
+    assert done.stderr.strip().splitlines()[-1] == "0 []"
+    assert done.stdout
+
+
+def status_and_heavy(site: Path, argv: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command; the last line of its stderr is the status and what heavy was imported."""
     code = (
         "import sys\nfrom coterie.core.cli.main import main\n"
         f"try: status = main({argv})\nexcept SystemExit as end: status = end.code\n"
         f"heavy = [name for name in {HEAVY} if name in sys.modules]\n"
         "print(status, heavy, file=sys.stderr)"
     )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(toy_site), *sys.path])}
-    done = subprocess.run(
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path])}
+    return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True
     )
-    assert done.stderr.strip().splitlines()[-1] == "0 []"
-    assert done.stdout
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("usr=who,item=item", "'usr' is no role: did you mean 'user'?"),
+        ("user=who,item=itm", "no column 'itm' for the item; did you mean 'item'?"),
+    ],
+)
+def test_a_mistyped_column_is_told_before_torch_is_imported(
+    toy_site: Path, tmp_path: Path, columns: str, message: str
+) -> None:
+    path = tmp_path / "my.csv"
+    path.write_text("who,item,time\n1,2,3\n")
+    done = status_and_heavy(
+        toy_site, ["train", "toyrec", "--data", str(path), "--data.columns", columns]
+    )
+    *_, error, last = done.stderr.strip().splitlines()
+    assert message in error
+    assert last == "2 ['numpy']"  # which reads the header
 
 
 @pytest.mark.skipif("[never]" in HUGE_PAGES, reason="this machine gives no huge pages")

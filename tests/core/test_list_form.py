@@ -7,6 +7,7 @@ import torch
 from tests.in_process import cohort_in_process
 from torch import Tensor
 
+from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
@@ -112,6 +113,18 @@ def test_clients_of_different_shapes_answer_as_a_list():
     assert [answer.own.shape for answer in replies.ups.values()] == [(3,), (1,), (4,)]
     assert [float(answer.total) for answer in replies.ups.values()] == [6.0, 2.0, 8.0]
     assert asked.store.take(torch.tensor([9])).weights.tolist() == [2.0] * 4
+
+
+def test_each_block_has_its_own_places():
+    """The data of a later block are of other clients, in another order."""
+    first = Widths(torch.tensor([2, 5, 9]), Ragged.from_lists([[3], [1], [4]]))
+    second = Widths(torch.tensor([9, 7, 5]), Ragged.from_lists([[40], [20], [10]]))
+    exchange = InProcess(WideClient(), [first, second], Key.from_seed(0).fold)
+    for block, widths in ((0, {5: 1, 9: 4}), (1, {5: 10, 7: 20, 9: 40}), (0, {2: 3})):
+        found = {id: exchange._data(torch.tensor([id]), block) for id in widths}
+        assert {id: (data.id, data.width) for id, data in found.items()} == {
+            id: (id, width) for id, width in widths.items()
+        }
 
 
 def test_messages_may_differ_from_client_to_client():

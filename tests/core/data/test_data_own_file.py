@@ -13,6 +13,7 @@ from pyarrow import parquet
 from coterie.core.data.interactions.blocks import temporal_blocks
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID
 from coterie.core.data.sources.catalogue import load, load_filtered
+from coterie.core.data.sources.columns import check_columns
 from coterie.core.data.sources.own_file import read_own
 from coterie.core.errors import UserError
 from coterie.core.settings.sections import DataSettings
@@ -115,6 +116,52 @@ def test_malformed_files(write, text, columns, message):
     assert "\n" not in str(caught.value)
     if "role" not in message:
         assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "message"),
+    [
+        ("u,i,t\n1,2,3\n", {"usr": "u"}, "'usr' is no role: did you mean 'user'?"),
+        ("u;i;t\n1;2;3\n", {**COLUMNS, "user": "uu"}, "no column 'uu' for the user"),
+        ("u,i,t\n1,2,late\n", {**COLUMNS, "time": "when"}, "no column 'when' for the time"),
+    ],
+)
+@pytest.mark.parametrize("name", ["my.csv", "my.data.gz"])
+def test_a_mistyped_column_is_told_by_the_first_line(write, text, columns, message, name):
+    path = write(text, name)
+    with pytest.raises(UserError) as early:
+        check_columns(str(path), columns)
+    with pytest.raises(UserError) as late:
+        read_own(path, columns)
+    assert message in str(early.value)
+    assert str(early.value) == str(late.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("", "my.csv"),
+        ("\n", "my.csv"),
+        ("a,b", "my.csv"),
+        ('a,"b\n1,2\n', "my.csv"),
+        (b"\xff\xfe\n", "my.csv"),
+        (b"\n", "plain.json"),
+        (b"\n", "my.parquet"),
+    ],
+)
+def test_other_faults_are_left_to_the_reader(write, text, name):
+    path = write(text, name)
+    check_columns(str(path), COLUMNS)
+    with pytest.raises(UserError, match=r"my|plain"):
+        read_own(path, COLUMNS)
+
+
+def test_text_that_is_not_gzipped_is_left_to_the_reader(tmp_path):
+    path = tmp_path / "my.csv.gz"
+    path.write_bytes(b"a,b\n1,2\n")
+    check_columns(str(path), COLUMNS)
+    with pytest.raises(UserError, match="my"):
+        read_own(path, COLUMNS)
 
 
 def test_a_folder_is_no_file(tmp_path):

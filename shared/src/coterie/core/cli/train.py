@@ -39,6 +39,10 @@ def configure_run(paper: Paper, argv: Sequence[str]) -> Configuration:
         UserError: for bad settings, or if there is nothing to resume.
     """
     configuration = configure(paper, argv)
+    if columns := getattr(configuration.settings.data, "columns", None):
+        from coterie.core.data.sources.columns import check_columns  # pyarrow is heavy
+
+        check_columns(configuration.settings.data.name, columns)
     if not configuration.settings.run.resume:
         return configuration
 

@@ -13,7 +13,7 @@ from coterie.core.federation.exchange import Answers, Request
 from coterie.core.federation.guard import Asked, guard, guard_total
 from coterie.core.protocol.cohort import Aligned
 from coterie.core.protocol.expected import Bounds, Like, Number
-from coterie.core.protocol.messages import expectations
+from coterie.core.protocol.messages import declared
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import moved
 from coterie.core.wire.codec import MAX_BYTES, ProtocolError, decode, peek
@@ -102,7 +102,7 @@ class Judge:
         down = self.request.down_for(self.ids)
         sent = 1 if isinstance(self.request.down, Aligned) else count
         total = _ABOUT * (1 + count)
-        for expected in expectations(step.up).values():
+        for expected in (field.expected for field in declared(step.up)):
             if isinstance(expected, Like):
                 # A table's rows travel with their numbers, in at most as many bytes again.
                 like = getattr(down, expected.field)

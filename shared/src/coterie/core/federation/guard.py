@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.core.protocol.expected import Bounds, Expected, Like
+from coterie.core.protocol.expected import Bounds, Like
 from coterie.core.protocol.folds import Fold
-from coterie.core.protocol.messages import Report, Up, expectations
+from coterie.core.protocol.messages import Leaving, Report, Up, declared
 from coterie.core.protocol.step import AnyStep
 from coterie.core.tensors import tree
 from coterie.core.tensors.appended import Appended, Entry
@@ -69,9 +69,9 @@ def guard(asked: Asked, up: Any, bounds: Bounds) -> Verdict:
     verdict = _Verdict(asked.ids)
     if why := _wrong_form(asked, up):
         verdict.refuse(torch.ones(n_clients, dtype=torch.bool), why)
-    elif up is not None:
-        for name, expected in expectations(type(up)).items():
-            _judge(verdict, name, getattr(up, name), expected, bounds, isinstance(up, Report))
+    elif up is not None and not _all(_judged(up, bounds, n_clients)):
+        for field in declared(type(up)):
+            _blame(verdict, field, up, bounds)
     return verdict.ok, verdict.reasons
 
 
@@ -84,15 +84,15 @@ def guard_total(asked: Asked, fold: Fold, total: Any, bounds: Bounds) -> str | N
     sums, weight = fold.sums(total, asked.ids.numel(), bounds)
     if sums is None:
         return "the fold's weight is out of bounds"
-    for name, expected in expectations(type(sums)).items():
-        value = getattr(sums, name)
+    for field in declared(type(sums)):
+        name, expected, value = field.name, field.expected, getattr(sums, field.name)
         if isinstance(expected, Like) and value is not None:
             if why := expected.form(value, asked.down, asked.one_each, None):
                 return f"folded '{name}' {why}"
             most = Bounds(bounds.norm * weight, bounds.count)
-            outside = expected.outside(tree.as_stack(value), most, 1)
-            if outside is not None and bool(outside[0].any()):
-                return f"folded '{name}' {outside[1]}"
+            within = expected.within(tree.as_stack(value), most, 1)
+            if within is not None and not bool(within[0].all()):
+                return f"folded '{name}' {within[1]}"
         for path, good in tree.finite(tree.values({name: value}), 1):
             if not bool(good.all()):
                 return f"NaN or infinity in folded '{path}'"
@@ -107,9 +107,10 @@ def guard_state(new: Any, ids: Tensor, before: Versions) -> Verdict:
         ids: ``(C,)`` the clients.
         before: what `versions` gave of the state before; what did not change since is finite.
     """
-    verdict = _Verdict(ids)
-    for path, good in tree.finite(_fresh(new, before), ids.numel()):
-        verdict.refuse(~good, f"NaN or infinity in private state '{path}'")
+    verdict, found = _Verdict(ids), list(tree.finite(_fresh(new, before), ids.numel()))
+    if not _all(good for _, good in found):
+        for path, good in found:
+            verdict.refuse(~good, f"NaN or infinity in private state '{path}'")
     return verdict.ok, verdict.reasons
 
 
@@ -128,19 +129,37 @@ class _Verdict:
             self.ok &= ~broken
 
 
-def _judge(
-    verdict: _Verdict, name: str, value: Any, expected: Expected | None, bounds: Bounds, nan: bool
-) -> None:
-    """Judge the numbers of one field; what has a norm within bounds is finite."""
+def _all(goods: Iterable[Tensor]) -> bool:
+    """Whether all clients are good, ``(C,)`` bool each: read once, as reading takes longest."""
+    found = list(goods)
+    return not found or bool(torch.stack(found).all())
+
+
+def _judged(up: Any, bounds: Bounds, n_clients: int) -> Iterator[Tensor]:
+    """Which clients' parts are accepted, field by field."""
+    for field in declared(type(up)):
+        value = getattr(up, field.name)
+        if value is None:
+            continue
+        if field.expected is not None and (
+            within := field.expected.within(value, bounds, n_clients)
+        ):
+            yield within[0]
+        if not isinstance(field.expected, Like):  # what has a norm within bounds is finite
+            found = tree.finite(tree.values(value), n_clients, nan=isinstance(up, Report))
+            yield from (good for _, good in found)
+
+
+def _blame(verdict: _Verdict, field: Leaving, up: Any, bounds: Bounds) -> None:
+    """Refuse clients for one field, with the reason."""
+    value, n_clients = getattr(up, field.name), verdict.ids.numel()
     if value is None:
         return
-    n_clients = verdict.ids.numel()
-    outside = None if expected is None else expected.outside(value, bounds, n_clients)
-    if not isinstance(expected, Like) or (outside is not None and bool(outside[0].any())):
-        for path, good in tree.finite(tree.values({name: value}), n_clients, nan=nan):
-            verdict.refuse(~good, f"NaN or infinity in upload '{path}'")
-    if outside is not None:
-        verdict.refuse(outside[0], f"upload '{name}' {outside[1]}")
+    found = tree.finite(tree.values({field.name: value}), n_clients, nan=isinstance(up, Report))
+    for path, good in found:
+        verdict.refuse(~good, f"NaN or infinity in upload '{path}'")
+    if field.expected is not None and (within := field.expected.within(value, bounds, n_clients)):
+        verdict.refuse(~within[0], f"upload '{field.name}' {within[1]}")
 
 
 def _wrong_form(asked: Asked, up: Any) -> str | None:
@@ -151,12 +170,12 @@ def _wrong_form(asked: Asked, up: Any) -> str | None:
     if not isinstance(up, Up):
         return None
     n_clients = asked.ids.numel() if asked.step.form == "stacked" else None
-    for name, expected in expectations(type(up)).items():
-        value = getattr(up, name)
-        if expected is None or value is None:
+    for field in declared(type(up)):
+        value = getattr(up, field.name)
+        if field.expected is None or value is None:
             continue
-        if why := expected.form(value, asked.down, asked.one_each, n_clients):
-            return f"upload '{name}' {why}"
+        if why := field.expected.form(value, asked.down, asked.one_each, n_clients):
+            return f"upload '{field.name}' {why}"
     return None
 
 

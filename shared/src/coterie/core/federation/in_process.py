@@ -20,6 +20,7 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.device import CPU, moved
 from coterie.core.tensors.keys import Key
 
+NOBODY = torch.empty(0, dtype=torch.int64)
 WORKING_MEMORY = 32 << 20
 """Bytes that a chunk may take by default; measured, larger chunks are hardly faster."""
 
@@ -54,6 +55,7 @@ class InProcess(Exchange):
     def __post_init__(self) -> None:
         self.is_list = self.client.form == "list"
         self._moved: tuple[int, Any] = (-1, None)
+        self._sorted = (-1, NOBODY, NOBODY)  # block, ids ascending, their places in its data
         self.store = PrivateStore(not self.is_list) if self.kept is None else self.kept
 
     def data(self, block: int) -> Any:
@@ -161,8 +163,10 @@ class InProcess(Exchange):
         data = self.data(block)
         if not self.is_list and torch.equal(ids, data.ids):
             return data
-        order = data.ids.argsort()
-        places = order[torch.searchsorted(data.ids[order], ids)]
+        if self._sorted[0] != max(block, 0):
+            self._sorted = (max(block, 0), *data.ids.sort())
+        _, ascending, order = self._sorted
+        places = order[torch.searchsorted(ascending, ids)]
         return data[int(places)] if self.is_list else data.take(places)
 
     def _newcomer(self) -> Any:

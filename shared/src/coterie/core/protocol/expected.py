@@ -48,8 +48,11 @@ class Expected(ABC):
             n_clients: C; None for one client in the list form, without a client axis.
         """
 
-    def outside(self, value: Any, bounds: Bounds, n_clients: int) -> tuple[Tensor, str] | None:
-        """Say which clients' parts, ``(C,)`` bool, are out of bounds and how; None for no bound."""
+    def within(self, value: Any, bounds: Bounds, n_clients: int) -> tuple[Tensor, str] | None:
+        """Say which clients' parts are within bounds, ``(C,)`` bool, and how the others are not.
+
+        None for what has no bound.
+        """
         return None
 
 
@@ -83,21 +86,23 @@ class Like(Expected):
                 return f"is {_words(*found)}, not {_words(*wanted)}"
         return None
 
-    def outside(self, value: Any, bounds: Bounds, n_clients: int) -> tuple[Tensor, str] | None:
-        """Bound the norm over all leaves; what is not finite is out of any bound.
+    def within(self, value: Any, bounds: Bounds, n_clients: int) -> tuple[Tensor, str] | None:
+        """Bound the norm over all leaves; what is not finite is within no bound.
 
         Integers stand for numbers that are hidden, so they have no norm to judge.
         """
         norms = [
-            _norm(leaf, n_clients).double()
+            _norm(leaf, n_clients)
             for _, leaf in tree.values(value)
             if isinstance(leaf, Rows) or (isinstance(leaf, Tensor) and leaf.is_floating_point())
         ]
         if not norms:
             return None
-        squares = torch.stack(norms).square().sum(0)
+        whole = norms[0]
+        if len(norms) > 1:
+            whole = torch.linalg.vector_norm(torch.stack(norms).double(), dim=0)
         # NaN compares as false.
-        return ~(squares.sqrt() <= bounds.norm), f"has a norm over the bound of {bounds.norm:g}"
+        return whole <= bounds.norm, f"has a norm over the bound of {bounds.norm:g}"
 
 
 @dataclass(frozen=True)
@@ -127,12 +132,12 @@ class Count(Expected):
         """Compare dtype and shape."""
         return _scalar(value, torch.int64, n_clients)
 
-    def outside(self, value: Any, bounds: Bounds, n_clients: int) -> tuple[Tensor, str]:
+    def within(self, value: Any, bounds: Bounds, n_clients: int) -> tuple[Tensor, str]:
         """Bound every leaf from both sides."""
-        broken = torch.zeros(n_clients, dtype=torch.bool)
+        good = torch.ones(n_clients, dtype=torch.bool)
         for _, leaf in tree.tensors(value):
-            broken |= ((leaf < 0) | (leaf > bounds.count)).reshape(n_clients)
-        return broken, f"is not between 0 and {bounds.count:,}"
+            good &= (leaf.clamp(0, bounds.count) == leaf).reshape(n_clients)
+        return good, f"is not between 0 and {bounds.count:,}"
 
 
 @dataclass(frozen=True)

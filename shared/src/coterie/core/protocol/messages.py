@@ -148,18 +148,13 @@ class Leaving:
     expected: Expected | None = None
 
 
-def declared(message: type[Up]) -> list[Leaving]:
-    """List the declarations of an upload's fields."""
-    return [
+declared: Callable[[Any], tuple[Leaving, ...]] = cache(
+    lambda message: tuple(
         dataclasses.replace(field.metadata["leaves"], name=field.name)
         for field in dataclasses.fields(message)
-    ]
-
-
-expectations: Callable[[Any], dict[str, Expected | None]] = cache(
-    lambda message: {field.name: field.expected for field in declared(message)}
+    )
 )
-"""The form that the server accepts of each field of an upload."""
+"""List the declarations of the fields of a class of uploads."""
 
 
 def _check_declared(cls: type, name: str, hint: Any) -> None:

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,6 +62,10 @@ def _mix_number(x: int) -> int:
     return x - (1 << 64) if x >> 63 else x
 
 
+def _mixed(x: Any) -> Any:
+    return _mix(x) if isinstance(x, Tensor) else _mix_number(x)
+
+
 @dataclass(frozen=True)
 class Key:
     """The address of a random draw: one key, or one for each client.
@@ -91,13 +96,16 @@ class Key:
 
     def fold(self, *parts: str | int | Tensor) -> Key:
         """Derive a key: by name, by number, or, with a ``(C,)`` tensor of ids, one key a client."""
-        state = self.state
+        state: Tensor | int = self.state
+        if self._is_number() and not any(isinstance(part, Tensor) for part in parts):
+            state = int(self.state)
         for part in parts:
             if isinstance(part, str):
                 part = zlib.crc32(part.encode())
-            mixed = _mix(part) if isinstance(part, Tensor) else _mix_number(part)
-            state = _mix(state ^ mixed)
-        return Key(state)
+            state = _mixed(state ^ _mixed(part))
+        if isinstance(state, Tensor):
+            return Key(state)
+        return Key(torch.full_like(self.state, state))
 
     def take(self, index: Tensor) -> Key:
         """Keys of the clients ``index``, ``(K,)`` int64."""
@@ -131,6 +139,9 @@ class Key:
     def seed(self) -> int:
         """A seed for a foreign generator (numpy, scikit-learn), in [0, 2^31)."""
         return int(_shift(self.state, 33))
+
+    def _is_number(self) -> bool:
+        return self.state.numel() == 1 and self.state.device.type == "cpu"
 
     @contextmanager
     def torch_rng(self) -> Iterator[None]:

@@ -207,7 +207,8 @@ def finite(
     """
     for path, leaf in found:
         if isinstance(leaf, Stacked):
-            yield path, leaf.finite()
+            # One client of the list form may keep a stack of as many parts as it likes.
+            yield path, leaf.finite().all()[None] if n_clients == 1 else leaf.finite()
         elif leaf.is_floating_point() and leaf.numel():
             flat = leaf.reshape(n_clients, -1)
             if nan:

@@ -9,26 +9,28 @@ import numpy as np
 import pyarrow as pa
 
 from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.sources.columns import (
+    columns_by_role,
+    header,
+    is_json,
+    is_parquet,
+    separator,
+    wanted_columns,
+)
 from coterie.core.data.sources.given_split import check_positions, parts_of
 from coterie.core.data.sources.json_lines import read_json_table
 from coterie.core.data.sources.readers import build
 from coterie.core.data.sources.tables import (
     Layout,
     Table,
-    first_line,
     located,
     parse_table,
     read_text,
 )
-from coterie.core.errors import UserError, nearest
+from coterie.core.errors import UserError
 
-ROLES = ("user", "item", "time", "rating", "title", "genres", "split", "order")
-# A column of such a name may mean something else: these are read only where they are named.
-_ONLY_NAMED = ("split", "order")
-_SEPARATORS = (",", "\t", ";")
 _FRACTIONS_PER_SECOND = 1_000_000
 _REMEDY = "correct or delete the line, or name other columns by --data.columns"
-_MOST_NAMED = 20  # columns that a message lists
 
 
 def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactions:
@@ -47,9 +49,9 @@ def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactio
     Raises:
         UserError: for an unknown role or column, or a malformed line, naming file and line.
     """
-    wanted = _wanted(columns or {})
+    wanted = wanted_columns(columns or {})
     table = read_columns(path, set(wanted.values()), fractions={wanted["rating"]})
-    role_of = _roles(table, wanted, set(columns or {}))
+    role_of = columns_by_role(path, table.names, columns or {}, table.unit)
     user, item = table.filled(role_of["user"]), table.filled(role_of["item"])
     time, part = np.zeros(len(table), np.int64), None
     if "time" in role_of:
@@ -88,33 +90,19 @@ def read_columns(
     Raises:
         UserError: the file cannot be read, or is malformed.
     """
-    name = path.name.removesuffix(".gz")
-    if name.endswith(".parquet"):
+    if is_parquet(path):
         return _parquet(path, wanted, remedy)
-    if name.endswith((".jsonl", ".ndjson", ".json")):
+    if is_json(path):
         return read_json_table(path, wanted, fractions, remedy)
     text = read_text(path, Layout((), remedy=remedy))
-    separator = _separator(text, set(wanted))
-    header = [field.strip() for field in first_line(text, separator, quoted=True)]
-    if len(set(header)) < len(header):
+    names = header(text, wanted)
+    if len(set(names)) < len(names):
         raise located(path, 1, "a column name occurs twice", "rename one of them")
-    layout = Layout(tuple(header), separator, header=True, quoted=True, remedy=remedy)
+    mark = separator(text, wanted)
+    layout = Layout(tuple(names), mark, header=True, quoted=True, remedy=remedy)
     # A file without any of them is not parsed: its columns are all that the message needs.
-    known = [column for column in header if column in wanted]
-    return parse_table(path, text, layout, known) if known else _nothing(path, header)
-
-
-def columns_hint(word: str, names: Collection[str]) -> str:
-    """Name the nearest of the columns, or what there is; briefly even where there are thousands.
-
-    Example:
-        >>> columns_hint("usr", ["user", "item"])
-        "did you mean 'user'?"
-    """
-    if len(names) <= _MOST_NAMED:
-        return nearest(word, names)
-    some = ", ".join(name[:40] for name in list(names)[:3])
-    return f"the file has {len(names):,} columns, the first are {some}"
+    known = [column for column in names if column in wanted]
+    return parse_table(path, text, layout, known) if known else _nothing(path, names)
 
 
 def _nothing(path: Path, names: list[str]) -> Table:
@@ -137,38 +125,6 @@ def _parquet(path: Path, wanted: Collection[str], remedy: str) -> Table:
     if not len(columns) and columns.num_columns:
         raise UserError(f"{path} has no rows: check the file")
     return Table(path, names, columns, lambda row: row + 1, remedy, unit="row")
-
-
-def _wanted(columns: Mapping[str, str]) -> dict[str, str]:
-    for role in columns:
-        if role not in ROLES:
-            raise UserError(f"--data.columns: '{role}' is no role: {nearest(role, ROLES)}")
-    if {"time", "order"} <= set(columns):
-        raise UserError("--data.columns: 'order' takes the place of 'time': leave one of them out")
-    left_out = {"time"} if "order" in columns else set()
-    return {
-        role: columns.get(role, role)
-        for role in ROLES
-        if role in columns or role not in (*_ONLY_NAMED, *left_out)
-    }
-
-
-def _separator(text: str, wanted: set[str]) -> str:
-    def found(separator: str) -> tuple[int, int]:
-        fields = [field.strip() for field in first_line(text, separator, quoted=True)]
-        return len(wanted.intersection(fields)), len(fields)
-
-    return max(_SEPARATORS, key=found)
-
-
-def _roles(table: Table, wanted: dict[str, str], named: set[str]) -> dict[str, str]:
-    """Column of every role that the file has."""
-    for role in [role for role in ROLES if role in named | {"user", "item"}]:
-        if wanted[role] not in table.names:
-            what = f"no column '{wanted[role]}' for the {role}"
-            hint = f"{columns_hint(wanted[role], table.names)} (--data.columns {role}=COLUMN)"
-            raise located(table.path, 1, what, hint, table.unit)
-    return {role: column for role, column in wanted.items() if column in table.names}
 
 
 def _ratings(table: Table, column: str) -> np.ndarray:
