@@ -25,9 +25,7 @@ class RoundProgress(RoundCallback):
         live: draw a bar; None asks whether the output is a terminal.
 
     Attributes:
-        block: that is shown.
-        before: rounds of the blocks before.
-        done: rounds of the block.
+        block: that is shown, with ``done`` rounds, after ``before`` rounds of other blocks.
     """
 
     kept = ("block", "before", "done")

@@ -21,12 +21,8 @@ def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tens
     """Write the folders of all clients, each with the data and keys of its own clients only.
 
     The keys are those that a run of the experiment in one process derives from its seed, so a run
-    over the folders gives what that one gives; real clients draw their own.
-
-    Args:
-        experiment: gives card, data and files.
-        root: of the folders, which are numbered.
-        shards: ids of the clients of each folder; one client each in the list form.
+    over the folders gives what that one gives; real clients draw their own. ``shards`` are the ids
+    of the clients of each folder below ``root``, one client each in the list form.
     """
     federation = experiment.federation()
     secrets, paths = Key.from_seed(federation.seed).fold("clients"), []
