@@ -19,8 +19,7 @@ from coterie.core.cli.arguments import seeds
 from coterie.core.cli.main import COMMANDS, main
 from coterie.core.errors import Interrupted, UserError
 from coterie.core.registry.papers import Paper, find_paper, papers
-from coterie.core.run.runfolder import RunFolder
-from coterie.core.run.summary import Summary
+from coterie.core.run.runfolder import RunFolder, Summary
 from coterie.core.settings.packed import variants
 
 Capture = pytest.CaptureFixture[str]
@@ -224,10 +223,13 @@ def test_paper_must_be_named(toy: Paper, capsys: Capture) -> None:
 
 
 def test_help_of_a_command(toy: Paper, capsys: Capture) -> None:
-    assert main(["help", "table"]) == 0
-    shown = capsys.readouterr().out
-    assert main(["table", "--help"]) == 0
-    assert shown == capsys.readouterr().out != ""
+    shown = []
+    for argv in (["help", "table"], ["table", "--help"]):
+        with pytest.raises(SystemExit) as ended:
+            main(argv)
+        assert ended.value.code == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1] != ""
 
 
 def test_a_name_is_suggested_once_and_only_if_it_is_near(toy: Paper, capsys: Capture) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.parsing import parse
 
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper, load
-from coterie.core.settings.configuration import configure, parse, print_help, to_yaml
+from coterie.core.settings.configuration import configure, print_help, to_yaml
 from coterie.core.settings.packed import presets, variants
 from coterie.core.settings.parser import leaves
 from coterie.core.settings.schema import build, values_of

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from coterie.core.errors import UserError
-from coterie.core.privacy.accountant import Accountant
-from coterie.core.privacy.build import accountant, middleware
+from coterie.core.privacy.build import middleware
 from coterie.core.privacy.noise import Clip, GaussianNoise, LaplaceNoise
 from coterie.core.settings.sections import PrivacySettings
 
@@ -30,12 +29,6 @@ def test_noise_without_a_clip_warns(noise: str) -> None:
     with pytest.warns(UserWarning, match=f"{noise} noise without privacy.clip gives no privacy"):
         (layer,) = middleware(replace(LAPLACE, noise=noise, clip=None))
     assert layer.scale == 0.1
-
-
-def test_the_accountant_belongs_to_the_middleware() -> None:
-    assert accountant(LAPLACE) == Accountant("laplace", 0.1, 2.0, 1e-5)
-    with pytest.raises(UserError, match=r"privacy\.scale"):
-        accountant(replace(LAPLACE, scale=0.0))
 
 
 @pytest.mark.parametrize(

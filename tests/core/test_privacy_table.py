@@ -1,16 +1,16 @@
 """The protocol as a table."""
 
 import dataclasses
-import io
 
 import pytest
-from rich.console import Console
 from torch import Tensor
 
-from coterie.core.privacy.table import COLUMNS, protocol_table, to_markdown, to_rich
+from coterie.core.cli.output import print_rows
+from coterie.core.privacy.table import COLUMNS, protocol_table
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
+from coterie.core.tables.report import markdown_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +67,14 @@ def test_a_field_without_words_is_refused_when_the_class_is_made(base, how, hint
         type("Bare", (base,), {"__annotations__": {"loss": hint}, "loss": 0})
 
 
-def test_renderings() -> None:
+def test_renderings(capsys: pytest.CaptureFixture[str]) -> None:
     rows = protocol_table(Toy)
-    lines = to_markdown(rows).splitlines()
+    lines = markdown_table(rows)
     assert len(lines) == len(rows) + 2
     # An escaped bar in a cell must not make a column.
     assert {line.replace("\\|", "").count("|") for line in lines} == {len(COLUMNS) + 1}
-    console = Console(file=io.StringIO(), width=200)
-    console.print(to_rich(rows, "toy [protocol]"))
-    text = console.file.getvalue()
+    print_rows(rows, "toy [protocol]")
+    text = capsys.readouterr().out
+    assert "toy [protocol]" in text
     assert "a | b" in text
     assert "covered" in text

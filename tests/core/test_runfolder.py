@@ -15,8 +15,7 @@ from coterie.core.errors import UserError
 from coterie.core.files import write_json, write_text, writing
 from coterie.core.registry.papers import Paper
 from coterie.core.run import runfolder
-from coterie.core.run.runfolder import RunFolder, default_name, resumable, stored_settings
-from coterie.core.run.summary import Summary
+from coterie.core.run.runfolder import RunFolder, Summary, default_name, resumable, stored_settings
 from coterie.core.settings.configuration import configure
 
 DONE = Summary(3, {"ndcg": 0.5, "lost": float("nan")}, {"ndcg": 0.6}, 10, 20, 1.5)
@@ -80,7 +79,7 @@ def test_taken_names_are_refused(toy: Paper) -> None:
     )
     Path("runs/toyrec/other").mkdir()
     with pytest.raises(UserError) as caught:
-        RunFolder.create(None, toy, "other", settings(toy))
+        RunFolder.create(toy, settings(toy, "--run.name", "other"))
     assert str(caught.value) == (
         "runs/toyrec/other is there already: choose another name by --run.name"
     )

@@ -4,11 +4,11 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 import yaml
+from tests.parsing import parse
 
 from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
 from coterie.core.methods.settings.dap_fl import DapFLOptions
-from coterie.core.settings.configuration import parse
 from coterie.core.settings.parser import leaves
 from coterie.core.settings.schema import build
 

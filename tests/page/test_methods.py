@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from typing import get_args
 
 import pytest
+from tests.parsing import parse
 
 from coterie.core.errors import UserError
 from coterie.core.methods.registry import METHODS
@@ -12,7 +13,7 @@ from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.train import fit
-from coterie.core.settings.configuration import configure, parse
+from coterie.core.settings.configuration import configure
 from coterie.core.settings.parser import leaves
 from coterie.page.experiment import ACCURACIES, Experiment
 from coterie.page.methods import remarks, settings_of

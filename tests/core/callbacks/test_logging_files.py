@@ -145,7 +145,7 @@ def test_a_refused_client_is_named_once_a_step(PretendedRounds, fit, tmp_path, c
 
 
 def test_plain_lines_are_few(PretendedRounds, fit, tmp_path, capsys):
-    bar = RoundProgress(limits=[3, 3], every=2, live=False, metric=NDCG.key)
+    bar = RoundProgress(3, every=2, live=False, metric=NDCG.key)
     fit(PretendedRounds(), [bar], tmp_path)
     out = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Block")]
     assert out == [

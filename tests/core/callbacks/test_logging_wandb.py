@@ -313,9 +313,10 @@ def test_a_failed_run_is_finished_as_failed(PretendedRounds, fit, tmp_path, pret
 
 def test_a_killed_run_is_finished_as_failed(tmp_path, pretend_wandb):
     notes = pretend_wandb()
-    run = wandb_run.WandbRun(tmp_path, False, (), {}, ("round", "client"), {"id": "x"})
+    about = {"namespaces": (), "summaries": {}, "columns": ("round", "client"), "init": {"id": "x"}}
+    run = wandb_run.WandbRun(tmp_path, False, **about)
     for step in (1, 2):
-        run.log(step, {"fed/loss": 1.0}, {}, [])
+        run.log(step, scalars={"fed/loss": 1.0}, histograms={}, rows=[])
     run._thread.submit(run._process.stdin.close).result()  # what the system does for a dead process
     run._process.wait(60)
     run._thread.shutdown()

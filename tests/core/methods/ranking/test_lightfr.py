@@ -197,7 +197,7 @@ def test_what_travels_is_packed_and_small():
     assert sizes["update", "down", "codes"] == len(data.ids) * N_ITEMS * 8
     assert sizes["update", "up", "votes"] == up.votes.index.values.numel() * (4 + 16)
     header = Header("update", (0, 1))
-    again = decode(encode(up, header), BitVotes, clients=len(data.ids))[0]
+    again = decode(encode(up, header), BitVotes)[0]
     assert torch.equal(again.votes.values, up.votes.values)
 
 

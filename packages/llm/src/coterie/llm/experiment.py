@@ -21,7 +21,6 @@ from coterie.core.privacy.build import middleware
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
-from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import computing_on
 from coterie.core.tensors.keys import Key
@@ -99,7 +98,7 @@ class Experiment(RecommendsToUsers[Settings]):
 
     @property
     def _cache(self) -> Path:
-        return Path(self.settings.run.out or DEFAULT_OUT).expanduser() / "pplr" / "backbones"
+        return self.settings.run.folder / "pplr" / "backbones"
 
     def public(self) -> dict[str, Any]:
         """Give the catalogue, and the digest of the backbone that was pre-trained."""

@@ -26,9 +26,9 @@ class Limits:
     bandwidth: float
 
     @staticmethod
-    def measured(dtype: torch.dtype = torch.float32) -> Limits:
+    def measured() -> Limits:
         """Measure, as the fastest of several turns in CPU seconds."""
-        matrix = torch.ones(_SIDE, _SIDE, dtype=dtype)
+        matrix = torch.ones(_SIDE, _SIDE)
         product = torch.empty_like(matrix)
         source = torch.zeros(_COPIED, dtype=torch.uint8)
         target = torch.zeros_like(source)

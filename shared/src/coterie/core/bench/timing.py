@@ -32,15 +32,9 @@ def row(
     max_abs_diff: float | None = None,
     share: bool = False,
 ) -> Row:
-    """Make a row of a benchmark.
+    """Make a row of a benchmark: a figure, what it is compared with, and how far results differ.
 
-    Args:
-        name: what is measured.
-        unit: of both figures.
-        ours: the figure.
-        reference: what it is compared with.
-        max_abs_diff: how far results of both are apart.
-        share: whether the ratio is that of ours to the reference; default is the other way.
+    The ratio is that of the reference to ours, or the other way with ``share``.
 
     Example:
         >>> row("a round", "ms", 2.0, 8.0)["ratio"]

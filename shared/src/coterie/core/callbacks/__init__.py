@@ -1,1 +1,1 @@
-"""Lightning callbacks that log a federated run; `keys` alone is free of torch and lightning."""
+"""What happens beside the rounds of a run: numbers, files, checkpoints, W&B."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from coterie.core.callbacks.contract import RoundCallback, Rounds
-from coterie.core.privacy.build import accountant
+from coterie.core.privacy.accountant import epsilon
 from coterie.core.settings.sections import PrivacySettings
 
 
@@ -14,22 +13,19 @@ class PrivacyBudget(RoundCallback):
     """Note ``privacy/epsilon`` of a client in every round so far, against the server.
 
     Nothing is noted where nothing is guaranteed (noise without a clip).
+
+    Attributes:
+        releases: uploads of parameters by each client so far.
     """
 
+    kept = ("releases",)
+
     def __init__(self, settings: PrivacySettings) -> None:
-        self.accountant = accountant(settings)
+        self.settings, self.releases = settings, 0
 
     def note(self, run: Rounds) -> None:
         """Count what each client released in the round."""
-        self.accountant.step(run.journal.releases)
-        epsilon = self.accountant.epsilon()
-        if math.isfinite(epsilon):
-            run.journal.scalar("privacy/epsilon", epsilon)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Releases so far, for a resumed run."""
-        return self.accountant.to_plain()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict`."""
-        self.accountant.load_plain(state)
+        self.releases += run.journal.releases
+        spent = epsilon(self.settings, self.releases)
+        if math.isfinite(spent):
+            run.journal.scalar("privacy/epsilon", spent)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from coterie.core.callbacks.contract import RoundCallback, Rounds, states
 from coterie.core.errors import UserError
+from coterie.core.files import replacing
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.tensors.entries import clear, refer, resolve
 from coterie.core.tensors.saved import load, save
@@ -77,9 +77,8 @@ class Checkpoints(RoundCallback):
         federation = refer(run.to_plain(), self.folder)
         save({"federation": federation, "callbacks": others, **self.more()}, self.folder / LAST)
         if better:
-            partial = self.folder / f"{BEST}.partial"
-            shutil.copyfile(self.folder / LAST, partial)
-            os.replace(partial, self.folder / BEST)
+            with replacing(self.folder / BEST) as partial:
+                shutil.copyfile(self.folder / LAST, partial)
 
     def _clear(self) -> None:
         clear(self.folder, (self.folder / LAST, self.folder / BEST))

@@ -20,10 +20,7 @@ Measured = Mapping[str, tuple[Tensor, Tensor]]  # name -> ids, values, both (R,)
 
 
 def histogram(values: Tensor) -> tuple[np.ndarray, np.ndarray] | None:
-    """Count finite values in `BINS` equal bins: counts and edges; None where there are none.
-
-    Args:
-        values: ``(R,)``.
+    """Count finite values, ``(R,)``, in `BINS` equal bins: counts and edges; None for none.
 
     Raises:
         ValueError: more than one number a client; that is no measurement and may be private.
@@ -94,10 +91,8 @@ class ClientRows:
 
 def _aligned(ids: Tensor, measured: tuple[Tensor, Tensor] | None) -> list[float | None]:
     """Values of the clients ``ids``; None for those that were not measured, or are NaN."""
-    if measured is None or not measured[0].numel():
-        return [None] * ids.numel()
-    known, values = measured[0], measured[1].detach()
-    order = torch.argsort(known)
-    at = order[torch.searchsorted(known, ids, sorter=order).clamp(max=known.numel() - 1)]
-    found = torch.where(known[at] == ids, values[at].double(), torch.nan)
-    return [None if math.isnan(value) else value for value in found.tolist()]
+    known = (
+        {} if measured is None else dict(zip(*(part.tolist() for part in measured), strict=True))
+    )
+    found = (known.get(client, math.nan) for client in ids.tolist())
+    return [None if math.isnan(value) else value for value in found]

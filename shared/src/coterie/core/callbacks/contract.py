@@ -10,17 +10,7 @@ from coterie.core.protocol.journal import Journal
 
 
 class Rounds(Protocol):
-    """What a callback reads of a run.
-
-    Attributes:
-        journal: what the round measured.
-        ledger: bytes since the start of the run.
-        round: rounds done so far over all blocks, so 1 after the first.
-        block: the data block of that round, from 0.
-        block_open: whether that block goes on.
-        finished: whether that round was the last one.
-        reopened: whether the round restored was the last one before the run got more rounds.
-    """
+    """What a callback reads of a run; `coterie.core.run.driver.FederatedRun` says what each is."""
 
     journal: Journal
     ledger: Ledger

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
 from coterie.core.callbacks.contract import RoundCallback, Rounds
 from coterie.core.callbacks.stream import STREAM
-from coterie.core.files import replacing, storage_error
+from coterie.core.files import replacing, writing
 
 FIRST_COLUMNS = ("round", "block")
+_THEN = "then go on by --resume"
 
 
 class CsvLog(RoundCallback):
@@ -22,9 +23,6 @@ class CsvLog(RoundCallback):
     appears later gets an empty cell in the earlier lines; the file is then replaced at once. When
     training starts, lines after the restored round are dropped, so that a resumed run's file is
     that of an uninterrupted one.
-
-    Args:
-        folder: the run folder.
 
     Raises:
         UserError: the file cannot be written.
@@ -37,9 +35,9 @@ class CsvLog(RoundCallback):
 
     def start(self, run: Rounds) -> None:
         """Keep the lines up to the restored round, none for a new run."""
-        with self._explained():
+        with writing(self.path, _THEN):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            columns, lines = _read(self.path)
+            columns, lines = read_metrics(self.path.parent)
             lines = [line for line in lines if int(line["round"]) <= run.round]
             if run.reopened and lines:  # what was noted for being the end, is not the end's
                 lines[-1] |= {key: "" for key in columns if key.endswith(STREAM)}
@@ -52,9 +50,9 @@ class CsvLog(RoundCallback):
         line = {"round": str(run.round), "block": str(run.block)}
         line |= {key: number(value) for key, value in scalars.items() if key not in FIRST_COLUMNS}
         new = [key for key in line if key not in self._columns]
-        with self._explained():
+        with writing(self.path, _THEN):
             if new:
-                self._rewrite([*self._columns, *new], _read(self.path)[1])
+                self._rewrite([*self._columns, *new], read_metrics(self.path.parent)[1])
             self._append(line)
 
     def end(self, run: Rounds) -> None:
@@ -90,13 +88,6 @@ class CsvLog(RoundCallback):
             with suppress(OSError):
                 file.close()
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise storage_error(error, self.path, "then go on by --resume") from error
-
 
 def number(value: float) -> str:
     """Write a number so that reading it gives the same one back.
@@ -108,8 +99,9 @@ def number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Columns and complete lines of the file; both empty where there is none."""
+def read_metrics(folder: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Columns and complete lines of a run's ``metrics.csv``; both empty where there is none."""
+    path = folder / "metrics.csv"
     if not path.is_file():
         return [], []
     text = path.read_text(encoding="utf-8")

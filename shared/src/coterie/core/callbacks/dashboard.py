@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -11,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.core.callbacks.contract import RoundCallback, Rounds
+from coterie.core.callbacks.csv import read_metrics
 from coterie.core.errors import UserError
 from coterie.core.files import replacing
 from coterie.core.metrics.monitor import Monitor
+from coterie.core.registry.importing import heavy
 from coterie.core.registry.keys import KEYS, NAMESPACES, PANELS, X_AXIS, Panel, documented
 from coterie.core.registry.papers import Paper, papers
 
@@ -25,20 +27,29 @@ Table = Mapping[str, NDArray[np.float64]]
 COLUMNS = 3
 
 
+class Curves(RoundCallback):
+    """Draw ``curves.png`` by `render` when the rounds are done.
+
+    It stands before `WandbLog`, whose process starts and writes meanwhile: what draws takes as long
+    to import as that. Arguments as in `render`.
+    """
+
+    def __init__(self, folder: Path, paper: Paper, monitor: Monitor | None, title: str) -> None:
+        self.arguments = folder, paper, monitor, title
+
+    def end(self, run: Rounds) -> None:
+        """Draw."""
+        heavy("matplotlib.figure")
+        render(*self.arguments)
+
+
 def sections() -> dict[str, tuple[Panel, ...]]:
     """Give the panels of the core and of every installed paper, by heading."""
     return {"Federation": PANELS} | {name: paper.panels for name, paper in papers().items()}
 
 
 def workspace(entity: str, project: str) -> Any:
-    """Build the W&B workspace without saving it.
-
-    Args:
-        entity: user or team.
-        project: W&B project.
-
-    Returns:
-        A ``wandb_workspaces.workspaces.Workspace``.
+    """Build a ``wandb_workspaces.workspaces.Workspace`` of a user or team without saving it.
 
     Raises:
         UserError: wandb-workspaces is not installed.
@@ -102,7 +113,7 @@ def render(
     """
     from matplotlib.figure import Figure  # its import takes longer than reading the settings
 
-    table = _metrics(run_folder / "metrics.csv")
+    table = _metrics(run_folder)
     chosen = _panels(table, paper, monitor)
     if not chosen:
         return []
@@ -127,10 +138,6 @@ def render(
 def best_rounds(table: Table, monitor: Monitor) -> list[int]:
     """Find the row of the best round of every block; none where nothing was measured.
 
-    Args:
-        table: of ``metrics.csv``.
-        monitor: what the best round is chosen by.
-
     Example:
         >>> table = {"block": np.zeros(3), "eval/auc": np.array([0.6, np.nan, 0.7])}
         >>> best_rounds(table, Monitor("eval/auc"))
@@ -145,19 +152,14 @@ def best_rounds(table: Table, monitor: Monitor) -> list[int]:
     return [best[block] for block in sorted(best)]
 
 
-def _metrics(path: Path) -> Table:
-    if not path.is_file():
-        raise UserError(f"{path} is missing: name the folder of a run that has started")
-    with path.open(encoding="utf-8", newline="") as file:
-        names, *lines = [*csv.reader(file)] or [[]]
-    if not names:
-        raise UserError(f"{path} is no table of metrics: it is empty")
+def _metrics(run_folder: Path) -> Table:
+    path, (columns, lines) = run_folder / "metrics.csv", read_metrics(run_folder)
+    if not columns:
+        raise UserError(f"{path} is missing or empty: name the folder of a run that has started")
     try:
-        cells = [[float(cell or "nan") for cell in line] for line in lines]
-        values = np.array(cells, dtype=np.float64).reshape(-1, len(names))
+        return {n: np.array([float(line[n] or "nan") for line in lines]) for n in columns}
     except ValueError as error:
         raise UserError(f"{path} is no table of metrics: {error}") from error
-    return dict(zip(names, values.T, strict=True))
 
 
 def _panels(table: Table, paper: Paper | None, monitor: Monitor | None) -> list[Panel]:
@@ -165,23 +167,16 @@ def _panels(table: Table, paper: Paper | None, monitor: Monitor | None) -> list[
     panels = [*(paper.panels if paper else ()), *PANELS]
     if monitor is not None:
         shown = [p for p in panels if monitor.key in p.keys and p.x == X_AXIS]
-        first = (
-            shown[0]
-            if shown
-            else Panel(f"{monitor.key}, by which rounds are chosen", (monitor.key,))
-        )
+        first = [*shown, Panel(f"{monitor.key}, by which rounds are chosen", (monitor.key,))][0]
         panels = [first, *(panel for panel in panels if panel is not first)]
     known = {key for panel in panels for key in panel.keys}
     keys = paper.keys if paper else ()
     for name in table:
-        if _of_a_paper(name) and name not in known:
+        of_a_paper = "/" in name and name.partition("/")[0] not in NAMESPACES
+        if of_a_paper and name not in known:
             found = documented(name, keys)
             panels.append(Panel(found.meaning if found else name, (name,)))
     return [panel for panel in panels if panel.x in table and _changes(table, panel)]
-
-
-def _of_a_paper(key: str) -> bool:
-    return "/" in key and key.split("/", 1)[0] not in NAMESPACES
 
 
 def _measured(table: Table, panel: Panel) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -20,15 +19,13 @@ class RoundProgress(RoundCallback):
     an upper bound where blocks end early.
 
     Args:
-        limits: most rounds of a block; one number for all blocks, or one a block.
+        limit: most rounds of a block.
         metric: key of the measure that is shown beside the loss; None shows none.
         every: rounds between plain lines.
         live: draw a bar; None asks whether the output is a terminal.
 
     Attributes:
-        block: that is shown.
-        before: rounds of the blocks before.
-        done: rounds of the block.
+        block: that is shown, with ``done`` rounds, after ``before`` rounds of other blocks.
     """
 
     kept = ("block", "before", "done")
@@ -36,18 +33,15 @@ class RoundProgress(RoundCallback):
 
     def __init__(
         self,
-        limits: int | Sequence[int],
+        limit: int,
         metric: str | None = None,
         every: int = 25,
         live: bool | None = None,
     ) -> None:
-        self.limits = limits
-        self.metric = metric
-        self.every = every
+        self.limit, self.metric, self.every = limit, metric, every
         self.live = sys.stdout.isatty() if live is None else live
         self.block: int | None = None
-        self.before = 0
-        self.done = 0
+        self.before = self.done = 0
         self._shown: dict[str, str] = {}
         self._bar: tqdm[Any] | None = None
         self._drawn = True  # the last round needs no plain line any more
@@ -74,18 +68,13 @@ class RoundProgress(RoundCallback):
 
     failed = end
 
-    def _limit(self) -> int:
-        if isinstance(self.limits, int):
-            return self.limits
-        return self.limits[min(self.block or 0, len(self.limits) - 1)]
-
     def _title(self) -> str:
-        return f"Block {self.block} round {self.done}/{self._limit()}"
+        return f"Block {self.block} round {self.done}/{self.limit}"
 
     def _draw(self) -> None:
         if self._bar is None:  # tqdm itself draws it at most ten times a second
             self._bar = tqdm(
-                total=self._limit(),
+                total=self.limit,
                 initial=self.done,
                 dynamic_ncols=True,
                 file=sys.stdout,

@@ -7,20 +7,17 @@ import logging
 from coterie.core.callbacks.contract import RoundCallback, Rounds
 
 logger = logging.getLogger(__name__)
+_NAMED = 10  # warnings of a round; the rest is summed up in one line
 
 
 class Refusals(RoundCallback):
     """Warn once for every (client, step) that was left out.
 
-    The count of each round is ``fed/refused``. Ids stay in this process's warnings: no logger
-    gets them.
-
-    Args:
-        named: at most so many warnings a round; the rest is summed up in one line.
+    The count of each round is ``fed/refused``. Ids stay in this process's warnings, a few a round:
+    no logger gets them.
     """
 
-    def __init__(self, named: int = 10) -> None:
-        self.named = named
+    def __init__(self) -> None:
         self._seen: set[tuple[int, str]] = set()
 
     def note(self, run: Rounds) -> None:
@@ -31,8 +28,8 @@ class Refusals(RoundCallback):
             for step, client, why in run.journal.refused
             if (client, step) not in self._seen
         }
-        for (client, _), why in list(new.items())[: self.named]:
+        for (client, _), why in list(new.items())[:_NAMED]:
             logger.warning("client %d left out of round %d: %s", client, run.round, why)
-        if len(new) > self.named:
-            logger.warning("%d more left out of round %d", len(new) - self.named, run.round)
+        if len(new) > _NAMED:
+            logger.warning("%d more left out of round %d", len(new) - _NAMED, run.round)
         self._seen |= new.keys()

@@ -17,9 +17,6 @@ class StreamScore(RoundCallback):
     one block, that block's). The best round of the whole run would not do: in a stream the first
     block often scores best, and what a continual method does later would not count.
 
-    Args:
-        monitor: what rounds are chosen by.
-
     Attributes:
         best: score of every block so far.
     """

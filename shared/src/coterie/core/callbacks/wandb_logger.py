@@ -21,34 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunCard:
-    """What a W&B run stands for, and how runs are found again.
-
-    Attributes:
-        job_type: "federated", or "central", "local" for baselines.
-        tags: such as the preset.
-    """
+    """What a W&B run stands for, and how runs are found again; tags are such as the preset."""
 
     paper: str
     method: str
     data: str
     seed: int
-    job_type: str = "federated"
     tags: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Name of the run."""
-        return f"{self.paper}-{self.method}-{self.data}-{self.seed}"
-
-    @property
-    def group(self) -> str:
-        """Runs that are compared with one another: methods and seeds on one data set.
-
-        Example:
-            >>> RunCard("f3crec", "ft", "ml-100k", 3).group
-            'f3crec/ml-100k'
-        """
-        return f"{self.paper}/{self.data}"
 
 
 class WandbLog(RoundCallback):
@@ -56,16 +35,11 @@ class WandbLog(RoundCallback):
 
     W&B gets the journal's scalars, histograms of per-client measurements and a capped table under
     hashed client names; no private state, no ids, no console output, no artifact of ours.
-    Lightning's own WandbLogger (``--trainer.logger wandb``) is no substitute: it runs W&B in the
-    training's process and knows neither histograms nor clients.
 
     A resumed run has the same W&B run id: online it goes on in the same run, offline it writes a
     second file that ``wandb sync`` adds to the first. Under ``wandb agent`` the run is online.
 
     Args:
-        settings: what the user chose.
-        folder: the run folder.
-        card: what the run is.
         config: the resolved settings.
         monitor: what the best round is chosen by; W&B keeps its best value.
         measures: per-client measurements that are columns of the client table.
@@ -103,20 +77,22 @@ class WandbLog(RoundCallback):
         if self.settings.wandb == "off":
             return
         # An agent of a sweep says which run it expects.
+        card = self.card
         self._id = self._id or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         self._run = WandbRun(
             self.folder,
             online=self.settings.wandb == "online" or "WANDB_SWEEP_ID" in os.environ,
-            namespaces=(self.card.paper,),
+            namespaces=(card.paper,),
             summaries=self.summaries,
             columns=(X_AXIS, "client", *self.rows.measures),
             init={
                 "id": self._id,
                 "project": self.settings.project,
-                "name": self.card.name,
-                "group": self.settings.group or self.card.group,
-                "job_type": self.card.job_type,
-                "tags": list(self.card.tags),
+                "name": f"{card.paper}-{card.method}-{card.data}-{card.seed}",
+                # Runs that are compared with one another: methods and seeds on one data set.
+                "group": self.settings.group or f"{card.paper}/{card.data}",
+                "job_type": "federated",
+                "tags": list(card.tags),
                 "config": self.config,
             },
         )
@@ -164,9 +140,9 @@ class WandbLog(RoundCallback):
         except ValueError as error:  # no measurement: one number a client
             run.fail(str(error))
             return
-        histograms = {name: pair for name, pair in counted.items() if pair is not None}
+        histograms = {n: [part.tolist() for part in pair] for n, pair in counted.items() if pair}
         scalars = {**rounds.journal.scalars, "block": rounds.block}
-        run.log(rounds.round, scalars, histograms, rows)
+        run.log(rounds.round, scalars=scalars, histograms=histograms, rows=rows)
 
     def _finish(self, code: int) -> None:
         if self._run is not None:

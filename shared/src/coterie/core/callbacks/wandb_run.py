@@ -7,12 +7,10 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 logger = logging.getLogger(__name__)
 
@@ -22,30 +20,20 @@ PATIENCE = 60.0  # seconds that a finished training waits for the files of an of
 class WandbRun:
     """A W&B run whose calls return at once and never raise.
 
-    Importing and starting W&B keeps Python's interpreter busy for one to two seconds, which no
-    thread can hide from the training; `coterie.core.callbacks.wandb_process` does it in another
-    process, which gets the rounds through a pipe. When the training is killed, that process sees
-    the pipe end and closes its files properly. Whatever goes wrong there is warned of once, and
-    the run ignores all further calls.
+    Starting W&B keeps Python's interpreter busy for one to two seconds, which no thread can hide;
+    `coterie.core.callbacks.wandb_process` does it in another process, which gets the rounds through
+    a pipe. When the training is killed, it sees the pipe end and closes its files. Whatever goes
+    wrong there is warned of once, and the run ignores all further calls.
 
     Args:
         folder: the run folder; W&B writes into its subfolder ``wandb``.
         online: send to the server at once.
-        namespaces: prefixes of keys besides the common ones.
-        summaries: key -> "max", "min" or None for its last value.
-        columns: of the client table.
-        init: arguments of ``wandb.init``: id, project, name, group, and so on; plain values.
+        about: plain values: ``namespaces``, prefixes of keys besides the common ones;
+            ``summaries``, key -> "max", "min" or None for its last value; ``columns`` of the client
+            table; ``init``, arguments of ``wandb.init``: id, project, name, group, and so on.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        online: bool,
-        namespaces: Sequence[str],
-        summaries: Mapping[str, str | None],
-        columns: Sequence[str],
-        init: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, folder: Path, online: bool, **about: Any) -> None:
         folder = folder.resolve()
         self.folder = folder / "wandb"
         self.online = online
@@ -53,31 +41,13 @@ class WandbRun:
         self._process: subprocess.Popen[bytes] | None = None
         # A full pipe blocks the writer: while W&B starts, this thread waits, not the training.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wandb")
-        start = {
-            "folder": str(folder),
-            "online": online,
-            "namespaces": list(namespaces),
-            "summaries": dict(summaries),
-            "columns": list(columns),
-            "init": dict(init),
-            "pid": os.getpid(),
-        }
+        start = {"folder": str(folder), "online": online, "pid": os.getpid(), **about}
         self._guarded(self._spawn)
         self._later(lambda: self._send(start))
 
-    def log(
-        self,
-        step: int,
-        scalars: dict[str, Any],
-        histograms: Mapping[str, tuple[np.ndarray, np.ndarray]],
-        rows: Sequence[Sequence[Any]],
-    ) -> None:
+    def log(self, step: int, **round_: Any) -> None:
         """Log a round: scalars, histograms as counts and edges, rows added to the client table."""
-        bins = {
-            name: [counts.tolist(), edges.tolist()] for name, (counts, edges) in histograms.items()
-        }
-        round_ = {"step": step, "scalars": scalars, "histograms": bins, "rows": rows}
-        self._later(lambda: self._send(round_))
+        self._later(lambda: self._send({"step": step, **round_}))
 
     def finish(self, code: int) -> None:
         """Wait until everything is written; ``code`` 0 says that the training succeeded."""

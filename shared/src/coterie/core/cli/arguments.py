@@ -13,12 +13,7 @@ from coterie.core.registry.papers import Paper, find_paper, papers
 
 
 class Arguments(argparse.ArgumentParser):
-    """An ``argparse`` parser that raises `UserError` instead of printing its usage.
-
-    Args:
-        command: name of the command.
-        about: what it does, for ``--help``.
-    """
+    """An ``argparse`` parser that raises `UserError` instead of printing its usage."""
 
     def __init__(self, command: str, about: str) -> None:
         super().__init__(prog=f"coterie {command}", description=about, allow_abbrev=False)
@@ -36,6 +31,21 @@ class Arguments(argparse.ArgumentParser):
             hint = f"did you mean '{close[0]}'?" if close else f"see {self.prog} --help"
             raise UserError(f"unknown argument '{word}': {hint}")
         raise UserError(f"{message} (see {self.prog} --help)")
+
+    def of_paper(self, argv: Sequence[str]) -> tuple[Paper, argparse.Namespace, list[str]]:
+        """Read the name of a paper, which comes first, and what of the rest are arguments.
+
+        Returns:
+            The paper, the arguments, and the other words, which are settings of the paper.
+
+        Raises:
+            UserError: the paper is unknown, or an argument is bad.
+        """
+        if wants_help(argv):
+            self.print_help()
+            self.exit()
+        paper, rest = paper_first(argv, self.prog.split()[1])
+        return paper, *self.parse_known_args(rest)
 
 
 def positive(text: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.cli.arguments import Arguments
-from coterie.core.cli.output import print_json, print_rows, say
+from coterie.core.cli.output import print_rows, say
 from coterie.core.data.interactions.blocks import temporal_blocks
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Interactions
 from coterie.core.data.interactions.kcore import k_core
@@ -21,11 +21,7 @@ from coterie.core.settings.sections import DataSettings
 
 
 def run(argv: Sequence[str]) -> None:
-    """Run the command.
-
-    Raises:
-        UserError: there is no such data set, or it is malformed.
-    """
+    """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("data", "Show the data sets that are here, or the blocks of one.")
     parser.add_argument("name", nargs="?", help="a data set, or the path of a file")
     parser.add_argument("--data_root", metavar="DIR", help="default: $COTERIE_DATA")
@@ -50,14 +46,10 @@ def _all(root: str | None, as_json: bool) -> None:
     rows: list[dict[str, Any]] = [
         row | {"folder": None if row["folder"] is None else str(row["folder"])} for row in listings
     ]
-    if as_json:
-        for row in rows:
-            print_json(row)
-        return
-    if not any(row["problem"] for row in rows):
+    if not as_json and not any(row["problem"] for row in rows):
         for row in rows:
             del row["problem"]
-    print_rows(rows)
+    print_rows(rows, as_json=as_json)
 
 
 def _one(settings: DataSettings, as_json: bool) -> None:
@@ -76,8 +68,8 @@ def _samples(entry: DataSet, settings: DataSettings, as_json: bool) -> None:
         )
     rows = sample_counts(entry.name, settings.root)
     if as_json:
-        for row in rows or [{"part": "generated", "samples": None}]:
-            print_json({"name": entry.name} | row)
+        named = rows or [{"part": "generated", "samples": None}]
+        print_rows(({"name": entry.name} | row for row in named), as_json=True)
         return
     say(f"{entry.name}: {entry.about}")
     if rows:
@@ -97,18 +89,11 @@ def _interactions(settings: DataSettings, as_json: bool) -> None:
     else:
         statistics = _parts(kept, kept.split)
         what = "Parts it comes in"
-    if as_json:
-        for row in statistics:
-            print_json(row)
-        return
-    say(
-        f"{found.source}: {len(found):,} interactions, {found.n_users:,} users, "
-        f"{found.n_items:,} items"
-    )
-    print_rows(
-        statistics,
-        title=f"{what} after the {core}-core filter ({len(kept):,} interactions)",
-    )
+    if not as_json:
+        users = f"{found.n_users:,} users, {found.n_items:,} items"
+        say(f"{found.source}: {len(found):,} interactions, {users}")
+    title = f"{what} after the {core}-core filter ({len(kept):,} interactions)"
+    print_rows(statistics, title, as_json)
 
 
 def _parts(kept: Interactions, split: Tensor) -> list[dict[str, Any]]:

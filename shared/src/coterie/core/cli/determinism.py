@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from coterie.core.callbacks.csv import read_metrics
 from coterie.core.cli.output import aside, say
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper
@@ -42,7 +42,6 @@ def _numbers(paper: Paper, folder: Path, name: str) -> dict[str, Any]:
         import_module("coterie.core.run.train").train(paper, configure(paper, flags).settings)
     run = RunFolder.open(folder / paper.name / name)
     numbers = dict(run.read_json("summary.json")["metrics"])
-    with (run.path / "metrics.csv").open(encoding="utf-8", newline="") as file:
-        for row, values in enumerate(csv.DictReader(file), 1):
-            numbers |= {f"{key} in row {row}": value for key, value in values.items()}
+    for row, values in enumerate(read_metrics(run.path)[1], 1):
+        numbers |= {f"{key} in row {row}": value for key, value in values.items()}
     return {key: value for key, value in numbers.items() if "seconds" not in key}

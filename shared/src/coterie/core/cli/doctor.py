@@ -13,24 +13,20 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments
-from coterie.core.cli.output import print_json, print_rows, say
+from coterie.core.cli.output import print_rows, say
 from coterie.core.registry.data_sets import data_root, data_sets, find_file
 from coterie.core.registry.papers import find_paper, papers
-from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.packed import presets
+from coterie.core.settings.sections import RunSettings
 
 Check = tuple[str, bool, str]  # what, whether it is fine, in words
 _ENOUGH = 1 << 30  # bytes on the disk
 
 
 def run(argv: Sequence[str]) -> None:
-    """Run the command.
-
-    Raises:
-        UserError: two equal runs differ (``--determinism``).
-    """
+    """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("doctor", "Check this machine and the installation.")
-    parser.add_argument("--out", type=Path, default=Path(DEFAULT_OUT), help="folder of all runs")
+    parser.add_argument("--out", type=Path, default=RunSettings().folder, help="folder of all runs")
     parser.add_argument("--data_root", metavar="DIR", help="default: $COTERIE_DATA")
     parser.add_argument("--determinism", metavar="PAPER", help="train twice in brief and compare")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
@@ -42,11 +38,8 @@ def run(argv: Sequence[str]) -> None:
         {"check": what, "state": "ok" if fine else "look", "found": words}
         for what, fine, words in _checks(given.out, given.data_root)
     ]
-    if given.json:
-        for row in rows:
-            print_json(row)
-    else:
-        print_rows(rows)
+    print_rows(rows, as_json=given.json)
+    if not given.json:
         say("All is well." if all(row["state"] == "ok" for row in rows) else "See what says look.")
 
 

@@ -12,11 +12,7 @@ from coterie.core.run.runfolder import paper_of
 
 
 def run(argv: Sequence[str]) -> None:
-    """Run the command.
-
-    Raises:
-        UserError: there is no such run, or it has no checkpoint.
-    """
+    """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("evaluate", "Measure a trained run again on its test data.")
     parser.add_argument("--run", required=True, type=Path, help="folder of the run")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -27,5 +23,4 @@ def run(argv: Sequence[str]) -> None:
     if given.json:
         print_json(metrics)
     else:
-        rows = [{"metric": name, "value": value} for name, value in metrics.items()]
-        print_rows(rows, title=str(given.run))
+        print_rows(({"metric": n, "value": v} for n, v in metrics.items()), title=str(given.run))

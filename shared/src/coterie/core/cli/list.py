@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 from coterie.core.cli.arguments import Arguments
 from coterie.core.cli.output import cell, console, print_json, print_rows, say
@@ -44,15 +45,6 @@ def run(argv: Sequence[str]) -> None:
 
 def _wrapped(name: str, text: str) -> str:
     """Fold a value to the width of the terminal, between words, below its name."""
-    head = f"  {name:<10} "
-    width = min(console().width, 100)
-    below = " " * len(head)
-    lines = textwrap.wrap(
-        text,
-        width,
-        initial_indent=head,
-        subsequent_indent=below,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return "\n".join(lines)
+    head, width = f"  {name:<10} ", min(console().width, 100)
+    indents: Any = {"initial_indent": head, "subsequent_indent": " " * len(head)}
+    return textwrap.fill(text, width, **indents, break_long_words=False, break_on_hyphens=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 
@@ -84,9 +84,7 @@ def _run_of_paper(name: str, words: list[str]) -> None:
     if not paper.commands:
         raise UserError(f"{name} has no commands of its own: say coterie train {paper.name}")
     if not words or words[0] in ("-h", "--help", "help"):
-        lines = [f"  {command:<10} {text}" for command, text in paper.commands.items()]
-        text = [f"usage: coterie {name} COMMAND [--help] ...", "", "commands:", *lines]
-        sys.stdout.write("\n".join(text) + "\n")
+        sys.stdout.write(_commands(f"coterie {name}", paper.commands) + "\n")
         return
     command, *rest = words
     if command not in paper.commands:
@@ -97,29 +95,20 @@ def _run_of_paper(name: str, words: list[str]) -> None:
 
 
 def _usage() -> str:
-    lines = [f"  {name:<10} {text}" for name, text in COMMANDS.items()]
-    return "\n".join(
-        [
-            "usage: coterie COMMAND [--help] ...",
-            "",
-            "Train recommenders across parties that do not share their data.",
-            "",
-            "commands:",
-            *lines,
-            *_commands_of_papers(),
-            "",
-            "Start with: coterie list, then coterie train PAPER",
-            "",
-        ]
-    )
+    own = {
+        paper.package: f"What {paper.name} alone has: {', '.join(paper.commands)}"
+        for paper in papers().values()
+        if paper.commands
+    }
+    about = "Train recommenders across parties that do not share their data."
+    start = "\nStart with: coterie list, then coterie train PAPER\n"
+    return "\n".join([_commands("coterie", COMMANDS | own, f"{about}\n\n"), start])
 
 
-def _commands_of_papers() -> list[str]:
-    with_some = [paper for paper in papers().values() if paper.commands]
-    return [
-        f"  {paper.package:<10} What {paper.name} alone has: {', '.join(paper.commands)}"
-        for paper in with_some
-    ]
+def _commands(program: str, commands: Mapping[str, str], about: str = "") -> str:
+    lines = [f"  {name:<10} {text}" for name, text in commands.items()]
+    usage = f"usage: {program} COMMAND [--help] ..."
+    return "\n".join([usage, "", f"{about}commands:", *lines])
 
 
 def _interrupted(words: list[str], end: KeyboardInterrupt) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coterie.core.files import finite
+from coterie.core.tables.report import Report
 
 _PIPE_WIDTH = 200  # columns where no terminal tells its own
 
@@ -32,10 +34,7 @@ def say(line: str) -> None:
 @contextmanager
 def aside(active: bool) -> Iterator[None]:
     """Send what others print to stderr, so that stdout holds JSON lines only."""
-    if not active:
-        yield
-        return
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr) if active else nullcontext():
         yield
 
 
@@ -44,19 +43,36 @@ def print_json(row: Any) -> None:
     say(json.dumps(finite(row), ensure_ascii=False))
 
 
-def print_rows(rows: Iterable[Mapping[str, Any]], title: str | None = None) -> None:
-    """Print rows with equal keys as a table; numbers stand to the right."""
+def print_rows(
+    rows: Iterable[Mapping[str, Any]],
+    title: str | None = None,
+    as_json: bool = False,
+    style: Callable[[Mapping[str, Any]], str | None] = lambda row: None,
+) -> None:
+    """Print rows with equal keys as a table, numbers to the right; or as JSON, one a line."""
     rows = list(rows)
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
     columns = list(dict.fromkeys(name for row in rows for name in row))
     table = Table()
     for name in columns:
         numbers = all(isinstance(row.get(name), int | float | None) for row in rows)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell(row.get(name))) for name in columns))
+        table.add_row(*(Text(cell(row.get(name))) for name in columns), style=style(row))
     if title:
         say(title)  # a title of the table would be folded to the width of narrow columns
     console().print(table)
+
+
+def print_report(report: Report, saved: Path) -> None:
+    """Print a report for people, and where it was written."""
+    print_rows(report.view or report.rows, title=report.title)
+    for note in report.notes:
+        say(note)
+    say(f"Written to {saved}")
 
 
 def cell(value: Any) -> str:

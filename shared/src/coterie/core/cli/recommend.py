@@ -15,11 +15,7 @@ from coterie.core.run.runfolder import paper_of
 
 
 def run(argv: Sequence[str]) -> None:
-    """Run the command.
-
-    Raises:
-        UserError: there is no such run, user or file.
-    """
+    """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("recommend", "Recommend items to a user of a run, a new one, or all.")
     parser.add_argument("--run", required=True, type=Path, help="folder of the run")
     who = parser.add_mutually_exclusive_group(required=True)
@@ -48,12 +44,8 @@ def run(argv: Sequence[str]) -> None:
     )
     for note in notes:
         sys.stderr.write(f"coterie: {note}\n")
-    if given.json:
-        for row in rows:
-            print_json(row)
-    else:
-        who_for = f"user {given.user}" if given.user is not None else str(given.new_user)
-        print_rows(rows, title=f"For {who_for}")
+    who_for = f"user {given.user}" if given.user is not None else str(given.new_user)
+    print_rows(rows, f"For {who_for}", given.json)
 
 
 def _all(given: Namespace) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from coterie.core.cli.arguments import Arguments, paper_first, positive, seeds, wants_help
-from coterie.core.cli.output import aside, print_json, print_rows, say
+from coterie.core.cli.arguments import Arguments, positive, seeds
+from coterie.core.cli.output import aside, print_json, print_report, say
 from coterie.core.cli.train import configure_run
 from coterie.core.registry.papers import Paper, load
-from coterie.core.run.runfolder import DEFAULT_OUT, RunFolder
+from coterie.core.run.runfolder import RunFolder
 from coterie.core.settings.config_files import read_text
 from coterie.core.settings.configuration import to_yaml
 from coterie.core.settings.packed import sweep_file
@@ -29,25 +28,17 @@ ABOUT = (
 
 
 def run(argv: Sequence[str]) -> None:
-    """Run the command.
-
-    Raises:
-        UserError: the sweep file or a setting is bad.
-    """
+    """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("sweep PAPER", ABOUT)
     parser.add_argument("--file", type=Path, help="another sweep file")
     parser.add_argument("--count", type=positive, help="most runs; default is the file's cap")
     parser.add_argument("--seeds", type=seeds, help="compare means over seeds: 5, or '0 1 2'")
     parser.add_argument("--json", action="store_true", help="print one JSON object a run")
-    if wants_help(argv):
-        say(parser.format_help().rstrip())
-        return
-    paper, rest = paper_first(argv, "sweep")
-    given, flags = parser.parse_known_args(rest)
+    paper, given, flags = parser.of_paper(argv)
     sweep = _read(paper, given.file)
     if sweep.method == "bayes" and not given.json:
         say("Without a W&B server there is no Bayesian search: values are drawn at random.")
-    out = Path(configure_run(paper, flags).settings.run.out or DEFAULT_OUT)
+    folder = configure_run(paper, flags).settings.run.folder / paper.name / "sweep"
     rows = []
     for chosen in _settings(sweep, given.count, given.seeds):
         with aside(given.json):
@@ -57,10 +48,10 @@ def run(argv: Sequence[str]) -> None:
     if given.seeds is not None:
         rows = _over_seeds(rows, sweep.metric)
     rows.sort(key=lambda row: _rank(row[sweep.metric], sweep.maximize))
-    saved = Report("sweep", f"Sweep of {paper.name}", rows).save(out / paper.name / "sweep")
+    report = Report("sweep", f"Sweep of {paper.name}, best first", rows)
+    saved = report.save(folder)
     if not given.json:
-        print_rows(rows, title=f"Sweep of {paper.name}, best first")
-        say(f"Written to {saved}")
+        print_report(report, saved)
 
 
 def _read(paper: Paper, file: Path | None) -> Sweep:
@@ -86,7 +77,7 @@ def _train(paper: Paper, sweep: Sweep, chosen: dict[str, Any], flags: list[str])
     words = [*sweep.flags, *(f"--{key}={value}" for key, value in chosen.items()), *flags]
     settings = configure_run(paper, words).settings
     digest = hashlib.sha256(to_yaml(settings, paper.name).encode()).hexdigest()[:8]
-    folder = Path(settings.run.out or DEFAULT_OUT) / paper.name / f"sweep-{digest}"
+    folder = settings.run.folder / paper.name / f"sweep-{digest}"
     words += ["--run.name", folder.name]
     if not (folder / "summary.json").is_file():
         words += ["--resume"] if folder.is_dir() else []
@@ -100,11 +91,10 @@ def _measured(folder: RunFolder, metric: str) -> float | None:
     final = folder.read_json("summary.json")["metrics"]
     if metric in final:
         return final[metric]
-    path = folder.path / "metrics.csv"
-    if not path.is_file():
-        return None
-    with path.open(encoding="utf-8", newline="") as file:
-        values = [row[metric] for row in csv.DictReader(file) if row.get(metric)]
+    from coterie.core.callbacks.csv import read_metrics  # imports torch: --help does not wait
+
+    _, rows = read_metrics(folder.path)
+    values = [row[metric] for row in rows if row.get(metric)]
     return float(values[-1]) if values else None
 
 
@@ -115,18 +105,16 @@ def _over_seeds(rows: Sequence[dict[str, Any]], metric: str) -> list[dict[str, A
     """
     from coterie.core.tables.paired import spread
 
-    settings: dict[str, dict[str, Any]] = {}
-    values: dict[str, list[float | None]] = {}
+    groups: dict[str, tuple[dict[str, Any], list[float | None]]] = {}
     for row in rows:
         setting = {key: value for key, value in row.items() if key not in ("seed", metric)}
-        settings[repr(setting)] = setting
-        values.setdefault(repr(setting), []).append(row[metric])
+        groups.setdefault(repr(setting), (setting, []))[1].append(row[metric])
     averaged = []
-    for name, found in values.items():
+    for setting, found in groups.values():
         measured = spread([value for value in found if value is not None])
         whole = measured.n == len(found)
         mean, sd = (measured.mean, measured.sd) if whole else (None, None)
-        averaged.append({**settings[name], metric: mean, "sd": sd, "seeds": len(found)})
+        averaged.append({**setting, metric: mean, "sd": sd, "seeds": len(found)})
     return averaged
 
 

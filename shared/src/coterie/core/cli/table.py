@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from coterie.core.cli.arguments import Arguments, paper_first, positive, seeds, wants_help
-from coterie.core.cli.output import aside, print_json, print_rows, say
+from coterie.core.cli.arguments import Arguments, positive, seeds
+from coterie.core.cli.output import aside, print_report, print_rows
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import load
-from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.configuration import configure
 
 ABOUT = (
@@ -19,35 +17,23 @@ ABOUT = (
 
 
 def run(argv: Sequence[str]) -> None:
-    """Run the command.
-
-    Raises:
-        UserError: the paper has no such table, or a setting is bad.
-    """
+    """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("table PAPER", ABOUT)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--table", type=positive, metavar="N", help="number of the paper's table")
     which.add_argument("--figure", type=positive, metavar="N", help="number of the paper's figure")
     parser.add_argument("--seeds", type=seeds, help="how many, or which: 5, or '0 1 2'")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    if wants_help(argv):
-        say(parser.format_help().rstrip())
-        return
-    paper, rest = paper_first(argv, "table")
+    paper, given, flags = parser.of_paper(argv)
     if paper.tables is None:
         raise UserError(f"{paper.name} reproduces no tables")
-    given, flags = parser.parse_known_args(rest)
     chosen = configure(paper, flags)
     with aside(given.json):
         report = load(paper.tables)(
             chosen, table=given.table, figure=given.figure, seeds=given.seeds
         )
-    saved = report.save(Path(chosen.settings.run.out or DEFAULT_OUT) / paper.name / "tables")
+    saved = report.save(chosen.settings.run.folder / paper.name / "tables")
     if given.json:
-        for row in report.rows:
-            print_json(row)
-        return
-    print_rows(report.view or report.rows, title=report.title)
-    for note in report.notes:
-        say(note)
-    say(f"Written to {saved}")
+        print_rows(report.rows, as_json=True)
+    else:
+        print_report(report, saved)

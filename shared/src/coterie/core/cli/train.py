@@ -14,11 +14,7 @@ from coterie.core.settings.configuration import Configuration, configure, print_
 
 
 def run(argv: Sequence[str]) -> None:
-    """Run the command.
-
-    Raises:
-        UserError: for bad settings and whatever else the user can mend.
-    """
+    """Run the command; raise `UserError` for what the user can mend."""
     if wants_help(argv):
         _help(argv)
         return

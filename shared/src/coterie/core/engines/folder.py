@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError, nearest
+from coterie.core.files import replacing
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.registry.papers import find_paper, load
@@ -60,9 +61,6 @@ class Position:
 class ClientFolder:
     """The folder of one client, or of some that run together.
 
-    Args:
-        path: the folder.
-
     Raises:
         UserError: ``card.json`` or ``own.json`` is missing or not as described.
     """
@@ -73,8 +71,7 @@ class ClientFolder:
         own = _own(path / "own.json")
         self.threads: int = own["threads"]
         self._half: str | None = own.get("half")
-        self._ids = torch.tensor([int(one) for one in own["secrets"]], dtype=torch.int64)
-        self._secrets = torch.tensor(list(own["secrets"].values()), dtype=torch.int64)
+        self._secrets: dict[int, int] = {int(one): key for one, key in own["secrets"].items()}
 
     @staticmethod
     def create(
@@ -116,8 +113,8 @@ class ClientFolder:
         Raises:
             ProtocolError: a client is not of this folder.
         """
-        places = [self._ids.tolist().index(one) for one in self.known(ids).tolist()]
-        return Key(self._secrets[torch.tensor(places, dtype=torch.int64)])
+        keys = [self._secrets[one] for one in self.known(ids).tolist()]
+        return Key(torch.tensor(keys, dtype=torch.int64))
 
     def known(self, ids: Tensor) -> Tensor:
         """The same ids, of clients of this folder.
@@ -125,9 +122,9 @@ class ClientFolder:
         Raises:
             ProtocolError: one is not.
         """
-        strangers = ids[~torch.isin(ids, self._ids)]
-        if strangers.numel():
-            raise ProtocolError(f"client {int(strangers[0])} is not of this folder")
+        for one in ids.tolist():
+            if one not in self._secrets:
+                raise ProtocolError(f"client {one} is not of this folder")
         return ids
 
     def client(self) -> Client[Any, Any]:
@@ -256,13 +253,10 @@ def _own(path: Path) -> dict[str, Any]:
     for name, kind in _OWN.items():
         if not isinstance(own.get(name, "" if name == "half" else None), kind):
             raise UserError(f"{path}: '{name}' must be there and of type {kind.__name__}")
-    if not all(_is_number(c) and type(key) is int for c, key in own["secrets"].items()):
+    named = (one.isascii() and one.isdigit() for one in own["secrets"])
+    if not all(named) or not all(type(key) is int for key in own["secrets"].values()):
         raise UserError(f"{path}: 'secrets' must hold a whole number for the id of each client")
     return own
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
 
 
 def _read(path: Path) -> bytes:
@@ -274,15 +268,12 @@ def _read(path: Path) -> bytes:
 
 def _replace(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a file whole or not at all; it survives a loss of power."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            file = os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb")
+            with file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

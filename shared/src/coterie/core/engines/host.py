@@ -34,9 +34,7 @@ from coterie.core.wire.codec import ProtocolError, decode, encode, peek
 class ClientHost:
     """Runs the clients of a folder, with the transaction that clients in one process have.
 
-    Args:
-        path: the folder.
-        client: the client half; None makes it from the card.
+    The client half is made from the card, unless it is given.
 
     Raises:
         UserError: the folder is not complete.

@@ -110,6 +110,3 @@ class Judge:
             elif expected is None or (isinstance(expected, Number) and expected.axes):
                 return MAX_BYTES
         return min(total, MAX_BYTES)
-
-
-__all__ = ["Judge"]

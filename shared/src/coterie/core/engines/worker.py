@@ -45,12 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Service:
-    """Answers requests whatever they are.
-
-    Args:
-        folder: of the clients.
-        client: the client half; None makes it from the card.
-    """
+    """Answers requests whatever they are; arguments as of `ClientHost`."""
 
     def __init__(self, folder: Path, client: Client[Any, Any] | None = None) -> None:
         self._folder, self._client = folder, client

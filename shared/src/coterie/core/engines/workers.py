@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,18 +92,18 @@ class WorkerProcesses(Exchange):
 
     def ask(self, request: Request) -> Iterator[Answers]:
         """Ask all processes at once; their answers come in the order of the folders."""
-        waiting: list[tuple[Judge, Future[bytes | None]]] = []
+        waiting: list[tuple[_Worker, Judge, Future[bytes | None]]] = []
         shares = self._shared(request.ids, request.when[0])
         for worker, ids in zip(self._workers, shares, strict=True):
             if not ids.numel():
                 continue
-            down, each = request.down, isinstance(request.down, Aligned)
+            down = request.down
             if isinstance(down, (Aligned, PerClient)):
                 down = request.down_for(ids)
-            sent = encode(down, self._of(request, ids, each))
+            sent = encode(down, self._of(request, ids))
             judge = Judge(request, ids, digest(sent), self.bounds)
-            waiting.append((judge, self._threads.submit(worker.ask, sent)))
-        for (judge, reply), worker in zip(waiting, self._asked(shares), strict=True):
+            waiting.append((worker, judge, self._threads.submit(worker.ask, sent)))
+        for worker, judge, reply in waiting:
             yield judge.read(self._reply(worker, reply))
 
     def to_plain(self) -> None:
@@ -122,9 +122,6 @@ class WorkerProcesses(Exchange):
         """Which of ``ids`` are in which folder."""
         self.present(block)
         return [own[torch.isin(own, ids)] for own in self._present[max(block, 0)]]
-
-    def _asked(self, shares: list[Tensor]) -> list[_Worker]:
-        return [w for w, ids in zip(self._workers, shares, strict=True) if ids.numel()]
 
     def _told(self, headers: list[RequestHeader]) -> list[Tensor | None]:
         """Ask every process for ids; None where it does not say."""
@@ -149,23 +146,16 @@ class WorkerProcesses(Exchange):
             worker.stop()
             return None
 
-    def _header(self, step: str, when: tuple[int, int], ids: Tensor) -> RequestHeader:
-        clients = tuple(ids.long().tolist())
-        return RequestHeader(self.run, *when, 0, 0, step, clients)
+    def _header(self, step: str, when: tuple[int, ...], ids: Tensor) -> RequestHeader:
+        block, number = when
+        return RequestHeader(self.run, block, number, 0, 0, step, tuple(ids.long().tolist()))
 
-    def _of(self, request: Request, ids: Tensor, one_each: bool) -> RequestHeader:
-        block, number = request.when
+    def _of(self, request: Request, ids: Tensor) -> RequestHeader:
+        plain = self._header(request.step.name, request.when, ids)
+        one_each = isinstance(request.down, Aligned)
         fold = None if request.fold is None else request.fold.to_plain()
-        return RequestHeader(
-            self.run,
-            block,
-            number,
-            request.number,
-            request.draw,
-            request.step.name,
-            tuple(ids.tolist()),
-            one_each,
-            fold,
+        return replace(
+            plain, number=request.number, draw=request.draw, one_each=one_each, fold=fold
         )
 
 
@@ -215,6 +205,3 @@ class _Worker:
                 env=self._environment,
             )
         return self._process
-
-
-__all__ = ["WorkerProcesses"]

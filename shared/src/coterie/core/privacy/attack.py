@@ -110,16 +110,10 @@ def attack_curve(
     noise: Literal["laplace", "gaussian"] = "laplace",
     candidates: Ragged | None = None,
 ) -> dict[float, AttackReport]:
-    """Attack the same uploads behind noise of several scales; scale 0 = as they are.
+    """Attack the same uploads behind noise of several scales, λ or σ; scale 0 = as they are.
 
-    Args:
-        uploads: changes without noise.
-        public_table: ``(n, d)``.
-        positives: the clients' positive items.
-        scales: λ or σ, each at least 0.
-        key: the clients' keys, ``(C,)``; all scales use the same draws.
-        noise: its distribution.
-        candidates: as in `measure`.
+    All scales use the same draws of the clients' keys, ``(C,)``. Uploads are without noise, the
+    other arguments as in `measure`.
     """
     kind = NOISES[noise]
 
@@ -132,23 +126,17 @@ def attack_curve(
     return {scale: behind(scale) for scale in scales}
 
 
-def plot_curve(curve: dict[float, AttackReport], path: Path, metric: str = "auc") -> Path:
-    """Draw one line a scorer over the scale of the noise, with the chance level, as PNG.
-
-    Args:
-        curve: what `attack_curve` gave.
-        path: file to write.
-        metric: `auc`, `precision` or `recall`.
-    """
+def plot_curve(curve: dict[float, AttackReport], path: Path) -> Path:
+    """Draw what `attack_curve` gave as PNG: the AUC of each scorer over the scale of the noise."""
     from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
     figure = Figure(figsize=(5.0, 3.5), layout="constrained")
     axes = figure.subplots()
     scales = list(curve)
     for name in (*SCORERS, "chance"):
-        means = [report.means()[f"{name}/{metric}"] for report in curve.values()]
+        means = [report.means()[f"{name}/auc"] for report in curve.values()]
         axes.plot(scales, means, ":k" if name == "chance" else "o-", label=name)
-    axes.set(xlabel="scale of the noise", ylabel=f"{metric}, mean over clients", ylim=(0, 1.03))
+    axes.set(xlabel="scale of the noise", ylabel="auc, mean over clients", ylim=(0, 1.03))
     axes.set_title("How well one upload tells the positive items")
     axes.legend()
     with replacing(path) as temporary:

@@ -1,4 +1,4 @@
-"""From privacy settings to middleware and accountant, with contradictions named."""
+"""From privacy settings to middleware, with contradictions named."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from coterie.core.privacy.noise import NOISES, Clip
 from coterie.core.protocol.middleware import Middleware
 
 if TYPE_CHECKING:
-    from coterie.core.privacy.accountant import Accountant
     from coterie.core.settings.sections import PrivacySettings
 
 
@@ -25,31 +24,6 @@ def middleware(settings: PrivacySettings) -> tuple[Middleware, ...]:
     Raises:
         UserError: settings contradict one another.
     """
-    layers = _layers(settings)
-    if settings.noise != "none" and settings.clip is None:
-        warnings.warn(
-            f"{settings.noise} noise without privacy.clip gives no privacy guarantee "
-            "(epsilon is infinite): nothing bounds an upload",
-            stacklevel=2,
-        )
-    return layers
-
-
-def accountant(settings: PrivacySettings) -> Accountant:
-    """Make the accountant that belongs to `middleware`.
-
-    Raises:
-        UserError: settings contradict one another.
-    """
-    from coterie.core.privacy.accountant import Accountant  # dp_accounting takes a second
-
-    _layers(settings)  # refuses contradictions
-    return Accountant(
-        settings.noise, settings.scale, settings.clip, settings.delta, settings.uploads
-    )
-
-
-def _layers(settings: PrivacySettings) -> tuple[Middleware, ...]:
     noise, layers = settings.noise, list[Middleware]()
     if noise != "none" and noise not in NOISES:
         raise UserError(f"privacy.noise '{noise}' is unknown: {nearest(noise, ['none', *NOISES])}")
@@ -64,4 +38,10 @@ def _layers(settings: PrivacySettings) -> tuple[Middleware, ...]:
         layers.append(Clip(settings.clip, order=1 if noise == "laplace" else 2))
     if noise != "none":
         layers.append(NOISES[noise](settings.scale, settings.uploads, settings.padded_rows))
+        if settings.clip is None:
+            warnings.warn(
+                f"{noise} noise without privacy.clip gives no privacy guarantee "
+                "(epsilon is infinite): nothing bounds an upload",
+                stacklevel=2,
+            )
     return tuple(layers)

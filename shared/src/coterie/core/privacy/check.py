@@ -44,17 +44,9 @@ def assert_non_interference(
     """Assert that private fields influence only the upload fields that declare it.
 
     Runs the step, then once for each private field with that field changed: every upload field
-    whose ``depends_on`` does not name it must stay bit-equal.
-
-    Args:
-        client: the client half.
-        step: its name.
-        down: message that the step receives.
-        mine: stacked private state.
-        data: the clients' data.
-        key: the clients' keys, ``(C,)``.
-        perturb: private field -> how to change it, where the default (`perturbed`) would make no
-            valid value.
+    whose ``depends_on`` does not name it must stay bit-equal. ``perturb`` says how to change a
+    private field where the default (`perturbed`) would make no valid value; the rest is what the
+    step receives, stacked over C clients.
 
     Raises:
         AssertionError: names the upload's field and the private field; also where ``depends_on``

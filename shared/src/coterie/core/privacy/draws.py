@@ -1,9 +1,9 @@
 """Noise from hashes: element j of client c is a pure function of (key of c, j).
 
-`Key.laplace` and `Key.normal` compute in float64 over the whole result at once. A dense upload
-needs millions of draws a chunk, so these work on blocks that stay in the cache, take one hash for a
-Laplace draw and one for two normal draws, and take logarithms in the dtype of the result. A float
-keeps its relative precision near 0, so float32 loses nothing in the tails.
+`Key.normal` computes in float64 over the whole result at once. A dense upload needs millions of
+draws a chunk, so these work on blocks that stay in the cache, take one hash for a Laplace draw and
+one for two normal draws, and take logarithms in the dtype of the result. A float keeps its relative
+precision near 0, so float32 loses nothing in the tails.
 
 The hash is fast, not cryptographic, and the floating-point grid is not hidden (Mironov, CCS 2012):
 right for experiments. A deployment draws from the device's secure source.

@@ -34,11 +34,9 @@ def change_parameters(up: U, change: Change) -> U:
         UserError: a parameter holds something else, such as ids, which can be neither clipped nor
             hidden by noise.
     """
-    fields: dict[str, Any] = {}
-    for name in parameter_fields(up):
-        inside = {name: getattr(up, name)}
-        paths = iter([path for path, value in tree.values(inside) if _real(path, value)])
-        fields |= tree.map_values(lambda value, paths=paths: change(next(paths), value), inside)
+    inside = _inside(up)
+    paths = iter([path for path, value in tree.values(inside) if _real(path, value)])
+    fields = tree.map_values(lambda value: change(next(paths), value), inside)
     return dataclasses.replace(up, **fields) if fields else up  # type: ignore[type-var]
 
 
@@ -48,13 +46,8 @@ def parameters(up: Any) -> list[Rows | Tensor]:
     Raises:
         UserError: as `change_parameters`.
     """
-    found: Any = tree.values({name: getattr(up, name) for name in parameter_fields(up)})
+    found: Any = tree.values(_inside(up))
     return [leaf for path, leaf in found if _real(path, leaf)]
-
-
-def parameter_fields(up: Any) -> list[str]:
-    """Names of the fields that hold parameters."""
-    return [] if up is None else parameter_names(type(up))
 
 
 def parameter_names(message: type[Up] | None) -> list[str]:
@@ -62,6 +55,11 @@ def parameter_names(message: type[Up] | None) -> list[str]:
     if message is None or issubclass(message, Report):
         return []
     return [field.name for field in declared(message) if field.reveals in PARAMETERS]
+
+
+def _inside(up: Any) -> dict[str, Any]:
+    names = [] if up is None else parameter_names(type(up))
+    return {name: getattr(up, name) for name in names}
 
 
 def _real(path: str, value: Any) -> bool:

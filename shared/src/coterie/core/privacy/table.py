@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.core.privacy.parameters import PARAMETERS
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.messages import Report, Up, contents, declared
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 COLUMNS = ("step", "direction", "message", "field", "content", "reveals", "depends on", "noise")
 
@@ -27,32 +24,6 @@ def protocol_table(client_class: type[Client[Any, Any]]) -> list[dict[str, str]]
         if step.up is not None:
             rows += _leaving(name, step.up)
     return rows
-
-
-def to_markdown(rows: list[dict[str, str]]) -> str:
-    r"""Render the table as markdown.
-
-    Example:
-        >>> print(to_markdown([dict.fromkeys(COLUMNS, "a|b")]).splitlines()[2])
-        | a\|b | a\|b | a\|b | a\|b | a\|b | a\|b | a\|b | a\|b |
-    """
-    lines = [list(COLUMNS), ["---"] * len(COLUMNS)]
-    lines += [[row[name].replace("|", "\\|") for name in COLUMNS] for row in rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
-
-
-def to_rich(rows: list[dict[str, str]], title: str | None = None) -> Table:
-    """Render the table for a terminal; what leaves a client is bold."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title, show_lines=False)
-    for name in COLUMNS:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        style = "bold" if row["direction"] == "up" else "dim"
-        table.add_row(*(Text(row[name]) for name in COLUMNS), style=style)
-    return table
 
 
 def _leaving(step: str, up: type[Up]) -> list[dict[str, str]]:

@@ -93,11 +93,6 @@ class Client(Generic[P, X]):
         return cls._steps
 
     @classmethod
-    def private_type(cls) -> Any:
-        """Class of the private state; a type variable where a base class leaves it open."""
-        return cls._types[0]
-
-    @classmethod
     def data_type(cls) -> Any:
         """Class of the local data."""
         return cls._types[1]

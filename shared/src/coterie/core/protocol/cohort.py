@@ -10,15 +10,13 @@ from typing import Any, Generic, TypeVar, overload
 import torch
 from torch import Tensor
 
-from coterie.core.protocol.folds import Fold, Folds, Sum
+from coterie.core.protocol.folds import Fold, Folds
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.replies import FoldedReplies, ListReplies, StackedReplies
-from coterie.core.protocol.step import AnyStep, ListStep, Step
+from coterie.core.protocol.step import AnyStep, D, ListStep, Step, U
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
-D = TypeVar("D")
-U = TypeVar("U")
 T = TypeVar("T")
 C = TypeVar("C", bound="Cohort")
 
@@ -95,25 +93,9 @@ class Cohort(ABC):
         """Enter into the ledger what crossed beside messages, such as activations."""
 
     @overload
-    def ask(
-        self,
-        step: Step[D, U],
-        down: D | Aligned[D],
-    ) -> StackedReplies[U]: ...
+    def ask(self, step: Step[D, U], down: D | Aligned[D]) -> StackedReplies[U]: ...
     @overload
-    def ask(
-        self,
-        step: ListStep[D, U],
-        down: D | PerClient[D],
-    ) -> ListReplies[U]: ...
-    @overload
-    def ask(
-        self,
-        step: AnyStep[D, U],
-        down: D | Aligned[D] | PerClient[D],
-        *,
-        reduce: Sum,
-    ) -> FoldedReplies[U]: ...
+    def ask(self, step: ListStep[D, U], down: D | PerClient[D]) -> ListReplies[U]: ...
     @overload
     def ask(
         self,
@@ -123,11 +105,7 @@ class Cohort(ABC):
         reduce: Folds[U, T],
     ) -> FoldedReplies[T]: ...
     def ask(
-        self,
-        step: AnyStep[Any, Any],
-        down: Any,
-        *,
-        reduce: Folds[Any, Any] | None = None,
+        self, step: AnyStep[Any, Any], down: Any, *, reduce: Folds[Any, Any] | None = None
     ) -> Any:
         """Ask every client for a step; a transaction per client.
 
@@ -148,10 +126,5 @@ class Cohort(ABC):
         return self._ask(step, down, reduce)
 
     @abstractmethod
-    def _ask(
-        self,
-        step: AnyStep[Any, Any],
-        down: Any,
-        fold: Fold | None,
-    ) -> Any:
+    def _ask(self, step: AnyStep[Any, Any], down: Any, fold: Fold | None) -> Any:
         """Do what `ask` says."""

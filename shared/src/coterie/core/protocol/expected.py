@@ -181,6 +181,3 @@ def _words(dtype: torch.dtype | None, shape: tuple[int, ...]) -> str:
     if dtype is None:
         return "not one part for each client"
     return f"{str(dtype).removeprefix('torch.')} {list(shape)}"
-
-
-__all__ = ["PLAUSIBLE", "Bounds", "Count", "Expected", "Flag", "Like", "Number"]

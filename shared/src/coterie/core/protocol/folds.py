@@ -95,20 +95,12 @@ class Sum(Fold):
     name: ClassVar[str] = "sum"
 
     def of(self, up: U) -> U:
-        """Sum the uploads of some clients.
-
-        Raises:
-            TypeError: a field holds rows of unequal length, which have no sum.
-        """
+        """Sum the uploads of some clients; errors as of `weighted_sum`."""
         return weighted_sum(up)
 
 
 def weighted_sum(up: U, weight: Tensor | None = None) -> U:
-    """Sum every field of stacked uploads over the clients, each client times its weight.
-
-    Args:
-        up: of C clients.
-        weight: ``(C,)``; None weighs all by 1.
+    """Sum every field of stacked uploads over C clients, each times its weight, ``(C,)``, or by 1.
 
     Raises:
         TypeError: a field holds rows of unequal length, which have no sum.

@@ -1,12 +1,7 @@
 """What crosses the boundary between a client and the server, and what never does.
 
-Messages are frozen dataclasses. The base class says in which direction they may travel:
-
-- `Down`: server to client. Every field declares with `carries` what it is.
-- `Up`: client to server. Every field declares with `leaves` what it reveals.
-- `Report`: an `Up` that carries measurements (a loss, a metric), never parameters.
-- `Private`: stays with its client; no engine transports it.
-
+Messages are frozen dataclasses; the base class says in which direction they may travel. A field of
+a `Down` declares with `carries` what it is, a field of an `Up` with `leaves` what it reveals.
 In the stacked form of a message every tensor has the client axis first; in the list form there is
 none. What cannot travel is refused when the class is made.
 """
@@ -16,8 +11,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-from collections.abc import Set
+from collections.abc import Callable, Set
 from contextlib import suppress
+from functools import cache
 from typing import Any, ClassVar, get_origin
 
 from coterie.core.protocol.expected import Expected
@@ -152,18 +148,13 @@ class Leaving:
     expected: Expected | None = None
 
 
-def declared(message: type[Up]) -> tuple[Leaving, ...]:
-    """List the declarations of an upload's fields."""
-    found = _DECLARED.get(message)
-    if found is None:
-        found = _DECLARED[message] = tuple(
-            dataclasses.replace(field.metadata["leaves"], name=field.name)
-            for field in dataclasses.fields(message)
-        )
-    return found
-
-
-_DECLARED: dict[type[Up], tuple[Leaving, ...]] = {}
+declared: Callable[[Any], tuple[Leaving, ...]] = cache(
+    lambda message: tuple(
+        dataclasses.replace(field.metadata["leaves"], name=field.name)
+        for field in dataclasses.fields(message)
+    )
+)
+"""List the declarations of the fields of a class of uploads."""
 
 
 def _check_declared(cls: type, name: str, hint: Any) -> None:

@@ -17,7 +17,8 @@ class Server(Generic[S]):
     """The server half: rounds over cohorts of clients, and what happens between data blocks.
 
     State is a value: a dataclass of tensors and plain values that a checkpoint can hold. Settings
-    and whatever else the server holds are constructor arguments.
+    and whatever else the server holds are constructor arguments. A ``history`` is the metrics of
+    the rounds of the newest block so far, oldest first.
 
     Attributes:
         rounds: after which a block ends, where `stop` is not told otherwise; None = never.
@@ -47,10 +48,6 @@ class Server(Generic[S]):
         The state must become the one that a run of more rounds has at this point. By default the
         end has left no trace, or else there is no way back.
 
-        Args:
-            state: after `end_block`.
-            history: metrics of the rounds of the block, oldest first.
-
         Raises:
             UserError: `end_block` cannot be taken back.
         """
@@ -63,11 +60,6 @@ class Server(Generic[S]):
 
         A run that always had the new number must be where this one is. By default that is so while
         the block has not done more rounds; other blocks are not the server's to judge.
-
-        Args:
-            state: where the run is.
-            history: metrics of the rounds of the newest block, oldest first.
-            rounds: the new number, as it is set.
 
         Raises:
             UserError: such a run would be elsewhere by now; says why.
@@ -83,9 +75,5 @@ class Server(Generic[S]):
         """Decide after a round: go on, end this block, or end the run.
 
         Default: end the block after ``rounds`` of them.
-
-        Args:
-            state: after the round.
-            history: metrics of the rounds of this block so far, oldest first.
         """
         return "block" if self.rounds is not None and len(history) >= self.rounds else "go"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from coterie.core.protocol.messages import Down, Up
 from coterie.core.wire.travel import check_class, hints_of
 
 Form = Literal["stacked", "list"]
-D = TypeVar("D")
-U = TypeVar("U")
-D_ = TypeVar("D_", bound=Down)
-U_ = TypeVar("U_", bound=Up)
+D = TypeVar("D", bound=Down | None)
+U = TypeVar("U", bound=Up | None)
 M = TypeVar("M")
 Me = TypeVar("Me")
 P = TypeVar("P")
@@ -35,16 +33,18 @@ class AnyStep(Generic[D, U]):
     form: ClassVar[Form]
 
     def __init__(
-        self, name: str, down: type | None, up: type | None, diverged: str | None = None
+        self, name: str, down: type[D] | D, up: type[U] | U, diverged: str | None = None
     ) -> None:
-        for message, base in ((down, Down), (up, Up)):
+        self.name, self.diverged = name, diverged
+        self.down: type | None = down  # type: ignore[assignment]  # mypy allows a D as well
+        self.up: type | None = up  # type: ignore[assignment]
+        for message, base in ((self.down, Down), (self.up, Up)):
             if message is not None:
                 if not issubclass(message, base):
                     raise TypeError(f"step '{name}': {message.__name__} is no {base.__name__}")
                 check_class(message)
         if diverged is not None and diverged not in hints_of(up):
             raise TypeError(f"step '{name}': the upload has no field '{diverged}'")
-        self.name, self.down, self.up, self.diverged = name, down, up, diverged
 
     def __repr__(self) -> str:
         ways = [None if way is None else way.__name__ for way in (self.down, self.up)]
@@ -91,41 +91,11 @@ class Step(AnyStep[D, U]):
 
     form: ClassVar[Form] = "stacked"
 
-    @overload
-    def __init__(
-        self: Step[D_, U_], name: str, down: type[D_], up: type[U_], diverged: str | None = None
-    ) -> None: ...
-    @overload
-    def __init__(self: Step[D_, None], name: str, down: type[D_], up: None) -> None: ...
-    @overload
-    def __init__(
-        self: Step[None, U_], name: str, down: None, up: type[U_], diverged: str | None = None
-    ) -> None: ...
-    @overload
-    def __init__(self: Step[None, None], name: str, down: None, up: None) -> None: ...
-    def __init__(self, name: str, down: Any, up: Any, diverged: str | None = None) -> None:
-        super().__init__(name, down, up, diverged)
-
 
 class ListStep(AnyStep[D, U]):
     """A step of clients in the list form: of one client, nothing has a client axis."""
 
     form: ClassVar[Form] = "list"
-
-    @overload
-    def __init__(
-        self: ListStep[D_, U_], name: str, down: type[D_], up: type[U_], diverged: str | None = None
-    ) -> None: ...
-    @overload
-    def __init__(self: ListStep[D_, None], name: str, down: type[D_], up: None) -> None: ...
-    @overload
-    def __init__(
-        self: ListStep[None, U_], name: str, down: None, up: type[U_], diverged: str | None = None
-    ) -> None: ...
-    @overload
-    def __init__(self: ListStep[None, None], name: str, down: None, up: None) -> None: ...
-    def __init__(self, name: str, down: Any, up: Any, diverged: str | None = None) -> None:
-        super().__init__(name, down, up, diverged)
 
 
 def _is(narrow: type | None, wide: type | None) -> bool:

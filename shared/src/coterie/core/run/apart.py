@@ -21,12 +21,8 @@ def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tens
     """Write the folders of all clients, each with the data and keys of its own clients only.
 
     The keys are those that a run of the experiment in one process derives from its seed, so a run
-    over the folders gives what that one gives; real clients draw their own.
-
-    Args:
-        experiment: gives card, data and files.
-        root: of the folders, which are numbered.
-        shards: ids of the clients of each folder; one client each in the list form.
+    over the folders gives what that one gives; real clients draw their own. ``shards`` are the ids
+    of the clients of each folder below ``root``, one client each in the list form.
     """
     federation = experiment.federation()
     secrets, paths = Key.from_seed(federation.seed).fold("clients"), []
@@ -52,12 +48,9 @@ def write_server(experiment: Experiment[Any], folder: Path) -> None:
 
 
 def make_server(experiment: Experiment[Any], ids: Tensor, folder: Path) -> Server[Any]:
-    """Make the server half as a server does that has nobody's data.
+    """Make the server half over the clients ``ids`` as a server does that has nobody's data.
 
-    Args:
-        experiment: gives the card.
-        ids: of all clients.
-        folder: written by `write_server`.
+    It has the card and the folder that `write_server` wrote.
     """
     half = find_paper(experiment.card.paper).server_half
     assert half is not None

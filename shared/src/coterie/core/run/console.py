@@ -11,7 +11,7 @@ from rich.table import Table
 
 from coterie.core.registry.papers import Paper
 from coterie.core.run.experiment import Experiment
-from coterie.core.run.summary import Summary
+from coterie.core.run.runfolder import Summary
 
 _MOST_CLIENTS = 20  # rows of a table that one still reads
 
@@ -24,34 +24,23 @@ def show_data(paper: Paper, experiment: Experiment[Any]) -> None:
         f"[bold]{paper.name}[/bold]: {settings.method} ({settings.reading} reading), "
         f"seed {settings.seed}, on {experiment.source}"
     )
-    rows = experiment.describe_data()
-    if not rows:
-        return
-    table = Table(*rows[0].keys(), box=None, header_style="dim")
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
-    console.print(table)
+    if rows := experiment.describe_data():
+        console.print(_table(rows))
 
 
 def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any]] = ()) -> None:
     """Print the summary of a finished run: metrics beside the paper's, bytes, where files are.
 
-    Args:
-        folder: of the run.
-        summary: of the run.
-        clients: a row for each client; many are left to the file ``clients.json``.
+    Many clients are left to the file ``clients.json``.
     """
     console = Console(soft_wrap=True)
     if clients and len(clients) <= _MOST_CLIENTS:
-        of_clients = Table(*clients[0].keys(), box=None, header_style="dim")
-        for row in clients:
-            of_clients.add_row(*(_cell(value) for value in row.values()))
-        console.print(of_clients)
-    table = Table("metric", "ours", "paper", box=None, header_style="dim")
-    for name, value in summary.metrics.items():
-        paper = summary.reference.get(name)
-        table.add_row(name, _cell(value), "" if paper is None else _cell(paper))
-    console.print(table)
+        console.print(_table(clients))
+    metrics = [
+        {"metric": name, "ours": value, "paper": summary.reference.get(name, "")}
+        for name, value in summary.metrics.items()
+    ]
+    console.print(_table(metrics, "metric", "ours", "paper"))
     for note in summary.notes:
         console.print(f"Note: {note}", highlight=False)
     console.print(
@@ -68,6 +57,13 @@ def show_stopped(folder: Path, rounds: int) -> None:
         f"stopped by the Trainer after round {rounds}, before the run's end: --resume goes on, "
         f"coterie evaluate --run {folder} measures it as it is"
     )
+
+
+def _table(rows: Sequence[dict[str, Any]], *columns: str) -> Table:
+    table = Table(*(columns or rows[0]), box=None, header_style="dim")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    return table
 
 
 def _cell(value: Any) -> str:

@@ -41,7 +41,6 @@ class FederatedRun:
         exchange: how clients are reached; None runs them in this process.
 
     Attributes:
-        exchange: how clients are reached.
         journal: what the last round measured.
         ledger: bytes that crossed the boundary.
         block: number of the block that the last round belongs to, from 0; -1 before the first.

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.filesize import decimal
+
 from coterie.core.errors import UserError
 
 FASTEST = 1e13
@@ -16,7 +18,6 @@ STEP = 1e-4
 """Seconds that a step of an optimiser takes at least, however small it is."""
 _DAY = 24 * 3600
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB")
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def check(needs: Sequence[Need], memory: int | None = None) -> None:
         Traceback (most recent call last):
         ...
         coterie.core.errors.UserError: the item table would take about 8.8 TB of memory, and this \
-machine has 17 GB: lower --model.dim
+machine has 17.2 GB: lower --model.dim
     """
     if not needs:
         return
@@ -68,8 +69,8 @@ machine has 17 GB: lower --model.dim
     largest = max(needs, key=lambda need: need.memory)
     if sum(need.memory for need in needs) > here:
         raise UserError(
-            f"{largest.what} would take about {_size(largest.memory)} of memory, and this machine "
-            f"has {_size(here)}: lower {_flags(largest)}"
+            f"{largest.what} would take about {decimal(largest.memory)} of memory, and this "
+            f"machine has {decimal(here)}: lower {_flags(largest)}"
         )
     longest = max(needs, key=lambda need: need.days)
     if longest.days > 1:
@@ -90,10 +91,3 @@ def machine_memory() -> int:
 
 def _flags(need: Need) -> str:
     return " or ".join(f"--{key}" for key in need.settings)
-
-
-def _size(count: float) -> str:
-    unit = 0
-    while count >= 1000 and unit < len(_UNITS) - 1:
-        count, unit = count / 1000, unit + 1
-    return f"{count:.0f} {_UNITS[unit]}" if count >= 10 else f"{count:.1f} {_UNITS[unit]}"

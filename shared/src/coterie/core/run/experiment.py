@@ -163,11 +163,7 @@ class RecommendsToUsers(Experiment[Settings]):
         return self.interactions.source
 
     def scores(self, module: FederatedRun, user: int) -> Tensor:
-        """Score all items for a user of the data, ``(1, n_items)``, as its device does.
-
-        Raises:
-            UserError: the user never took part.
-        """
+        """Score all items for a user of the data, ``(1, n_items)``; errors as `scores_of_user`."""
         return scores_of_user(module, user)
 
     def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:

@@ -20,14 +20,8 @@ def open_folder(paper: Paper, settings: Any, federation: Federation) -> RunFolde
 
     A complete run that gets more rounds is an unfinished one from then on.
 
-    Args:
-        paper: whose run it is.
-        settings: as resolved.
-        federation: of these settings.
-
     Raises:
-        UserError: as `RunFolder.for_settings`, or the run cannot go on with so many rounds;
-            the folder is as it was then.
+        UserError: as there, or the run cannot go on with so many rounds; the folder is as it was.
     """
     if settings.run.resume:
         path = resumable(paper, settings)
@@ -43,11 +37,6 @@ def open_folder(paper: Paper, settings: Any, federation: Federation) -> RunFolde
 
 def reopened(federation: Federation, path: Path, rounds: int) -> bool:
     """Check that a run may go on with another number of rounds; say whether it was complete.
-
-    Args:
-        federation: of the new settings.
-        path: folder of the run.
-        rounds: of the new settings, for the message.
 
     Raises:
         UserError: it may not, or its checkpoint is damaged or of another run.

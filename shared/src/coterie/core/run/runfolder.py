@@ -7,24 +7,48 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, count, takewhile
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import write_json, write_text, writing
 from coterie.core.registry.papers import Paper, find_paper, load
-from coterie.core.run.summary import Summary, versions
 from coterie.core.settings.config_files import Source, read_config, read_text, read_yaml
 from coterie.core.settings.configuration import to_yaml
 from coterie.core.settings.schema import build, values_of
 
-DEFAULT_OUT = "runs"
 _SPEED = ("engine.device", "engine.chunk", "engine.threads")
 MAY_CHANGE = ("rounds", "run", "logger", "trainer", *_SPEED, "data.root")
+_PACKAGES = ("coterie-core", "torch", "lightning", "numpy")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What ``summary.json`` holds, of a finished run.
+
+    Attributes:
+        rounds: rounds that were run, over all blocks.
+        metrics: the run's numbers by name.
+        reference: the paper's numbers by the same names, where it prints them.
+        up_bytes: bytes sent by all clients.
+        down_bytes: bytes sent to all clients.
+        seconds: wall time of training.
+        notes: what else the user should know, in a line each.
+    """
+
+    rounds: int
+    metrics: Mapping[str, float]
+    reference: Mapping[str, float]
+    up_bytes: int
+    down_bytes: int
+    seconds: float
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -42,29 +66,19 @@ class RunFolder:
     settings: Any
 
     @classmethod
-    def create(
-        cls, out: str | Path | None, paper: str | Paper, name: str | None, settings: Any
-    ) -> RunFolder:
+    def create(cls, paper: Paper, settings: Any) -> RunFolder:
         """Make a new folder with its ``config.yaml``, in one step or not at all.
 
-        Args:
-            out: folder of all runs; None for ``runs``.
-            paper: whose run it is.
-            name: of the folder; None for one that is made of the settings and not taken yet.
-            settings: as resolved.
+        It is named by ``run.name``, or else by the settings and a number that is not taken yet.
 
         Raises:
             UserError: the name is taken, or the folder cannot be written.
         """
-        paper = find_paper(paper) if isinstance(paper, str) else paper
-        parent = Path(out or DEFAULT_OUT).expanduser() / paper.name
-        wanted = [name] if name else _numbered(default_name(paper, settings))
-        for candidate in wanted:
+        parent, name = settings.run.folder / paper.name, settings.run.name
+        for candidate in [name] if name else _numbered(default_name(paper, settings)):
             if (parent / candidate).exists():
                 continue
-            run = replace(settings.run, resume=False)
-            with suppress(_Taken):
-                _make(parent / candidate, to_yaml(replace(settings, run=run), paper.name))
+            if _make(parent / candidate, _config(paper, settings)):
                 return cls(parent / candidate, paper.name, settings)
         raise _refusal(parent / str(name))
 
@@ -98,11 +112,9 @@ class RunFolder:
         """
         if settings.run.resume:
             folder = cls.open(resumable(paper, settings), settings)
-            run = replace(settings.run, resume=False)
-            config = to_yaml(replace(settings, run=run), paper.name)
-            write_text(folder.path / "config.yaml", config)
+            write_text(folder.path / "config.yaml", _config(paper, settings))
             return folder
-        return cls.create(settings.run.out, paper, settings.run.name, settings)
+        return cls.create(paper, settings)
 
     @property
     def checkpoints(self) -> Path:
@@ -113,14 +125,6 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return (self.path / "summary.json").is_file()
-
-    def write_json(self, name: str, content: Any) -> None:
-        """Write a JSON file in one step.
-
-        Raises:
-            UserError: the disk is full, or the folder cannot be written.
-        """
-        write_json(self.path / name, content)
 
     def read_json(self, name: str) -> Any:
         """Read a JSON file of the run.
@@ -150,7 +154,16 @@ class RunFolder:
             "data": values.get("data.name"),
             "seed": values.get("seed"),
         }
-        self.write_json("summary.json", {**head, **vars(summary), "versions": versions()})
+        write_json(self.path / "summary.json", {**head, **vars(summary), "versions": versions()})
+
+
+def versions() -> dict[str, str]:
+    """List the versions of Python and of the packages that make the numbers."""
+    found = {"python": python_version()}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def default_name(paper: Paper, settings: Any) -> str:
@@ -169,17 +182,13 @@ def resumable(paper: Paper, settings: Any, again: Callable[[Path], Any] | None =
     """Find the folder to resume: the one that is named, else the newest one that fits.
 
     A run fits that has the same settings but for `MAY_CHANGE`, and is unfinished or gets more
-    rounds.
-
-    Args:
-        paper: whose run it is.
-        settings: as resolved: folders are named by what the reading filled in.
-        again: gives the settings that a run would go on with; None for these.
+    rounds. Settings are as resolved, since folders are named by what the reading filled in;
+    ``again`` gives those that a run would go on with, None stands for the same.
 
     Raises:
         UserError: there is none.
     """
-    parent = Path(settings.run.out or DEFAULT_OUT).expanduser() / paper.name
+    parent = settings.run.folder / paper.name
     if settings.run.name:
         path = parent / settings.run.name
         paper_of(path)
@@ -226,11 +235,14 @@ def paper_of(path: Path) -> Paper:
     return find_paper(name)
 
 
-def _make(path: Path, config: str) -> None:
-    """Make the folder under a temporary name, then rename it.
+def _config(paper: Paper, settings: Any) -> str:
+    return to_yaml(replace(settings, run=replace(settings.run, resume=False)), paper.name)
+
+
+def _make(path: Path, config: str) -> bool:
+    """Make the folder under a temporary name, then rename it; False if another was faster.
 
     Raises:
-        _Taken: another process was faster.
         UserError: it cannot be written; nothing is left behind.
     """
     new = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
@@ -241,10 +253,14 @@ def _make(path: Path, config: str) -> None:
             try:
                 os.chmod(temporary, 0o755)
                 write_text(temporary / "config.yaml", config)
-                _rename(temporary, path)
-            except BaseException:
+                os.rename(temporary, path)
+                return True
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                return False
+            finally:  # renamed where all went well
                 shutil.rmtree(temporary, ignore_errors=True)
-                raise
     except BaseException:
         for folder in new:
             with suppress(OSError):  # not empty: someone else uses it by now
@@ -252,25 +268,8 @@ def _make(path: Path, config: str) -> None:
         raise
 
 
-class _Taken(Exception):
-    """The name of the folder has been taken meanwhile."""
-
-
-def _rename(temporary: Path, path: Path) -> None:
-    try:
-        os.rename(temporary, path)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise _Taken from None
-        raise
-
-
 def _numbered(name: str) -> Iterator[str]:
-    yield name
-    number = 2
-    while True:
-        yield f"{name}-{number}"
-        number += 1
+    return chain([name], (f"{name}-{number}" for number in count(2)))
 
 
 def _taken(parent: Path, name: str) -> list[Path]:
@@ -314,12 +313,9 @@ def _check_compatible(path: Path, stored: Any, wanted: Any) -> None:
 def _differing(stored: Any, wanted: Any) -> str | None:
     """Name the first setting that differs and may not."""
     old, new = values_of(stored), values_of(wanted)
-    different = (key for key in new if old[key] != new[key] and not _may_change(key))
+    free = tuple(f"{key}." for key in MAY_CHANGE)
+    different = (k for k in new if old[k] != new[k] and not f"{k}.".startswith(free))
     return next(different, None)
-
-
-def _may_change(key: str) -> bool:
-    return any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE)
 
 
 def _shown(value: Any) -> str:

@@ -115,12 +115,7 @@ def recommend(
 
 
 def recommend_all(run: Path, out: Path, top: int = 10) -> tuple[int, int]:
-    """Recommend to all users of a run, into a CSV file ``user,rank,item,score``.
-
-    Args:
-        run: folder of a run.
-        out: the file; it is there when it is whole.
-        top: how many items for each user.
+    """Recommend to all users of a run, into a CSV file ``user,rank,item,score``, all or nothing.
 
     Returns:
         How many users have recommendations, and how many have none because they took no part.

@@ -15,31 +15,26 @@ from coterie.core.callbacks.checkpoints import LAST, Checkpoints, read_checkpoin
 from coterie.core.callbacks.contract import RoundCallback, restore
 from coterie.core.callbacks.costs import Costs
 from coterie.core.callbacks.csv import CsvLog
-from coterie.core.callbacks.curves import Curves
+from coterie.core.callbacks.dashboard import Curves
 from coterie.core.callbacks.progress import RoundProgress
 from coterie.core.callbacks.refusals import Refusals
 from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
 from coterie.core.errors import Interrupted, UserError
 from coterie.core.federation.federation import Federation
-from coterie.core.files import writing
+from coterie.core.files import write_json, writing
 from coterie.core.registry.papers import Paper, load
 from coterie.core.run.console import show_data, show_results, show_stopped
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import check
 from coterie.core.run.experiment import Experiment
 from coterie.core.run.resuming import open_folder
-from coterie.core.run.runfolder import RunFolder
-from coterie.core.run.summary import Summary
+from coterie.core.run.runfolder import RunFolder, Summary
 from coterie.core.settings.schema import values_of
 
 
 def train(paper: Paper, settings: Any) -> Path:
-    """Train, log, checkpoint and summarise one run; return its folder.
-
-    Args:
-        paper: which paper.
-        settings: of the paper's settings class.
+    """Train, log, checkpoint and summarise one run of a paper; return its folder.
 
     Raises:
         UserError: data, settings or the run folder are unusable; says what to do.
@@ -67,7 +62,7 @@ def train(paper: Paper, settings: Any) -> Path:
             show_stopped(folder.path, run.round)
             return folder.path
         experiment.finish(run, folder.path)
-    folder.write_json("ledger.json", run.ledger.rows())
+    write_json(folder.path / "ledger.json", run.ledger.rows())
     summary = Summary(
         rounds=run.round,
         metrics=experiment.final_metrics(run),
@@ -80,17 +75,15 @@ def train(paper: Paper, settings: Any) -> Path:
     clients = experiment.client_table(run)
     folder.write_summary(summary)
     if clients:
-        folder.write_json("clients.json", clients)
+        write_json(folder.path / "clients.json", clients)
     show_results(folder.path, summary, clients)
     return folder.path
 
 
 def fit(run: FederatedRun, using: Sequence[RoundCallback] = ()) -> None:
-    """Run all rounds of a federation. A Trainer would do no more, at 6 s of imports.
+    """Run all rounds of a federation that are left, with what happens beside them in this order.
 
-    Args:
-        run: at its start, or restored.
-        using: happens beside the rounds, in this order.
+    A Trainer would do no more, at 6 s of imports.
     """
     try:
         run.reopen()
@@ -128,9 +121,6 @@ def resume(run: FederatedRun, using: Sequence[RoundCallback], last: Path) -> dic
 
 def check_accepted(history: Sequence[dict[str, float]]) -> None:
     """Refuse the result of a run that never accepted an answer: it would be the first model's.
-
-    Args:
-        history: scalars of all rounds.
 
     Raises:
         UserError: every answer in every round was left out.

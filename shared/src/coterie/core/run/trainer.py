@@ -45,13 +45,8 @@ def fit(
 ) -> None:
     """Run rounds until the run or the Trainer stops.
 
-    Args:
-        run: where it stands, restored already.
-        using: happen beside the rounds, restored already.
-        settings: of the Trainer.
-        more: from `asked_for`.
-        folder: of the run; loggers and Lightning's checkpoints write below it.
-        saved: the checkpoint that was restored, with the states of Lightning's callbacks.
+    The run and what happens beside the rounds are restored already; Lightning's callbacks, which
+    are from `asked_for`, are here. Loggers and Lightning's checkpoints write below the folder.
     """
     with quiet():
         trainer = lightning.Trainer(

@@ -44,11 +44,7 @@ def read_config(file: str | Path, settings: type, paper: str) -> Source:
 
 
 def read_yaml(name: str, text: str) -> dict[str, Any]:
-    """Read YAML that must be a mapping.
-
-    Args:
-        name: of the file, for messages.
-        text: its content.
+    """Read YAML that must be a mapping, from the file that messages call ``name``.
 
     Raises:
         UserError: it is no YAML, or no mapping.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
@@ -19,20 +19,12 @@ from coterie.core.settings.packed import paper_file, preset_file, variant_file, 
 from coterie.core.settings.parser import leaves, settings_parser
 from coterie.core.settings.schema import build
 
-Settings = TypeVar("Settings")
-
 
 @dataclass(frozen=True)
 class Given:
-    """What a command line gives.
+    """What a command line gives: its words, names of files, and settings by dotted key.
 
-    Attributes:
-        argv: its words.
-        configs: files, in order.
-        preset: its name.
-        variant: its name; "none" for no variant at all.
-        print_config: whether only to print.
-        flags: settings by dotted key.
+    The variant may be "none", for no variant at all.
     """
 
     argv: tuple[str, ...] = ()
@@ -58,26 +50,6 @@ class Configuration:
     sources: tuple[str, ...]
     variants: tuple[str, ...]
     given: Given
-
-
-def parse(settings: type[Settings], argv: Sequence[str], paper: str = "") -> Settings:
-    """Read settings from ``--config`` files and flags, starting from the defaults.
-
-    Raises:
-        UserError: for anything that does not fit, in one line.
-
-    Example:
-        >>> from coterie.core.settings.sections import EngineSettings
-        >>> parse(EngineSettings, ["--chunk", "64"]).chunk
-        64
-        >>> parse(EngineSettings, ["--chnk", "64"])
-        Traceback (most recent call last):
-        ...
-        coterie.core.errors.UserError: unknown setting '--chnk': did you mean '--chunk'?
-    """
-    given = split(settings, argv)
-    sources = [read_config(file, settings, paper) for file in given.configs]
-    return build(settings, _merged(sources, given))
 
 
 def configure(paper: Paper, argv: Sequence[str], base: Source | None = None) -> Configuration:

@@ -39,9 +39,6 @@ class SettingsParser(ArgumentParser):
 
     Types, defaults and help are those of the class and its attribute docstrings; beside them it
     knows short forms, bare true flags, pairs as ``user=u,item=i``, and where settings come from.
-
-    Args:
-        settings: the dataclass.
     """
 
     def __init__(self, settings: type) -> None:
@@ -84,9 +81,7 @@ class SettingsParser(ArgumentParser):
         except ArgumentError as error:
             raise self._wrong_flag(str(error), argv) from None
         except (RecursionError, ValueError):
-            raise _wrong(
-                self.leaves[self._typed[0]], self._typed[1], f"--{self._typed[0]}"
-            ) from None
+            raise self._wrong_value() from None
         for key, value in found.items():
             if not _finite(value):
                 raise _wrong(self.leaves[key], value, f"--{key}")
@@ -100,18 +95,16 @@ class SettingsParser(ArgumentParser):
         Raises:
             UserError: a value has the wrong type; the key, the file and what is expected are named.
         """
-        found: dict[str, Any] = {}
         for key, value in values.items():
             leaf, where = self.leaves[key], f"'{key}' in {name}"
             null = value is None and type(None) not in alternatives(leaf.hint)
             if null or not _finite(value):  # jsonargparse takes null as not given
                 raise _wrong(leaf, value, where)
         try:
-            found = dict(self.parse_object(dict(values), defaults=False).items())
+            return dict(self.parse_object(dict(values), defaults=False).items())
         except ArgumentError as error:
             key = _key(str(error))
             raise _wrong(self.leaves[key], values[key], f"'{key}' in {name}") from None
-        return found
 
     def _add_leaf(self, action: argparse.Action, hint: Any) -> None:
         key = action.dest

@@ -143,11 +143,6 @@ def filled(settings: Settings, choices: Mapping[str, Any]) -> Settings:
 def within(section: str, settings: type, message: str) -> str:
     """Name the settings of a section by their whole keys in a message that quotes them.
 
-    Args:
-        section: where the settings stand.
-        settings: their class.
-        message: of a check of the class.
-
     Example:
         >>> from coterie.core.settings.sections import EngineSettings
         >>> within("engine", EngineSettings, "'chunk' must be at least 1")

@@ -20,12 +20,6 @@ MOST_THREADS = 1024
 def at_least(key: str, value: float | None, low: float, most: float = LARGEST) -> None:
     """Check the range of a setting; None stands for a default and passes.
 
-    Args:
-        key: of the setting.
-        value: its value.
-        low: the least.
-        most: the most that a whole number may be.
-
     Raises:
         UserError: the value is below ``low``, or a whole number above ``most``.
 
@@ -227,6 +221,11 @@ class RunSettings:
             _check_folder("run.name", self.name)
             if self.name in ("", ".", "..") or "/" in self.name:
                 raise UserError(f"'run.name' must be the name of a folder, not '{self.name}'")
+
+    @property
+    def folder(self) -> Path:
+        """Folder of all runs."""
+        return Path(self.out or "runs").expanduser()
 
 
 def _check_folder(key: str, name: str) -> None:

@@ -68,12 +68,7 @@ class Sweep:
 
 
 def read_sweep(name: str, text: str, known: Sequence[str]) -> Sweep:
-    """Read a sweep file.
-
-    Args:
-        name: of the file, for messages.
-        text: its content.
-        known: keys that a sweep may vary.
+    """Read a sweep file, that messages call ``name``; it may vary the keys that are ``known``.
 
     Raises:
         UserError: it is no sweep, varies an unknown setting, or has an unknown distribution.

@@ -51,16 +51,11 @@ class Catalogue:
 
         Runs are kept in ``<out>/<paper>/tables/cache``, so a table that was interrupted goes on.
 
-        Args:
-            configuration: data, model and all else that the runs have in common.
-            table: number of the table in the paper.
-            figure: number of the figure.
-            seeds: of the runs; each counts once.
-            workers: processes; default two; 0 = this one.
+        Of a seed that is named twice there is one run. Two processes are used, where the number of
+        ``workers`` is not said; 0 is this one.
 
         Raises:
-            UserError: the paper has no such table or figure, there is no seed, or a setting is
-                bad.
+            UserError: the paper has no such table or figure, no seed, or a setting is bad.
         """
         named = self._named(table, figure)
         chosen = tuple(self.seeds if seeds is None else dict.fromkeys(seeds))
@@ -75,18 +70,15 @@ class Catalogue:
             example = [f"--table {number}" for number in self.tables]
             example += [f"--figure {number}" for number in self.figures]
             raise UserError(f"name a table or a figure, as {example[0]}")
-        if table is not None:
-            if table in self.elsewhere:
-                raise UserError(self.elsewhere[table])
-            if table not in self.tables:
-                known = listed(self.tables)
-                raise UserError(f"{self.paper} has no table {table}: choose {known}")
-            return self.tables[table]
-        assert figure is not None
-        if figure not in self.figures:
-            known = listed(self.figures)
-            raise UserError(f"figure {figure} of {self.paper} shows no results: choose {known}")
-        return self.figures[figure]
+        number, made = (figure, self.figures) if table is None else (table, self.tables)
+        assert number is not None
+        if number in made:
+            return made[number]
+        choose = f"choose {listed(made)}"
+        if table is None:
+            raise UserError(f"figure {number} of {self.paper} shows no results: {choose}")
+        told = self.elsewhere.get(number, f"{self.paper} has no table {number}: {choose}")
+        raise UserError(told)
 
 
 def listed(numbers: Iterable[int]) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from coterie.core.tables.paired import ALPHA, Comparison, compare, holm, p_text
-from coterie.core.tables.result import Values
+from coterie.core.tables.result import Values, known
 
 Verdict = Literal["better", "worse", "within noise", "not tested"]
 
@@ -82,7 +82,7 @@ def contrasts(values: Mapping[str, Values], own: str, higher: bool = True) -> di
     group = {
         other: Contrast(other, compare(values[own], found), higher=higher)
         for other, found in values.items()
-        if other != own and has_numbers(found)
+        if other != own and known(found)
     }
     adjusted = holm([contrast.found.p for contrast in group.values()])
     return {c.other: replace(c, p=p) for c, p in zip(group.values(), adjusted, strict=True)}
@@ -90,16 +90,9 @@ def contrasts(values: Mapping[str, Values], own: str, higher: bool = True) -> di
 
 def rank(values: Mapping[str, Values], own: str) -> Rank | None:
     """Rank by the mean over seeds; None where the one has no number."""
-    means = {
-        label: float(np.nanmean(found)) for label, found in values.items() if has_numbers(found)
-    }
+    means = {label: float(np.nanmean(found)) for label, found in values.items() if known(found)}
     if own not in means:
         return None
     best = max(means, key=lambda label: means[label])
     place = 1 + sum(mean > means[own] for mean in means.values())
     return Rank(place, len(means), best, means[best], means[own])
-
-
-def has_numbers(values: Values) -> bool:
-    """Whether any value is a number."""
-    return not bool(np.isnan(np.asarray(values, dtype=float)).all())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from coterie.core.tables.contrast import has_numbers
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Bars, Curve, Curves
 from coterie.core.tables.result import NAN, RunResult, known
@@ -25,21 +25,14 @@ def mean_curve(results: Sequence[RunResult], y: Rounds, x: Rounds | None = None)
         x: likewise, as the cumulative steps; None = the number of the round.
     """
     longest = max((result.rounds for result in results), default=0)
-    held = np.array([_held(y(result), longest) for result in results])
-    across = np.array(
-        [
-            np.arange(1, longest + 1) if x is None else _held(x(result), longest)
-            for result in results
-        ]
-    )
-    seen = np.zeros(longest, dtype=bool)
-    for result in results:
-        values = np.asarray(y(result), dtype=float)
-        seen[: len(values)] |= ~np.isnan(values)
-    shown = _thinned([place for place in seen.nonzero()[0].tolist() if has_numbers(held[:, place])])
+    measured = _stacked([y(result) for result in results], longest)
+    held = _held(measured)
+    steps = [range(1, longest + 1)] if x is None else [x(result) for result in results]
+    across = _held(_stacked(steps, longest))
+    shown = _thinned(np.flatnonzero(~np.isnan(measured).all(0)).tolist())
     return Curve(
         [float(across[:, place].mean()) for place in shown],
-        [spread(held[~np.isnan(held[:, place]), place]) for place in shown],
+        [spread(known(held[:, place])) for place in shown],
     )
 
 
@@ -52,14 +45,8 @@ def curves(
 ) -> Curves:
     """Draw one number of several groups of runs.
 
-    Those that never noted it have a curve without points, so that colours do not move.
-
-    Args:
-        runs: label -> runs of all seeds.
-        name: of the number.
-        labels: of the axes.
-        x: see `mean_curve`.
-        legend: whether to name the groups beside the plot.
+    Those that never noted it have a curve without points, so that colours do not move. The other
+    arguments are as in `mean_curve` and `Curves`.
     """
     found = {
         label: mean_curve(results, lambda run: run.curve(name), x)
@@ -75,14 +62,17 @@ def bars(label: str, groups: Mapping[str, Mapping[str, Sequence[float]]]) -> Bar
     )
 
 
-def _held(values: Sequence[float], length: int) -> list[float]:
-    """Keep the last value known, and go on with it to a length."""
-    found, last = [], NAN
-    for place in range(length):
-        value = values[place] if place < len(values) else NAN
-        last = value if value == value else last
-        found.append(last)
-    return found
+def _stacked(runs: Sequence[Sequence[float]], length: int) -> NDArray[np.float64]:
+    table = np.full((len(runs), length), NAN)
+    for row, values in zip(table, runs, strict=True):
+        row[: len(values)] = values
+    return table
+
+
+def _held(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where a run has no value, its last one; NaN before the first."""
+    last = np.where(np.isnan(table), 0, np.arange(table.shape[1]))
+    return np.take_along_axis(table, np.maximum.accumulate(last, axis=1), axis=1)
 
 
 def _thinned(places: list[int]) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.files import writing
-from coterie.core.tables.progress import counting
+from coterie.core.tables.progress import Counting
 
 Work = Callable[[Any, Path], None]
 """A function of a module's top level: computes from its (pickled) argument and writes the file, in
@@ -60,13 +60,13 @@ def run_jobs(jobs: Sequence[Job], workers: int, title: str, progress: bool = Tru
             job.path.parent.mkdir(parents=True, exist_ok=True)
     if not waiting:
         return
-    with counting(title, len(waiting), progress) as done:
+    with Counting(title, len(waiting), progress) as bar:
         if workers == 0:
             for job in waiting:
                 job.work(job.argument, job.path)
-                done(job.label)
+                bar.done(job.label)
         else:
-            _in_processes(waiting, min(workers, len(waiting)), done)
+            _in_processes(waiting, min(workers, len(waiting)), bar.done)
 
 
 def worker_count() -> int:

@@ -109,13 +109,12 @@ def holm(p: Sequence[float]) -> list[float]:
         >>> [round(value, 3) for value in holm([0.01, 0.04, 0.03])]
         [0.03, 0.06, 0.06]
     """
-    order = sorted((i for i, value in enumerate(p) if value == value), key=lambda i: p[i])
-    adjusted = [float("nan")] * len(p)
-    largest = 0.0
-    for place, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - place) * p[i]))
-        adjusted[i] = largest
-    return adjusted
+    values = np.asarray(p, dtype=np.float64)
+    order = values.argsort(kind="stable")[: np.count_nonzero(~np.isnan(values))]  # NaN is last
+    scaled = np.minimum(1.0, np.arange(order.size, 0, -1) * values[order])
+    adjusted = np.full(values.size, np.nan)
+    adjusted[order] = np.maximum.accumulate(scaled)
+    return adjusted.tolist()
 
 
 def p_text(p: float) -> str:

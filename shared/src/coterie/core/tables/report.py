@@ -31,19 +31,8 @@ class Report:
     figure: Path | None = None
 
     def markdown(self) -> str:
-        r"""Write the report as markdown.
-
-        Example:
-            >>> text = Report("t", "One", [{"method": "ft", "mean": 0.5}]).markdown()
-            >>> text.splitlines()[2:]
-            ['| method | mean |', '| --- | --- |', '| ft | 0.5 |']
-        """
-        shown = self.view or self.rows
-        columns = list(dict.fromkeys(name for row in shown for name in row))
-        lines = [f"# {self.title}", ""]
-        if columns:
-            lines += [_line(columns), _line(["---"] * len(columns))]
-            lines += [_line([_cell(row.get(name)) for name in columns]) for row in shown]
+        """Write the report as markdown: heading, `markdown_table`, figure and notes."""
+        lines = [f"# {self.title}", "", *markdown_table(self.view or self.rows)]
         if self.figure is not None:
             lines += ["", f"![{self.title}]({self.figure.name})"]
         for note in self.notes:
@@ -61,6 +50,22 @@ class Report:
             folder.mkdir(parents=True, exist_ok=True)
         write_text(path, self.markdown())
         return path
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    r"""Write rows as the lines of a markdown table; none for no rows.
+
+    Example:
+        >>> print("\n".join(markdown_table([{"a|b": 0.5, "c": None}])))
+        | a\|b | c |
+        | --- | --- |
+        | 0.5 | - |
+    """
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    if not columns:
+        return []
+    cells = [columns, ["---"] * len(columns)]
+    return [_line(c) for c in [*cells, *([_cell(row.get(n)) for n in columns] for row in rows)]]
 
 
 def _line(cells: Sequence[str]) -> str:

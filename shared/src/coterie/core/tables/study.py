@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from coterie.core.registry.papers import Paper
-from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.configuration import Configuration, configure
 from coterie.core.settings.schema import values_of
@@ -80,7 +79,7 @@ class Study(ABC, Generic[S]):
     @property
     def folder(self) -> Path:
         """Where tables, figures and the cache are."""
-        return Path(self.settings.run.out or DEFAULT_OUT).expanduser() / self.paper.name / "tables"
+        return self.settings.run.folder / self.paper.name / "tables"
 
     @property
     def n_seeds(self) -> str:
@@ -103,11 +102,8 @@ class Study(ABC, Generic[S]):
     def path(self, what: str, settings: S, *more: str, suffix: str = "json") -> Path:
         """File of a result in the cache.
 
-        Args:
-            what: says for people what it is.
-            settings: all that it depends on, with what is not read set to one value.
-            more: what else it depends on.
-            suffix: ending of the name.
+        It is named by what it is, for people, and by all that it depends on: settings, with what is
+        not read set to one value, and more.
         """
         mark = fingerprint(settings, self.digest, *more)
         name = f"{self.slug}-{what}-s{settings.seed}-{mark}.{suffix}"
@@ -122,15 +118,7 @@ class Study(ABC, Generic[S]):
     def kept(
         self, path: Path, make: Make, argument: Any, settings: S, needs: Job | None = None
     ) -> Job:
-        """Make a result and write it to its file in the cache.
-
-        Args:
-            path: the file.
-            make: called in a worker.
-            argument: of ``make``.
-            settings: of the run.
-            needs: a job whose file ``make`` reads.
-        """
+        """Make a result in a worker and write it to its file; ``make`` may read that of a job."""
         label = f"{self.name_of(self.stem(settings))}, seed {settings.seed}"
         return Job(path, _write, (make, argument), label, needs)
 

@@ -35,11 +35,7 @@ class Entry(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The tree.
-
-        Raises:
-            TypeError: one of its tensors was written into since it was appended.
-        """
+        """The tree, once it has passed `check`."""
         self.check()
         return self._value
 
@@ -71,8 +67,8 @@ class Appended(Growing, Generic[T]):
 
     `append` and ``[-1]`` take constant time, ``[i]`` as long as there are entries after it.
 
-    Args:
-        entries: trees of tensors.
+    Attributes:
+        newest: the entry that was appended last; None for an empty sequence.
 
     Raises:
         TypeError: an entry is no tree of tensors.
@@ -85,33 +81,29 @@ class Appended(Growing, Generic[T]):
         (1, 2, [1.0, 1.0], True)
     """
 
-    __slots__ = ("_newest",)
+    __slots__ = ("newest",)
 
     def __init__(self, entries: Iterable[T] = ()) -> None:
-        self._newest: Entry[T] | None = None
+        self.newest: Entry[T] | None = None
         for entry in entries:
-            self._newest = Entry(entry, self._newest)
+            self.newest = Entry(entry, self.newest)
 
     @classmethod
     def kept(cls, entries: Iterable[tuple[T, Path | None]]) -> Appended[T]:
         """Make one of entries that are in files, oldest first, given with them."""
         found: Appended[T] = cls()
         for value, file in entries:
-            found._newest = Entry(value, found._newest, file)
+            found.newest = Entry(value, found.newest, file)
         return found
 
     def append(self, entry: T) -> Appended[T]:
-        """The sequence with one entry more; this one stays as it is.
-
-        Raises:
-            TypeError: the entry is no tree of tensors.
-        """
+        """The sequence with one entry more; this one stays as it is."""
         longer: Appended[T] = Appended()
-        longer._newest = Entry(entry, self._newest)
+        longer.newest = Entry(entry, self.newest)
         return longer
 
     def __len__(self) -> int:
-        return 0 if self._newest is None else self._newest.number + 1
+        return 0 if self.newest is None else self.newest.number + 1
 
     def __getitem__(self, place: int) -> T:
         wanted = place + len(self) if place < 0 else place
@@ -129,14 +121,9 @@ class Appended(Growing, Generic[T]):
         """Copy and pickle entry by entry: along the chain Python would run out of stack."""
         return Appended, (list(self),)
 
-    @property
-    def newest(self) -> Entry[T] | None:
-        """The entry that was appended last."""
-        return self._newest
-
     def newest_first(self) -> Iterator[Entry[T]]:
         """The entries, the one appended last first."""
-        entry = self._newest
+        entry = self.newest
         while entry is not None:
             yield entry
             entry = entry.before

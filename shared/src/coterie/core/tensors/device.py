@@ -1,8 +1,6 @@
-"""Where a run computes. Its tensors are made there, and cross to the CPU at the wire.
+"""Where a run computes: it enters the device as a context, which torch's factories follow.
 
-Nothing names a device where a tensor is made: the run enters the device as a context, and every
-factory of torch follows it. What comes from numpy goes through `torch.as_tensor`, which follows it
-too and copies nothing on the CPU; what goes to numpy goes through `Tensor.cpu`.
+What comes from numpy goes through `torch.as_tensor`, what goes to it through `Tensor.cpu`.
 """
 
 from __future__ import annotations
@@ -91,9 +89,6 @@ def on_host(make: Callable[[], M]) -> M:
     """Make a module whose first parameters are drawn, then move it to where tensors are made.
 
     A generator gives other numbers on every kind of device, so the draws are made on the CPU.
-
-    Args:
-        make: makes it; draws from torch's generator.
 
     Example:
         >>> on_host(lambda: torch.nn.Linear(2, 1)).weight.shape

@@ -1,8 +1,7 @@
 """The entries of append-only parts as files beside a checkpoint, each written once.
 
 A file is named by its SHA-256 digest, so it never changes, and checkpoints share it: last and best
-round, and a copy of the folder. A checkpoint holds the digests in the place of the entries. What no
-checkpoint refers to any more, or not yet when a process was killed, is cleared away.
+round, and a copy of the folder. A checkpoint holds the digests in the place of the entries.
 """
 
 from __future__ import annotations
@@ -24,11 +23,7 @@ _ENDING = ".pt"
 
 
 def refer(plain: Any, folder: Path) -> Any:
-    """Write the entries that are in no file yet; put references into their place.
-
-    Args:
-        plain: what `coterie.core.tensors.tree.to_plain` gave.
-        folder: of the checkpoints; the entries are in a folder in it.
+    """Write the entries that are in no file yet below a folder; put references into their place.
 
     Raises:
         TypeError: an entry was written into since it was appended.
@@ -40,11 +35,7 @@ def refer(plain: Any, folder: Path) -> Any:
 
 
 def resolve(plain: Any, folder: Path) -> Any:
-    """Read the entries that a checkpoint refers to.
-
-    Args:
-        plain: what `refer` gave.
-        folder: of the checkpoint.
+    """Read the entries to which a checkpoint in a folder refers, as `refer` made it.
 
     Raises:
         UserError: an entry is missing or damaged.

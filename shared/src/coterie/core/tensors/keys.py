@@ -132,11 +132,6 @@ class Key:
         angle = (2.0 * torch.pi) * self.fold("angle").uniform(*shape, dtype=torch.float64)
         return (radius * torch.cos(angle)).to(dtype)
 
-    def laplace(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Laplace numbers of scale 1 (variance 2), shaped as in `uniform`."""
-        centred = self.uniform(*shape, dtype=torch.float64) - (0.5 - 2.0**-54)
-        return (-centred.sign() * torch.log1p(-2.0 * centred.abs())).to(dtype)
-
     def integers(self, high: Tensor | int, counter: Tensor) -> Tensor:
         """Uniform integers in [0, high), one a counter (``high`` far below 2^31)."""
         return _shift(self.bits(counter), 32).mul_(high).bitwise_right_shift_(32)
@@ -165,8 +160,7 @@ class Key:
 
     def _grid(self, shape: tuple[int, ...]) -> Tensor:
         count = torch.arange(math.prod(shape)).reshape(shape)
-        state = self.state.reshape(self.state.shape + (1,) * len(shape))
-        return _mix(state + count * _GOLDEN)
+        return Key(self.state.reshape(self.state.shape + (1,) * len(shape))).bits(count)
 
 
 def unit(bits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -21,13 +21,13 @@ class Rows(Stacked):
 
     @property
     @abstractmethod
-    def width(self) -> int:
-        """Row width d."""
-
-    @property
-    @abstractmethod
     def table_shape(self) -> tuple[int, int]:
         """Of the table that is changed, ``(n, d)``."""
+
+    @property
+    def width(self) -> int:
+        """Row width d."""
+        return self.table_shape[1]
 
     @property
     @abstractmethod
@@ -102,11 +102,6 @@ class FactoredRows(Rows):
         return self.count
 
     @property
-    def width(self) -> int:
-        """Row width d."""
-        return self.right.shape[1]
-
-    @property
     def table_shape(self) -> tuple[int, int]:
         """Of the table that is changed, ``(n, d)``."""
         return self.left.shape[1], self.right.shape[1]
@@ -122,8 +117,7 @@ class FactoredRows(Rows):
 
     def dense(self) -> Tensor:
         """Materialise, ``(C, n, d)``."""
-        shape = (self.n_clients, self.left.shape[1], self.right.shape[1])
-        table = self.left.new_zeros(shape)
+        table = self.left.new_zeros(self.n_clients, *self.table_shape)
         for term in self._ranks():
             table[self.owner[term]] += self.left[term, :, None] * self.right[term, None, :]
         return table
@@ -228,11 +222,6 @@ class TouchedRows(Rows):
         return len(self.index)
 
     @property
-    def width(self) -> int:
-        """Row width d."""
-        return self.values.shape[1]
-
-    @property
     def table_shape(self) -> tuple[int, int]:
         """Of the table that is changed, ``(n, d)``."""
         return self.n_rows, self.values.shape[1]
@@ -313,11 +302,6 @@ class DenseRows(Rows):
     def n_rows(self) -> int:
         """Number of rows n of the table."""
         return self.values.shape[1]
-
-    @property
-    def width(self) -> int:
-        """Row width d."""
-        return self.values.shape[2]
 
     @property
     def table_shape(self) -> tuple[int, int]:

@@ -47,18 +47,9 @@ def save(content: Any, path: Path) -> None:
 
 
 def save_by_digest(content: Any, folder: Path, ending: str) -> Path:
-    """Write as `save` does, into a file that is named by its digest.
+    """Write as `save` does, into a file that is named by its digest; return the file.
 
-    Args:
-        content: what ``torch.load(weights_only=True)`` can read.
-        folder: of the file.
-        ending: of its name.
-
-    Returns:
-        The file. One of that name held the same already.
-
-    Raises:
-        OSError: the disk is full, or the folder cannot be written.
+    One of that name held the same already.
     """
     with _partial(folder / f"new{ending}") as partial:
         path = folder / f"{_write(content, partial)}{ending}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -40,10 +40,7 @@ def children(tree: Any) -> Iterator[tuple[str, Any]]:
 def leaves(tree: Any, path: str = "", *, whole: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield ``(path, leaf)`` for every leaf that is not None, in declaration order.
 
-    Args:
-        tree: what is walked.
-        path: where it stands.
-        whole: whether what only grows is a leaf; its entries are walked otherwise.
+    What only grows is a leaf too if it is to stay ``whole``; its entries are walked otherwise.
 
     Raises:
         TypeError: something in the tree is none of the known kinds.
@@ -182,15 +179,9 @@ def concatenate(first: T, second: T) -> T:
 
 
 def put(tree: T, places: Tensor, new: T) -> T:
-    """Write clients into a stacked tree: tensors in place, `Stacked` leaves anew.
+    """Write K clients into a stacked tree: tensors in place, `Stacked` leaves anew; return it.
 
-    Args:
-        tree: of all clients.
-        places: ``(K,)`` int64 positions, each once.
-        new: of K clients, of the same structure.
-
-    Returns:
-        The tree that holds them.
+    Each of their positions, ``places`` (``(K,)`` int64), is there once.
     """
 
     def change(old: Any, rows: Any) -> Any:
@@ -304,34 +295,31 @@ def _sequence(like: Any, parts: list[Any]) -> Any:
     return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
 
 
-def _fields(cls: type) -> tuple[str, ...]:
-    names = _NAMES.get(cls)
-    if names is None:
-        names = _NAMES[cls] = tuple(field.name for field in dataclasses.fields(cls))
-    return names
+_fields: Callable[[type], tuple[str, ...]] = cache(
+    lambda cls: tuple(field.name for field in dataclasses.fields(cls))
+)
 
 
 def _kind(tree: Any) -> str:
-    cls = type(tree)
-    return _KINDS.get(cls) or _classified(cls)
+    return _KINDS[type(tree)]
 
 
-def _classified(cls: type) -> str:
-    for kind, classes in _CLASSES:
-        if issubclass(cls, classes):
-            _KINDS[cls] = kind
-            return kind
-    if dataclasses.is_dataclass(cls):
-        _KINDS[cls] = "dataclass"
-        return "dataclass"
-    raise TypeError(
-        f"a {cls.__name__} cannot stand in a tree of tensors: use tensors, Stacked values, numbers "
-        "and text, in dicts, lists, tuples and dataclasses"
-    )
+class _Kinds(dict[type, str]):
+    """Kinds by class, each found out once."""
+
+    def __missing__(self, cls: type) -> str:
+        found = [kind for kind, classes in _CLASSES if issubclass(cls, classes)]
+        found += ["dataclass"] * dataclasses.is_dataclass(cls)
+        if not found:
+            raise TypeError(
+                f"a {cls.__name__} cannot stand in a tree of tensors: use tensors, Stacked values, "
+                "numbers and text, in dicts, lists, tuples and dataclasses"
+            )
+        self[cls] = found[0]
+        return found[0]
 
 
-_KINDS: dict[type, str] = {}
-_NAMES: dict[type, tuple[str, ...]] = {}
+_KINDS = _Kinds()
 _CLASSES: tuple[tuple[str, Any], ...] = (
     ("tensor", Tensor),
     ("stacked", Stacked),

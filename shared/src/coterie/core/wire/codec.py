@@ -21,7 +21,7 @@ from torch import Tensor
 from coterie.core.tensors import tree
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.rows import DenseRows, Rows, TouchedRows
-from coterie.core.wire.schema import ProtocolError, Schema, check_form, escape, join
+from coterie.core.wire.schema import ProtocolError, Schema, escape, join
 from coterie.core.wire.travel import PLAIN
 
 VERSION = 1
@@ -89,22 +89,17 @@ def decode(
     data: bytes,
     expected: type[M] | Any,
     *,
-    like: Any = None,
-    clients: int | None = None,
     max_bytes: int = MAX_BYTES,
     header: Any = Header,
 ) -> tuple[M, Any]:
     """Read a message of an expected type.
 
     Everything is checked before it is used, for the sender is not trusted: size, format, version,
-    class, fields, row numbers, and against ``like`` dtypes and shapes.
+    class, fields and row numbers. Dtypes and shapes are for `coterie.core.federation.guard`.
 
     Args:
         data: what `encode` gave.
         expected: a dataclass, a union of some, or None; its annotations say which fields.
-        like: a message of that type; tensors must have its dtypes and its shapes behind the first
-            axis, rows its table.
-        clients: how many clients a stacked message must hold.
         max_bytes: longer messages are refused unread.
         header: class of what the message belongs to.
 
@@ -114,10 +109,7 @@ def decode(
     tensors, about = _open(data, max_bytes)
     if not isinstance(about, dict) or about.get("version") != VERSION:
         raise ProtocolError(f"protocol version is not {VERSION}")
-    schema = Schema(tensors, about.get("static"))
-    message = schema.read(expected, about.get("message"))
-    if like is not None or clients is not None:
-        check_form(message, like, clients)
+    message = Schema(tensors, about.get("static")).read(expected, about.get("message"))
     return message, _header(about, header)
 
 
@@ -190,6 +182,3 @@ def _header(about: dict[str, Any], kind: Any) -> Any:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
-
-
-__all__ = ["MAX_BYTES", "VERSION", "Header", "ProtocolError", "decode", "encode", "peek"]

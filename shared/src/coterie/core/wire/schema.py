@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args, get_origin
 import torch
 from torch import Tensor
 
-from coterie.core.tensors import tree
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import DenseRows, Rows, TouchedRows
@@ -37,12 +36,7 @@ def join(path: str, name: str) -> str:
 
 
 class Schema:
-    """The fields that came over the wire, to be claimed one by one by the expected type.
-
-    Args:
-        tensors: by path.
-        static: plain values and key lists, by path.
-    """
+    """The fields that came over the wire by path, to be claimed one by one by the expected type."""
 
     def __init__(self, tensors: dict[str, Tensor], static: Any) -> None:
         if not isinstance(static, dict):
@@ -174,53 +168,6 @@ class Schema:
         if value is _MISSING:
             raise ProtocolError(f"field {path!r} is missing")
         return value
-
-
-def check_form(message: Any, like: Any, clients: int | None, path: str = "") -> None:
-    """Compare dtypes, shapes behind the first axis and the client count of a decoded message.
-
-    Args:
-        message: decoded.
-        like: a message of the same type, or None for no comparison.
-        clients: length that the first axis must have, or None.
-        path: where in the message, for the error.
-
-    Raises:
-        ProtocolError: they differ.
-    """
-    if isinstance(message, (Tensor, TouchedRows, DenseRows, Ragged)):
-        count = len(message) if isinstance(message, Ragged) else _clients(message)
-        if clients is not None and count != clients:
-            raise ProtocolError(f"field {path!r} is for {count} clients, not for {clients}")
-        if like is not None and _form(message) != _form(like):
-            raise ProtocolError(f"field {path!r} is {_form(message)}, expected {_form(like)}")
-        return
-    mine, other = dict(tree.children(message)), dict(tree.children(like))
-    if like is not None and list(mine) != list(other):
-        raise ProtocolError(f"field {path!r} has the keys {list(mine)[:5]}, not {list(other)[:5]}")
-    for name, child in mine.items():
-        if like is not None and (child is None) != (other[name] is None):
-            raise ProtocolError(
-                f"field '{path}.{name}' is present where it should not be, or lacks"
-            )
-        check_form(child, other.get(name), clients, join(path, name))
-
-
-def _clients(message: Tensor | TouchedRows | DenseRows) -> int:
-    if isinstance(message, Tensor):
-        return message.shape[0] if message.dim() else 0
-    return message.n_clients
-
-
-def _form(value: Any) -> str:
-    """Dtype and shape of one client's part, in words."""
-    if isinstance(value, Tensor):
-        return f"{value.dtype} {tuple(value.shape[1:])} of {value.dim()} axes"
-    if isinstance(value, Ragged):
-        return f"rows of {value.values.dtype}"
-    rows = value.wire()
-    kind = "all" if isinstance(rows, DenseRows) else "some"
-    return f"{kind} rows of a table {rows.values.dtype} ({rows.n_rows}, {rows.width})"
 
 
 def _check_offsets(rows: Ragged, path: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from torch import Tensor
@@ -76,15 +78,8 @@ def hints_of(cls: Any) -> dict[str, Any]:
     return {n: hint for n, hint in found.items() if get_origin(hint) is not ClassVar}
 
 
-def fields_of(cls: Any) -> dict[str, Any]:
-    """The same, remembered: for classes that are complete."""
-    found = _FIELDS.get(cls)
-    if found is None:
-        found = _FIELDS[cls] = hints_of(cls)
-    return found
-
-
-_FIELDS: dict[Any, dict[str, Any]] = {}
+fields_of: Callable[[Any], dict[str, Any]] = cache(hints_of)
+"""The same, remembered: for classes that are complete."""
 
 
 def _refused(hint: Any, stays: bool) -> str | None:

@@ -19,7 +19,6 @@ from coterie.core.bench.hardware import Limits
 from coterie.core.bench.memory_use import forget_peak, most_resident, nbytes
 from coterie.core.bench.timing import CPU_MS, Row, in_a_process, in_turns, row
 from coterie.core.errors import UserError
-from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.schema import changed
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Lines, plot_panels
@@ -57,7 +56,7 @@ def bench(settings: Settings) -> Iterator[Row]:
     for size in grow(settings, SIZES):
         grown.append(size)
         yield size
-    plot(grown, Path(settings.run.out or DEFAULT_OUT) / "f3crec" / "bench" / "scaling.png")
+    plot(grown, settings.run.folder / "f3crec" / "bench" / "scaling.png")
 
 
 def rounds(settings: Settings, work: Workload, turns: int = 9) -> Iterator[Row]:

@@ -10,7 +10,6 @@ from coterie.core.cli.arguments import Arguments, positive, seeds
 from coterie.core.cli.output import aside, print_json, print_rows, say
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
-from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.configuration import configure
 
 ABOUT = (
@@ -124,7 +123,7 @@ def _victims(given: Any, flags: Sequence[str]) -> tuple[tuple[Any, Any], Any, Pa
         clients = range(experiment.settings.data.clients)
         start, backbone = (lambda: experiment.backbone), (lambda client: experiment.backbone)
         chosen = experiment.settings
-        folder = Path(chosen.run.out or DEFAULT_OUT).expanduser() / paper.name / "attack"
+        folder = chosen.run.folder / paper.name / "attack"
         path = folder / f"{Path(chosen.data.name).stem}-{chosen.model.name}.png"
     settings = experiment.settings
     torch.set_num_threads(settings.engine.threads)

@@ -10,7 +10,6 @@ from coterie.core.cli.arguments import Arguments, positive
 from coterie.core.cli.output import aside, print_json, print_rows, say
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
-from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.configuration import configure
 from coterie.llm.cost.formulas import Cost, costs, spread_of_splits, verdict
 
@@ -101,7 +100,7 @@ def _measured(experiment: Any, given: Any) -> _Shown:
 
     found = measured(experiment, given.k, given.repeats)
     settings = experiment.settings
-    folder = Path(settings.run.out or DEFAULT_OUT).expanduser() / "pplr" / "cost"
+    folder = settings.run.folder / "pplr" / "cost"
     path = folder / f"{Path(settings.data.name).stem}-{settings.model.name}.png"
     what = "What a client's training step costs (its own part)"
     plot_panels(step_panels(found, "FedAvg (whole model)"), what, path)

@@ -13,7 +13,6 @@ from coterie.core.cli.arguments import Arguments, positive
 from coterie.core.cli.output import say
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
-from coterie.core.run.runfolder import DEFAULT_OUT
 from coterie.core.settings.configuration import configure
 
 ABOUT = (
@@ -33,7 +32,7 @@ def run(argv: Sequence[str]) -> None:
     paper = find_paper("llm")
     settings = configure(paper, flags).settings
     _check_tls(given)
-    out = Path(settings.run.out or DEFAULT_OUT).expanduser()
+    out = settings.run.folder
     secret = given.secret or out / "pplr" / "server" / "secret"
     server = _server(given, load(paper.experiment)(settings), secret)
     signal.signal(signal.SIGTERM, _stop)

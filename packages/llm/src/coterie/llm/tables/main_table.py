@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.core.tables.contrast import has_numbers
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, column, known
 from coterie.core.tables.sheet import Sheet, cell
@@ -71,7 +70,7 @@ def _add(sheet: Sheet[Study], backbone: str, method: str, results: Sequence[RunR
     costs = ("trained", "up", "down", "rounds", "best_round", "seconds")
     values |= {name: column(results, name) for name in costs}
     for name, numbers in values.items():
-        if has_numbers(numbers):
+        if known(numbers):
             sheet.row(method, name, numbers, printed.get(name), backbone=backbone)
     for name, unit in (("trained", ""), ("up", " B"), ("down", " B")):
         shown = [] if unit and method in _SILENT else known(values[name])

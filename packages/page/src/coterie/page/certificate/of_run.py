@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.run.driver import FederatedRun
-from coterie.core.tables.progress import counting
+from coterie.core.tables.progress import Counting
 from coterie.core.tables.report import Report
 from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certificate import Certificate
@@ -35,8 +35,8 @@ def certify_run(
         candidates = grid(settings.grid, game.learned_actions().shape[1])
         needed = plays_needed(game.n_leaders, len(candidates), settings, others=1)
         key = Key.from_seed(module.federation.seed).fold("certificate", module.round)
-    with counting("Certificate", needed, progress) as tell, module.on_device():
-        return certify(game, candidates, settings, key, lambda plays: tell(done=plays))
+    with Counting("Certificate", needed, progress) as bar, module.on_device():
+        return certify(game, candidates, settings, key, bar.up_to)
 
 
 def certify_both(

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from coterie.core.tables.contrast import has_numbers
 from coterie.core.tables.curves import curves
 from coterie.core.tables.plots import Curves
-from coterie.core.tables.result import RunResult, at_best
+from coterie.core.tables.result import RunResult, at_best, known
 from coterie.core.tables.sheet import Sheet, cell
 from coterie.page.tables.runs import COLUMNS, GLOBAL, LOCAL, OTHERS
 
@@ -45,7 +44,7 @@ def add_accuracies(
     for name in ("local_steps", "up_bytes", "down_bytes", "cpu_seconds"):
         values[f"cost/{name}"] = [result.total(f"cost/{name}") for result in results]
     for name, numbers in values.items():
-        if has_numbers(numbers):
+        if known(numbers):
             sheet.row(method, name, numbers, printed.get(name), **more)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from coterie.core.tables.contrast import has_numbers
 from coterie.core.tables.curves import mean_curve
 from coterie.core.tables.plots import Curves
 from coterie.core.tables.report import Report
@@ -40,7 +39,7 @@ def reward_figure(study: Study) -> Report:
         found = {
             name: mean_curve(results, lambda run, key=key: run.curve(key))  # type: ignore[misc]
             for name, key in lines.items()
-            if any(has_numbers(run.curve(key)) for run in results if run.rounds)
+            if any(known(run.curve(key)) for run in results if run.rounds)
         }
         if found:
             panels.append(Curves("round", label, found, legend=len(found) > 1))
