@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from coterie.core.data.interactions.pairs import EpochBatches, PairsDataModule, RankingChunks
-from coterie.core.models.batches import Pairs, Triples
+from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
+from coterie.core.models.batches import Triples
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -137,16 +137,6 @@ def test_ranking_chunks_refuse_a_chunk_of_nobody() -> None:
     with pytest.raises(ValueError, match="chunk_size must be at least 1"):
         RankingChunks(USERS, TRAIN, TRAIN, 0)
     assert len(RankingChunks(USERS, TRAIN, Ragged.from_lists([[], [], []]), 5)) == 0
-
-
-def test_a_test_leaves_out_train_and_validation_items() -> None:
-    valid, test = Ragged.from_lists([[3], [], [1]]), Ragged.from_lists([[4], [], [2]])
-    data = PairsDataModule(USERS, TRAIN, valid, test, 6, KEY)
-    (batch,) = data.test_dataloader()
-    assert [sorted(row) for row in batch.excluded.tolists()] == [[0, 1, 2, 3], [0, 1, 3]]
-    (batch,) = data.val_dataloader()
-    assert batch.excluded.tolists() == [[0, 1, 2], [3, 0]]
-    assert isinstance(next(iter(data.train_dataloader())), Pairs)
 
 
 def test_a_million_pairs_are_drawn_in_bulk() -> None:

@@ -61,7 +61,6 @@ class RowMoreau(RowOptimizer):
         lr: float | Tensor,
         *,
         clip: float | Tensor | None = None,
-        active: Tensor | None = None,
     ) -> tuple[Params, RowState]:
         """Make one step towards θ in every row; see `RowOptimizer.step`.
 
@@ -69,8 +68,6 @@ class RowMoreau(RowOptimizer):
         `coterie.core.local_training.fit.fit` gives none, as it has shortened the gradient alone
         before.
         """
-        if active is not None:
-            return super().step(params, grads, state, lr, clip=clip, active=active)
         local = state.moments["w"]
         held = {
             name: torch.add(grad, params[name] - local[name], alpha=self.lam)

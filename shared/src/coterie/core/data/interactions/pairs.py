@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-import lightning
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
@@ -142,69 +141,6 @@ class RankingChunks:
     def __iter__(self) -> Iterator[RankingBatch]:
         for rows in self.chunks:
             yield RankingBatch(self.users[rows], self.excluded.take(rows), self.targets.take(rows))
-
-
-class PairsDataModule(lightning.LightningDataModule):
-    """Users' splits as batches for `Central`: of all users, or of one for a local model.
-
-    In validation the train items are left out of the ranking, in a test also those of validation.
-
-    Args:
-        users: ``(C,)`` int64, the user of every row; ``tensor([0])`` for a local model.
-        train: C rows of items.
-        valid: C rows of items.
-        test: C rows of items.
-        n_items: number of items.
-        key: of all draws.
-        negatives: negatives for each positive.
-        batch_size: pairs a batch.
-        objective: "pointwise" (labelled pairs) or "pairwise" (positive and negative together).
-        known: C rows of items that are never drawn as negatives; default ``train``.
-        chunk_size: users ranked at a time.
-    """
-
-    def __init__(
-        self,
-        users: Tensor,
-        train: Ragged,
-        valid: Ragged,
-        test: Ragged,
-        n_items: int,
-        key: Key,
-        negatives: int = 4,
-        batch_size: int = 512,
-        objective: Objective = "pointwise",
-        known: Ragged | None = None,
-        chunk_size: int = _CHUNK,
-    ) -> None:
-        super().__init__()
-        _check_rows(users, train=train, valid=valid, test=test)
-        self.users, self.train, self.valid, self.test = users, train, valid, test
-        self.chunk_size = chunk_size
-        self.batches = EpochBatches(
-            users, train, n_items, key, negatives, batch_size, objective, known, self._epoch
-        )
-
-    def train_dataloader(self) -> EpochBatches:
-        """Batches of the trainer's current epoch."""
-        return self.batches
-
-    def val_dataloader(self) -> RankingChunks:
-        """Users with validation items."""
-        return RankingChunks(self.users, self.train, self.valid, self.chunk_size)
-
-    def test_dataloader(self) -> RankingChunks:
-        """Users with test items."""
-        excluded = _join(self.train, self.valid)
-        return RankingChunks(self.users, excluded, self.test, self.chunk_size)
-
-    def _epoch(self) -> int:
-        return self.trainer.current_epoch if self.trainer is not None else 0
-
-
-def _join(first: Ragged, second: Ragged) -> Ragged:
-    rows, values = torch.cat([first.rows, second.rows]), torch.cat([first.values, second.values])
-    return Ragged.from_pairs(rows, values, len(first))
 
 
 def _check_rows(users: Tensor, **parts: Ragged) -> None:
