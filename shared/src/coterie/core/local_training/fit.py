@@ -25,6 +25,8 @@ from coterie.core.tensors import tree
 T = TypeVar("T")
 Batch = dict[str, Tensor]
 Loss = Callable[[Params, Batch], Tensor]
+AsBatch = Callable[[Batch], Any]
+"""Makes of a dict of samples, ``name -> (B, ...)``, what the methods of a module take."""
 Slope = Callable[[Params, Batch], tuple[Params, Tensor]]
 """Gradients, each ``(K, ...)``, and losses ``(K,)`` of K clients with stacked parameters."""
 Pull = Callable[[Params, Any], Params]
@@ -212,9 +214,7 @@ def _at_work(steps: Tensor) -> list[int]:
     return torch.searchsorted(-steps, -numbers, right=False).tolist()
 
 
-def pure(
-    module: nn.Module, method: str, as_batch: Callable[[dict[str, Tensor]], Any] | None = None
-) -> Loss:
+def pure(module: nn.Module, method: str, as_batch: AsBatch | None = None) -> Loss:
     """Turn a method of a module, such as its loss, into a function of its parameters.
 
     Args:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.shares import divide, share_counts
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Batch, Params, RowSGD, RowState, fit
+from coterie.core.methods.kit.fields import changed, measured
 from coterie.core.methods.kit.local_sgd import LocalSGD, changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.settings.personal import FedALASettings
-from coterie.core.protocol.expected import Count, Like, Number
-from coterie.core.protocol.messages import Reveals, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -169,23 +167,8 @@ class FedALAModel(OwnModel):
 class FedALAUpdate(ModelUpdate):
     """A `ModelUpdate` of a client that starts from what it keeps."""
 
-    change: Params = leaves(  # each (C, ...)
-        "change of the model's parameters, w_k - w",
-        reveals=Reveals.PARAMETERS,
-        depends_on=_OWN,
-        expected=Like("weights"),
-    )
-    samples: Tensor = leaves(
-        "number of samples n_k",
-        reveals=Reveals.STEPS,
-        expected=Count(),
-    )  # (C,) int64
-    loss: Tensor = leaves(  # (C,)
-        "mean training loss",
-        reveals=Reveals.MEASUREMENT,
-        depends_on=_OWN,
-        expected=Number(),
-    )
+    change: Params = changed("the model's parameters, w_k - w", _OWN)  # each (C, ...)
+    loss: Tensor = measured("mean training loss", _OWN)  # (C,)
 
 
 UPDATE = Step("update", GlobalModel, FedALAUpdate)
@@ -199,14 +182,12 @@ class FedALAClient(ModelClient[FedALAModel]):
     round, that is the same.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        settings: FedALASettings,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
-    ) -> None:
-        super().__init__(module, settings, as_batch)
-        self.aggregation = AdaptiveAggregation(self.local, settings, list(self._form))
+    settings: FedALASettings
+
+    @cached_property
+    def aggregation(self) -> AdaptiveAggregation:
+        """Learns the weights of the last layers."""
+        return AdaptiveAggregation(self.local, self.settings, list(self._form))
 
     def newcomers(self, n_clients: int) -> FedALAModel:
         """Private state before the first round: no model, all weights 1."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +12,10 @@ from coterie.core.data.samples.samples import SampleData, batch_counts
 from coterie.core.data.samples.shares import divide, share_counts
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import Params
-from coterie.core.methods.kit.averaging import Weighted, noted
+from coterie.core.local_training.fit import AsBatch, Params
+from coterie.core.methods.fedavg import FedAvgServer
+from coterie.core.methods.kit.averaging import WeightedSum
+from coterie.core.methods.kit.fields import changed, counted, measured
 from coterie.core.methods.kit.head import HEAD, with_head
 from coterie.core.methods.kit.local_sgd import LocalSGD, changes, same_for_all
 from coterie.core.methods.kit.model_client import (
@@ -25,11 +25,10 @@ from coterie.core.methods.kit.model_client import (
     OwnModel,
     QualityReport,
 )
-from coterie.core.methods.kit.model_server import ModelServer, ServerModel
+from coterie.core.methods.kit.model_server import ServerModel
 from coterie.core.methods.settings.personal import FedReconSettings
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.expected import Count, Like, Number
-from coterie.core.protocol.messages import Down, Reveals, carries, leaves
+from coterie.core.protocol.messages import Down, carries
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -48,10 +47,7 @@ class Reconstruction:
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        settings: FedReconSettings,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+        self, module: nn.Module, settings: FedReconSettings, as_batch: AsBatch | None = None
     ) -> None:
         check_base(module)
         self._settings = settings
@@ -108,21 +104,9 @@ class MeasuredBase(Down):
 class BaseUpdate(ModelUpdate):
     """What training on the query set changed in the base; stacked over C clients."""
 
-    change: Params = leaves(  # each (C, ...)
-        "change of the base's parameters, g_k - g",
-        reveals=Reveals.PARAMETERS,
-        expected=Like("weights"),
-    )
-    samples: Tensor = leaves(
-        "number of query samples",
-        reveals=Reveals.STEPS,
-        expected=Count(),
-    )  # (C,) int64
-    loss: Tensor = leaves(
-        "mean loss on the query set",
-        reveals=Reveals.MEASUREMENT,
-        expected=Number(),
-    )  # (C,)
+    change: Params = changed("the base's parameters, g_k - g")  # each (C, ...)
+    samples: Tensor = counted("number of query samples")  # (C,) int64
+    loss: Tensor = measured("mean loss on the query set")  # (C,)
 
 
 UPDATE = Step("update", GlobalModel, BaseUpdate)
@@ -144,10 +128,7 @@ class FedReconClient(ModelClient[OwnModel]):
     settings: FedReconSettings
 
     def __init__(
-        self,
-        module: nn.Module,
-        settings: FedReconSettings,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+        self, module: nn.Module, settings: FedReconSettings, as_batch: AsBatch | None = None
     ) -> None:
         super().__init__(module, settings, as_batch)
         self.reconstruct = Reconstruction(module, settings, as_batch)
@@ -197,7 +178,7 @@ class FedReconClient(ModelClient[OwnModel]):
         return share_counts(data.lengths, self.settings.support).minimum(most)
 
 
-class FedReconServer(ModelServer[ServerModel]):
+class FedReconServer(FedAvgServer):
     """Server of FedRECON (Singhal et al., NeurIPS 2021, Algorithm 1), with averaging as S.
 
     Its model is a base and the initial head, which never changes. There is no global head, so to
@@ -223,17 +204,10 @@ class FedReconServer(ModelServer[ServerModel]):
         check_base(self.module)
         return super().initial(key)
 
-    def round(self, state: ServerModel, cohort: Cohort, key: Key) -> ServerModel:
-        """One round: g <- g + η_s sum_k n_k (g_k - g) / sum_k n_k; n_k counts query samples."""
-        chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
-        fold = Weighted(self.settings.weighting)
-        replies = chosen.ask(UPDATE, GlobalModel(state.weights), reduce=fold)
-        if (total := noted(replies, cohort.journal)) is not None:
-            change, weight, lr = total.sums.change, total.weight, self.settings.server_lr
-            moved = {name: state.weights[name] + lr * change[name] / weight for name in change}
-            state = replace(state, weights={**state.weights, **moved})
-        self.evaluate_if_due(state, cohort)
-        return state
+    def moved(self, weights: Params, total: WeightedSum[ModelUpdate]) -> Params:
+        """G + η_s sum_k n_k (g_k - g) / sum_k n_k; n_k counts query samples."""
+        change, lr = total.sums.change, self.settings.server_lr
+        return weights | {name: weights[name] + lr * change[name] / total.weight for name in change}
 
     def test(self, state: ServerModel, cohort: Cohort) -> None:
         """Enter the accuracies and losses, with a head reconstructed where one is needed."""

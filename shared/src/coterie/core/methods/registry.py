@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
+from coterie.core.local_training.fit import AsBatch
 from coterie.core.methods.dap_fl import DapFLClient, DapFLServer, DapFLSettings
 from coterie.core.methods.ditto import DittoClient, DittoSettings
 from coterie.core.methods.fedala import FedALAClient, FedALASettings
@@ -31,8 +32,6 @@ from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldServer, Scaffo
 from coterie.core.methods.settings.reference import CentralSettings, LocalSettings
 from coterie.core.settings.schema import within
 from coterie.core.tensors.device import on_host
-
-AsBatch = Callable[[dict[str, Tensor]], Any]
 
 
 @dataclass(frozen=True)

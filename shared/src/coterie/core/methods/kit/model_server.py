@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import Batch, Params
+from coterie.core.local_training.fit import AsBatch, Batch, Params
 from coterie.core.local_training.step_count import not_counting_steps
 from coterie.core.methods.kit.evaluation import Evaluator
 from coterie.core.methods.kit.model_client import EVALUATE, GlobalModel, QualityReport
@@ -66,7 +66,7 @@ class ModelServer(Server[S], Generic[S]):
         build: Callable[[], nn.Module],
         settings: FedAvgSettings,
         samples: ServerSamples | None = None,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+        as_batch: AsBatch | None = None,
     ) -> None:
         self.settings, self.rounds = settings, settings.rounds
         self.samples = samples or ServerSamples()

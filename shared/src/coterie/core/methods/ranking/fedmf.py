@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
+from coterie.core.methods.kit.fields import measured
 from coterie.core.methods.ranking.ckks import KeyHolder, PublicKey, pack
 from coterie.core.methods.ranking.client import (
     RankingClient,
@@ -101,9 +102,7 @@ class ItemGradients(Up):
     parts: Tensor | None = leaves(  # (C, k) int64
         "bytes of the parts of the cipher text", reveals=Reveals.NOTHING, depends_on=_OWN
     )
-    loss: Tensor = leaves(  # (C,)
-        "mean squared error", reveals=Reveals.MEASUREMENT, depends_on=_OWN, expected=Number()
-    )
+    loss: Tensor = measured("mean squared error", _OWN)  # (C,)
     seconds: Tensor | None = leaves(  # (C,)
         "seconds of encryption", reveals=Reveals.NOTHING, depends_on=_OWN, expected=Number()
     )

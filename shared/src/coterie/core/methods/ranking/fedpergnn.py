@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.methods.kit.fields import measured
 from coterie.core.methods.ranking.client import (
     RankingClient,
     UserState,
@@ -40,7 +41,7 @@ from coterie.core.methods.ranking.star_graph import (
 from coterie.core.methods.settings.ranking import FedPerGNNSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Aligned, Cohort
-from coterie.core.protocol.expected import Like, Number
+from coterie.core.protocol.expected import Like
 from coterie.core.protocol.folds import Fold, weighted_sum
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
@@ -82,12 +83,7 @@ class NoisyGradients(Up):
         depends_on={"params"},
         expected=Like("attention"),
     )
-    loss: Tensor = leaves(  # (C,)
-        "mean training loss",
-        reveals=Reveals.MEASUREMENT,
-        depends_on={"params"},
-        expected=Number(),
-    )
+    loss: Tensor = measured("mean training loss", {"params"})  # (C,)
 
 
 UPDATE = Step("update", PublicNetwork, NoisyGradients)

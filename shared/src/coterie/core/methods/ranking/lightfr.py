@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.methods.kit.fields import measured
 from coterie.core.methods.ranking.binary_codes import (
     best_column,
     descend_users,
@@ -33,7 +34,6 @@ from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import LightFRSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.expected import Number
 from coterie.core.protocol.folds import Fold
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
@@ -61,12 +61,7 @@ class BitVotes(Up):
         reveals=Reveals.ITEMS_TOUCHED,
         depends_on={"params"},
     )
-    loss: Tensor = leaves(  # (C,)
-        "mean squared error of training",
-        reveals=Reveals.MEASUREMENT,
-        depends_on={"params"},
-        expected=Number(),
-    )
+    loss: Tensor = measured("mean squared error of training", {"params"})  # (C,)
 
 
 UPDATE = Step("update", ItemCodes, BitVotes)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.shares import pooled
 from coterie.core.errors import UserError
+from coterie.core.local_training.fit import AsBatch
 from coterie.core.methods.kit.local_sgd import LocalSGD, same_for_all
 from coterie.core.methods.kit.model_client import ModelClient, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel, ServerSamples
@@ -49,7 +49,7 @@ class CentralServer(ModelServer[ServerModel]):
         settings: FedAvgSettings,
         train: SampleData,
         samples: ServerSamples | None = None,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+        as_batch: AsBatch | None = None,
     ) -> None:
         super().__init__(build, settings, samples, as_batch)
         self.train = pooled(train)
