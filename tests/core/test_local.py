@@ -12,15 +12,8 @@ from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.errors import UserError
 from coterie.core.federation.store import PrivateStore
 from coterie.core.local_training import stacking
-from coterie.core.local_training.fit import (
-    RowAdam,
-    RowSGD,
-    RowState,
-    fit,
-    masked,
-    of_clients,
-    pure,
-)
+from coterie.core.local_training.fit import fit, masked, of_clients, pure
+from coterie.core.local_training.row_optimizer import RowAdam, RowSGD, RowState
 from coterie.core.protocol.messages import Private
 from coterie.core.tensors.keys import Key
 

@@ -35,6 +35,3 @@ class Experience:
             torch.zeros(n_agents, dtype=dtype),
             torch.zeros(n_agents, dtype=torch.bool),
         )
-
-
-__all__ = ["Experience"]

@@ -12,9 +12,7 @@ from torch.func import functional_call, grad_and_value
 
 from coterie.core.local_training.row_optimizer import (
     Params,
-    RowAdam,
     RowOptimizer,
-    RowSGD,
     RowState,
     clipped,
 )
@@ -102,6 +100,7 @@ def fit(
         >>> def loss(params, batch):
         ...     return (params["w"] - batch["x"]).square().sum()
         >>> x = torch.tensor([[1.0], [2.0]])
+        >>> from coterie.core.local_training.row_optimizer import RowSGD
         >>> fitted = fit(loss, {"w": torch.zeros(2)}, lambda number, rows: {"x": x[rows]},
         ...              RowSGD(), 0.5, torch.tensor([0, 1]))
         >>> fitted.params["w"].tolist()
@@ -308,23 +307,3 @@ def _per_row(value: float | Tensor, like: Tensor) -> Tensor:
 
 def _cut(stack: T, start: int, end: int | None) -> T:
     return tree.map_tensors(lambda leaf: leaf[start:end], stack)
-
-
-__all__ = [
-    "Batch",
-    "Batches",
-    "Fitted",
-    "Loss",
-    "Params",
-    "Pull",
-    "RowAdam",
-    "RowOptimizer",
-    "RowSGD",
-    "RowState",
-    "Slope",
-    "fit",
-    "masked",
-    "of_clients",
-    "per_sample",
-    "pure",
-]

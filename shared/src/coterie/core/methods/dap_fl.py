@@ -174,6 +174,3 @@ class DapFLServer(ModelServer[ServerModel]):
                 cohort.journal.scalar(f"fed/{name}", value.double() / total.weight)
         self.evaluate_if_due(state, cohort)
         return state
-
-
-__all__ = ["DapFLClient", "DapFLServer", "DapFLSettings", "TunedUpdate"]

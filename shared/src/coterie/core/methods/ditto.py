@@ -44,6 +44,3 @@ class DittoClient(FedAvgClient):
     @property
     def _personal_epochs(self) -> int:
         return self.settings.personal_epochs or self.settings.epochs
-
-
-__all__ = ["DittoClient", "DittoSettings"]

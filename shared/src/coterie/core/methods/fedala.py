@@ -11,7 +11,8 @@ from torch import Tensor
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.shares import divide, share_counts
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import Batch, Params, RowSGD, RowState, fit
+from coterie.core.local_training.fit import Batch, Params, fit
+from coterie.core.local_training.row_optimizer import RowSGD, RowState
 from coterie.core.methods.kit.fields import changed, measured
 from coterie.core.methods.kit.local_sgd import LocalSGD, changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
@@ -210,6 +211,3 @@ class FedALAClient(ModelClient[FedALAModel]):
         fitted = self.local.train(start, self.local.batches(data.train, key))
         update = FedALAUpdate(changes(fitted.params, down.weights), data.lengths, fitted.loss)
         return update, FedALAModel(dict(fitted.params), mine.rounds + 1, weights)
-
-
-__all__ = ["FedALAClient", "FedALAModel", "FedALASettings", "FedALAUpdate"]

@@ -197,13 +197,3 @@ def check_for(settings: FedDynSettings, lengths: Tensor) -> None:
             f"{int(some.min())} samples, {share:.2g} of the mean, and training diverges from 2 "
             "on: lower one, or set 'weighting' to equal"
         )
-
-
-__all__ = [
-    "DynamicModel",
-    "FedDynClient",
-    "FedDynModel",
-    "FedDynServer",
-    "FedDynSettings",
-    "check_for",
-]

@@ -23,6 +23,3 @@ class FedProxClient(FedAvgClient):
     def pull(self) -> Pull:
         """μ (w - wᵗ)."""
         return towards(self.settings.mu)
-
-
-__all__ = ["FedProxClient", "FedProxSettings"]

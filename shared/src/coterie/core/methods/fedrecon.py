@@ -226,6 +226,3 @@ class FedReconServer(FedAvgServer):
         # Measuring must change no draw of the run, and the same model always measures the same.
         found = self.reconstruct(base, initial, own, Key.from_seed(0).fold(own.ids))
         return {name: value[0] for name, value in found.items()}
-
-
-__all__ = ["FedReconClient", "FedReconServer", "FedReconSettings", "MeasuredBase"]

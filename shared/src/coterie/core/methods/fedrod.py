@@ -12,17 +12,8 @@ from torch.func import functional_call
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import (
-    AsBatch,
-    Batch,
-    Params,
-    RowSGD,
-    RowState,
-    Slope,
-    fit,
-    masked,
-)
-from coterie.core.local_training.row_optimizer import clipped
+from coterie.core.local_training.fit import AsBatch, Batch, Params, Slope, fit, masked
+from coterie.core.local_training.row_optimizer import RowSGD, RowState, clipped
 from coterie.core.methods.fedavg import FedAvgServer
 from coterie.core.methods.kit.fields import changed, measured
 from coterie.core.methods.kit.head import HEAD, with_head
@@ -191,6 +182,3 @@ class FedRODServer(FedAvgServer):
         """
         with_head(self.module, "Fed-ROD")
         return super().initial(key)
-
-
-__all__ = ["FedRODClient", "FedRODModel", "FedRODServer", "FedRODSettings", "FedRODUpdate"]

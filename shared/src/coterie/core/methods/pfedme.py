@@ -180,6 +180,3 @@ class PFedMeServer(ModelServer[ServerModel]):
             state = replace(state, weights=weights)
         self.evaluate_if_due(state, cohort)
         return state
-
-
-__all__ = ["PFedMeClient", "PFedMeServer", "PFedMeSettings", "RowMoreau"]

@@ -165,6 +165,3 @@ def _named_by_section(method: Method, sections: object) -> Iterator[None]:
             raise
         section = type(getattr(sections, method.section))
         raise UserError(within(method.section, section, str(error))) from None
-
-
-__all__ = ["METHODS", "Method", "client_half", "server_half", "settings_of"]

@@ -168,12 +168,3 @@ class ScaffoldServer(ModelServer[ScaffoldModel]):
         share = before / now if before and now else 1.0
         control = {name: share * c for name, c in state.control.items()}
         return replace(state, control=control, sizes=sizes)
-
-
-__all__ = [
-    "ControlledModel",
-    "ScaffoldClient",
-    "ScaffoldModel",
-    "ScaffoldServer",
-    "ScaffoldSettings",
-]

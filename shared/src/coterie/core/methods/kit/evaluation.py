@@ -124,6 +124,3 @@ def _side_by_side(data: SampleData, n_batches: Tensor) -> Iterator[tuple[int, Te
             together = max(1, _NUMBERS // max(longest * numbers, 1))
             yield number, rows[:together]
             rows = rows[together:]
-
-
-__all__ = ["Evaluator", "Quality"]

@@ -14,12 +14,12 @@ from coterie.core.local_training.fit import (
     Fitted,
     Params,
     Pull,
-    RowSGD,
     Slope,
     fit,
     masked,
     pure,
 )
+from coterie.core.local_training.row_optimizer import RowSGD
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key
 

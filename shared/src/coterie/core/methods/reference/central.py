@@ -76,6 +76,3 @@ class CentralServer(ModelServer[ServerModel]):
         state = replace(state, weights={name: v[0] for name, v in fitted.params.items()})
         self.evaluate_if_due(state, cohort)
         return state
-
-
-__all__ = ["CentralClient", "CentralServer"]
