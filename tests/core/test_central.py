@@ -132,7 +132,7 @@ def test_sgd_steps_equal_a_loop_by_hand() -> None:
     for epoch in range(2):
         pairs = data.batches.draw(epoch)
         for index in torch.arange(data.batches.n_pairs).split(128):
-            batch = pairs.take(index)
+            batch = Pairs(*(part[index] for part in pairs))
             logit = (p[batch.user] * q[batch.item]).sum(1)
             pull = (torch.sigmoid(logit) - batch.label)[:, None] / index.numel()
             dp = torch.zeros_like(p).index_add_(0, batch.user, pull * q[batch.item])

@@ -19,7 +19,7 @@ HAS = {7: {0, 1, 2}, 3: {4}, 9: {3, 0}}
 
 def rows_of(batches: EpochBatches) -> list[tuple]:
     """All pairs of an iteration as tuples, in order."""
-    parts = [tuple(vars(batch).values()) for batch in batches]
+    parts = [tuple(batch) for batch in batches]
     return [pair for part in parts for pair in zip(*(x.tolist() for x in part), strict=True)]
 
 

@@ -85,14 +85,12 @@ def test_blocks_cut_a_stable_sort(rows):
     n = len(rows)
     sizes = [int(0.6 * n), int(0.4 / 3 * n), int(0.4 / 3 * n)]
     assert [len(block) for block in stream.blocks] == [*sizes, n - sum(sizes)]
-    users_before = items_before = end = 0
+    end = 0
     for block, row in zip(stream.blocks, stream.statistics(), strict=True):
         assert block.rows.start == end
         end = block.rows.stop
         users, items = ({r[k] for r in ordered[:end]} for k in (0, 1))
         assert (block.n_users, block.n_items) == (len(users), len(items))
-        assert (block.n_users_before, block.n_items_before) == (users_before, items_before)
-        users_before, items_before = len(users), len(items)
         assert row["sparsity"] == 1 - len(block) / (len(users) * len(items))
     assert end == n
 

@@ -1,5 +1,7 @@
 """The generated data set."""
 
+import itertools
+
 import numpy as np
 import torch
 from scipy.sparse.linalg import svds
@@ -48,9 +50,9 @@ def test_users_and_items_arrive_and_old_users_stay():
     items = [block.n_items for block in stream.blocks]
     assert users == sorted(set(users))
     assert items == sorted(set(items))
-    for block in stream.blocks[1:]:
+    for before, block in itertools.pairwise(stream.blocks):
         splits = split_block(stream, block, "random", 0)
-        assert int((splits.ids < block.n_users_before).sum()) > 100
+        assert int((splits.ids < before.n_users).sum()) > 100
 
 
 def test_matrix_factorisation_clearly_beats_popularity():

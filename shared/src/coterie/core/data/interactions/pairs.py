@@ -77,7 +77,7 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
     def __iter__(self) -> Iterator[Pairs | Triples]:
         pairs = self.draw(self.epoch())
         for index in torch.arange(self.n_pairs).split(self.batch_size):
-            yield pairs.take(index)
+            yield type(pairs)(*(part[index] for part in pairs))
 
     def draw(self, epoch: int) -> Pairs | Triples:
         """All pairs of an epoch, shuffled."""
@@ -88,14 +88,12 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
         user = self.users[self.open_rows][drawn.rows].repeat_interleave(self.negatives)
         if self.objective == "pairwise":
             positive = drawn.values.repeat_interleave(self.negatives)
-            return Triples(user, positive, negative).take(order)
+            return Triples(user[order], positive[order], negative[order])
         label = torch.zeros(self.n_pairs)
         label[: self.train.values.numel()] = 1.0
-        return Pairs(
-            torch.cat([self.users[self.train.rows], user]),
-            torch.cat([self.train.values, negative]),
-            label,
-        ).take(order)
+        users = torch.cat([self.users[self.train.rows], user])
+        items = torch.cat([self.train.values, negative])
+        return Pairs(users[order], items[order], label[order])
 
     def _negatives(self, key: Key) -> Tensor:
         if not self.negatives:

@@ -16,7 +16,7 @@ from torch.optim import Adam, Optimizer
 
 from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
 from coterie.core.local_training.quiet import quiet
-from coterie.core.metrics.clients import summarise
+from coterie.core.metrics.clients import worst_decile
 from coterie.core.metrics.full_ranking import FullRanking
 from coterie.core.models.batches import RankingBatch
 from coterie.core.models.recommender import Recommender
@@ -101,7 +101,7 @@ class Central(lightning.LightningModule):
             return
         values = {name: value.item() for name, value in metric.compute().items()}
         ndcg = f"ndcg@{metric.k}"
-        values[f"{ndcg}_worst10"] = summarise(metric.per_client().ndcg).worst10
+        values[f"{ndcg}_worst10"] = worst_decile(metric.per_client().ndcg)
         named = {f"{prefix}/{name}": value for name, value in values.items()}
         self.log_dict(named, prog_bar=prefix == "eval")
 

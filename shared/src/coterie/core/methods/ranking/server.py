@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.federation.selection import NO_ROUND, BestRound, Limits, Selecting
 from coterie.core.methods.ranking.client import KEEP_BEST
-from coterie.core.metrics.clients import mean_of_known, summarise
+from coterie.core.metrics.clients import mean_of_known, worst_decile
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Cohort
@@ -145,7 +145,7 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState], Generic[
             journal.scalar(f"{where}/{name}", mean_of_known(values, none=0.0))
             journal.per_client(f"{where}/{name}", replies.ids, values)
         if not testing:
-            worst = summarise(replies.up.ndcg[:, -1]).worst10
+            worst = worst_decile(replies.up.ndcg[:, -1])
             journal.scalar(f"eval/ndcg@{self.lengths[-1]}_worst10", worst)
 
     def trained(
