@@ -82,7 +82,7 @@ def ndcg_of(scores: Tensor, data: PairsData) -> float:
 
 
 MODELS = {
-    "mf": lambda: MF(N_USERS, N_ITEMS, 8, KEY, biases=True),
+    "mf": lambda: MF(N_USERS, N_ITEMS, 8, KEY),
     "neumf": lambda: NeuMF(N_USERS, N_ITEMS, 8, (16, 8), KEY),
     "fedncf": lambda: HeadedModel(FedNCFHead(8, KEY, hidden=8), N_USERS, N_ITEMS, 8, KEY),
 }
@@ -215,7 +215,7 @@ def test_central_mf_beats_popularity_on_movielens(data_root: Path) -> None:
     data = PairsData(
         split.ids, split.train, split.valid, split.test, block.n_items, KEY, batch_size=4096
     )
-    module = Central(MF(block.n_users, block.n_items, 16, KEY, biases=True), partial(Adam, lr=0.01))
+    module = Central(MF(block.n_users, block.n_items, 16, KEY), partial(Adam, lr=0.01))
     run = trainer(5)
     run.fit(module, datamodule=data)
     (result,) = run.test(module, datamodule=data, verbose=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -34,37 +34,21 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 
-class Reconstruction:
+def reconstruct(
+    local: LocalSGD, base: Params, head: Params, support: SampleData, key: Key
+) -> Params:
     """The algorithm R of FedRECON (Singhal et al., NeurIPS 2021, Algorithm 1): gradient descent.
 
     Args:
-        module: a classifier whose body, the base, has parameters.
-        settings: of FedRECON.
-        as_batch: see `LocalSGD`.
-
-    Raises:
-        UserError: the module has no head, or nothing but a head.
+        local: training by the settings of FedRECON.
+        base: of C clients, each ``(C, ...)``; it stays.
+        head: to start from, each ``(C, ...)``.
+        support: the clients' samples; without any, the head stays what it was.
+        key: the clients' keys, ``(C,)``.
     """
-
-    def __init__(
-        self, module: nn.Module, settings: FedReconSettings, as_batch: AsBatch | None = None
-    ) -> None:
-        check_base(module)
-        self._settings = settings
-        self._local = LocalSGD(module, settings, as_batch)
-
-    def __call__(self, base: Params, head: Params, support: SampleData, key: Key) -> Params:
-        """Train the heads of C clients.
-
-        Args:
-            base: of the clients, each ``(C, ...)``; it stays.
-            head: to start from, each ``(C, ...)``.
-            support: the clients' samples; without any, the head stays what it was.
-            key: the clients' keys, ``(C,)``.
-        """
-        batches = self._local.batches(support, key, self._settings.recon_epochs)
-        fitted = self._local.train(head, batches, lr=self._settings.recon_lr, fixed=base)
-        return fitted.params
+    settings = cast(FedReconSettings, local.settings)
+    batches = local.batches(support, key, settings.recon_epochs)
+    return local.train(head, batches, lr=settings.recon_lr, fixed=base).params
 
 
 def check_base(module: nn.Module) -> None:
@@ -131,7 +115,7 @@ class FedReconClient(ModelClient[OwnModel]):
         self, module: nn.Module, settings: FedReconSettings, as_batch: AsBatch | None = None
     ) -> None:
         super().__init__(module, settings, as_batch)
-        self.reconstruct = Reconstruction(module, settings, as_batch)
+        check_base(module)
 
     def newcomers(self, n_clients: int) -> OwnModel:
         """Private state: nothing."""
@@ -150,7 +134,7 @@ class FedReconClient(ModelClient[OwnModel]):
         """Reconstruct the head on the support set, then train the base on the query set."""
         base, initial = parted(same_for_all(down.weights, len(data)))
         support, query = divide(data.train, self._support(data.train), key.fold("support"))
-        head = self.reconstruct(base, initial, support, key.fold("reconstruct"))
+        head = reconstruct(self.local, base, initial, support, key.fold("reconstruct"))
         fitted = self.local.train(base, self.local.batches(query, key), fixed=head)
         return BaseUpdate(changes(fitted.params, down.weights), query.lengths, fitted.loss), None
 
@@ -163,7 +147,7 @@ class FedReconClient(ModelClient[OwnModel]):
         A client without samples to reconstruct a head on has the server's.
         """
         base, initial = parted(same_for_all(down.weights, len(data)))
-        head = self.reconstruct(base, initial, data.train, key.fold("reconstruct"))
+        head = reconstruct(self.local, base, initial, data.train, key.fold("reconstruct"))
         models = {"personal": {**base, **head}}
         if down.head:
             shared = {**down.weights, **down.head}
@@ -190,11 +174,6 @@ class FedReconServer(FedAvgServer):
 
     settings: FedReconSettings
 
-    @cached_property
-    def reconstruct(self) -> Reconstruction:
-        """Reconstructs a head on the server's samples."""
-        return Reconstruction(self.module, self.settings, self._as_batch)
-
     def initial(self, key: Key) -> Params:
         """Draw the initial parameters.
 
@@ -205,7 +184,7 @@ class FedReconServer(FedAvgServer):
         return super().initial(key)
 
     def moved(self, weights: Params, total: WeightedSum[ModelUpdate]) -> Params:
-        """G + η_s sum_k n_k (g_k - g) / sum_k n_k; n_k counts query samples."""
+        """The next base: g + η_s sum_k n_k (g_k - g) / sum_k n_k; n_k counts query samples."""
         change, lr = total.sums.change, self.settings.server_lr
         return weights | {name: weights[name] + lr * change[name] / total.weight for name in change}
 
@@ -224,5 +203,6 @@ class FedReconServer(FedAvgServer):
         own = SampleData(torch.zeros(1).long(), self.samples.valid, torch.tensor([0, count]))
         base, initial = parted(same_for_all(weights, 1))
         # Measuring must change no draw of the run, and the same model always measures the same.
-        found = self.reconstruct(base, initial, own, Key.from_seed(0).fold(own.ids))
+        local = LocalSGD(self.module, self.settings, self._as_batch)
+        found = reconstruct(local, base, initial, own, Key.from_seed(0).fold(own.ids))
         return {name: value[0] for name, value in found.items()}

@@ -59,16 +59,6 @@ def data_sets() -> dict[str, DataSet]:
     return DATA_SETS | {entry.name: entry for entry in added}
 
 
-def names() -> list[str]:
-    """List the known names.
-
-    Example:
-        >>> "ml-100k" in names()
-        True
-    """
-    return list(data_sets())
-
-
 def data_set(name: str) -> DataSet:
     """Look a data set up by name.
 
