@@ -83,12 +83,6 @@ def test_negatives_are_uniform_over_free_items() -> None:
     assert chisquare(drawn[[1, 2, 3, 4, 6, 7, 8, 9]].numpy()).pvalue > 1e-3
 
 
-def test_known_items_are_never_negatives() -> None:
-    known = Ragged.from_lists([[0, 1, 2, 3, 4], [4, 0, 1, 2, 3], [3, 0, 1, 2, 4]])
-    rows = rows_of(EpochBatches(USERS, TRAIN, 6, KEY, known=known))
-    assert {item for _, item, label in rows if label == 0} == {5}
-
-
 def test_a_user_with_every_item_has_positives_only() -> None:
     users, train = torch.tensor([0, 1]), Ragged.from_lists([[0, 1, 2], [1]])
     pointwise = EpochBatches(users, train, 3, KEY, 2)
@@ -111,7 +105,6 @@ def test_pointwise_without_negatives() -> None:
         ([0], [[0, 1, 2]], {"objective": "pairwise"}, "no pair to train on"),
         ([0], [[3]], {}, "train has an item outside 0..2"),
         ([0], [[-1]], {}, "train has an item outside 0..2"),
-        ([0], [[0]], {"known": Ragged.from_lists([[8]])}, "known has an item outside 0..2"),
         ([0], [[0]], {"batch_size": 0}, "batch_size >= 1"),
         ([0], [[0]], {"negatives": -1}, "negatives >= 0"),
         ([0], [[0]], {"negatives": 0, "objective": "pairwise"}, "negatives >= 1"),

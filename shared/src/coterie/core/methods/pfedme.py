@@ -54,13 +54,7 @@ class RowMoreau(RowOptimizer):
         return grad, moments
 
     def step(
-        self,
-        params: Params,
-        grads: Params,
-        state: RowState,
-        lr: float | Tensor,
-        *,
-        clip: float | Tensor | None = None,
+        self, params: Params, grads: Params, state: RowState, lr: float | Tensor, **more: object
     ) -> tuple[Params, RowState]:
         """Make one step towards θ in every row; see `RowOptimizer.step`.
 
@@ -73,7 +67,7 @@ class RowMoreau(RowOptimizer):
             name: torch.add(grad, params[name] - local[name], alpha=self.lam)
             for name, grad in grads.items()
         }
-        theta, after = super().step(params, held, state, lr, clip=clip)
+        theta, after = super().step(params, held, state, lr, **more)  # type: ignore[arg-type]
         due = after.steps % self.inner_steps == 0
         if not due.any():
             return theta, after

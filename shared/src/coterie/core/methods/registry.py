@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -105,10 +104,15 @@ def settings_of(
         2.0
     """
     method = METHODS[name]
-    with _named_by_section(method, sections):
+    try:
         chosen = method.settings(**{**common, **method.own(sections)})
         if method.check is not None and lengths is not None:
             method.check(chosen, lengths)
+    except UserError as error:
+        if method.section is None:
+            raise
+        section = type(getattr(sections, method.section))
+        raise UserError(within(method.section, section, str(error))) from None
     return chosen
 
 
@@ -153,15 +157,3 @@ def client_half(
         UserError: the method cannot train this module.
     """
     return METHODS[name].client(on_host(build), settings, as_batch)
-
-
-@contextmanager
-def _named_by_section(method: Method, sections: object) -> Iterator[None]:
-    """Name a method's own parameters by section and name in its refusals."""
-    try:
-        yield
-    except UserError as error:
-        if method.section is None:
-            raise
-        section = type(getattr(sections, method.section))
-        raise UserError(within(method.section, section, str(error))) from None

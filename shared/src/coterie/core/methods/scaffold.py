@@ -152,10 +152,7 @@ class ScaffoldServer(ModelServer[ScaffoldModel]):
         replies = chosen.ask(UPDATE, down, reduce=Weighted(weighting))
         if (total := noted(replies, cohort.journal)) is not None:
             change, moved = total.sums.change, total.sums.control
-            step, everybody = (
-                self.settings.lr_g / int(total.weight),
-                state.sizes.total(weighting),
-            )
+            step, everybody = self.settings.lr_g / int(total.weight), state.sizes.total(weighting)
             weights = {name: x + step * change[name] for name, x in state.weights.items()}
             control = {name: c + moved[name] / everybody for name, c in state.control.items()}
             state = replace(state, weights=weights, control=control)

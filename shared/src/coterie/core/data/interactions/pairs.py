@@ -34,7 +34,6 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
         negatives: negatives for each positive.
         batch_size: pairs a batch (pointwise: positives and negatives are a pair each).
         objective: "pointwise" yields `Pairs`, "pairwise" yields `Triples`.
-        known: C rows of items that are never drawn as negatives; default ``train``.
         epoch: asked at the start of each iteration for the number of the epoch.
 
     Raises:
@@ -50,12 +49,12 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
         negatives: int = 4,
         batch_size: int = 512,
         objective: Objective = "pointwise",
-        known: Ragged | None = None,
         epoch: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.known = train if known is None else known
-        _check_rows(users, train=train, known=self.known)
-        _check_items(n_items, train=train, known=self.known)
+        _check_rows(users, train=train)
+        items = train.values
+        if items.numel() and not 0 <= int(items.min()) <= int(items.max()) < n_items:
+            raise ValueError(f"train has an item outside 0..{n_items - 1}")
         least = 0 if objective == "pointwise" else 1
         if negatives < least or batch_size < 1:
             raise ValueError(
@@ -65,7 +64,7 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
         self.users, self.train, self.n_items, self.key = users, train, n_items, key
         self.negatives, self.batch_size, self.objective = negatives, batch_size, objective
         self.epoch = epoch
-        self.open_rows = _rows_with_free_items(self.known, n_items)
+        self.open_rows = _rows_with_free_items(train, n_items)
         self.n_pairs = int(train.lengths[self.open_rows].sum()) * negatives
         self.n_pairs += train.values.numel() if objective == "pointwise" else 0
         if not self.n_pairs:
@@ -98,18 +97,11 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
     def _negatives(self, key: Key) -> Tensor:
         if not self.negatives:
             return torch.empty(0, dtype=torch.int64)
-        # The mask of known items is dense, so it is made for a chunk of rows at a time.
+        # The mask of items to leave out is dense, so it is made for a chunk of rows at a time.
         chunks = [
-            sample_negatives(
-                key.fold(self.users[rows]),
-                self.train.take(rows),
-                self.n_items,
-                self.negatives,
-                self.known.take(rows).mask(self.n_items),
-            )
-            for rows in self.open_rows.split(_CHUNK)
+            (key.fold(self.users[r]), self.train.take(r)) for r in self.open_rows.split(_CHUNK)
         ]
-        return torch.cat(chunks)
+        return torch.cat([sample_negatives(*rows, self.n_items, self.negatives) for rows in chunks])
 
 
 class RankingChunks:
@@ -147,15 +139,8 @@ def _check_rows(users: Tensor, **parts: Ragged) -> None:
             raise ValueError(f"{name} has {len(part)} rows for {users.numel()} users")
 
 
-def _check_items(n_items: int, **parts: Ragged) -> None:
-    for name, part in parts.items():
-        items = part.values
-        if items.numel() and not 0 <= int(items.min()) <= int(items.max()) < n_items:
-            raise ValueError(f"{name} has an item outside 0..{n_items - 1}")
-
-
-def _rows_with_free_items(known: Ragged, n_items: int) -> Tensor:
+def _rows_with_free_items(train: Ragged, n_items: int) -> Tensor:
     """Rows that do not hold every item, ``(K,)`` int64 ascending; repeated items count once."""
-    distinct = torch.unique(known.rows * n_items + known.values)
-    count = torch.bincount(distinct // n_items, minlength=len(known))
+    distinct = torch.unique(train.rows * n_items + train.values)
+    count = torch.bincount(distinct // n_items, minlength=len(train))
     return (count < n_items).nonzero()[:, 0]

@@ -98,11 +98,7 @@ class ModelServer(Server[S], Generic[S]):
         return weights
 
     def begin(self, key: Key) -> S:
-        """Draw the initial parameters.
-
-        Raises:
-            UserError: the module has nothing to train.
-        """
+        """Start with the initial parameters; errors as for `initial`."""
         return ServerModel(self.initial(key))  # type: ignore[return-value]
 
     def start_block(self, state: S, block: int, cohort: Cohort, key: Key) -> S:
