@@ -121,20 +121,13 @@ class DapFLClient(ModelClient[Tuner]):
         return up, Tuner(self.kept(fitted.params), mine.rounds + 1, agents, last)
 
     def state(self, params: Params, data: SplitSamples) -> Tensor:
-        """Accuracy and bounded loss of models, ``(C, 2)``; 0 for a client without samples.
-
-        Args:
-            params: each ``(C, ...)``, or ``(1, ...)`` where all clients have the same.
-            data: of C clients.
-        """
+        """Accuracy and bounded loss of models, ``(C, 2)``; 0 for a client without samples."""
         return self._bounded(self.measure(params, data))
 
     def measure(self, params: Params, data: SplitSamples) -> Quality:
         """Measure models on the samples chosen; the loss of a client without samples is 0.
 
-        Args:
-            params: as `state` has them.
-            data: of C clients.
+        ``params`` are each ``(C, ...)``, or ``(1, ...)`` where all clients have the same.
         """
         if self.settings.measure_on == "valid":
             found = self.evaluator.held_out(params, data)

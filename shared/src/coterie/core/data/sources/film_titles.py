@@ -21,13 +21,7 @@ _PATTERNS = (
 
 
 def film_title(genre: int, number: int, pattern: int, year: int) -> str:
-    """Compose a title.
-
-    Args:
-        genre: index into `GENRES`.
-        number: which of the genre's `TITLES_PER_GENRE` pairs of words.
-        pattern: any number, chooses how the words are joined.
-        year: of the film.
+    """Compose a title of the pair of words ``number``, below `TITLES_PER_GENRE`, of a genre.
 
     Example:
         >>> film_title(5, 0, 0, 2014)

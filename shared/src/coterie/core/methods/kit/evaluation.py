@@ -68,9 +68,7 @@ class Evaluator:
     def held_out(self, params: Params, data: SplitSamples) -> Quality:
         """Measure on validation samples, or on the training samples of a client without any.
 
-        Args:
-            params: each ``(C, ...)``, or ``(1, ...)`` where all clients have the same.
-            data: of C clients; NaN for those without samples of either kind.
+        NaN for those without samples of either kind; ``params`` as for `of_clients`.
         """
         valid = self.of_clients(params, data.valid)
         some = data.valid.lengths > 0

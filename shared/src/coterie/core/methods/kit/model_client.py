@@ -75,14 +75,8 @@ P = TypeVar("P", bound=OwnModel)
 class ModelClient(Client[P, SplitSamples]):
     """Base of the clients: a newcomer's state, and the evaluation.
 
-    Args:
-        module: see `coterie.core.methods.kit.local_sgd.LocalSGD`; with ``correct(batch)``, ``(B,)``
-            bool, accuracies are measured too.
-        settings: of the method.
-        as_batch: see `LocalSGD`.
-
-    Raises:
-        UserError: the module has batch normalisation.
+    Arguments and errors are those of `coterie.core.methods.kit.local_sgd.LocalSGD`; of a module
+    with ``correct(batch)``, ``(B,)`` bool, accuracies are measured too.
     """
 
     def __init__(

@@ -117,12 +117,8 @@ FOLD_IN = Step("fold_in", ItemTable, None)
 class FedMFClient(RankingClient):
     """A user: squared loss, private vector p_u.
 
-    Args:
-        settings: of FedMF.
-        n_items: see `RankingClient`.
-        lengths: see `RankingClient`.
-        secret: shared by the clients, unknown to the server.
-        dtype: of all parameters.
+    Beside the arguments of `RankingClient` it takes a ``secret`` that the clients share, unknown to
+    the server.
     """
 
     def __init__(

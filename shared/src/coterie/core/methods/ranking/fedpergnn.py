@@ -98,12 +98,8 @@ FOLD_IN = Step("fold_in", PublicNetwork, None)
 class FedPerGNNClient(RankingClient):
     """A user: a private vector, anonymous neighbours, and a star graph of its items.
 
-    Args:
-        settings: of FedPerGNN.
-        n_items: see `RankingClient`.
-        lengths: see `RankingClient`.
-        secret: shared by the clients, unknown to the server and the third party.
-        dtype: of all parameters.
+    Beside the arguments of `RankingClient` it takes a ``secret`` that the clients share, unknown to
+    the server and the third party.
     """
 
     def __init__(

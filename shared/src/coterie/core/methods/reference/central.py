@@ -33,14 +33,8 @@ class CentralServer(ModelServer[ServerModel]):
     """Server that has the training samples of all clients and runs E epochs of SGD in a round.
 
     It makes the steps of one FedAvg client that holds everything. ``fraction``, ``weighting`` and
-    ``keep_models`` mean nothing here; there are no personal models.
-
-    Args:
-        build: see `ModelServer`.
-        settings: epochs, batch size, learning rate, weight decay, clipping.
-        train: the training samples of all clients.
-        samples: see `ModelServer`.
-        as_batch: see `ModelServer`.
+    ``keep_models`` mean nothing here; there are no personal models. Takes the training samples of
+    all clients as ``train`` beside the arguments of `ModelServer`.
     """
 
     def __init__(
