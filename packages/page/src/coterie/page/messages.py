@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coterie.core.agents.ddpg import Agents
-from coterie.core.agents.experience import Experience
+from coterie.core.agents.ddpg import Agents, Experience
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.fields import changed, counted, measured
 from coterie.core.methods.kit.model_client import ModelUpdate, OwnModel

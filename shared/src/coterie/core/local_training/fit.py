@@ -10,12 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
-from coterie.core.local_training.row_optimizer import (
-    Params,
-    RowOptimizer,
-    RowState,
-    clipped,
-)
+from coterie.core.local_training.row_optimizer import Params, RowOptimizer, RowState, clipped
+from coterie.core.local_training.row_optimizer import RowSGD as RowSGD
 from coterie.core.local_training.stacking import by_rows, concatenate, stacked
 from coterie.core.local_training.step_count import count_steps
 from coterie.core.tensors import tree
@@ -100,7 +96,6 @@ def fit(
         >>> def loss(params, batch):
         ...     return (params["w"] - batch["x"]).square().sum()
         >>> x = torch.tensor([[1.0], [2.0]])
-        >>> from coterie.core.local_training.row_optimizer import RowSGD
         >>> fitted = fit(loss, {"w": torch.zeros(2)}, lambda number, rows: {"x": x[rows]},
         ...              RowSGD(), 0.5, torch.tensor([0, 1]))
         >>> fitted.params["w"].tolist()

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.agents.action_maps import Integers, Logarithmic
-from coterie.core.agents.ddpg import DDPG, Agents
-from coterie.core.agents.experience import Experience
+from coterie.core.agents.ddpg import DDPG, Agents, Experience
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import AsBatch, Params
 from coterie.core.methods.kit.averaging import Weighted, mean_added, noted

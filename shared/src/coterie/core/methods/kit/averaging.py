@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.kit.model_client import ModelUpdate
 from coterie.core.protocol.expected import Bounds
 from coterie.core.protocol.folds import Fold, weighted_sum
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.replies import FoldedReplies
 
-M = TypeVar("M", bound=ModelUpdate)
+
+class Trained(Protocol):
+    """An upload of a trained model, such as `ModelUpdate`."""
+
+    @property
+    def change(self) -> Params:
+        """Change of the model's parameters."""
+
+    @property
+    def samples(self) -> Tensor:
+        """Number of samples n_k, ``(C,)`` int64."""
+
+    @property
+    def loss(self) -> Tensor:
+        """Mean training loss, ``(C,)``."""
+
+
+M = TypeVar("M", bound=Trained)
 
 
 @dataclass(frozen=True)
