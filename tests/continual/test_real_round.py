@@ -14,7 +14,6 @@ from coterie.continual.settings import ModelSettings, Settings
 from coterie.core.data.interactions.blocks import temporal_blocks
 from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.interactions.splits import split_block
-from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.data.sources.catalogue import load
 from coterie.core.protocol.folds import Sum
 from coterie.core.settings.sections import EngineSettings
@@ -26,8 +25,7 @@ pytestmark = pytest.mark.real_data
 @pytest.fixture(scope="module")
 def base_block(data_root):
     stream = temporal_blocks(k_core(load("ml-100k", root=str(data_root)), 10))
-    parts = split_block(stream, stream.blocks[0], "random", 0)
-    return UserRows(parts.users, parts.train, parts.valid, parts.test), stream.blocks[0].n_items
+    return split_block(stream, stream.blocks[0], "random", 0), stream.blocks[0].n_items
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-10)])

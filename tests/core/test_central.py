@@ -2,23 +2,21 @@
 
 import logging
 import math
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import lightning
 import pytest
 import torch
 from tests.core.headed_models import FedNCFHead, HeadedModel
+from tests.core.pairs_data import PairsData
 from torch import Tensor
+from torch.optim import SGD, Adam
 
 from coterie.core.data.interactions.blocks import temporal_blocks
 from coterie.core.data.interactions.kcore import k_core
-from coterie.core.data.interactions.pairs import EpochBatches, PairsDataModule
 from coterie.core.data.interactions.splits import split_block
 from coterie.core.data.sources.readers import read_ml_100k
-from coterie.core.errors import UserError
-from coterie.core.local_training.optimizer_settings import OptimizerSettings
 from coterie.core.methods.ranking.central import Central
 from coterie.core.methods.reference.popularity import popularity
 from coterie.core.metrics.full_ranking import FullRanking
@@ -30,7 +28,7 @@ from coterie.core.tensors.ragged import Ragged
 
 KEY = Key.from_seed(3)
 N_USERS, N_ITEMS, N_GROUPS = 60, 40, 4
-ADAM = OptimizerSettings("adam", lr=0.02)
+ADAM = partial(Adam, lr=0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +62,7 @@ class Record(lightning.Callback):
         return [epoch[name] for epoch in self.epochs]
 
 
-def grouped(**options: object) -> PairsDataModule:
+def grouped(**options: object) -> PairsData:
     """Users of 4 groups like the 10 items of their group: 6 to train on, 2 and 2 to find."""
     users = torch.arange(N_USERS)
     order = KEY.fold("items").fold(users).uniform(10).argsort(1)
@@ -73,10 +71,10 @@ def grouped(**options: object) -> PairsDataModule:
         Ragged.from_pairs(users.repeat_interleave(p.shape[1]), p.flatten(), N_USERS)
         for p in items.split([6, 2, 2], dim=1)
     ]
-    return PairsDataModule(users, *parts, N_ITEMS, KEY, batch_size=128, **options)
+    return PairsData(users, *parts, N_ITEMS, KEY, batch_size=128, **options)
 
 
-def ndcg_of(scores: Tensor, data: PairsDataModule) -> float:
+def ndcg_of(scores: Tensor, data: PairsData) -> float:
     metric = FullRanking(10)
     for batch in data.test_dataloader():
         metric.update(scores.expand(batch.user.numel(), -1), batch.excluded, batch.targets)
@@ -84,7 +82,7 @@ def ndcg_of(scores: Tensor, data: PairsDataModule) -> float:
 
 
 MODELS = {
-    "mf": lambda: MF(N_USERS, N_ITEMS, 8, KEY, biases=True),
+    "mf": lambda: MF(N_USERS, N_ITEMS, 8, KEY),
     "neumf": lambda: NeuMF(N_USERS, N_ITEMS, 8, (16, 8), KEY),
     "fedncf": lambda: HeadedModel(FedNCFHead(8, KEY, hidden=8), N_USERS, N_ITEMS, 8, KEY),
 }
@@ -106,7 +104,7 @@ def test_training_lowers_the_loss_and_beats_popularity(name: str, objective: str
     names = ("ndcg@10", "recall@10", "hr@10", "mrr@10", "ndcg@10_worst10")
     assert set(result) == {f"test/{name}" for name in names}
     assert module.test_ranking.per_client().ndcg.numel() == N_USERS
-    best_trivial = ndcg_of(popularity(data.train, N_ITEMS), data)
+    best_trivial = ndcg_of(popularity(data.rows.train, N_ITEMS), data)
     assert result["test/ndcg@10"] > 2 * best_trivial
     assert record.of("eval/ndcg@10")[-1] > record.of("eval/ndcg@10")[0]
 
@@ -117,7 +115,7 @@ def test_logged_validation_equals_the_metric_by_hand() -> None:
     trainer(2, callbacks=[record]).fit(module, datamodule=data)
     metric = FullRanking(5)
     with torch.no_grad():
-        metric.update(module.model.item_scores(data.users), data.train, data.valid)
+        metric.update(module.model.item_scores(data.rows.ids), data.rows.train, data.rows.valid)
     for name, value in metric.compute().items():
         assert record.epochs[-1][f"eval/{name}"] == pytest.approx(value.item(), abs=1e-6)
     worst = metric.per_client().ndcg.sort().values[: N_USERS // 10].mean().item()
@@ -127,14 +125,14 @@ def test_logged_validation_equals_the_metric_by_hand() -> None:
 def test_sgd_steps_equal_a_loop_by_hand() -> None:
     """Two epochs of Trainer.fit against plain parameter updates with fresh negatives."""
     data = grouped()
-    module = Central(MF(N_USERS, N_ITEMS, 4, KEY).double(), OptimizerSettings("sgd", lr=2.0))
+    module = Central(MF(N_USERS, N_ITEMS, 4, KEY).double(), partial(SGD, lr=2.0))
     twin = MF(N_USERS, N_ITEMS, 4, KEY).double()
     trainer(2, limit_val_batches=0).fit(module, datamodule=data)
     p, q = twin.users.weight.detach().clone(), twin.items.weight.detach().clone()
     for epoch in range(2):
         pairs = data.batches.draw(epoch)
         for index in torch.arange(data.batches.n_pairs).split(128):
-            batch = pairs.take(index)
+            batch = Pairs(*(part[index] for part in pairs))
             logit = (p[batch.user] * q[batch.item]).sum(1)
             pull = (torch.sigmoid(logit) - batch.label)[:, None] / index.numel()
             dp = torch.zeros_like(p).index_add_(0, batch.user, pull * q[batch.item])
@@ -184,8 +182,8 @@ def test_local_training_of_one_client() -> None:
     """One user's model on one user's data; the datamodule sees nobody else."""
     whole = grouped()
     one = torch.tensor([5])
-    parts = [part.take(one) for part in (whole.train, whole.valid, whole.test)]
-    data = PairsDataModule(torch.tensor([0]), *parts, N_ITEMS, KEY, batch_size=16)
+    parts = [part.take(one) for part in (whole.rows.train, whole.rows.valid, whole.rows.test)]
+    data = PairsData(torch.tensor([0]), *parts, N_ITEMS, KEY, batch_size=16)
     module, record = Central(MF(1, N_ITEMS, 8, KEY), ADAM), Record()
     trainer(20, callbacks=[record]).fit(module, datamodule=data)
     assert record.of("train/loss")[-1] < 0.5 * record.of("train/loss")[0]
@@ -196,55 +194,15 @@ def test_local_training_of_one_client() -> None:
 def test_validation_without_targets_logs_nothing() -> None:
     data = grouped()
     none = Ragged.from_lists([[] for _ in range(N_USERS)])
-    data, run = PairsDataModule(data.users, data.train, none, none, N_ITEMS, KEY), trainer(1)
+    data, run = PairsData(data.rows.ids, data.rows.train, none, none, N_ITEMS, KEY), trainer(1)
     run.fit(Central(MODELS["mf"](), ADAM), datamodule=data)
     assert set(run.callback_metrics) == {"train/loss"}
 
 
 def test_diverged_training_is_refused_by_the_ranking() -> None:
-    module = Central(MODELS["mf"](), OptimizerSettings("sgd", lr=1e30))
+    module = Central(MODELS["mf"](), partial(SGD, lr=1e30))
     with pytest.raises(ValueError, match="are NaN or infinite"):
         trainer(3).fit(module, datamodule=grouped())
-
-
-def test_epoch_number_outside_a_trainer_is_zero() -> None:
-    data = grouped()
-    first = next(iter(data.train_dataloader()))
-    by_number = data.batches.draw(0).take(torch.arange(128))
-    assert isinstance(data.train_dataloader(), EpochBatches)
-    assert torch.equal(first.item, by_number.item)
-
-
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "adagrad"])
-def test_settings_build_the_named_optimizer(name: str) -> None:
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    optimizer = OptimizerSettings(name, lr=0.3, weight_decay=0.1).build([parameter])
-    assert type(optimizer).__name__.lower() == name
-    assert optimizer.param_groups[0]["lr"] == 0.3
-    assert optimizer.param_groups[0]["weight_decay"] == 0.1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"name": "adm"}, "did you mean 'adam'"),
-        ({"lr": 0.0}, "lr must be above 0"),
-        ({"lr": math.nan}, "lr must be above 0"),
-        ({"lr": math.inf}, "lr must be above 0"),
-        ({"weight_decay": -1.0}, "weight_decay must be 0 or more"),
-        ({"name": "sgd", "momentum": 1.0}, "momentum must be in"),
-        ({"name": "adam", "momentum": 0.9}, "momentum is for sgd"),
-    ],
-)
-def test_impossible_settings_are_refused(options: dict, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        OptimizerSettings(**options)
-
-
-def test_settings_import_no_torch() -> None:
-    module = "coterie.core.local_training.optimizer_settings"
-    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.real_data
@@ -254,12 +212,10 @@ def test_central_mf_beats_popularity_on_movielens(data_root: Path) -> None:
     block = stream.blocks[0]
     assert (block.n_users, block.n_items) == (587, 1136)
     split = split_block(stream, block, "random", 0)
-    data = PairsDataModule(
-        split.users, split.train, split.valid, split.test, block.n_items, KEY, batch_size=4096
+    data = PairsData(
+        split.ids, split.train, split.valid, split.test, block.n_items, KEY, batch_size=4096
     )
-    module = Central(
-        MF(block.n_users, block.n_items, 16, KEY, biases=True), OptimizerSettings("adam", lr=0.01)
-    )
+    module = Central(MF(block.n_users, block.n_items, 16, KEY), partial(Adam, lr=0.01))
     run = trainer(5)
     run.fit(module, datamodule=data)
     (result,) = run.test(module, datamodule=data, verbose=False)

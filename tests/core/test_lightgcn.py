@@ -1,13 +1,13 @@
 """LightGCN against closed forms and a dense reference."""
 
 import math
+from functools import partial
 
 import lightning
 import pytest
 import torch
+from tests.core.pairs_data import PairsData
 
-from coterie.core.data.interactions.pairs import PairsDataModule
-from coterie.core.local_training.optimizer_settings import OptimizerSettings
 from coterie.core.methods.ranking.central import Central
 from coterie.core.models.batches import Pairs, Triples
 from coterie.core.models.lightgcn import LightGCN, normalised_adjacency
@@ -165,8 +165,8 @@ def test_learns_groups_under_lightning(recwarn):
         Ragged.from_pairs(users.repeat_interleave(p.shape[1]), p.flatten(), 60)
         for p in items.split([6, 2, 2], dim=1)
     ]
-    data = PairsDataModule(users, *parts, 40, KEY, 1, batch_size=128, objective="pairwise")
-    module = Central(LightGCN(parts[0], 40, 8, KEY), OptimizerSettings("adam", lr=0.02), k=10)
+    data = PairsData(users, *parts, 40, KEY, negatives=1, batch_size=128, objective="pairwise")
+    module = Central(LightGCN(parts[0], 40, 8, KEY), partial(torch.optim.Adam, lr=0.02), k=10)
     trainer = lightning.Trainer(
         accelerator="cpu",
         max_epochs=10,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from coterie.core.data.interactions.pairs import EpochBatches, PairsDataModule, RankingChunks
-from coterie.core.models.batches import Pairs, Triples
+from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
+from coterie.core.models.batches import Triples
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -19,7 +19,7 @@ HAS = {7: {0, 1, 2}, 3: {4}, 9: {3, 0}}
 
 def rows_of(batches: EpochBatches) -> list[tuple]:
     """All pairs of an iteration as tuples, in order."""
-    parts = [tuple(vars(batch).values()) for batch in batches]
+    parts = [tuple(batch) for batch in batches]
     return [pair for part in parts for pair in zip(*(x.tolist() for x in part), strict=True)]
 
 
@@ -83,12 +83,6 @@ def test_negatives_are_uniform_over_free_items() -> None:
     assert chisquare(drawn[[1, 2, 3, 4, 6, 7, 8, 9]].numpy()).pvalue > 1e-3
 
 
-def test_known_items_are_never_negatives() -> None:
-    known = Ragged.from_lists([[0, 1, 2, 3, 4], [4, 0, 1, 2, 3], [3, 0, 1, 2, 4]])
-    rows = rows_of(EpochBatches(USERS, TRAIN, 6, KEY, known=known))
-    assert {item for _, item, label in rows if label == 0} == {5}
-
-
 def test_a_user_with_every_item_has_positives_only() -> None:
     users, train = torch.tensor([0, 1]), Ragged.from_lists([[0, 1, 2], [1]])
     pointwise = EpochBatches(users, train, 3, KEY, 2)
@@ -111,7 +105,6 @@ def test_pointwise_without_negatives() -> None:
         ([0], [[0, 1, 2]], {"objective": "pairwise"}, "no pair to train on"),
         ([0], [[3]], {}, "train has an item outside 0..2"),
         ([0], [[-1]], {}, "train has an item outside 0..2"),
-        ([0], [[0]], {"known": Ragged.from_lists([[8]])}, "known has an item outside 0..2"),
         ([0], [[0]], {"batch_size": 0}, "batch_size >= 1"),
         ([0], [[0]], {"negatives": -1}, "negatives >= 0"),
         ([0], [[0]], {"negatives": 0, "objective": "pairwise"}, "negatives >= 1"),
@@ -137,16 +130,6 @@ def test_ranking_chunks_refuse_a_chunk_of_nobody() -> None:
     with pytest.raises(ValueError, match="chunk_size must be at least 1"):
         RankingChunks(USERS, TRAIN, TRAIN, 0)
     assert len(RankingChunks(USERS, TRAIN, Ragged.from_lists([[], [], []]), 5)) == 0
-
-
-def test_a_test_leaves_out_train_and_validation_items() -> None:
-    valid, test = Ragged.from_lists([[3], [], [1]]), Ragged.from_lists([[4], [], [2]])
-    data = PairsDataModule(USERS, TRAIN, valid, test, 6, KEY)
-    (batch,) = data.test_dataloader()
-    assert [sorted(row) for row in batch.excluded.tolists()] == [[0, 1, 2, 3], [0, 1, 3]]
-    (batch,) = data.val_dataloader()
-    assert batch.excluded.tolists() == [[0, 1, 2], [3, 0]]
-    assert isinstance(next(iter(data.train_dataloader())), Pairs)
 
 
 def test_a_million_pairs_are_drawn_in_bulk() -> None:

@@ -13,7 +13,8 @@ from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training import stacking
-from coterie.core.local_training.fit import RowSGD, fit, pure
+from coterie.core.local_training.fit import fit, pure
+from coterie.core.local_training.row_optimizer import RowSGD
 from coterie.core.tensors.keys import Key
 from coterie.page.data.task import Task
 from coterie.page.models.char_lstm import char_lstm

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.core.agents.action_maps import Affine, Integers, Logarithmic, Simplex
+from coterie.core.agents.action_maps import Integers, Logarithmic, Simplex
 from coterie.core.tensors.keys import Key
 
 GRID = torch.linspace(-1, 1, 20001, dtype=torch.float64)
@@ -20,11 +20,6 @@ def covers(image: torch.Tensor, low: float, high: float, gap: float) -> bool:
     reached = torch.cat([image.new_tensor([low]), image, image.new_tensor([high])])
     inside = bool((reached.min() == reached[0]) & (reached.max() == reached[-1]))
     return inside and bool(reached.diff().max() <= gap * (high - low))
-
-
-@given(ends)
-def test_affine_covers_its_range(end: tuple[float, float]) -> None:
-    assert covers(Affine(*end)(GRID), *end, gap=1.01e-4)
 
 
 @given(ends)
@@ -52,7 +47,6 @@ def test_integers_are_equally_likely_and_all_reached(low: int, more: int) -> Non
 def test_ends_are_exact(dtype: torch.dtype) -> None:
     raw = torch.tensor([-1.0, 1.0], dtype=dtype)
     expected = torch.tensor([1e-3, 0.1], dtype=dtype)
-    assert torch.equal(Affine(1e-3, 0.1)(raw), expected)
     assert torch.allclose(Logarithmic(1e-3, 0.1)(raw), expected, rtol=1e-6, atol=0)
     assert Integers(1, 20)(raw).tolist() == [1, 20]
 
@@ -94,9 +88,9 @@ def test_simplex_follows_a_permutation_and_a_single_weight_is_one() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Affine(1, 1),
-        lambda: Affine(0, math.inf),
-        lambda: Affine(math.nan, 1),
+        lambda: Logarithmic(1, 1),
+        lambda: Logarithmic(1, math.inf),
+        lambda: Logarithmic(math.nan, 1),
         lambda: Logarithmic(0, 1),
         lambda: Logarithmic(-1, 1),
         lambda: Integers(2, 1),

@@ -15,7 +15,7 @@ from coterie.core.data.sources.amazon import read_games
 from coterie.core.data.sources.catalogue import list_data, load
 from coterie.core.data.sources.json_lines import cached_json_lines
 from coterie.core.errors import UserError
-from coterie.core.registry.data_sets import default_core, names
+from coterie.core.registry.data_sets import data_sets, default_core
 
 REVIEWS, METADATA = "Video_Games_5.json", "meta_Video_Games.json"
 
@@ -86,7 +86,7 @@ def test_official_layout(tmp_path, zipped, block, monkeypatch):
 
 
 def test_by_name(tmp_path):
-    assert {"amazon-games", "amazon-books"} <= set(names())
+    assert {"amazon-games", "amazon-books"} <= set(data_sets())
     assert default_core("amazon-books") == 0
     with pytest.raises(UserError, match=r"put Books_5\.json \(or \.gz\) into .*amazon-books"):
         load("amazon-books", tmp_path)

@@ -154,7 +154,7 @@ def test_listing_names_absent_and_malformed_sets(tmp_path):
     (tmp_path / "ml-100k").mkdir()
     (tmp_path / "ml-100k" / "u.data").write_text("broken\n")
     found = {entry.name: entry for entry in list_data(tmp_path)}
-    assert list(found) == names.names()
+    assert list(found) == list(names.data_sets())
     assert "line 1" in found["ml-100k"].problem
     assert not found["ml-1m"].present
     assert found["sample"].users == 300

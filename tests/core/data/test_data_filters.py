@@ -85,14 +85,12 @@ def test_blocks_cut_a_stable_sort(rows):
     n = len(rows)
     sizes = [int(0.6 * n), int(0.4 / 3 * n), int(0.4 / 3 * n)]
     assert [len(block) for block in stream.blocks] == [*sizes, n - sum(sizes)]
-    users_before = items_before = end = 0
+    end = 0
     for block, row in zip(stream.blocks, stream.statistics(), strict=True):
         assert block.rows.start == end
         end = block.rows.stop
         users, items = ({r[k] for r in ordered[:end]} for k in (0, 1))
         assert (block.n_users, block.n_items) == (len(users), len(items))
-        assert (block.n_users_before, block.n_items_before) == (users_before, items_before)
-        users_before, items_before = len(users), len(items)
         assert row["sparsity"] == 1 - len(block) / (len(users) * len(items))
     assert end == n
 
@@ -130,9 +128,9 @@ def test_splits_partition_every_user(rows, order, ties, seed):
         triples = zip(data.user.tolist(), data.item.tolist(), data.time.tolist(), strict=True)
         for user, item, time in triples:
             expected[user].setdefault(item, time)
-        assert splits.users.tolist() == sorted(expected)
+        assert splits.ids.tolist() == sorted(expected)
         parts = [part.tolists() for part in (splits.train, splits.valid, splits.test)]
-        for user, train, valid, test in zip(splits.users.tolist(), *parts, strict=True):
+        for user, train, valid, test in zip(splits.ids.tolist(), *parts, strict=True):
             items = list(expected[user])
             n = len(items)
             n_test = -(-n // 10) if n >= 3 else 0
@@ -181,7 +179,7 @@ def test_random_split_is_keyed_by_user_and_seed():
         splits = split_block(stream, stream.blocks[0], "random", seed)
         return {
             stream.interactions.user_names[user]: {stream.interactions.item_names[i] for i in row}
-            for user, row in zip(splits.users.tolist(), splits.test.tolists(), strict=True)
+            for user, row in zip(splits.ids.tolist(), splits.test.tolists(), strict=True)
         }
 
     rows = [(0, item, item) for item in range(30)] + [(1, item, 50) for item in range(9)]

@@ -182,7 +182,7 @@ def test_layers_are_modules_and_the_others_follow_the_server():
     new = {n: v[None] + 1 for n, v in weights_of(built(Net)).items()}
     old = {n: v - 1 for n, v in new.items()}
     half = {n: torch.full_like(new[n], 0.25) for n in mine.aggregation}
-    start = client.aggregation.start(half, client.aggregation.between(old, new))
+    start = client.mixed(half, client.between(old, new))
     for name in names:
         taken = 0.75 if name in half else 0.0
         torch.testing.assert_close(start[name], new[name] - taken, atol=1e-14, rtol=0)

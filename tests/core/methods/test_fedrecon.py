@@ -33,6 +33,7 @@ from coterie.core.methods.fedrecon import (
     FedReconServer,
     FedReconSettings,
     MeasuredBase,
+    reconstruct,
 )
 from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.methods.kit.model_server import ServerSamples
@@ -148,7 +149,7 @@ def test_a_long_reconstruction_is_the_optimum_of_the_head():
     stack = {n: v.expand(2, *v.shape) for n, v in weights.items()}
     base = {n: v for n, v in stack.items() if n.startswith("body")}
     head = {n: v for n, v in stack.items() if n.startswith("head")}
-    found = client.reconstruct(base, head, data.train, KEY.fold(data.ids))
+    found = reconstruct(client.local, base, head, data.train, KEY.fold(data.ids))
     for c in range(2):
         module = loaded(built(Net), weights | {n: v[c] for n, v in found.items()})
         module.loss(samples_of(data.train, c)).backward()

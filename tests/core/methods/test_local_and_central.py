@@ -1,5 +1,7 @@
 """Local and central training against ordinary SGD, and the two against FedAvg."""
 
+from functools import partial
+
 import lightning
 import pytest
 import torch
@@ -29,7 +31,6 @@ from torch.utils.data import DataLoader
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
-from coterie.core.local_training.optimizer_settings import OptimizerSettings
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.kit.local_sgd import LocalSGD
 from coterie.core.methods.kit.model_client import GlobalModel
@@ -259,7 +260,7 @@ def test_lightning_trains_a_classifier_as_the_stacked_step_does(build):
     for c, model in enumerate(starts):
         one = SampleData(torch.tensor([0]), samples_of(data, c), torch.tensor([0, 13]))
         shown = batches_of(one, KEY.fold("lightning").fold(torch.tensor([0])))
-        module = Whole(model, OptimizerSettings("sgd", lr=0.1))
+        module = Whole(model, partial(torch.optim.SGD, lr=0.1))
         run_ = fitter(1)
         first = {n: v.detach().clone()[None] for n, v in model.named_parameters()}
         run_.fit(module, DataLoader(shown, batch_size=None))
@@ -282,6 +283,6 @@ def test_central_server_and_lightning_agree():
     model = built(Net)
     shown = batches_of(data.train, key)
     fitter(1).fit(
-        Whole(model, OptimizerSettings("sgd", lr=0.1)), DataLoader(shown, batch_size=None)
+        Whole(model, partial(torch.optim.SGD, lr=0.1)), DataLoader(shown, batch_size=None)
     )
     close(made.state.weights, weights_of(model))

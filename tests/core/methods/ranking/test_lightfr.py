@@ -201,6 +201,17 @@ def test_what_travels_is_packed_and_small():
     assert torch.equal(again.votes.values, up.votes.values)
 
 
+def test_the_training_loss_is_the_mean_over_the_clients():
+    data = few_users()
+    server, client = build()
+    state = server.begin(KEY)
+    up = cohort_of(client, data).ask(UPDATE, ItemCodes(state.public["codes"])).up
+    cohort = cohort_of(client, data)
+    server.train(state, cohort, KEY)
+    assert cohort.journal.scalars["fed/loss"] == pytest.approx(up.loss.mean().item())
+    assert cohort.journal.scalars["fed/clients"] == len(data.ids)
+
+
 def test_votes_of_many_clients_do_not_overflow():
     n_clients, vote = 1000, 129
     index = Ragged.from_lists([[2]] * n_clients)

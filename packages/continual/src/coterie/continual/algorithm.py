@@ -25,7 +25,7 @@ from coterie.continual.retention.proxies import moving_average
 from coterie.continual.settings import Settings
 from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
-from coterie.core.metrics.clients import mean_of_known, summarise
+from coterie.core.metrics.clients import mean_of_known, worst_decile
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.card import Card
@@ -123,7 +123,7 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
             journal.scalar(where, mean_of_known(values, none=0.0))
             journal.per_client(f"test/{name}" if testing else where, reports.ids, values)
             if where == self.monitor.key:
-                journal.scalar(f"{where}_worst10", summarise(values).worst10)
+                journal.scalar(f"{where}_worst10", worst_decile(values))
 
     def keep(self, state: ServerState, cohort: Cohort) -> ServerState:
         """Keep the round's table; the clients keep their parameters of it."""

@@ -142,5 +142,4 @@ class Experiment(RecommendsToUsers[Settings]):
         assert order is not None
         assert data.ties is not None
         seed = self.settings.seed if data.split_seed is None else data.split_seed
-        parts = split_block(self.stream, block, order, seed, data.ties)
-        return UserRows(parts.users, parts.train, parts.valid, parts.test)
+        return split_block(self.stream, block, order, seed, data.ties)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coterie.core.agents.ddpg import Agents
-from coterie.core.agents.experience import Experience
+from coterie.core.agents.ddpg import Agents, Experience
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.kit.model_client import OwnModel
-from coterie.core.protocol.expected import Count, Flag, Like, Number
-from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
+from coterie.core.methods.kit.fields import changed, counted, measured
+from coterie.core.methods.kit.model_client import ModelUpdate, OwnModel
+from coterie.core.protocol.expected import Count, Flag
+from coterie.core.protocol.messages import Down, carries
 from coterie.core.protocol.step import Step
 
 _BEHIND = {"agents", "last", "accuracy", "stage"}  # private fields that a strategy depends on
@@ -29,38 +29,19 @@ class Stage(Down):
 
 
 @dataclass(frozen=True)
-class Move(Up):
+class Move(ModelUpdate):
     """What a client did in a stage: its strategy g_i(t) = (α_i, η_i) and where it led."""
 
-    change: Params = leaves(  # each (C, ...)
-        "change of the model's parameters, w_i - W",
-        reveals=Reveals.PARAMETERS,
-        depends_on=_BEHIND,
-        expected=Like("weights"),
+    change: Params = changed("the model's parameters, w_i - W", _BEHIND)  # each (C, ...)
+    samples: Tensor = counted("number of samples n_i")  # (C,) int64
+    loss: Tensor = measured("mean training loss", _BEHIND)  # (C,)
+    local_loss: Tensor = measured(  # (C,) 0 for a client without samples
+        "loss f_i of the trained model on samples held out, or else its training samples", _BEHIND
     )
-    samples: Tensor = leaves(  # (C,) int64
-        "number of samples n_i", reveals=Reveals.STEPS, expected=Count()
-    )
-    loss: Tensor = leaves(  # (C,)
-        "mean training loss", reveals=Reveals.MEASUREMENT, depends_on=_BEHIND, expected=Number()
-    )
-    local_loss: Tensor = leaves(  # (C,) 0 for a client without samples
-        "loss f_i of the trained model on samples held out, or else its training samples",
-        reveals=Reveals.MEASUREMENT,
-        depends_on=_BEHIND,
-        expected=Number(),
-    )
-    lr: Tensor = leaves(  # (C,)
-        "learning rate η_i", reveals=Reveals.MEASUREMENT, depends_on=_BEHIND, expected=Number()
-    )
-    epochs: Tensor = leaves(  # (C,) int64
-        "local epochs α_i", reveals=Reveals.MEASUREMENT, depends_on=_BEHIND, expected=Count()
-    )
-    diverged: Tensor = leaves(  # (C,) bool
-        "whether the training diverged; such a model does not count",
-        reveals=Reveals.MEASUREMENT,
-        depends_on=_BEHIND,
-        expected=Flag(),
+    lr: Tensor = measured("learning rate η_i", _BEHIND)  # (C,)
+    epochs: Tensor = measured("local epochs α_i", _BEHIND, Count())  # (C,) int64
+    diverged: Tensor = measured(  # (C,) bool
+        "whether the training diverged; such a model does not count", _BEHIND, Flag()
     )
 
 

@@ -9,41 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor
-
-
-class ActionMap(Protocol):
-    """A map of raw actions."""
-
-    def __call__(self, raw: Tensor) -> Tensor:
-        """Map raw actions in [-1, 1]; the shape stays."""
-
-
-@dataclass(frozen=True)
-class Affine:
-    """A line from ``low`` to ``high``.
-
-    Raises:
-        ValueError: ``low`` is not below ``high``, or one is not finite.
-
-    Example:
-        >>> Affine(0.5, 2.5)(torch.tensor([-1.0, 0.0, 1.0])).tolist()
-        [0.5, 1.5, 2.5]
-    """
-
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        _ordered(self.low, self.high)
-
-    def __call__(self, raw: Tensor) -> Tensor:
-        """Map raw actions of any shape."""
-        value = self.low + (raw + 1) / 2 * (self.high - self.low)
-        return value.clamp(self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -65,13 +33,17 @@ class Logarithmic:
     high: float
 
     def __post_init__(self) -> None:
-        _ordered(self.low, self.high)
-        if self.low <= 0:
-            raise ValueError(f"a logarithmic range begins above 0, not at {self.low:g}")
+        if not 0 < self.low < self.high < math.inf:
+            raise ValueError(
+                f"a logarithmic range runs from above 0 to a higher, finite end, "
+                f"not from {self.low:g} to {self.high:g}"
+            )
 
     def __call__(self, raw: Tensor) -> Tensor:
         """Map raw actions of any shape."""
-        return Affine(math.log(self.low), math.log(self.high))(raw).exp().clamp(self.low, self.high)
+        low, high = math.log(self.low), math.log(self.high)
+        value = low + (raw + 1) / 2 * (high - low)
+        return value.clamp(low, high).exp().clamp(self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -140,10 +112,3 @@ class Simplex:
     def __call__(self, raw: Tensor) -> Tensor:
         """Map raw actions ``(..., width)``."""
         return torch.softmax(self.scale * raw, dim=-1)
-
-
-def _ordered(low: float, high: float) -> None:
-    if not (low < high and math.isfinite(low) and math.isfinite(high)):
-        raise ValueError(
-            f"a range must have finite ends, the first below the second: {low}, {high}"
-        )

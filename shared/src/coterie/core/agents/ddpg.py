@@ -147,18 +147,10 @@ class DDPG:
         return self._act(agents.networks.actor, state).squeeze(2)
 
     def act(self, agents: Agents, state: Tensor, key: Key) -> tuple[Tensor, Agents]:
-        """Explore: uniformly in an agent's first rounds, then policy and noise.
-
-        Args:
-            agents: N of them.
-            state: ``(N, n_state)``, finite.
-            key: one key an agent.
+        """Explore: uniformly in an agent's first rounds, then `policy` and noise.
 
         Returns:
             ``(N, n_action)`` in [-1, 1]; the agents, one step older.
-
-        Raises:
-            ValueError: a state is not finite.
         """
         settings, dtype = self.settings, agents.noise.dtype
         policy = self.policy(agents, state)
@@ -193,7 +185,7 @@ class DDPG:
         Args:
             agents: N of them.
             state: ``(N, n_state)``.
-            action: ``(N, n_action)``, usually what `act` gave; any range is stored as it is.
+            action: ``(N, n_action)``, usually of `act`; any range is stored as it is.
             reward: ``(N,)``.
             next_state: ``(N, n_state)``.
             known: ``(N,)`` bool, agents that have an experience; the others stay as they are.
@@ -211,10 +203,6 @@ class DDPG:
         An agent learns once its warm-up is over and it has an experience; one with fewer
         experiences than a batch learns from those, drawn with replacement. The others stay as they
         are.
-
-        Args:
-            agents: N of them.
-            key: one key an agent.
 
         Returns:
             The agents; the mean loss of the critic over the updates, ``(N,)``, NaN for an agent
@@ -236,8 +224,9 @@ class DDPG:
             losses.append(value)
         loss[rows] = torch.stack(losses).mean(0)
         if not everyone:
-            put = _put_at(rows)
-            networks = tree.map_tensors(put, agents.networks, networks)
+            networks = tree.map_tensors(
+                lambda old, new: old.index_copy(0, rows, new), agents.networks, networks
+            )
         return replace(agents, networks=networks), loss
 
     def update(self, networks: Networks, batch: Tensor) -> tuple[Networks, Tensor]:
@@ -301,6 +290,33 @@ class DDPG:
         return 1 - (1 - final) * progress
 
 
+@dataclass(frozen=True)
+class Experience:
+    """A round of N agents; it is complete when the next state is seen.
+
+    Attributes:
+        state: ``(N, n_state)``.
+        action: ``(N, n_action)``.
+        utility: ``(N,)`` what the round was worth.
+        known: ``(N,)`` bool, False before an agent's first round.
+    """
+
+    state: Tensor
+    action: Tensor
+    utility: Tensor
+    known: Tensor
+
+    @staticmethod
+    def none(ddpg: DDPG, n_agents: int, dtype: torch.dtype = torch.float32) -> Experience:
+        """What agents have before their first round."""
+        return Experience(
+            torch.zeros(n_agents, ddpg.n_state, dtype=dtype),
+            torch.zeros(n_agents, ddpg.n_action, dtype=dtype),
+            torch.zeros(n_agents, dtype=dtype),
+            torch.zeros(n_agents, dtype=torch.bool),
+        )
+
+
 def _gradient(loss: Callable[[Tensor], Tensor], flat: Tensor) -> tuple[Tensor, Tensor]:
     """Gradient of each agent's loss in its own row, and the losses."""
     with torch.enable_grad():
@@ -315,7 +331,3 @@ def _step(
 ) -> tuple[Tensor, RowState]:
     params, state = _ADAM.step({name: flat}, {name: grad}, state, lr)
     return params[name], state
-
-
-def _put_at(rows: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda old, new: old.index_copy(0, rows, new)

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coterie.core.errors import UserError
-from coterie.core.settings.sections import at_least, between
-
-_INF = float("inf")
+from coterie.core.settings.sections import at_least, between, each_at_least, each_positive
 
 
 @dataclass(frozen=True)
@@ -56,14 +54,11 @@ class DDPGSettings:
     """Share of the noise that stays after that."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "capacity", "updates"):
-            at_least(name, getattr(self, name), 1)
+        each_at_least(self, 1, "batch_size", "capacity", "updates")
         for units in self.hidden:
             at_least("hidden", units, 1)
-        for name in ("warm_up", "saturation", "noise_sigma", "noise_decay", "noise_final"):
-            at_least(name, getattr(self, name), 0)
-        for name in ("critic_lr", "actor_lr", "noise_dt"):
-            between(name, getattr(self, name), 0, _INF)
+        each_at_least(self, 0, "warm_up", "saturation", "noise_sigma", "noise_decay", "noise_final")
+        each_positive(self, "critic_lr", "actor_lr", "noise_dt")
         between("tau", self.tau, 0, 1)
         if not -1 < self.start < 1:
             raise UserError(f"'start' must be above -1 and below 1, not {self.start:g}")

@@ -10,14 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
-from coterie.core.local_training.row_optimizer import (
-    Params,
-    RowAdam,
-    RowOptimizer,
-    RowSGD,
-    RowState,
-    clipped,
-)
+from coterie.core.local_training.row_optimizer import Params, RowOptimizer, RowState, clipped
+from coterie.core.local_training.row_optimizer import RowSGD as RowSGD
 from coterie.core.local_training.stacking import by_rows, concatenate, stacked
 from coterie.core.local_training.step_count import count_steps
 from coterie.core.tensors import tree
@@ -25,6 +19,8 @@ from coterie.core.tensors import tree
 T = TypeVar("T")
 Batch = dict[str, Tensor]
 Loss = Callable[[Params, Batch], Tensor]
+AsBatch = Callable[[Batch], Any]
+"""Makes of a dict of samples, ``name -> (B, ...)``, what the methods of a module take."""
 Slope = Callable[[Params, Batch], tuple[Params, Tensor]]
 """Gradients, each ``(K, ...)``, and losses ``(K,)`` of K clients with stacked parameters."""
 Pull = Callable[[Params, Any], Params]
@@ -212,9 +208,7 @@ def _at_work(steps: Tensor) -> list[int]:
     return torch.searchsorted(-steps, -numbers, right=False).tolist()
 
 
-def pure(
-    module: nn.Module, method: str, as_batch: Callable[[dict[str, Tensor]], Any] | None = None
-) -> Loss:
+def pure(module: nn.Module, method: str, as_batch: AsBatch | None = None) -> Loss:
     """Turn a method of a module, such as its loss, into a function of its parameters.
 
     Args:
@@ -308,23 +302,3 @@ def _per_row(value: float | Tensor, like: Tensor) -> Tensor:
 
 def _cut(stack: T, start: int, end: int | None) -> T:
     return tree.map_tensors(lambda leaf: leaf[start:end], stack)
-
-
-__all__ = [
-    "Batch",
-    "Batches",
-    "Fitted",
-    "Loss",
-    "Params",
-    "Pull",
-    "RowAdam",
-    "RowOptimizer",
-    "RowSGD",
-    "RowState",
-    "Slope",
-    "fit",
-    "masked",
-    "of_clients",
-    "per_sample",
-    "pure",
-]

@@ -72,7 +72,6 @@ class RowOptimizer(ABC):
         lr: float | Tensor,
         *,
         clip: float | Tensor | None = None,
-        active: Tensor | None = None,
     ) -> tuple[Params, RowState]:
         """Make one step in every row; nothing is changed in place.
 
@@ -83,10 +82,7 @@ class RowOptimizer(ABC):
             lr: learning rate, one for all or ``(C,)``.
             clip: largest L2 norm of a row's gradient over all its parameters, one for all or
                 ``(C,)``; as `torch.nn.utils.clip_grad_norm_`.
-            active: ``(C,)`` bool; the other rows stay bit for bit as they are. None = all move.
         """
-        if active is not None:
-            return self._step_some(params, grads, state, lr, clip, active)
         if clip is not None:
             grads = clipped(grads, clip)
         steps = state.steps + 1
@@ -103,34 +99,10 @@ class RowOptimizer(ABC):
                 moments[moment][name] = kept[moment]
         return new, RowState(steps, moments)
 
-    def _step_some(
-        self,
-        params: Params,
-        grads: Params,
-        state: RowState,
-        lr: float | Tensor,
-        clip: float | Tensor | None,
-        active: Tensor,
-    ) -> tuple[Params, RowState]:
-        rows = active.nonzero().flatten()
-        lr = _part(lr, rows)
-        clip = None if clip is None else _part(clip, rows)
-        some = tree.take({"params": params, "grads": grads}, rows)
-        moved = self.step(some["params"], some["grads"], tree.take(state, rows), lr, clip=clip)
-
-        def put(old: Tensor, new: Tensor) -> Tensor:
-            return old.index_copy(0, rows, new)
-
-        return tree.map_tensors(put, params, moved[0]), tree.map_tensors(put, state, moved[1])
-
 
 @dataclass(frozen=True, kw_only=True)
 class RowSGD(RowOptimizer):
-    """Stochastic gradient descent, as `torch.optim.SGD` without dampening.
-
-    Attributes:
-        momentum: in [0, 1).
-        nesterov: Nesterov's momentum.
+    """Stochastic gradient descent, as `torch.optim.SGD` without momentum.
 
     Example:
         >>> opt = RowSGD()
@@ -140,21 +112,13 @@ class RowSGD(RowOptimizer):
         [[-1.0], [-0.10000000149011612]]
     """
 
-    momentum: float = 0.0
-    nesterov: bool = False
-
     @property
     def moments(self) -> tuple[str, ...]:
-        """The momentum buffer, if there is momentum."""
-        return ("momentum_buffer",) if self.momentum else ()
+        """None."""
+        return ()
 
     def _direction(self, grad: Tensor, moments: Params, steps: Tensor) -> tuple[Tensor, Params]:
-        if not self.momentum:
-            return grad, moments
-        # torch starts the buffer with the first gradient; from zero, that is the same.
-        buffer = self.momentum * moments["momentum_buffer"] + grad
-        direction = grad + self.momentum * buffer if self.nesterov else buffer
-        return direction, {"momentum_buffer": buffer}
+        return grad, moments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,10 +165,6 @@ def clipped(grads: Params, clip: float | Tensor) -> Params:
     norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     factor = (clip / (norm + 1e-6)).clamp(max=1.0)
     return {name: grad * tree.columns(factor, grad).to(grad.dtype) for name, grad in grads.items()}
-
-
-def _part(value: float | Tensor, rows: Tensor) -> float | Tensor:
-    return value[rows] if isinstance(value, Tensor) and value.dim() else value
 
 
 def _rate(lr: float | Tensor, like: Tensor) -> Tensor:

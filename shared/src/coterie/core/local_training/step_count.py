@@ -14,11 +14,7 @@ from dataclasses import dataclass
 
 @dataclass
 class StepCount:
-    """Gradient steps counted so far, the sum over clients.
-
-    Attributes:
-        total: the number.
-    """
+    """Gradient steps counted so far, the sum over clients."""
 
     total: int = 0
 

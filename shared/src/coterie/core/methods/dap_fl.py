@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.agents.action_maps import Integers, Logarithmic
-from coterie.core.agents.ddpg import DDPG, Agents
-from coterie.core.agents.experience import Experience
+from coterie.core.agents.ddpg import DDPG, Agents, Experience
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.fit import AsBatch, Params
 from coterie.core.methods.kit.averaging import Weighted, mean_added, noted
 from coterie.core.methods.kit.divergence import has_diverged, restored
 from coterie.core.methods.kit.evaluation import Quality
+from coterie.core.methods.kit.fields import changed, measured
 from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.settings.dap_fl import DapFLSettings
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.expected import Count, Flag, Like, Number
-from coterie.core.protocol.messages import Reveals, leaves
+from coterie.core.protocol.expected import Count, Flag
 from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
 
@@ -35,35 +32,12 @@ _LOWEST = -1.0  # score of a model without accuracy and of infinite loss
 class TunedUpdate(ModelUpdate):
     """A client's update, and what its agent chose for it."""
 
-    change: Params = leaves(  # each (C, ...)
-        "change of the model's parameters, w_k - w",
-        reveals=Reveals.PARAMETERS,
-        depends_on=_AGENT,
-        expected=Like("weights"),
-    )
-    loss: Tensor = leaves(  # (C,)
-        "mean training loss",
-        reveals=Reveals.MEASUREMENT,
-        depends_on=_AGENT,
-        expected=Number(),
-    )
-    lr: Tensor = leaves(
-        "learning rate",
-        reveals=Reveals.MEASUREMENT,
-        depends_on=_AGENT,
-        expected=Number(),
-    )  # (C,)
-    epochs: Tensor = leaves(  # (C,) int64
-        "local epochs",
-        reveals=Reveals.MEASUREMENT,
-        depends_on=_AGENT,
-        expected=Count(),
-    )
-    diverged: Tensor = leaves(  # (C,) bool
-        "whether the training diverged; such a model does not count",
-        reveals=Reveals.MEASUREMENT,
-        depends_on=_AGENT,
-        expected=Flag(),
+    change: Params = changed("the model's parameters, w_k - w", _AGENT)  # each (C, ...)
+    loss: Tensor = measured("mean training loss", _AGENT)  # (C,)
+    lr: Tensor = measured("learning rate", _AGENT)  # (C,)
+    epochs: Tensor = measured("local epochs", _AGENT, Count())  # (C,) int64
+    diverged: Tensor = measured(  # (C,) bool
+        "whether the training diverged; such a model does not count", _AGENT, Flag()
     )
 
 
@@ -91,22 +65,14 @@ class DapFLClient(ModelClient[Tuner]):
     rate, on a logarithmic scale, and number of epochs. The reward is what the client's own training
     won, (a - f) of the model trained minus (a - f) of the model received. The authors' public code
     differs: it rewards the change of the received model from round to round, which all clients
-    cause together, its state has the F1 score too, and it measures on training samples.
-
-    Args:
-        module: see `coterie.core.methods.kit.local_sgd.LocalSGD`; without ``correct`` accuracies
-            count as 0.
-        settings: of the method.
-        as_batch: see `LocalSGD`.
+    cause together, its state has the F1 score too, and it measures on training samples. Of a module
+    without ``correct`` accuracies count as 0.
     """
 
     settings: DapFLSettings
 
     def __init__(
-        self,
-        module: nn.Module,
-        settings: DapFLSettings,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+        self, module: nn.Module, settings: DapFLSettings, as_batch: AsBatch | None = None
     ) -> None:
         super().__init__(module, settings, as_batch)
         self.ddpg = DDPG(2, 2, settings.agent)
@@ -154,20 +120,13 @@ class DapFLClient(ModelClient[Tuner]):
         return up, Tuner(self.kept(fitted.params), mine.rounds + 1, agents, last)
 
     def state(self, params: Params, data: SplitSamples) -> Tensor:
-        """Accuracy and bounded loss of models, ``(C, 2)``; 0 for a client without samples.
-
-        Args:
-            params: each ``(C, ...)``, or ``(1, ...)`` where all clients have the same.
-            data: of C clients.
-        """
+        """Accuracy and bounded loss of models, ``(C, 2)``; 0 for a client without samples."""
         return self._bounded(self.measure(params, data))
 
     def measure(self, params: Params, data: SplitSamples) -> Quality:
         """Measure models on the samples chosen; the loss of a client without samples is 0.
 
-        Args:
-            params: as `state` has them.
-            data: of C clients.
+        ``params`` are each ``(C, ...)``, or ``(1, ...)`` where all clients have the same.
         """
         if self.settings.measure_on == "valid":
             found = self.evaluator.held_out(params, data)
@@ -207,6 +166,3 @@ class DapFLServer(ModelServer[ServerModel]):
                 cohort.journal.scalar(f"fed/{name}", value.double() / total.weight)
         self.evaluate_if_due(state, cohort)
         return state
-
-
-__all__ = ["DapFLClient", "DapFLServer", "DapFLSettings", "TunedUpdate"]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.methods.fedavg import FedAvgClient
@@ -21,15 +18,6 @@ class DittoClient(FedAvgClient):
 
     settings: DittoSettings
 
-    def __init__(
-        self,
-        module: nn.Module,
-        settings: DittoSettings,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
-    ) -> None:
-        super().__init__(module, settings, as_batch)
-        self._near = towards(settings.lam)
-
     @UPDATE
     def update(
         self, down: GlobalModel, mine: OwnModel, data: SplitSamples, key: Key
@@ -44,8 +32,8 @@ class DittoClient(FedAvgClient):
         has_own = (mine.rounds > 0) & (data.lengths > 0)
         start = tree.where_rows(has_own, mine.personal, near)
         batches = self.local.batches(data.train, key.fold("personal"), self._personal_epochs)
-        lr = self.settings.personal_lr
-        fitted = self.local.train(start, batches, lr=lr, pull=self._near, context=near)
+        lr, pull = self.settings.personal_lr, towards(self.settings.lam)
+        fitted = self.local.train(start, batches, lr=lr, pull=pull, context=near)
         return up, OwnModel(fitted.params, mine.rounds + 1)
 
     def work(self, data: SplitSamples) -> Tensor:
@@ -56,6 +44,3 @@ class DittoClient(FedAvgClient):
     @property
     def _personal_epochs(self) -> int:
         return self.settings.personal_epochs or self.settings.epochs
-
-
-__all__ = ["DittoClient", "DittoSettings"]

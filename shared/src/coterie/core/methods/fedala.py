@@ -2,123 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.shares import divide, share_counts
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import Batch, Params, RowSGD, RowState, fit
-from coterie.core.methods.kit.local_sgd import LocalSGD, changes, same_for_all
+from coterie.core.local_training.fit import Batch, Fitted, Params, fit
+from coterie.core.local_training.row_optimizer import RowSGD, RowState
+from coterie.core.methods.kit.fields import changed, measured
+from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.settings.personal import FedALASettings
-from coterie.core.protocol.expected import Count, Like, Number
-from coterie.core.protocol.messages import Reveals, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 _OLD, _STEP = "old.", "step."  # before the names of what the mixture lies between
-
-
-class AdaptiveAggregation:
-    """Learn the weights of the aggregation (Zhang et al., AAAI 2023, Eqs. 4 and 5).
-
-    A client starts from θ_i + (θ - θ_i) ⊙ W_i, where θ_i is its own model and θ the server's; the
-    weights W_i are learned in the last p layers and 1 in the others.
-
-    Args:
-        local: training of the model's own parameters; its loss is the one to lower.
-        settings: of FedALA.
-        names: of the model's parameters, in order.
-
-    Attributes:
-        names: of the parameters in the last p layers.
-    """
-
-    def __init__(self, local: LocalSGD, settings: FedALASettings, names: list[str]) -> None:
-        self.names = last_layers(names, settings.p)
-        self._local, self._settings = local, settings
-        self._optimizer = _BoxedSGD()
-
-    def between(self, old: Params, new: Params) -> Params:
-        """What the mixture is made of: θ_i and θ - θ_i of the last layers, θ of the others.
-
-        Args:
-            old: θ_i, each ``(C, ...)``.
-            new: θ, each ``(C, ...)``.
-        """
-        ends = {name: value for name, value in new.items() if name not in self.names}
-        for name in self.names:
-            ends[_OLD + name], ends[_STEP + name] = old[name], new[name] - old[name]
-        return ends
-
-    def start(self, weights: Params, ends: Params) -> Params:
-        """The model to start from, for one client or a stack: Eq. 4."""
-        mixed = {
-            name: ends[_OLD + name] + ends[_STEP + name] * weights[name] for name in self.names
-        }
-        others = {n: value for n, value in ends.items() if not n.startswith((_OLD, _STEP))}
-        return {**others, **mixed}
-
-    def learn(
-        self, weights: Params, ends: Params, data: SampleData, *, turn: Tensor, key: Key
-    ) -> Params:
-        """Learn W_i by gradient steps on a share of the samples, clipped to [0, 1]: Eq. 5.
-
-        Args:
-            weights: W_i, each ``(C, ...)``.
-            ends: see `between`.
-            data: of C clients.
-            turn: ``(C,)`` int64; 0 learns nothing, 1 until the loss has settled, more one pass.
-            key: the clients' keys, ``(C,)``.
-        """
-        given = self._settings
-        some, _ = divide(data, share_counts(data.lengths, given.s), key.fold("share"))
-        rows = ((turn > 0) & (data.lengths > 0)).nonzero().flatten()
-        window = min(given.window, given.max_passes + 1)  # the one pass more never comes
-        recent = torch.full((len(data), window), torch.nan, dtype=torch.float64)
-        for number in range(given.max_passes):
-            if not rows.numel():
-                break
-            batches = MiniBatches(
-                some.take(rows), 1, given.batch_size, key.fold("pass", number).take(rows)
-            )
-            learnt, loss = self._one_pass(tree.take(weights, rows), tree.take(ends, rows), batches)
-            weights = {n: w.index_copy(0, rows, learnt[n]) for n, w in weights.items()}
-            recent[rows] = torch.cat([recent[rows, 1:], loss.double()[:, None]], 1)
-            settled = recent[rows].std(1, correction=0) < given.threshold
-            rows = rows[(turn[rows] == 1) & ~settled]
-        return weights
-
-    def _one_pass(
-        self, weights: Params, ends: Params, batches: MiniBatches
-    ) -> tuple[Params, Tensor]:
-        slope = None if self._local.slope is None else self._slope
-        fitted = fit(
-            self._loss,
-            weights,
-            batches,
-            self._optimizer,
-            self._settings.eta,
-            batches.steps,
-            slope=slope,
-            fixed=ends,
-        )
-        return fitted.params, fitted.loss
-
-    def _loss(self, given: Params, batch: Batch) -> Tensor:
-        return self._local.loss(self.start(given, _without(given, self.names)), batch)
-
-    def _slope(self, given: Params, batch: Batch) -> tuple[Params, Tensor]:
-        """The module's own gradient, by the chain rule: dθ̂/dW = θ - θ_i."""
-        assert self._local.slope is not None
-        grads, loss = self._local.slope(self.start(given, _without(given, self.names)), batch)
-        return {name: grads[name] * given[_STEP + name] for name in self.names}, loss
 
 
 def last_layers(names: list[str], count: int) -> list[str]:
@@ -169,23 +72,8 @@ class FedALAModel(OwnModel):
 class FedALAUpdate(ModelUpdate):
     """A `ModelUpdate` of a client that starts from what it keeps."""
 
-    change: Params = leaves(  # each (C, ...)
-        "change of the model's parameters, w_k - w",
-        reveals=Reveals.PARAMETERS,
-        depends_on=_OWN,
-        expected=Like("weights"),
-    )
-    samples: Tensor = leaves(
-        "number of samples n_k",
-        reveals=Reveals.STEPS,
-        expected=Count(),
-    )  # (C,) int64
-    loss: Tensor = leaves(  # (C,)
-        "mean training loss",
-        reveals=Reveals.MEASUREMENT,
-        depends_on=_OWN,
-        expected=Number(),
-    )
+    change: Params = changed("the model's parameters, w_k - w", _OWN)  # each (C, ...)
+    loss: Tensor = measured("mean training loss", _OWN)  # (C,)
 
 
 UPDATE = Step("update", GlobalModel, FedALAUpdate)
@@ -194,24 +82,23 @@ UPDATE = Step("update", GlobalModel, FedALAUpdate)
 class FedALAClient(ModelClient[FedALAModel]):
     """Client of FedALA (Zhang et al., AAAI 2023, Algorithm 1) for any module.
 
-    The paper sends the first model to all clients before training. Here a client that takes part
-    for the first time starts from the server's model of that round; if all take part in every
-    round, that is the same.
+    It starts from θ_i + (θ - θ_i) ⊙ W_i, where θ_i is its own model and θ the server's; the weights
+    W_i are learned in the last p layers and 1 in the others. The paper sends the first model to all
+    clients before training. Here a client that takes part for the first time starts from the
+    server's model of that round; if all take part in every round, that is the same.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        settings: FedALASettings,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
-    ) -> None:
-        super().__init__(module, settings, as_batch)
-        self.aggregation = AdaptiveAggregation(self.local, settings, list(self._form))
+    settings: FedALASettings
+
+    @cached_property
+    def learned(self) -> list[str]:
+        """Names of the parameters in the last p layers."""
+        return last_layers(list(self._form), self.settings.p)
 
     def newcomers(self, n_clients: int) -> FedALAModel:
         """Private state before the first round: no model, all weights 1."""
         models = self.zeros(n_clients)
-        ones = {name: torch.ones_like(models[name]) for name in self.aggregation.names}
+        ones = {name: torch.ones_like(models[name]) for name in self.learned}
         return FedALAModel(models, torch.zeros(n_clients, dtype=torch.int64), ones)
 
     @UPDATE
@@ -220,15 +107,77 @@ class FedALAClient(ModelClient[FedALAModel]):
     ) -> tuple[FedALAUpdate, FedALAModel]:
         """Learn W_i, start from the mixture, run E epochs of SGD."""
         new = same_for_all(down.weights, len(data))
-        ends = self.aggregation.between(mine.personal, new)
-        weights = self.aggregation.learn(
-            mine.aggregation, ends, data.train, turn=mine.rounds, key=key.fold("aggregation")
-        )
-        mixed = self.aggregation.start(weights, ends)
-        start = tree.where_rows(mine.rounds == 0, new, mixed)
+        ends = self.between(mine.personal, new)
+        weights = self.learn(mine, ends, data.train, key.fold("aggregation"))
+        start = tree.where_rows(mine.rounds == 0, new, self.mixed(weights, ends))
         fitted = self.local.train(start, self.local.batches(data.train, key))
         update = FedALAUpdate(changes(fitted.params, down.weights), data.lengths, fitted.loss)
         return update, FedALAModel(dict(fitted.params), mine.rounds + 1, weights)
 
+    def between(self, old: Params, new: Params) -> Params:
+        """What the mixture is made of: θ_i and θ - θ_i of the last layers, θ of the others.
 
-__all__ = ["FedALAClient", "FedALAModel", "FedALASettings", "FedALAUpdate"]
+        Args:
+            old: θ_i, each ``(C, ...)``.
+            new: θ, each ``(C, ...)``.
+        """
+        ends = _without(new, self.learned)
+        for name in self.learned:
+            ends[_OLD + name], ends[_STEP + name] = old[name], new[name] - old[name]
+        return ends
+
+    def mixed(self, weights: Params, ends: Params) -> Params:
+        """The model to start from, for one client or a stack: Eq. 4."""
+        others = {n: value for n, value in ends.items() if not n.startswith((_OLD, _STEP))}
+        return others | {n: ends[_OLD + n] + ends[_STEP + n] * weights[n] for n in self.learned}
+
+    def learn(self, mine: FedALAModel, ends: Params, data: SampleData, key: Key) -> Params:
+        """Learn W_i by gradient steps on a share of the samples, clipped to [0, 1]: Eq. 5.
+
+        In its first round a client learns nothing, in its second until the loss has settled, later
+        in one pass.
+
+        Args:
+            mine: of C clients.
+            ends: see `between`.
+            data: of the clients.
+            key: the clients' keys, ``(C,)``.
+        """
+        given, weights, turn = self.settings, mine.aggregation, mine.rounds
+        some, _ = divide(data, share_counts(data.lengths, given.s), key.fold("share"))
+        rows = ((turn > 0) & (data.lengths > 0)).nonzero().flatten()
+        window = min(given.window, given.max_passes + 1)  # the one pass more never comes
+        recent = torch.full((len(data), window), torch.nan, dtype=torch.float64)
+        for number in range(given.max_passes):
+            if not rows.numel():
+                break
+            batches = MiniBatches(
+                some.take(rows), 1, given.batch_size, key.fold("pass", number).take(rows)
+            )
+            found = self._one_pass(tree.take(weights, rows), tree.take(ends, rows), batches)
+            weights = {n: w.index_copy(0, rows, found.params[n]) for n, w in weights.items()}
+            recent[rows] = torch.cat([recent[rows, 1:], found.loss.double()[:, None]], 1)
+            settled = recent[rows].std(1, correction=0) < given.threshold
+            rows = rows[(turn[rows] == 1) & ~settled]
+        return weights
+
+    def _one_pass(self, weights: Params, ends: Params, batches: MiniBatches) -> Fitted:
+        return fit(
+            self._loss,
+            weights,
+            batches,
+            _BoxedSGD(),
+            self.settings.eta,
+            batches.steps,
+            slope=None if self.local.slope is None else self._slope,
+            fixed=ends,
+        )
+
+    def _loss(self, given: Params, batch: Batch) -> Tensor:
+        return self.local.loss(self.mixed(given, _without(given, self.learned)), batch)
+
+    def _slope(self, given: Params, batch: Batch) -> tuple[Params, Tensor]:
+        """The module's own gradient, by the chain rule: dθ̂/dW = θ - θ_i."""
+        assert self.local.slope is not None
+        grads, loss = self.local.slope(self.mixed(given, _without(given, self.learned)), batch)
+        return {name: grads[name] * given[_STEP + name] for name in self.learned}, loss

@@ -223,16 +223,3 @@ def _kept(
     heard = models if bool(silent.all()) else tree.take(models, (~silent).nonzero().flatten())
     mean = {name: rows.mean(0) for name, rows in heard.items()}
     return ClientModels(mean, state.ids, models, silent)
-
-
-__all__ = [
-    "ClientModels",
-    "CloudModel",
-    "FedAMPClient",
-    "FedAMPServer",
-    "FedAMPSettings",
-    "check_for",
-    "flat",
-    "message_weights",
-    "squared_distances",
-]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import Pull
-from coterie.core.methods.kit.averaging import Weighted, mean_added, noted
+from coterie.core.local_training.fit import Params, Pull
+from coterie.core.methods.kit.averaging import Weighted, WeightedSum, mean_added, noted
 from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import (
     UPDATE,
@@ -24,8 +24,10 @@ from coterie.core.tensors.keys import Key
 class FedAvgClient(ModelClient[OwnModel]):
     """ClientUpdate of FedAvg (McMahan et al., AISTATS 2017, Algorithm 1) for any module."""
 
-    pull: Pull | None = None
-    """Gradient of what the method adds to F_k, a client's own loss; its context is w."""
+    @property
+    def pull(self) -> Pull | None:
+        """Gradient of what the method adds to F_k, a client's own loss; its context is w."""
+        return None
 
     @UPDATE
     def update(
@@ -42,13 +44,17 @@ class FedAvgClient(ModelClient[OwnModel]):
 class FedAvgServer(ModelServer[ServerModel]):
     """Server of FedAvg (McMahan et al., AISTATS 2017, Algorithm 1)."""
 
+    def moved(self, weights: Params, total: WeightedSum[ModelUpdate]) -> Params:
+        """The model after a round: w + sum_k n_k (w_k - w) / sum_k n_k."""
+        return mean_added(weights, total)
+
     def round(self, state: ServerModel, cohort: Cohort, key: Key) -> ServerModel:
-        """One round: w <- w + sum_k n_k (w_k - w) / sum_k n_k over the clients chosen."""
+        """One round: move w by the changes of the clients chosen."""
         chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
         fold = Weighted(self.settings.weighting)
         replies = chosen.ask(UPDATE, GlobalModel(state.weights), reduce=fold)
         if (total := noted(replies, cohort.journal)) is not None:
-            state = replace(state, weights=mean_added(state.weights, total))
+            state = replace(state, weights=self.moved(state.weights, total))
         self.evaluate_if_due(state, cohort)
         return state
 

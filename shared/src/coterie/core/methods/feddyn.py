@@ -12,17 +12,19 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.averaging import Weighted, mean_added, noted
+from coterie.core.methods.kit.fields import changed, measured
 from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.methods.kit.sizes import SizedModel, Sizes, TellsSize, anew, ask_sizes
 from coterie.core.methods.settings.drift import FedDynSettings
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.expected import Like, Number
-from coterie.core.protocol.messages import Reveals, carries, leaves
+from coterie.core.protocol.messages import carries
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
+
+_OWN = {"gradient", "block"}  # the private fields that training depends on
 
 
 @dataclass(frozen=True)
@@ -37,18 +39,8 @@ class DynamicModel(GlobalModel):
 class DynamicUpdate(ModelUpdate):
     """What a client's local training changed; stacked over C clients."""
 
-    change: Params = leaves(  # each (C, ...)
-        "change of the model's parameters, w_i - W",
-        reveals=Reveals.PARAMETERS,
-        depends_on={"gradient", "block"},
-        expected=Like("weights"),
-    )
-    loss: Tensor = leaves(  # (C,)
-        "mean training loss",
-        reveals=Reveals.MEASUREMENT,
-        depends_on={"gradient", "block"},
-        expected=Number(),
-    )
+    change: Params = changed("the model's parameters, w_i - W", _OWN)  # each (C, ...)
+    loss: Tensor = measured("mean training loss", _OWN)  # (C,)
 
 
 @dataclass(frozen=True)
@@ -205,13 +197,3 @@ def check_for(settings: FedDynSettings, lengths: Tensor) -> None:
             f"{int(some.min())} samples, {share:.2g} of the mean, and training diverges from 2 "
             "on: lower one, or set 'weighting' to equal"
         )
-
-
-__all__ = [
-    "DynamicModel",
-    "FedDynClient",
-    "FedDynModel",
-    "FedDynServer",
-    "FedDynSettings",
-    "check_for",
-]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from torch import Tensor, nn
-
+from coterie.core.local_training.fit import Pull
 from coterie.core.methods.fedavg import FedAvgClient
 from coterie.core.methods.kit.local_sgd import towards
 from coterie.core.methods.settings.proximal import FedProxSettings
@@ -21,14 +17,9 @@ class FedProxClient(FedAvgClient):
     methods differ in the proximal term alone.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        settings: FedProxSettings,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
-    ) -> None:
-        super().__init__(module, settings, as_batch)
-        self.pull = towards(settings.mu)
+    settings: FedProxSettings
 
-
-__all__ = ["FedProxClient", "FedProxSettings"]
+    @property
+    def pull(self) -> Pull:
+        """μ (w - wᵗ)."""
+        return towards(self.settings.mu)

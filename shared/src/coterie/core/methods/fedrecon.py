@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +12,10 @@ from coterie.core.data.samples.samples import SampleData, batch_counts
 from coterie.core.data.samples.shares import divide, share_counts
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import Params
-from coterie.core.methods.kit.averaging import Weighted, noted
+from coterie.core.local_training.fit import AsBatch, Params
+from coterie.core.methods.fedavg import FedAvgServer
+from coterie.core.methods.kit.averaging import WeightedSum
+from coterie.core.methods.kit.fields import changed, counted, measured
 from coterie.core.methods.kit.head import HEAD, with_head
 from coterie.core.methods.kit.local_sgd import LocalSGD, changes, same_for_all
 from coterie.core.methods.kit.model_client import (
@@ -25,50 +25,30 @@ from coterie.core.methods.kit.model_client import (
     OwnModel,
     QualityReport,
 )
-from coterie.core.methods.kit.model_server import ModelServer, ServerModel
+from coterie.core.methods.kit.model_server import ServerModel
 from coterie.core.methods.settings.personal import FedReconSettings
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.expected import Count, Like, Number
-from coterie.core.protocol.messages import Down, Reveals, carries, leaves
+from coterie.core.protocol.messages import Down, carries
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 
-class Reconstruction:
+def reconstruct(
+    local: LocalSGD, base: Params, head: Params, support: SampleData, key: Key
+) -> Params:
     """The algorithm R of FedRECON (Singhal et al., NeurIPS 2021, Algorithm 1): gradient descent.
 
     Args:
-        module: a classifier whose body, the base, has parameters.
-        settings: of FedRECON.
-        as_batch: see `LocalSGD`.
-
-    Raises:
-        UserError: the module has no head, or nothing but a head.
+        local: training by the settings of FedRECON.
+        base: of C clients, each ``(C, ...)``; it stays.
+        head: to start from, each ``(C, ...)``.
+        support: the clients' samples; without any, the head stays what it was.
+        key: the clients' keys, ``(C,)``.
     """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        settings: FedReconSettings,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
-    ) -> None:
-        check_base(module)
-        self._settings = settings
-        self._local = LocalSGD(module, settings, as_batch)
-
-    def __call__(self, base: Params, head: Params, support: SampleData, key: Key) -> Params:
-        """Train the heads of C clients.
-
-        Args:
-            base: of the clients, each ``(C, ...)``; it stays.
-            head: to start from, each ``(C, ...)``.
-            support: the clients' samples; without any, the head stays what it was.
-            key: the clients' keys, ``(C,)``.
-        """
-        batches = self._local.batches(support, key, self._settings.recon_epochs)
-        fitted = self._local.train(head, batches, lr=self._settings.recon_lr, fixed=base)
-        return fitted.params
+    settings = cast(FedReconSettings, local.settings)
+    batches = local.batches(support, key, settings.recon_epochs)
+    return local.train(head, batches, lr=settings.recon_lr, fixed=base).params
 
 
 def check_base(module: nn.Module) -> None:
@@ -108,21 +88,9 @@ class MeasuredBase(Down):
 class BaseUpdate(ModelUpdate):
     """What training on the query set changed in the base; stacked over C clients."""
 
-    change: Params = leaves(  # each (C, ...)
-        "change of the base's parameters, g_k - g",
-        reveals=Reveals.PARAMETERS,
-        expected=Like("weights"),
-    )
-    samples: Tensor = leaves(
-        "number of query samples",
-        reveals=Reveals.STEPS,
-        expected=Count(),
-    )  # (C,) int64
-    loss: Tensor = leaves(
-        "mean loss on the query set",
-        reveals=Reveals.MEASUREMENT,
-        expected=Number(),
-    )  # (C,)
+    change: Params = changed("the base's parameters, g_k - g")  # each (C, ...)
+    samples: Tensor = counted("number of query samples")  # (C,) int64
+    loss: Tensor = measured("mean loss on the query set")  # (C,)
 
 
 UPDATE = Step("update", GlobalModel, BaseUpdate)
@@ -144,13 +112,10 @@ class FedReconClient(ModelClient[OwnModel]):
     settings: FedReconSettings
 
     def __init__(
-        self,
-        module: nn.Module,
-        settings: FedReconSettings,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+        self, module: nn.Module, settings: FedReconSettings, as_batch: AsBatch | None = None
     ) -> None:
         super().__init__(module, settings, as_batch)
-        self.reconstruct = Reconstruction(module, settings, as_batch)
+        check_base(module)
 
     def newcomers(self, n_clients: int) -> OwnModel:
         """Private state: nothing."""
@@ -169,7 +134,7 @@ class FedReconClient(ModelClient[OwnModel]):
         """Reconstruct the head on the support set, then train the base on the query set."""
         base, initial = parted(same_for_all(down.weights, len(data)))
         support, query = divide(data.train, self._support(data.train), key.fold("support"))
-        head = self.reconstruct(base, initial, support, key.fold("reconstruct"))
+        head = reconstruct(self.local, base, initial, support, key.fold("reconstruct"))
         fitted = self.local.train(base, self.local.batches(query, key), fixed=head)
         return BaseUpdate(changes(fitted.params, down.weights), query.lengths, fitted.loss), None
 
@@ -182,7 +147,7 @@ class FedReconClient(ModelClient[OwnModel]):
         A client without samples to reconstruct a head on has the server's.
         """
         base, initial = parted(same_for_all(down.weights, len(data)))
-        head = self.reconstruct(base, initial, data.train, key.fold("reconstruct"))
+        head = reconstruct(self.local, base, initial, data.train, key.fold("reconstruct"))
         models = {"personal": {**base, **head}}
         if down.head:
             shared = {**down.weights, **down.head}
@@ -197,7 +162,7 @@ class FedReconClient(ModelClient[OwnModel]):
         return share_counts(data.lengths, self.settings.support).minimum(most)
 
 
-class FedReconServer(ModelServer[ServerModel]):
+class FedReconServer(FedAvgServer):
     """Server of FedRECON (Singhal et al., NeurIPS 2021, Algorithm 1), with averaging as S.
 
     Its model is a base and the initial head, which never changes. There is no global head, so to
@@ -209,11 +174,6 @@ class FedReconServer(ModelServer[ServerModel]):
 
     settings: FedReconSettings
 
-    @cached_property
-    def reconstruct(self) -> Reconstruction:
-        """Reconstructs a head on the server's samples."""
-        return Reconstruction(self.module, self.settings, self._as_batch)
-
     def initial(self, key: Key) -> Params:
         """Draw the initial parameters.
 
@@ -223,17 +183,10 @@ class FedReconServer(ModelServer[ServerModel]):
         check_base(self.module)
         return super().initial(key)
 
-    def round(self, state: ServerModel, cohort: Cohort, key: Key) -> ServerModel:
-        """One round: g <- g + η_s sum_k n_k (g_k - g) / sum_k n_k; n_k counts query samples."""
-        chosen = cohort.sample(self.settings.fraction, key.fold("sample"))
-        fold = Weighted(self.settings.weighting)
-        replies = chosen.ask(UPDATE, GlobalModel(state.weights), reduce=fold)
-        if (total := noted(replies, cohort.journal)) is not None:
-            change, weight, lr = total.sums.change, total.weight, self.settings.server_lr
-            moved = {name: state.weights[name] + lr * change[name] / weight for name in change}
-            state = replace(state, weights={**state.weights, **moved})
-        self.evaluate_if_due(state, cohort)
-        return state
+    def moved(self, weights: Params, total: WeightedSum[ModelUpdate]) -> Params:
+        """The next base: g + η_s sum_k n_k (g_k - g) / sum_k n_k; n_k counts query samples."""
+        change, lr = total.sums.change, self.settings.server_lr
+        return weights | {name: weights[name] + lr * change[name] / total.weight for name in change}
 
     def test(self, state: ServerModel, cohort: Cohort) -> None:
         """Enter the accuracies and losses, with a head reconstructed where one is needed."""
@@ -250,8 +203,6 @@ class FedReconServer(ModelServer[ServerModel]):
         own = SampleData(torch.zeros(1).long(), self.samples.valid, torch.tensor([0, count]))
         base, initial = parted(same_for_all(weights, 1))
         # Measuring must change no draw of the run, and the same model always measures the same.
-        found = self.reconstruct(base, initial, own, Key.from_seed(0).fold(own.ids))
+        local = LocalSGD(self.module, self.settings, self._as_batch)
+        found = reconstruct(local, base, initial, own, Key.from_seed(0).fold(own.ids))
         return {name: value[0] for name, value in found.items()}
-
-
-__all__ = ["FedReconClient", "FedReconServer", "FedReconSettings", "MeasuredBase"]

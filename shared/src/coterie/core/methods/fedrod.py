@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,15 +12,14 @@ from torch.func import functional_call
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import Batch, Params, RowSGD, RowState, Slope, fit, masked
-from coterie.core.local_training.row_optimizer import clipped
+from coterie.core.local_training.fit import AsBatch, Batch, Params, Slope, fit, masked
+from coterie.core.local_training.row_optimizer import RowSGD, RowState, clipped
 from coterie.core.methods.fedavg import FedAvgServer
+from coterie.core.methods.kit.fields import changed, measured
 from coterie.core.methods.kit.head import HEAD, with_head
 from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.settings.personal import FedRODSettings
-from coterie.core.protocol.expected import Count, Like, Number
-from coterie.core.protocol.messages import Reveals, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
 
@@ -45,22 +42,8 @@ class FedRODModel(OwnModel):
 class FedRODUpdate(ModelUpdate):
     """A `ModelUpdate` whose loss is that of both predictors."""
 
-    change: Params = leaves(  # each (C, ...)
-        "change of body and generic head, w_k - w",
-        reveals=Reveals.PARAMETERS,
-        expected=Like("weights"),
-    )
-    samples: Tensor = leaves(
-        "number of samples n_k",
-        reveals=Reveals.STEPS,
-        expected=Count(),
-    )  # (C,) int64
-    loss: Tensor = leaves(  # (C,)
-        "mean training loss, generic plus personal",
-        reveals=Reveals.MEASUREMENT,
-        depends_on={"head"},
-        expected=Number(),
-    )
+    change: Params = changed("body and generic head, w_k - w")  # each (C, ...)
+    loss: Tensor = measured("mean training loss, generic plus personal", {"head"})  # (C,)
 
 
 UPDATE = Step("update", GlobalModel, FedRODUpdate)
@@ -79,16 +62,13 @@ class FedRODClient(ModelClient[FedRODModel]):
         UserError: the module is no `coterie.core.models.classifier.Classifier`.
     """
 
+    settings: FedRODSettings
+
     def __init__(
-        self,
-        module: nn.Module,
-        settings: FedRODSettings,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+        self, module: nn.Module, settings: FedRODSettings, as_batch: AsBatch | None = None
     ) -> None:
         super().__init__(module, settings, as_batch)
-        self.module = with_head(module, "Fed-ROD")
-        self.gamma = settings.gamma
-        self._as_batch = as_batch or (lambda batch: batch)
+        self.classifier = with_head(module, "Fed-ROD")
         self._heads = [name for name in self._form if name.startswith(HEAD)]
         self._optimizer = _ClippedApart(weight_decay=settings.weight_decay, limit=settings.clip)
 
@@ -124,11 +104,11 @@ class FedRODClient(ModelClient[FedRODModel]):
 
     def loss(self, params: Params, batch: Batch) -> Tensor:
         """Balanced softmax of the generic predictor plus cross-entropy of the personal one."""
-        taken = self._as_batch(batch)
+        taken = batch if self._as_batch is None else self._as_batch(batch)
         body = {n.removeprefix("body."): v for n, v in params.items() if n.startswith("body.")}
         head = {n.removeprefix(HEAD): v for n, v in params.items() if n.startswith(HEAD)}
-        features = functional_call(self.module.body, body, (taken["x"],))
-        generic = functional_call(self.module.head, head, (features,))
+        features = functional_call(self.classifier.body, body, (taken["x"],))
+        generic = functional_call(self.classifier.head, head, (features,))
         own = _OWN + HEAD
         more = F.linear(features.detach(), params[own + "weight"], params.get(own + "bias"))
         balanced = F.cross_entropy(generic + params[_PRIOR], taken["y"])
@@ -152,10 +132,10 @@ class FedRODClient(ModelClient[FedRODModel]):
 
     def _prior(self, data: SampleData) -> Tensor:
         """γ log N_{m,c}, ``(C, n_classes)``; minus infinity for a class without samples."""
-        n_classes, like = self.module.head.out_features, self._form[HEAD + "weight"]
-        if not self.gamma:
+        n_classes, like = self.classifier.head.out_features, self._form[HEAD + "weight"]
+        if not self.settings.gamma:
             return like.new_zeros(len(data), n_classes)
-        return self.gamma * class_counts(data, n_classes).to(like.dtype).log()
+        return self.settings.gamma * class_counts(data, n_classes).to(like.dtype).log()
 
 
 def class_counts(data: SampleData, n_classes: int) -> Tensor:
@@ -202,6 +182,3 @@ class FedRODServer(FedAvgServer):
         """
         with_head(self.module, "Fed-ROD")
         return super().initial(key)
-
-
-__all__ = ["FedRODClient", "FedRODModel", "FedRODServer", "FedRODSettings", "FedRODUpdate"]

@@ -54,14 +54,7 @@ class RowMoreau(RowOptimizer):
         return grad, moments
 
     def step(
-        self,
-        params: Params,
-        grads: Params,
-        state: RowState,
-        lr: float | Tensor,
-        *,
-        clip: float | Tensor | None = None,
-        active: Tensor | None = None,
+        self, params: Params, grads: Params, state: RowState, lr: float | Tensor, **more: object
     ) -> tuple[Params, RowState]:
         """Make one step towards θ in every row; see `RowOptimizer.step`.
 
@@ -69,14 +62,12 @@ class RowMoreau(RowOptimizer):
         `coterie.core.local_training.fit.fit` gives none, as it has shortened the gradient alone
         before.
         """
-        if active is not None:
-            return super().step(params, grads, state, lr, clip=clip, active=active)
         local = state.moments["w"]
         held = {
             name: torch.add(grad, params[name] - local[name], alpha=self.lam)
             for name, grad in grads.items()
         }
-        theta, after = super().step(params, held, state, lr, clip=clip)
+        theta, after = super().step(params, held, state, lr, **more)  # type: ignore[arg-type]
         due = after.steps % self.inner_steps == 0
         if not due.any():
             return theta, after
@@ -183,6 +174,3 @@ class PFedMeServer(ModelServer[ServerModel]):
             state = replace(state, weights=weights)
         self.evaluate_if_due(state, cohort)
         return state
-
-
-__all__ = ["PFedMeClient", "PFedMeServer", "PFedMeSettings", "RowMoreau"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
+from coterie.core.local_training.fit import AsBatch
 from coterie.core.methods.dap_fl import DapFLClient, DapFLServer, DapFLSettings
 from coterie.core.methods.ditto import DittoClient, DittoSettings
 from coterie.core.methods.fedala import FedALAClient, FedALASettings
@@ -31,8 +31,6 @@ from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldServer, Scaffo
 from coterie.core.methods.settings.reference import CentralSettings, LocalSettings
 from coterie.core.settings.schema import within
 from coterie.core.tensors.device import on_host
-
-AsBatch = Callable[[dict[str, Tensor]], Any]
 
 
 @dataclass(frozen=True)
@@ -106,10 +104,15 @@ def settings_of(
         2.0
     """
     method = METHODS[name]
-    with _named_by_section(method, sections):
+    try:
         chosen = method.settings(**{**common, **method.own(sections)})
         if method.check is not None and lengths is not None:
             method.check(chosen, lengths)
+    except UserError as error:
+        if method.section is None:
+            raise
+        section = type(getattr(sections, method.section))
+        raise UserError(within(method.section, section, str(error))) from None
     return chosen
 
 
@@ -154,18 +157,3 @@ def client_half(
         UserError: the method cannot train this module.
     """
     return METHODS[name].client(on_host(build), settings, as_batch)
-
-
-@contextmanager
-def _named_by_section(method: Method, sections: object) -> Iterator[None]:
-    """Name a method's own parameters by section and name in its refusals."""
-    try:
-        yield
-    except UserError as error:
-        if method.section is None:
-            raise
-        section = type(getattr(sections, method.section))
-        raise UserError(within(method.section, section, str(error))) from None
-
-
-__all__ = ["METHODS", "Method", "client_half", "server_half", "settings_of"]

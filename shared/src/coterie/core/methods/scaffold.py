@@ -11,17 +11,19 @@ from torch import Tensor
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.averaging import Weighted, noted
+from coterie.core.methods.kit.fields import changed, measured
 from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.methods.kit.sizes import SizedModel, Sizes, TellsSize, anew, ask_sizes
 from coterie.core.methods.settings.drift import ScaffoldSettings
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.expected import Like, Number
-from coterie.core.protocol.messages import Reveals, carries, leaves
+from coterie.core.protocol.messages import carries
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
+
+_OWN = {"control", "block"}  # the private fields that training depends on
 
 
 @dataclass(frozen=True)
@@ -36,24 +38,9 @@ class ControlledModel(GlobalModel):
 class ControlledUpdate(ModelUpdate):
     """What a client's local training changed; stacked over C clients."""
 
-    change: Params = leaves(  # each (C, ...)
-        "change of the model's parameters, y_i - x",
-        reveals=Reveals.PARAMETERS,
-        depends_on={"control", "block"},
-        expected=Like("weights"),
-    )
-    loss: Tensor = leaves(  # (C,)
-        "mean training loss",
-        reveals=Reveals.MEASUREMENT,
-        depends_on={"control", "block"},
-        expected=Number(),
-    )
-    control: Params = leaves(  # each (C, ...)
-        "change of the control variate, c_i+ - c_i",
-        reveals=Reveals.PARAMETERS,
-        depends_on={"control", "block"},
-        expected=Like("weights"),
-    )
+    change: Params = changed("the model's parameters, y_i - x", _OWN)  # each (C, ...)
+    loss: Tensor = measured("mean training loss", _OWN)  # (C,)
+    control: Params = changed("the control variate, c_i+ - c_i", _OWN)  # each (C, ...)
 
 
 @dataclass(frozen=True)
@@ -165,10 +152,7 @@ class ScaffoldServer(ModelServer[ScaffoldModel]):
         replies = chosen.ask(UPDATE, down, reduce=Weighted(weighting))
         if (total := noted(replies, cohort.journal)) is not None:
             change, moved = total.sums.change, total.sums.control
-            step, everybody = (
-                self.settings.lr_g / int(total.weight),
-                state.sizes.total(weighting),
-            )
+            step, everybody = self.settings.lr_g / int(total.weight), state.sizes.total(weighting)
             weights = {name: x + step * change[name] for name, x in state.weights.items()}
             control = {name: c + moved[name] / everybody for name, c in state.control.items()}
             state = replace(state, weights=weights, control=control)
@@ -181,12 +165,3 @@ class ScaffoldServer(ModelServer[ScaffoldModel]):
         share = before / now if before and now else 1.0
         control = {name: share * c for name, c in state.control.items()}
         return replace(state, control=control, sizes=sizes)
-
-
-__all__ = [
-    "ControlledModel",
-    "ScaffoldClient",
-    "ScaffoldModel",
-    "ScaffoldServer",
-    "ScaffoldSettings",
-]

@@ -3,62 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class ClientSummary:
-    """Spread of a quantity over clients; all NaN but ``count`` where no client has a value.
-
-    Attributes:
-        mean: mean over clients, every client counts once.
-        worst10: mean of the worst decile, ceil(count / 10) clients.
-        sd: population standard deviation over clients (the clients are all there are).
-        count: number of clients with a value.
-    """
-
-    mean: float
-    worst10: float
-    sd: float
-    count: int
-
-    def as_metrics(self, key: str) -> dict[str, float]:
-        """Name the entries for a log: the mean is ``key`` itself.
-
-        Example:
-            >>> sorted(summarise(torch.tensor([0.5])).as_metrics("eval/ndcg@20"))
-            ['eval/ndcg@20', 'eval/ndcg@20_clients', 'eval/ndcg@20_sd', 'eval/ndcg@20_worst10']
-        """
-        return {
-            key: self.mean,
-            f"{key}_worst10": self.worst10,
-            f"{key}_sd": self.sd,
-            f"{key}_clients": float(self.count),
-        }
-
-
-def summarise(values: Tensor, higher_is_better: bool = True) -> ClientSummary:
-    """Summarise one value a client.
+def worst_decile(values: Tensor, higher_is_better: bool = True) -> float:
+    """Mean of the worst tenth of the clients with a value, rounded up; NaN where there are none.
 
     Args:
         values: ``(C,)``; NaN marks a client without a value, which is not counted.
         higher_is_better: False for losses; then the worst decile has the highest values.
 
     Example:
-        >>> summarise(torch.tensor([0.1, 0.3, float("nan"), 0.8])).worst10  # doctest: +ELLIPSIS
+        >>> worst_decile(torch.tensor([0.1, 0.3, float("nan"), 0.8]))  # doctest: +ELLIPSIS
         0.1000...
     """
     known = values.detach().double()
     known = known[~torch.isnan(known)]
-    if not known.numel():
-        return ClientSummary(math.nan, math.nan, math.nan, 0)
     n_worst = math.ceil(known.numel() / 10)
-    worst = known.topk(n_worst, largest=not higher_is_better, sorted=False).values
-    sd = known.std(correction=0).item()
-    return ClientSummary(known.mean().item(), worst.mean().item(), sd, known.numel())
+    return known.topk(n_worst, largest=not higher_is_better, sorted=False).values.mean().item()
 
 
 def mean_of_known(values: Tensor, none: float = math.nan) -> float:

@@ -1,4 +1,4 @@
-"""The numbers that a paper printed, from the data file of its package. Torch-free."""
+"""Data files of packages, such as the numbers that a paper printed. Torch-free."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from importlib.resources import files
 from typing import Any
 
 import yaml
+
+
+def packaged(package: str, name: str) -> dict[str, Any]:
+    """Read a YAML file that stands in a package."""
+    text = files(package).joinpath(name).read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return found
 
 
 @cache
@@ -20,6 +27,4 @@ def published(package: str) -> dict[str, Any]:
         >>> published("coterie.page")["table1"]["synthetic"]["page"]
         [92.67, 0.13, 96.24, 0.33]
     """
-    text = files(package).joinpath("published.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return found
+    return packaged(package, "published.yaml")

@@ -52,6 +52,18 @@ def between(key: str, value: float | None, low: float, high: float) -> None:
         raise UserError(f"'{key}' must be above {low:g}{most}, not {value:g}")
 
 
+def each_at_least(section: object, low: float, *names: str, prefix: str = "") -> None:
+    """Check fields of a section by `at_least`, called by their names behind a prefix."""
+    for name in names:
+        at_least(prefix + name, getattr(section, name), low)
+
+
+def each_positive(section: object, *names: str, prefix: str = "") -> None:
+    """Check that fields of a section are above 0; None passes, see `between`."""
+    for name in names:
+        between(prefix + name, getattr(section, name), 0, float("inf"))
+
+
 @dataclass(frozen=True)
 class NamedData:
     """Which data to train on."""

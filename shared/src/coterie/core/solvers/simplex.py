@@ -142,6 +142,3 @@ def _search(
 def _spectral(moved: Tensor, turned: Tensor) -> float:
     curvature = float(moved @ turned)
     return min(_LONGEST, float(moved @ moved) / curvature) if curvature > 0.0 else _LONGEST
-
-
-__all__ = ["Minimum", "Objective", "frank_wolfe_gap", "minimise", "onto_simplex"]

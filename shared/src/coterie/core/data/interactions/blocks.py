@@ -22,16 +22,12 @@ class Block:
         rows: the block's rows in ``Stream.interactions``.
         n_users: users seen up to the end of this block.
         n_items: items seen up to the end of this block.
-        n_users_before: users seen before it; ``user < n_users_before`` is an old user.
-        n_items_before: items seen before it.
     """
 
     index: int
     rows: slice
     n_users: int
     n_items: int
-    n_users_before: int
-    n_items_before: int
 
     def __len__(self) -> int:
         return self.rows.stop - self.rows.start
@@ -91,9 +87,9 @@ def temporal_blocks(interactions: Interactions, fractions: Sequence[float] = FRA
     users = [int(ordered.user[:end].max()) + 1 for end in ends]
     items = [int(ordered.item[:end].max()) + 1 for end in ends]
     blocks = [
-        Block(t, slice(start, end), users[t], items[t], before_users, before_items)
-        for t, (start, end, before_users, before_items) in enumerate(
-            zip([0, *ends[:-1]], ends, [0, *users[:-1]], [0, *items[:-1]], strict=True)
+        Block(t, slice(start, end), n_users, n_items)
+        for t, (start, end, n_users, n_items) in enumerate(
+            zip([0, *ends[:-1]], ends, users, items, strict=True)
         )
     ]
     return Stream(ordered, blocks)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +12,8 @@ from torch import Tensor
 from coterie.core.errors import UserError
 
 TRAIN, VALID, TEST = range(3)
+_BY_ROW = ("user", "item", "time", "rating", "split")
+_BY_ITEM = ("item_names", "titles", "genres", "brands")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,31 +65,20 @@ class Interactions:
 
     def take(self, index: Tensor) -> Interactions:
         """Rows ``index`` (``(m,)`` int64 or ``(n,)`` bool), in that order; numbers stay."""
-        rating = None if self.rating is None else self.rating[index]
-        split = None if self.split is None else self.split[index]
-        return replace(
-            self,
-            user=self.user[index],
-            item=self.item[index],
-            time=self.time[index],
-            rating=rating,
-            split=split,
-        )
+        return replace(self, **self._each(_BY_ROW, lambda values: values[index]))
 
     def renumbered(self) -> Interactions:
         """Number users and items by first appearance in row order; drop those without a row."""
         user, users = _by_first_appearance(self.user)
         item, items = _by_first_appearance(self.item)
-        return replace(
-            self,
-            user=user,
-            item=item,
-            user_names=[self.user_names[old] for old in users],
-            item_names=[self.item_names[old] for old in items],
-            titles=None if self.titles is None else [self.titles[old] for old in items],
-            genres=None if self.genres is None else [self.genres[old] for old in items],
-            brands=None if self.brands is None else [self.brands[old] for old in items],
-        )
+        names = [self.user_names[old] for old in users]
+        of_items = self._each(_BY_ITEM, lambda values: [values[old] for old in items])
+        return replace(self, user=user, item=item, user_names=names, **of_items)
+
+    def _each(self, fields: tuple[str, ...], take: Callable[[Any], Any]) -> dict[str, Any]:
+        """Take a part of each of some fields that there are."""
+        found = {name: getattr(self, name) for name in fields}
+        return {name: take(values) for name, values in found.items() if values is not None}
 
     def require_time(self, purpose: str) -> Tensor:
         """Return ``time`` if it tells rows apart.

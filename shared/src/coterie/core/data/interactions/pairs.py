@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-import lightning
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
@@ -35,7 +34,6 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
         negatives: negatives for each positive.
         batch_size: pairs a batch (pointwise: positives and negatives are a pair each).
         objective: "pointwise" yields `Pairs`, "pairwise" yields `Triples`.
-        known: C rows of items that are never drawn as negatives; default ``train``.
         epoch: asked at the start of each iteration for the number of the epoch.
 
     Raises:
@@ -51,12 +49,12 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
         negatives: int = 4,
         batch_size: int = 512,
         objective: Objective = "pointwise",
-        known: Ragged | None = None,
         epoch: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.known = train if known is None else known
-        _check_rows(users, train=train, known=self.known)
-        _check_items(n_items, train=train, known=self.known)
+        _check_rows(users, train=train)
+        items = train.values
+        if items.numel() and not 0 <= int(items.min()) <= int(items.max()) < n_items:
+            raise ValueError(f"train has an item outside 0..{n_items - 1}")
         least = 0 if objective == "pointwise" else 1
         if negatives < least or batch_size < 1:
             raise ValueError(
@@ -66,7 +64,7 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
         self.users, self.train, self.n_items, self.key = users, train, n_items, key
         self.negatives, self.batch_size, self.objective = negatives, batch_size, objective
         self.epoch = epoch
-        self.open_rows = _rows_with_free_items(self.known, n_items)
+        self.open_rows = _rows_with_free_items(train, n_items)
         self.n_pairs = int(train.lengths[self.open_rows].sum()) * negatives
         self.n_pairs += train.values.numel() if objective == "pointwise" else 0
         if not self.n_pairs:
@@ -78,7 +76,7 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
     def __iter__(self) -> Iterator[Pairs | Triples]:
         pairs = self.draw(self.epoch())
         for index in torch.arange(self.n_pairs).split(self.batch_size):
-            yield pairs.take(index)
+            yield type(pairs)(*(part[index] for part in pairs))
 
     def draw(self, epoch: int) -> Pairs | Triples:
         """All pairs of an epoch, shuffled."""
@@ -89,30 +87,21 @@ class EpochBatches(IterableDataset[Pairs | Triples]):
         user = self.users[self.open_rows][drawn.rows].repeat_interleave(self.negatives)
         if self.objective == "pairwise":
             positive = drawn.values.repeat_interleave(self.negatives)
-            return Triples(user, positive, negative).take(order)
+            return Triples(user[order], positive[order], negative[order])
         label = torch.zeros(self.n_pairs)
         label[: self.train.values.numel()] = 1.0
-        return Pairs(
-            torch.cat([self.users[self.train.rows], user]),
-            torch.cat([self.train.values, negative]),
-            label,
-        ).take(order)
+        users = torch.cat([self.users[self.train.rows], user])
+        items = torch.cat([self.train.values, negative])
+        return Pairs(users[order], items[order], label[order])
 
     def _negatives(self, key: Key) -> Tensor:
         if not self.negatives:
             return torch.empty(0, dtype=torch.int64)
-        # The mask of known items is dense, so it is made for a chunk of rows at a time.
+        # The mask of items to leave out is dense, so it is made for a chunk of rows at a time.
         chunks = [
-            sample_negatives(
-                key.fold(self.users[rows]),
-                self.train.take(rows),
-                self.n_items,
-                self.negatives,
-                self.known.take(rows).mask(self.n_items),
-            )
-            for rows in self.open_rows.split(_CHUNK)
+            (key.fold(self.users[r]), self.train.take(r)) for r in self.open_rows.split(_CHUNK)
         ]
-        return torch.cat(chunks)
+        return torch.cat([sample_negatives(*rows, self.n_items, self.negatives) for rows in chunks])
 
 
 class RankingChunks:
@@ -144,79 +133,14 @@ class RankingChunks:
             yield RankingBatch(self.users[rows], self.excluded.take(rows), self.targets.take(rows))
 
 
-class PairsDataModule(lightning.LightningDataModule):
-    """Users' splits as batches for `Central`: of all users, or of one for a local model.
-
-    In validation the train items are left out of the ranking, in a test also those of validation.
-
-    Args:
-        users: ``(C,)`` int64, the user of every row; ``tensor([0])`` for a local model.
-        train: C rows of items.
-        valid: C rows of items.
-        test: C rows of items.
-        n_items: number of items.
-        key: of all draws.
-        negatives: negatives for each positive.
-        batch_size: pairs a batch.
-        objective: "pointwise" (labelled pairs) or "pairwise" (positive and negative together).
-        known: C rows of items that are never drawn as negatives; default ``train``.
-        chunk_size: users ranked at a time.
-    """
-
-    def __init__(
-        self,
-        users: Tensor,
-        train: Ragged,
-        valid: Ragged,
-        test: Ragged,
-        n_items: int,
-        key: Key,
-        negatives: int = 4,
-        batch_size: int = 512,
-        objective: Objective = "pointwise",
-        known: Ragged | None = None,
-        chunk_size: int = _CHUNK,
-    ) -> None:
-        super().__init__()
-        _check_rows(users, train=train, valid=valid, test=test)
-        self.users, self.train, self.valid, self.test = users, train, valid, test
-        self.chunk_size = chunk_size
-        self.batches = EpochBatches(
-            users, train, n_items, key, negatives, batch_size, objective, known, self._epoch
-        )
-
-    def train_dataloader(self) -> EpochBatches:
-        """Batches of the trainer's current epoch."""
-        return self.batches
-
-    def val_dataloader(self) -> RankingChunks:
-        """Users with validation items."""
-        return RankingChunks(self.users, self.train, self.valid, self.chunk_size)
-
-    def test_dataloader(self) -> RankingChunks:
-        """Users with test items."""
-        seen = self.train.beside(self.valid)
-        return RankingChunks(self.users, seen, self.test, self.chunk_size)
-
-    def _epoch(self) -> int:
-        return self.trainer.current_epoch if self.trainer is not None else 0
-
-
 def _check_rows(users: Tensor, **parts: Ragged) -> None:
     for name, part in parts.items():
         if len(part) != users.numel():
             raise ValueError(f"{name} has {len(part)} rows for {users.numel()} users")
 
 
-def _check_items(n_items: int, **parts: Ragged) -> None:
-    for name, part in parts.items():
-        items = part.values
-        if items.numel() and not 0 <= int(items.min()) <= int(items.max()) < n_items:
-            raise ValueError(f"{name} has an item outside 0..{n_items - 1}")
-
-
-def _rows_with_free_items(known: Ragged, n_items: int) -> Tensor:
+def _rows_with_free_items(train: Ragged, n_items: int) -> Tensor:
     """Rows that do not hold every item, ``(K,)`` int64 ascending; repeated items count once."""
-    distinct = torch.unique(known.rows * n_items + known.values)
-    count = torch.bincount(distinct // n_items, minlength=len(known))
+    distinct = torch.unique(train.rows * n_items + train.values)
+    count = torch.bincount(distinct // n_items, minlength=len(train))
     return (count < n_items).nonzero()[:, 0]

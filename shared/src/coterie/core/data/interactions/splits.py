@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -18,30 +17,10 @@ Order = Literal["random", "chronological"]
 Ties = Literal["random", "file"]
 
 
-@dataclass(frozen=True)
-class UserSplits:
-    """Items of the block's users, in three disjoint parts.
-
-    Attributes:
-        users: ``(C,)`` int64, ascending: the users with interactions in the block.
-        train: C rows of item numbers, aligned with ``users``, in order of time; never empty.
-        valid: the same for validation; empty rows for users with fewer than 3 items.
-        test: the same for the test.
-    """
-
-    users: Tensor  # (C,) int64
-    train: Ragged
-    valid: Ragged
-    test: Ragged
-
-    def __len__(self) -> int:
-        return self.users.numel()
-
-
 def split_block(
     stream: Stream, block: Block, order: Order, seed: int, ties: Ties = "random"
-) -> UserSplits:
-    """Split the items of every user of a block 80/10/10.
+) -> UserRows:
+    """Split the items of the users of a block 80/10/10; rows are in order of time.
 
     An item that a user touches several times in the block counts once, at its first time, so no
     train item is ever a validation or test item of the same user and block. Of a user's n items
@@ -75,7 +54,7 @@ def split_block(
     n_train, n_valid = (counts[rows.rows] for counts in _counts(rows.lengths))
     valid_or_test = rank >= n_train
     test = rank >= n_train + n_valid
-    return UserSplits(
+    return UserRows(
         users,
         _part(rows, ~valid_or_test),
         _part(rows, valid_or_test & ~test),
@@ -86,10 +65,7 @@ def split_block(
 def split_users(interactions: Interactions, order: Order, seed: int) -> UserRows:
     """Split the items of every user 80/10/10, where there is no stream: all is one block.
 
-    Args:
-        interactions: of the users; their numbers are those of the clients.
-        order: see `split_block`.
-        seed: of everything random.
+    Arguments as for `split_block`; the numbers of the users are those of the clients.
 
     Example:
         >>> user, item = torch.zeros(10, dtype=torch.int64), torch.arange(10)
@@ -99,10 +75,8 @@ def split_users(interactions: Interactions, order: Order, seed: int) -> UserRows
         >>> users.train.tolists(), users.valid.tolists(), users.test.tolists()
         ([[0, 1, 2, 3, 4, 5, 6, 7]], [[8]], [[9]])
     """
-    n_users, n_items = interactions.n_users, interactions.n_items
-    whole = Block(0, slice(0, len(interactions)), n_users, n_items, 0, 0)
-    parts = split_block(Stream(interactions, [whole]), whole, order, seed)
-    return UserRows(parts.users, parts.train, parts.valid, parts.test)
+    whole = Block(0, slice(0, len(interactions)), interactions.n_users, interactions.n_items)
+    return split_block(Stream(interactions, [whole]), whole, order, seed)
 
 
 def _counts(n: Tensor) -> tuple[Tensor, Tensor]:

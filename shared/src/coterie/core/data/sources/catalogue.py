@@ -74,7 +74,7 @@ def load(
     """Load a data set by name, or a file of the user's own by path.
 
     Args:
-        name_or_path: one of `coterie.core.registry.data_sets.names`, or the path of a file.
+        name_or_path: one of `coterie.core.registry.data_sets.data_sets`, or the path of a file.
         root: folder of the data sets; default $COTERIE_DATA, else ~/.cache/coterie. A set that is
             missing there is downloaded from its official address.
         columns: of a file, see `coterie.core.data.sources.own_file.read_own`.

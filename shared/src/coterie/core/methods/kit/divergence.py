@@ -33,6 +33,3 @@ def restored(diverged: Tensor, fitted: Fitted, start: Params) -> Fitted:
         for name, value in fitted.params.items()
     }
     return replace(fitted, params=params, loss=fitted.loss.masked_fill(diverged, 0.0))
-
-
-__all__ = ["has_diverged", "restored"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import Batch, Params, masked, of_clients, pure
+from coterie.core.local_training.fit import AsBatch, Batch, Params, masked, of_clients, pure
 
 _NAMES = ("loss", "accuracy")
 _BATCH = 1000  # samples of a model at a time
@@ -40,9 +40,7 @@ class Evaluator:
         as_batch: see `coterie.core.local_training.fit.pure`.
     """
 
-    def __init__(
-        self, module: nn.Module, as_batch: Callable[[dict[str, Tensor]], Any] | None = None
-    ) -> None:
+    def __init__(self, module: nn.Module, as_batch: AsBatch | None = None) -> None:
         measures = {"loss": pure(module, "loss", as_batch)}
         if hasattr(module, "correct"):
             correct = pure(module, "correct", as_batch)
@@ -70,9 +68,7 @@ class Evaluator:
     def held_out(self, params: Params, data: SplitSamples) -> Quality:
         """Measure on validation samples, or on the training samples of a client without any.
 
-        Args:
-            params: each ``(C, ...)``, or ``(1, ...)`` where all clients have the same.
-            data: of C clients; NaN for those without samples of either kind.
+        NaN for those without samples of either kind; ``params`` as for `of_clients`.
         """
         valid = self.of_clients(params, data.valid)
         some = data.valid.lengths > 0
@@ -126,6 +122,3 @@ def _side_by_side(data: SampleData, n_batches: Tensor) -> Iterator[tuple[int, Te
             together = max(1, _NUMBERS // max(longest * numbers, 1))
             yield number, rows[:together]
             rows = rows[together:]
-
-
-__all__ = ["Evaluator", "Quality"]

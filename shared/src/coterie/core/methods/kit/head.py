@@ -29,6 +29,3 @@ def with_head(module: nn.Module, method: str) -> Classifier:
     if not module.head.weight.requires_grad:
         raise UserError(f"{method} trains the head, which is frozen: set requires_grad to true")
     return module
-
-
-__all__ = ["HEAD", "with_head"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -10,27 +9,23 @@ from torch import Tensor, nn
 from coterie.core.data.samples.samples import MiniBatches, SampleData, batch_counts
 from coterie.core.errors import UserError
 from coterie.core.local_training.fit import (
+    AsBatch,
     Batches,
     Fitted,
-    Loss,
     Params,
     Pull,
-    RowSGD,
     Slope,
     fit,
     masked,
     pure,
 )
+from coterie.core.local_training.row_optimizer import RowSGD
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key
 
 
 class CountedBatches(Batches, Protocol):
-    """Batches that know how many there are of each client.
-
-    Attributes:
-        steps: ``(C,)`` int64.
-    """
+    """Batches that know how many there are of each client, ``steps`` ``(C,)`` int64."""
 
     steps: Tensor
 
@@ -45,18 +40,14 @@ class LocalSGD:
             batch)`` it may give gradients and losses of stacked clients itself, see
             `coterie.core.local_training.fit.Slope`.
         settings: epochs, batch size, learning rate, weight decay, clipping.
-        as_batch: makes of a dict of samples, ``name -> (B, ...)``, what ``module.loss`` takes;
-            None = the dict itself.
+        as_batch: makes what ``module.loss`` takes of a dict of samples; None = the dict itself.
 
     Raises:
         UserError: the module has batch normalisation, whose statistics mix samples.
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        settings: FedAvgSettings,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+        self, module: nn.Module, settings: FedAvgSettings, as_batch: AsBatch | None = None
     ) -> None:
         _refuse_batch_norm(module)
         self.settings = settings
@@ -81,7 +72,6 @@ class LocalSGD:
         batches: CountedBatches,
         *,
         lr: float | Tensor | None = None,
-        loss: Loss | None = None,
         pull: Pull | None = None,
         context: Any = None,
         fixed: Params | None = None,
@@ -92,20 +82,19 @@ class LocalSGD:
             start: each ``(C, ...)``; with ``fixed``, the part of the model that is trained.
             batches: of the clients; their number is the number of steps.
             lr: learning rate, one for all or ``(C,)``; None = that of the settings.
-            loss: in place of the module's own.
             pull: what the method adds to the gradients, see `coterie.core.local_training.fit.fit`.
             context: stacked tree for ``pull``.
             fixed: the part of the model that stays, see `coterie.core.local_training.fit.fit`.
         """
         return fit(
-            loss or self.loss,
+            self.loss,
             start,
             batches,
             self.optimizer,
             self.settings.lr if lr is None else lr,
             batches.steps,
             clip=self.settings.clip,
-            slope=self.slope if loss is None else None,
+            slope=self.slope,
             pull=pull,
             context=context,
             fixed=fixed,

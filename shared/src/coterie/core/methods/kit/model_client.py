@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,16 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.fit import AsBatch, Params
 from coterie.core.methods.kit.evaluation import Evaluator, Quality
+from coterie.core.methods.kit.fields import changed, counted, measured
 from coterie.core.methods.kit.local_sgd import LocalSGD, same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.expected import Count, Like, Number
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
+from coterie.core.protocol.messages import Down, Private, Report, Up, carries
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
+
+_OWN = {"personal", "rounds"}  # the private fields that the quality of one's own model depends on
 
 
 @dataclass(frozen=True)
@@ -33,47 +34,22 @@ class GlobalModel(Down):
 class ModelUpdate(Up):
     """What a client's local training changed; stacked over C clients."""
 
-    change: Params = leaves(  # each (C, ...)
-        "change of the model's parameters, w_k - w",
-        reveals=Reveals.PARAMETERS,
-        expected=Like("weights"),
-    )
-    samples: Tensor = leaves(
-        "number of samples n_k",
-        reveals=Reveals.STEPS,
-        expected=Count(),
-    )  # (C,) int64
-    loss: Tensor = leaves(
-        "mean training loss",
-        reveals=Reveals.MEASUREMENT,
-        expected=Number(),
-    )  # (C,)
+    change: Params = changed("the model's parameters, w_k - w")  # each (C, ...)
+    samples: Tensor = counted("number of samples n_k")  # (C,) int64
+    loss: Tensor = measured("mean training loss")  # (C,)
 
 
 @dataclass(frozen=True)
 class QualityReport(Report):
     """How good models are on the clients' samples; NaN for a client without any.
 
-    The keys are ``global/valid``, ``global/test``, ``personal/valid`` and ``personal/test``.
+    The keys are ``global/valid``, ``global/test``, ``personal/valid`` and ``personal/test``, those
+    of ``samples`` ``valid`` and ``test``; each value is ``(C,)``.
     """
 
-    loss: dict[str, Tensor] = leaves(  # each (C,)
-        "mean losses of the server's and its own model",
-        reveals=Reveals.MEASUREMENT,
-        depends_on={"personal", "rounds"},
-        expected=Number(),
-    )
-    accuracy: dict[str, Tensor] = leaves(  # each (C,)
-        "accuracies of the server's and its own model",
-        reveals=Reveals.MEASUREMENT,
-        depends_on={"personal", "rounds"},
-        expected=Number(),
-    )
-    samples: dict[str, Tensor] = leaves(  # valid, test: each (C,) int64
-        "numbers of samples to measure on",
-        reveals=Reveals.STEPS,
-        expected=Count(),
-    )
+    loss: dict[str, Tensor] = measured("mean losses of the server's and its own model", _OWN)
+    accuracy: dict[str, Tensor] = measured("accuracies of the server's and its own model", _OWN)
+    samples: dict[str, Tensor] = counted("numbers of samples to measure on")
 
 
 @dataclass(frozen=True)
@@ -99,23 +75,14 @@ P = TypeVar("P", bound=OwnModel)
 class ModelClient(Client[P, SplitSamples]):
     """Base of the clients: a newcomer's state, and the evaluation.
 
-    Args:
-        module: see `coterie.core.methods.kit.local_sgd.LocalSGD`; with ``correct(batch)``, ``(B,)``
-            bool, accuracies are measured too.
-        settings: of the method.
-        as_batch: see `LocalSGD`.
-
-    Raises:
-        UserError: the module has batch normalisation.
+    Arguments and errors are those of `coterie.core.methods.kit.local_sgd.LocalSGD`; of a module
+    with ``correct(batch)``, ``(B,)`` bool, accuracies are measured too.
     """
 
     def __init__(
-        self,
-        module: nn.Module,
-        settings: FedAvgSettings,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+        self, module: nn.Module, settings: FedAvgSettings, as_batch: AsBatch | None = None
     ) -> None:
-        self.settings = settings
+        self.module, self.settings, self._as_batch = module, settings, as_batch
         self.local = LocalSGD(module, settings, as_batch)
         self.evaluator = Evaluator(module, as_batch)
         named = module.named_parameters()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import Batch, Params
+from coterie.core.local_training.fit import AsBatch, Batch, Params
 from coterie.core.local_training.step_count import not_counting_steps
 from coterie.core.methods.kit.evaluation import Evaluator
 from coterie.core.methods.kit.model_client import EVALUATE, GlobalModel, QualityReport
@@ -72,7 +72,7 @@ class ModelServer(Server[S], Generic[S]):
         build: Callable[[], nn.Module],
         settings: FedAvgSettings,
         samples: ServerSamples | None = None,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+        as_batch: AsBatch | None = None,
     ) -> None:
         self.settings, self.rounds = settings, settings.rounds
         self.samples = samples or ServerSamples()
@@ -104,11 +104,7 @@ class ModelServer(Server[S], Generic[S]):
         return weights
 
     def begin(self, key: Key) -> S:
-        """Draw the initial parameters.
-
-        Raises:
-            UserError: the module has nothing to train.
-        """
+        """Start with the initial parameters; errors as for `initial`."""
         return ServerModel(self.initial(key))  # type: ignore[return-value]
 
     def start_block(self, state: S, block: int, cohort: Cohort, key: Key) -> S:

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Params
+from coterie.core.methods.kit.fields import counted
 from coterie.core.methods.kit.model_client import OwnModel
 from coterie.core.methods.kit.model_server import ServerModel
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.expected import Count
-from coterie.core.protocol.messages import Report, Reveals, leaves
+from coterie.core.protocol.messages import Report
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -23,11 +23,7 @@ from coterie.core.tensors.keys import Key
 class Size(Report):
     """How much data a client holds; stacked over C clients."""
 
-    samples: Tensor = leaves(
-        "number of samples n_i",
-        reveals=Reveals.STEPS,
-        expected=Count(),
-    )  # (C,) int64
+    samples: Tensor = counted("number of samples n_i")  # (C,) int64
 
 
 SIZE = Step("size", None, Size)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import partial
 from typing import Any, Protocol
 
 import lightning
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.nn import Parameter
+from torch.optim import Adam, Optimizer
 
 from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
-from coterie.core.local_training.optimizer_settings import OptimizerSettings
 from coterie.core.local_training.quiet import quiet
-from coterie.core.metrics.clients import summarise
+from coterie.core.metrics.clients import worst_decile
 from coterie.core.metrics.full_ranking import FullRanking
 from coterie.core.models.batches import RankingBatch
 from coterie.core.models.recommender import Recommender
@@ -44,20 +46,22 @@ class Central(lightning.LightningModule):
     Args:
         model: an ``nn.Module`` with ``loss(batch)``; with ``item_scores(user)`` as well if there
             is anything to evaluate.
-        optimizer: settings of the optimizer.
+        optimizer: makes the optimizer of the parameters.
         k: length of the ranked list in evaluation.
     """
 
-    def __init__(self, model: Trainable, optimizer: OptimizerSettings, k: int = 20) -> None:
+    def __init__(
+        self, model: Trainable, optimizer: Callable[[Iterator[Parameter]], Optimizer], k: int = 20
+    ) -> None:
         super().__init__()
         self.model = model
-        self.settings = optimizer
+        self.optimizer = optimizer
         self.eval_ranking = FullRanking(k)
         self.test_ranking = FullRanking(k)
 
     def configure_optimizers(self) -> Optimizer:
         """Build the optimizer over all parameters."""
-        return self.settings.build(self.parameters())
+        return self.optimizer(self.parameters())
 
     def training_step(self, batch: Any) -> Tensor:
         """Loss of one batch."""
@@ -97,7 +101,7 @@ class Central(lightning.LightningModule):
             return
         values = {name: value.item() for name, value in metric.compute().items()}
         ndcg = f"ndcg@{metric.k}"
-        values[f"{ndcg}_worst10"] = summarise(metric.per_client().ndcg).worst10
+        values[f"{ndcg}_worst10"] = worst_decile(metric.per_client().ndcg)
         named = {f"{prefix}/{name}": value for name, value in values.items()}
         self.log_dict(named, prog_bar=prefix == "eval")
 
@@ -172,7 +176,7 @@ def fit_pairwise(
             epoch=lambda: trainer.current_epoch,
         )
         k = int(metric.partition("@")[2] or 20)
-        central = Central(model, OptimizerSettings("adam", lr=settings.lr), k)
+        central = Central(model, partial(Adam, lr=settings.lr), k)
         trainer.fit(central, batches, valid)
     if best.state is not None:
         central.load_state_dict(best.state)

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,26 +103,6 @@ class PublicKey:
         return _join([(one + other).serialize() for one, other in zip(vectors, total, strict=True)])
 
 
-class Encrypted(Protocol):
-    """An upload with a cipher text."""
-
-    @property
-    def cipher(self) -> Ragged | None:
-        """C rows of bytes."""
-
-    @property
-    def parts(self) -> Tensor | None:
-        """Bytes of the parts of the cipher text, ``(C, k)`` int64."""
-
-    @property
-    def loss(self) -> Tensor:
-        """Training losses, ``(C,)``."""
-
-    @property
-    def seconds(self) -> Tensor | None:
-        """Seconds of encryption, ``(C,)``."""
-
-
 @dataclass(frozen=True)
 class EncryptedSum:
     """Sums over the clients.
@@ -144,11 +124,8 @@ class CipherSum(Fold):
     def __init__(self, context: Any) -> None:
         self._context = context
 
-    def of(self, up: Encrypted) -> EncryptedSum:
+    def of(self, up: Any) -> EncryptedSum:
         """Sum the uploads of some clients."""
-        assert up.cipher is not None
-        assert up.parts is not None
-        assert up.seconds is not None
         summed: list[Any] = []
         place = 0
         for sizes in up.parts.tolist():

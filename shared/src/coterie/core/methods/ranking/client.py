@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,11 @@ class UserState(Private):
     params: dict[str, Tensor]
     best: dict[str, Tensor]
 
+    @staticmethod
+    def new(params: dict[str, Tensor]) -> UserState:
+        """State of newcomers, for whom every round was the best so far."""
+        return UserState(params, tree.clone(params))
+
 
 KEEP_BEST = Step("keep_best", None, None)
 
@@ -40,12 +46,53 @@ class RankingClient(Client[UserState, UserRows], RecommendsItems[UserState]):
     """A user who learns a ranking from the items it has.
 
     Args:
+        settings: of the method.
         n_items: number of items.
         lengths: the k of Recall@k and NDCG@k.
+        dtype: of all parameters.
     """
 
-    def __init__(self, n_items: int, lengths: Sequence[int]) -> None:
+    def __init__(
+        self,
+        settings: Any,
+        n_items: int,
+        lengths: Sequence[int],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.settings, self.dtype = settings, dtype
         self.n_items, self.lengths = n_items, tuple(lengths)
+
+    def start(self, key: Key) -> dict[str, Tensor]:
+        """Draw what C newcomers keep, each ``(C, ...)``."""
+        raise NotImplementedError
+
+    def scores(self, params: dict[str, Tensor], down: Any, history: Ragged | None = None) -> Tensor:
+        """Score all items for C users, ``(C, n_items)``.
+
+        Args:
+            params: of the users.
+            down: the public part.
+            history: C rows of items that they have; None for those they were last fitted to.
+        """
+        raise NotImplementedError
+
+    def fitted(
+        self, params: dict[str, Tensor], down: Any, history: Ragged, key: Key
+    ) -> dict[str, Tensor]:
+        """Fit what C users keep to their items, with the public part fixed."""
+        raise NotImplementedError
+
+    def enrol(self, data: UserRows, key: Key) -> UserState:
+        """Draw the users' parameters."""
+        return UserState.new(self.start(key))
+
+    def predict(self, down: Any, mine: UserState) -> Tensor:
+        """Score all items with the parameters of the best round, ``(C, n_items)``."""
+        return self.scores(mine.best, down)
+
+    def adapt(self, down: Any, history: Ragged, key: Key) -> UserState:
+        """Fit newcomers to their items, with the public part fixed."""
+        return UserState.new(self.fitted(self.start(key), down, history, key))
 
     def work(self, data: UserRows) -> Tensor:
         """Training items of each user, ``(C,)``."""
@@ -58,25 +105,28 @@ class RankingClient(Client[UserState, UserRows], RecommendsItems[UserState]):
         """Keep the state of the round that was the best on validation so far."""
         return None, replace(mine, best=tree.clone(mine.params))
 
-    def rank(self, score: Callable[[Tensor], Tensor], data: UserRows, split: str) -> RankingReport:
-        """Rank all items that a user does not have yet, and look for those of a split.
+    def ranked(self, down: Any, mine: UserState, data: UserRows) -> RankingReport:
+        """Rank all items that users do not have yet, and look for those of ``down.split``.
 
-        What a user has is train, for the test validation as well. Left out are users who have
-        nothing, or nothing to find.
-
-        Args:
-            score: scores all items for the users at some positions, ``(K,)`` int64 ->
-                ``(K, n_items)``.
-            data: of the C users.
-            split: "valid" or "test".
+        A test is of the best round.
         """
-        return RankingReport(*measure_split(score, data, split, self.lengths))
+        testing = down.split == "test"
+        params, history = (mine.best, known_items(data)) if testing else (mine.params, data.train)
+
+        def score(rows: Tensor) -> Tensor:
+            return self.scores(tree.take(params, rows), down, history.take(rows))
+
+        return RankingReport(*measure_split(score, data, down.split, self.lengths))
 
 
 def measure_split(
     score: Callable[[Tensor], Tensor], data: UserRows, split: str, lengths: Sequence[int]
 ) -> Tensor:
-    """Recall and NDCG of C users, ``(2, C, K)``, see `RankingClient.rank` and `measure_rows`."""
+    """Rank all items that C users do not have yet, and look for those of a split.
+
+    What a user has is train, for the test validation as well; for the arguments and for what is
+    given, ``(2, C, K)``, see `measure_rows`.
+    """
     if split == "valid":
         return measure_rows(score, data.train, data.valid, lengths)
     return measure_rows(score, known_items(data), data.test, lengths)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
+from coterie.core.methods.kit.fields import measured
 from coterie.core.methods.ranking.ckks import KeyHolder, PublicKey, pack
 from coterie.core.methods.ranking.client import (
     RankingClient,
@@ -33,7 +34,6 @@ from coterie.core.protocol.expected import Like, Number
 from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
-from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import FactoredRows, Rows
@@ -101,9 +101,7 @@ class ItemGradients(Up):
     parts: Tensor | None = leaves(  # (C, k) int64
         "bytes of the parts of the cipher text", reveals=Reveals.NOTHING, depends_on=_OWN
     )
-    loss: Tensor = leaves(  # (C,)
-        "mean squared error", reveals=Reveals.MEASUREMENT, depends_on=_OWN, expected=Number()
-    )
+    loss: Tensor = measured("mean squared error", _OWN)  # (C,)
     seconds: Tensor | None = leaves(  # (C,)
         "seconds of encryption", reveals=Reveals.NOTHING, depends_on=_OWN, expected=Number()
     )
@@ -119,12 +117,8 @@ FOLD_IN = Step("fold_in", ItemTable, None)
 class FedMFClient(RankingClient):
     """A user: squared loss, private vector p_u.
 
-    Args:
-        settings: of FedMF.
-        n_items: number of items.
-        lengths: the k of Recall@k and NDCG@k.
-        secret: shared by the clients, unknown to the server.
-        dtype: of all parameters.
+    Beside the arguments of `RankingClient` it takes a ``secret`` that the clients share, unknown to
+    the server.
     """
 
     def __init__(
@@ -135,14 +129,13 @@ class FedMFClient(RankingClient):
         secret: Key,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(n_items, lengths)
-        self.settings, self.secret, self.dtype = settings, secret, dtype
-        self.keys = KeyHolder(secret.fold("ckks"))
+        super().__init__(settings, n_items, lengths, dtype)
+        self.secret, self.keys = secret, KeyHolder(secret.fold("ckks"))
 
-    def enrol(self, data: UserRows, key: Key) -> UserState:
+    def start(self, key: Key) -> dict[str, Tensor]:
         """Draw p_u."""
-        params = {"vector": self._start(key)}
-        return UserState(params, tree.clone(params))
+        vector = self.settings.init_std * key.normal(self.settings.dim, dtype=self.dtype)
+        return {"vector": vector}
 
     def footprint(self, data: UserRows, down: Any) -> Tensor:
         """Bytes of a user's tables of samples and, if protected, of its whole item table."""
@@ -172,9 +165,7 @@ class FedMFClient(RankingClient):
     ) -> tuple[ItemGradients, UserState]:
         """Step on p_u, and give the step on Q that belongs to the same point."""
         items, seconds = self._read(down)
-        samples = draw_samples(
-            key.fold("negatives"), data.train, self.n_items, self.settings.negatives, self.dtype
-        )
+        samples = self._samples(key.fold("negatives"), data.train)
         vector = mine.params["vector"]
         for _ in range(self.settings.local_steps - 1):
             vector = self._step(vector, items, samples)[0]
@@ -202,46 +193,39 @@ class FedMFClient(RankingClient):
         self, down: ItemTable, mine: UserState, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
         """Rank all items the user does not have."""
-        params = mine.best if down.split == "test" else mine.params
-        vector, items = params["vector"], self._read(down)[0]
-        return self.rank(lambda rows: vector[rows] @ items.T, data, down.split), None
+        return self.ranked(down, mine, data), None
 
     @FOLD_IN
     def fold_in(
         self, down: ItemTable, mine: UserState, data: UserRows, key: Key
     ) -> tuple[None, UserState]:
         """Fit p_u of the best round to train and validation items, with Q fixed."""
-        items = self._read(down)[0]
-        vector = self._fit(mine.best["vector"], items, known_items(data), key)
-        return None, replace(mine, best={"vector": vector})
+        return None, replace(mine, best=self.fitted(mine.best, down, known_items(data), key))
 
-    def predict(self, down: ItemTable, mine: UserState) -> Tensor:
-        """Score all items with the vector of the best round, ``(C, n_items)``."""
-        return mine.best["vector"] @ self._read(down)[0].T
+    def scores(
+        self, params: dict[str, Tensor], down: ItemTable, history: Ragged | None = None
+    ) -> Tensor:
+        """<p_u, q_i> for all items, ``(C, n_items)``."""
+        return params["vector"] @ self._read(down)[0].T
 
-    def adapt(self, down: ItemTable, history: Ragged, key: Key) -> UserState:
-        """Fit p_u of newcomers to their items, with Q fixed."""
-        vector = self._fit(self._start(key), self._read(down)[0], history, key)
-        params = {"vector": vector}
-        return UserState(params, tree.clone(params))
+    def fitted(
+        self, params: dict[str, Tensor], down: ItemTable, history: Ragged, key: Key
+    ) -> dict[str, Tensor]:
+        """Fit p_u to items, with Q fixed."""
+        vector, items = params["vector"], self._read(down)[0]
+        for number in range(self.settings.fold_in):
+            samples = self._samples(key.fold("fold in", number), history)
+            vector = self._step(vector, items, samples)[0]
+        return {"vector": vector}
 
-    def _start(self, key: Key) -> Tensor:
-        return self.settings.init_std * key.normal(self.settings.dim, dtype=self.dtype)
+    def _samples(self, key: Key, positives: Ragged) -> Samples:
+        return draw_samples(key, positives, self.n_items, self.settings.negatives, self.dtype)
 
     def _step(self, vector: Tensor, items: Tensor, samples: Samples) -> tuple[Tensor, Tensor]:
         """One step on p_u; give also w·e, ``(C, n_items)``, from before it."""
         lr, lam = self.settings.lr, self.settings.lam
         error = samples.weight * (samples.label - vector @ items.T)
         return vector + lr * (2 * error @ items - 2 * lam * vector), error
-
-    def _fit(self, vector: Tensor, items: Tensor, history: Ragged, key: Key) -> Tensor:
-        for number in range(self.settings.fold_in):
-            drawn = key.fold("fold in", number)
-            samples = draw_samples(
-                drawn, history, self.n_items, self.settings.negatives, self.dtype
-            )
-            vector = self._step(vector, items, samples)[0]
-        return vector
 
     def _read(self, down: ItemTable) -> tuple[Tensor, float]:
         """The item table, and the seconds it took to decrypt."""
@@ -276,26 +260,11 @@ class FedMFServer(RankingServer[ItemTable]):
     """Rounds of gradient descent on the item table Q.
 
     With ``transport: ckks`` the server holds Enc(Q) and adds cipher texts; it never decrypts.
-
-    Args:
-        settings: of FedMF.
-        n_items: number of items.
-        lengths: the k of Recall@k and NDCG@k.
-        dtype: of all parameters.
     """
 
+    settings: FedMFSettings
     evaluate, fold_in = EVALUATE, FOLD_IN
-
-    def __init__(
-        self,
-        settings: FedMFSettings,
-        n_items: int,
-        lengths: Sequence[int],
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        super().__init__(settings, lengths)
-        self.settings, self.n_items, self.dtype = settings, n_items, dtype
-        self._introduced = False
+    _introduced = False
 
     def start(self, key: Key) -> dict[str, Tensor]:
         """Draw Q."""
@@ -340,11 +309,8 @@ class FedMFServer(RankingServer[ItemTable]):
         """Q <- (1 - 2γμ) Q + Σ_u γ·2·w·e·p_u."""
         if self.settings.transport == "ckks":
             return self._train_encrypted(state, cohort)
-        replies = cohort.ask(UPDATE, self._training(state, cohort), reduce=Sum())
-        total = replies.total
-        loss = None if total is None else total.loss
-        self.report_training(cohort, replies, loss)
-        if total is None:
+        replies = self.trained(cohort, UPDATE, self._training(state, cohort), Sum())
+        if (total := replies.total) is None:
             return state.public
         items = state.public["items"]
         if total.rows is not None:
@@ -365,28 +331,24 @@ class FedMFServer(RankingServer[ItemTable]):
         down = self.table(state.best, "test")
         if self.settings.transport != "ckks":
             return down
-        return ItemTable(None, down.cipher, down.parts, state.best["wrapped_key"], split="test")
+        return replace(down, wrapped=state.best["wrapped_key"])
 
     def _training(self, state: RankingState, cohort: Cohort) -> ItemTable:
-        down, number = self.table(state.public), state.round
+        down = replace(self.table(state.public), round=state.round)
         match self.settings.transport:
             case "plain":
-                return ItemTable(down.items, round=number)
+                return down
             case "masked_sum":
-                ids = cohort.ids
-                return ItemTable(down.items, roster=ids, n_clients=len(cohort), round=number)
+                return replace(down, roster=cohort.ids, n_clients=len(cohort))
             case _:
-                return ItemTable(None, down.cipher, down.parts, n_clients=len(cohort), round=number)
+                return replace(down, n_clients=len(cohort))
 
     def _train_encrypted(self, state: RankingState, cohort: Cohort) -> dict[str, Tensor]:
         """Add cipher texts to Enc(Q)."""
         public = state.public
         server_key = PublicKey(public["public_key"])
         down = self._training(state, cohort)
-        replies = cohort.ask(UPDATE, down, reduce=server_key.sum())
-        total = replies.total
-        loss = None if total is None else total.loss
-        self.report_training(cohort, replies, loss)
+        total = self.trained(cohort, UPDATE, down, server_key.sum()).total
         if total is None:
             return public
         cohort.journal.scalar("cost/encryption_seconds", total.seconds)

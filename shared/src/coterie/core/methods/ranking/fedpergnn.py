@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.methods.kit.fields import measured
 from coterie.core.methods.ranking.client import (
     RankingClient,
     UserState,
@@ -40,7 +42,7 @@ from coterie.core.methods.ranking.star_graph import (
 from coterie.core.methods.settings.ranking import FedPerGNNSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Aligned, Cohort
-from coterie.core.protocol.expected import Like, Number
+from coterie.core.protocol.expected import Like
 from coterie.core.protocol.folds import Fold, weighted_sum
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
@@ -82,12 +84,7 @@ class NoisyGradients(Up):
         depends_on={"params"},
         expected=Like("attention"),
     )
-    loss: Tensor = leaves(  # (C,)
-        "mean training loss",
-        reveals=Reveals.MEASUREMENT,
-        depends_on={"params"},
-        expected=Number(),
-    )
+    loss: Tensor = measured("mean training loss", {"params"})  # (C,)
 
 
 UPDATE = Step("update", PublicNetwork, NoisyGradients)
@@ -101,12 +98,8 @@ FOLD_IN = Step("fold_in", PublicNetwork, None)
 class FedPerGNNClient(RankingClient):
     """A user: a private vector, anonymous neighbours, and a star graph of its items.
 
-    Args:
-        settings: of FedPerGNN.
-        n_items: number of items.
-        lengths: the k of Recall@k and NDCG@k.
-        secret: shared by the clients, unknown to the server and the third party.
-        dtype: of all parameters.
+    Beside the arguments of `RankingClient` it takes a ``secret`` that the clients share, unknown to
+    the server and the third party.
     """
 
     def __init__(
@@ -117,13 +110,19 @@ class FedPerGNNClient(RankingClient):
         secret: Key,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(n_items, lengths)
-        self.settings, self.secret, self.dtype = settings, secret.fold("tokens"), dtype
+        super().__init__(settings, n_items, lengths, dtype)
+        self.secret = secret.fold("tokens")
 
-    def enrol(self, data: UserRows, key: Key) -> UserState:
+    def start(self, key: Key) -> dict[str, Tensor]:
         """Draw e_u; there are no neighbours yet."""
-        params = self._start(key)
-        return UserState(params, tree.clone(params))
+        n_clients, dim = key.state.numel(), self.settings.dim
+        neighbours = (n_clients, self.settings.neighbours)
+        return {
+            "user": self.settings.init_std * key.normal(dim, dtype=self.dtype),
+            "neighbours": torch.zeros(*neighbours, dim, dtype=self.dtype),
+            "known": torch.zeros(*neighbours, dtype=torch.bool),
+            "graph": torch.zeros(n_clients, dim, dtype=self.dtype),
+        }
 
     def footprint(self, data: UserRows, down: Any) -> Tensor:
         """Bytes of a user's tables of scores and factors, and of the rows it uploads."""
@@ -174,52 +173,34 @@ class FedPerGNNClient(RankingClient):
         self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
         """Rank all items the user does not have."""
-        testing = down.split == "test"
-        params, history = (mine.best, known_items(data)) if testing else (mine.params, data.train)
-        network = _network(down)
-
-        def score(rows: Tensor) -> Tensor:
-            user = self._represent(network, tree.take(params, rows), history.take(rows))
-            return user @ item_vectors(network).T
-
-        return self.rank(score, data, down.split), None
+        return self.ranked(down, mine, data), None
 
     @REMEMBER
     def remember(
         self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
     ) -> tuple[None, UserState]:
         """Keep the state of the best round, and what the graph of train items makes of it."""
-        return None, replace(mine, best=self._with_graph(down, mine.params, data.train))
+        return None, replace(mine, best=self.fitted(mine.params, down, data.train, key))
 
     @FOLD_IN
     def fold_in(
         self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
     ) -> tuple[None, UserState]:
         """Let the validation items join the graph of the best round."""
-        return None, replace(mine, best=self._with_graph(down, mine.best, known_items(data)))
+        return None, replace(mine, best=self.fitted(mine.best, down, known_items(data), key))
 
-    def predict(self, down: PublicNetwork, mine: UserState) -> Tensor:
-        """Score all items from the graph of the best round, ``(C, n_items)``."""
-        return mine.best["graph"] @ item_vectors(_network(down)).T
+    def scores(
+        self, params: dict[str, Tensor], down: PublicNetwork, history: Ragged | None = None
+    ) -> Tensor:
+        """Score all items from the graph of a history or, without one, of the last."""
+        network = _network(down)
+        user = params["graph"] if history is None else self._represent(network, params, history)
+        return user @ item_vectors(network).T
 
-    def adapt(self, down: PublicNetwork, history: Ragged, key: Key) -> UserState:
-        """Make a graph of the items of newcomers, with a fresh e_u and no neighbours."""
-        params = self._with_graph(down, self._start(key), history)
-        return UserState(params, tree.clone(params))
-
-    def _start(self, key: Key) -> dict[str, Tensor]:
-        n_clients, dim = key.state.numel(), self.settings.dim
-        neighbours = (n_clients, self.settings.neighbours)
-        return {
-            "user": self.settings.init_std * key.normal(dim, dtype=self.dtype),
-            "neighbours": torch.zeros(*neighbours, dim, dtype=self.dtype),
-            "known": torch.zeros(*neighbours, dtype=torch.bool),
-            "graph": torch.zeros(n_clients, dim, dtype=self.dtype),
-        }
-
-    def _with_graph(
-        self, down: PublicNetwork, params: dict[str, Tensor], history: Ragged
+    def fitted(
+        self, params: dict[str, Tensor], down: PublicNetwork, history: Ragged, key: Key
     ) -> dict[str, Tensor]:
+        """Keep what the network makes of the graph of some items; neighbours stay."""
         graph = self._represent(_network(down), params, history)
         return tree.clone(params) | {"graph": graph}
 
@@ -270,6 +251,11 @@ class Released:
     sums: NoisyGradients
     most: int
 
+    @property
+    def loss(self) -> Tensor:
+        """Sum of the losses, ``()``."""
+        return self.sums.loss
+
 
 class GradientSum(Fold):
     """Sum gradients over the clients, and note the most coordinates that one of them released."""
@@ -290,26 +276,15 @@ class FedPerGNNServer(RankingServer[PublicNetwork]):
     """Rounds of gradient descent by the mean of the clients' noisy gradients.
 
     After the first ones a third party connects the users.
-
-    Args:
-        settings: of FedPerGNN.
-        n_items: number of items.
-        lengths: the k of Recall@k and NDCG@k.
-        dtype: of all parameters.
     """
 
+    settings: FedPerGNNSettings
     evaluate, fold_in = EVALUATE, FOLD_IN
 
-    def __init__(
-        self,
-        settings: FedPerGNNSettings,
-        n_items: int,
-        lengths: Sequence[int],
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        super().__init__(settings, lengths)
-        self.settings, self.n_items, self.dtype = settings, n_items, dtype
-        self.third_party = ThirdParty(settings.neighbours)
+    @cached_property
+    def third_party(self) -> ThirdParty:
+        """Who connects the users."""
+        return ThirdParty(self.settings.neighbours)
 
     def start(self, key: Key) -> dict[str, Tensor]:
         """Draw the item table and the network; W keeps lengths on average."""
@@ -329,26 +304,19 @@ class FedPerGNNServer(RankingServer[PublicNetwork]):
 
     def train(self, state: RankingState, cohort: Cohort, key: Key) -> dict[str, Tensor]:
         """θ <- θ - η · mean of the gradients."""
-        replies = cohort.ask(UPDATE, self.table(state.public), reduce=GradientSum())
-        total = replies.total
-        loss = None if total is None else total.sums.loss
-        self.report_training(cohort, replies, loss)
-        if total is None:
+        replies = self.trained(cohort, UPDATE, self.table(state.public), GradientSum())
+        if (total := replies.total) is None:
             return state.public
         self._report_privacy(cohort, total.most)
-        sums = {
-            "items": total.sums.items.sum(),
-            "weight": total.sums.weight,
-            "attention": total.sums.attention,
-        }
-        rates = {
-            "items": self.settings.item_lr,
-            "weight": self.settings.model_lr,
-            "attention": self.settings.model_lr,
+        sums, settings = total.sums, self.settings
+        moves = {
+            "items": (settings.item_lr, sums.items.sum()),
+            "weight": (settings.model_lr, sums.weight),
+            "attention": (settings.model_lr, sums.attention),
         }
         return {
-            name: value - rates[name] * (sums[name] / len(replies))
-            for name, value in state.public.items()
+            name: state.public[name] - lr * (gradient / len(replies))
+            for name, (lr, gradient) in moves.items()
         }
 
     def table(self, public: dict[str, Tensor], split: Split = "valid") -> PublicNetwork:

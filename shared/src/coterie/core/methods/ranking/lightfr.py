@@ -13,7 +13,6 @@ labels 0 and 1 send ±b_u itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.methods.kit.fields import measured
 from coterie.core.methods.ranking.binary_codes import (
     best_column,
     descend_users,
@@ -33,11 +33,9 @@ from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import LightFRSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.expected import Number
 from coterie.core.protocol.folds import Fold
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
-from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import TouchedRows
@@ -61,12 +59,7 @@ class BitVotes(Up):
         reveals=Reveals.ITEMS_TOUCHED,
         depends_on={"params"},
     )
-    loss: Tensor = leaves(  # (C,)
-        "mean squared error of training",
-        reveals=Reveals.MEASUREMENT,
-        depends_on={"params"},
-        expected=Number(),
-    )
+    loss: Tensor = measured("mean squared error of training", {"params"})  # (C,)
 
 
 UPDATE = Step("update", ItemCodes, BitVotes)
@@ -75,22 +68,13 @@ FOLD_IN = Step("fold_in", ItemCodes, None)
 
 
 class LightFRClient(RankingClient):
-    """A user: a private binary code b_u.
+    """A user: a private binary code b_u."""
 
-    Args:
-        settings: of LightFR.
-        n_items: number of items.
-        lengths: the k of Recall@k and NDCG@k.
-    """
+    settings: LightFRSettings
 
-    def __init__(self, settings: LightFRSettings, n_items: int, lengths: Sequence[int]) -> None:
-        super().__init__(n_items, lengths)
-        self.settings = settings
-
-    def enrol(self, data: UserRows, key: Key) -> UserState:
+    def start(self, key: Key) -> dict[str, Tensor]:
         """Draw b_u."""
-        params = {"code": random_codes(key, self.settings.bits)}
-        return UserState(params, tree.clone(params))
+        return {"code": random_codes(key, self.settings.bits)}
 
     def footprint(self, data: UserRows, down: Any) -> Tensor:
         """Bytes of a user's tables of samples, and of the bits of its sampled items."""
@@ -118,30 +102,35 @@ class LightFRClient(RankingClient):
         self, down: ItemCodes, mine: UserState, data: UserRows, key: Key
     ) -> tuple[RankingReport, None]:
         """Rank all items the user does not have by Hamming distance."""
-        code = (mine.best if down.split == "test" else mine.params)["code"]
-        return self.rank(
-            lambda rows: hamming_similarity(code[rows], down.codes), data, down.split
-        ), None
+        return self.ranked(down, mine, data), None
 
     @FOLD_IN
     def fold_in(
         self, down: ItemCodes, mine: UserState, data: UserRows, key: Key
     ) -> tuple[None, UserState]:
         """Fit b_u of the best round to train and validation items, the item codes fixed."""
-        items, sweeps = unpack(down.codes), self.settings.fold_in
-        code = self._descend(mine.best["code"], items, known_items(data), key, sweeps)[0]
-        return None, replace(mine, best={"code": pack(code)})
+        sweeps = self.settings.fold_in
+        return None, replace(
+            mine, best=self._swept(mine.best, down, known_items(data), key, sweeps)
+        )
 
-    def predict(self, down: ItemCodes, mine: UserState) -> Tensor:
-        """Score all items with the code of the best round, ``(C, n_items)``."""
-        return hamming_similarity(mine.best["code"], down.codes)
+    def scores(
+        self, params: dict[str, Tensor], down: ItemCodes, history: Ragged | None = None
+    ) -> Tensor:
+        """Hamming similarities to all items, ``(C, n_items)``."""
+        return hamming_similarity(params["code"], down.codes)
 
-    def adapt(self, down: ItemCodes, history: Ragged, key: Key) -> UserState:
-        """Fit b_u of newcomers to their items, the item codes fixed."""
-        start = random_codes(key, self.settings.bits)
-        sweeps = max(self.settings.fold_in, 1)
-        params = {"code": pack(self._descend(start, unpack(down.codes), history, key, sweeps)[0])}
-        return UserState(params, tree.clone(params))
+    def fitted(
+        self, params: dict[str, Tensor], down: ItemCodes, history: Ragged, key: Key
+    ) -> dict[str, Tensor]:
+        """Fit b_u to items by one sweep at least, the item codes fixed."""
+        return self._swept(params, down, history, key, max(self.settings.fold_in, 1))
+
+    def _swept(
+        self, params: dict[str, Tensor], down: ItemCodes, history: Ragged, key: Key, sweeps: int
+    ) -> dict[str, Tensor]:
+        items = unpack(down.codes)
+        return {"code": pack(self._descend(params["code"], items, history, key, sweeps)[0])}
 
     def _descend(
         self, packed: Tensor, items: Tensor, positives: Ragged, key: Key, sweeps: int
@@ -190,19 +179,10 @@ class VoteSum(Fold):
 
 
 class LightFRServer(RankingServer[ItemCodes]):
-    """Rounds of coordinate descent on the bits of the item codes, some bits a round in turn.
+    """Rounds of coordinate descent on the bits of the item codes, some bits a round in turn."""
 
-    Args:
-        settings: of LightFR.
-        n_items: number of items.
-        lengths: the k of Recall@k and NDCG@k.
-    """
-
+    settings: LightFRSettings
     evaluate, fold_in = EVALUATE, FOLD_IN
-
-    def __init__(self, settings: LightFRSettings, n_items: int, lengths: Sequence[int]) -> None:
-        super().__init__(settings, lengths)
-        self.settings, self.n_items = settings, n_items
 
     def start(self, key: Key) -> dict[str, Tensor]:
         """Draw the item codes."""
@@ -213,10 +193,7 @@ class LightFRServer(RankingServer[ItemCodes]):
         """Ask for votes on this round's bits, and set them to what lowers the objective."""
         settings, packed = self.settings, state.public["codes"]
         first = state.round * settings.bits_per_round % settings.bits
-        replies = cohort.ask(UPDATE, ItemCodes(packed, first), reduce=VoteSum())
-        total = replies.total
-        loss = None if total is None else total.loss
-        self.report_training(cohort, replies, loss)
+        total = self.trained(cohort, UPDATE, ItemCodes(packed, first), VoteSum()).total
         if total is None:
             return state.public
         codes = unpack(packed)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.federation.selection import NO_ROUND, BestRound, Limits, Selecting
 from coterie.core.methods.ranking.client import KEEP_BEST
-from coterie.core.metrics.clients import mean_of_known, summarise
+from coterie.core.metrics.clients import mean_of_known, worst_decile
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.folds import Fold
 from coterie.core.protocol.messages import Down
 from coterie.core.protocol.recommending import ServesItems
-from coterie.core.protocol.replies import Replies
+from coterie.core.protocol.replies import FoldedReplies
 from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
 
@@ -55,20 +57,30 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState], Generic[
     The best round is that of the highest Recall@k on validation, for the first k.
 
     Args:
-        settings: of the rounds.
+        settings: of the method.
+        n_items: number of items.
         lengths: the k of Recall@k and NDCG@k.
+        dtype: of all parameters.
 
     Attributes:
         evaluate: the step that ranks all items.
         fold_in: the step that reads the validation items.
     """
 
+    settings: RoundSettings
+    limits: RoundSettings
     evaluate: Step[D, RankingReport]
     fold_in: Step[D, None]
 
-    def __init__(self, settings: RoundSettings, lengths: Sequence[int]) -> None:
-        self.limits: RoundSettings = settings
-        self.lengths = tuple(lengths)
+    def __init__(
+        self,
+        settings: RoundSettings,
+        n_items: int,
+        lengths: Sequence[int],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.settings = self.limits = settings
+        self.n_items, self.lengths, self.dtype = n_items, tuple(lengths), dtype
         self.monitor = Monitor(f"eval/recall@{lengths[0]}", digits=5)
 
     def start(self, key: Key) -> dict[str, Tensor]:
@@ -102,7 +114,7 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState], Generic[
 
     def round(self, state: RankingState, cohort: Cohort, key: Key) -> RankingState:
         """Train on a share of the clients, then validate on all."""
-        selected = cohort.sample(self.limits.participation, key.fold("sample"))
+        selected = cohort.sample(self.settings.participation, key.fold("sample"))
         public = self.train(state, selected, key)
         if any(value.is_floating_point() and not _finite(value) for value in public.values()):
             raise _diverged(state.round + 1)
@@ -133,25 +145,30 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState], Generic[
             journal.scalar(f"{where}/{name}", mean_of_known(values, none=0.0))
             journal.per_client(f"{where}/{name}", replies.ids, values)
         if not testing:
-            worst = summarise(replies.up.ndcg[:, -1]).worst10
+            worst = worst_decile(replies.up.ndcg[:, -1])
             journal.scalar(f"eval/ndcg@{self.lengths[-1]}_worst10", worst)
 
-    def report_training(self, cohort: Cohort, replies: Replies, loss: Tensor | None) -> None:
-        """Note the clients of a round and their mean training loss.
+    def trained(
+        self, cohort: Cohort, step: Step[D, Any], down: D, fold: Fold
+    ) -> FoldedReplies[Any]:
+        """Ask the clients of a round, and note how many trained and their mean loss.
 
         Args:
             cohort: of the round.
-            replies: to the ask.
-            loss: sum of their losses; None where nobody answered.
+            step: to ask for.
+            down: the message.
+            fold: gives the sum of the losses as ``loss``, beside others.
 
         Raises:
             UserError: every answer was refused.
         """
-        if replies.failed and not replies.ids.numel():
+        replies: FoldedReplies[Any] = cohort.ask(step, down, reduce=fold)
+        if replies.failed and not len(replies):
             raise _diverged(cohort.when[-1])
         cohort.journal.scalar("fed/clients", len(replies))
-        if loss is not None:
-            cohort.journal.scalar("fed/loss", loss / len(replies))
+        if replies.total is not None:
+            cohort.journal.scalar("fed/loss", replies.total.loss / len(replies))
+        return replies
 
 
 def _finite(values: Tensor) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.shares import pooled
 from coterie.core.errors import UserError
+from coterie.core.local_training.fit import AsBatch
 from coterie.core.methods.kit.local_sgd import LocalSGD, same_for_all
 from coterie.core.methods.kit.model_client import ModelClient, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel, ServerSamples
@@ -33,14 +33,8 @@ class CentralServer(ModelServer[ServerModel]):
     """Server that has the training samples of all clients and runs E epochs of SGD in a round.
 
     It makes the steps of one FedAvg client that holds everything. ``fraction``, ``weighting`` and
-    ``keep_models`` mean nothing here; there are no personal models.
-
-    Args:
-        build: see `ModelServer`.
-        settings: epochs, batch size, learning rate, weight decay, clipping.
-        train: the training samples of all clients.
-        samples: see `ModelServer`.
-        as_batch: see `ModelServer`.
+    ``keep_models`` mean nothing here; there are no personal models. Takes the training samples of
+    all clients as ``train`` beside the arguments of `ModelServer`.
     """
 
     def __init__(
@@ -49,7 +43,7 @@ class CentralServer(ModelServer[ServerModel]):
         settings: FedAvgSettings,
         train: SampleData,
         samples: ServerSamples | None = None,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
+        as_batch: AsBatch | None = None,
     ) -> None:
         super().__init__(build, settings, samples, as_batch)
         self.train = pooled(train)
@@ -76,6 +70,3 @@ class CentralServer(ModelServer[ServerModel]):
         state = replace(state, weights={name: v[0] for name, v in fitted.params.items()})
         self.evaluate_if_due(state, cohort)
         return state
-
-
-__all__ = ["CentralClient", "CentralServer"]

@@ -70,6 +70,3 @@ class LocalServer(ModelServer[ServerModel]):
     def test(self, state: ServerModel, cohort: Cohort) -> None:
         """Enter the personal accuracies and losses into the cohort's journal."""
         self.note_clients(cohort.ask(EVALUATE, None), cohort)
-
-
-__all__ = ["LocalClient", "LocalServer"]

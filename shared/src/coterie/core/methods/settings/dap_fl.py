@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
 from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings
-from coterie.core.settings.sections import at_least, between
+from coterie.core.settings.sections import each_at_least, each_positive
 
 
 def _agent() -> DDPGSettings:
@@ -38,8 +37,8 @@ class DapFLOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        between("lr_min", self.lr_min, 0, math.inf)
-        at_least("epochs_min", self.epochs_min, 1)
+        each_positive(self, "lr_min")
+        each_at_least(self, 1, "epochs_min")
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings, finite, steady
-from coterie.core.settings.sections import between
+from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings, finite_positive, steady
 
 
 @dataclass(frozen=True)
@@ -22,8 +20,7 @@ class ScaffoldOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        between("lr_g", self.lr_g, 0, math.inf)
-        finite("lr_g", self.lr_g)
+        finite_positive(self, "lr_g")
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,7 @@ class FedDynOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        between("alpha", self.alpha, 0, math.inf)
-        finite("alpha", self.alpha)
+        finite_positive(self, "alpha")
 
 
 @dataclass(frozen=True)

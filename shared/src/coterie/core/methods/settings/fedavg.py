@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coterie.core.errors import UserError
-from coterie.core.settings.sections import at_least, between
+from coterie.core.settings.sections import each_at_least, each_positive
 
 
 class Checked:
@@ -52,25 +52,28 @@ class FedAvgSettings(Checked):
         super().__post_init__()
         if not 0 < self.fraction <= 1:
             raise UserError(f"fraction must be in (0, 1], got {self.fraction}")
-        for name in ("epochs", "rounds"):
-            at_least(name, getattr(self, name), 1)
-        at_least("batch_size", self.batch_size, 1)
-        between("lr", self.lr, 0, math.inf)
-        between("clip", self.clip, 0, math.inf)
-        at_least("weight_decay", self.weight_decay, 0)
-        at_least("evaluate_every", self.evaluate_every, 0)
-        for name in ("lr", "weight_decay", "clip"):
-            finite(name, getattr(self, name))
+        each_at_least(self, 1, "epochs", "rounds", "batch_size")
+        each_positive(self, "lr", "clip")
+        each_at_least(self, 0, "weight_decay", "evaluate_every")
+        finite(self, "lr", "weight_decay", "clip")
 
 
-def finite(key: str, value: float | None) -> None:
-    """Check that a setting is no infinity and not NaN; None passes.
+def finite(settings: object, *names: str) -> None:
+    """Check that fields of settings are no infinity and not NaN; None passes.
 
     Raises:
-        UserError: it is not finite.
+        UserError: one is not finite.
     """
-    if value is not None and not math.isfinite(value):
-        raise UserError(f"'{key}' must be a finite number, not {value}")
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not math.isfinite(value):
+            raise UserError(f"'{name}' must be a finite number, not {value}")
+
+
+def finite_positive(settings: object, *names: str) -> None:
+    """Check that fields of settings are finite and above 0; None passes."""
+    each_positive(settings, *names)
+    finite(settings, *names)
 
 
 def steady(strength_key: str, strength: float, lr_key: str, lr: float) -> None:

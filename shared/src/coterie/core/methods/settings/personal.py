@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from coterie.core.errors import UserError
-from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings, finite, must_keep_models
-from coterie.core.settings.sections import at_least, between
+from coterie.core.methods.settings.fedavg import (
+    Checked,
+    FedAvgSettings,
+    finite,
+    finite_positive,
+    must_keep_models,
+)
+from coterie.core.settings.sections import between, each_at_least, each_positive
 
 
 @dataclass(frozen=True)
@@ -31,13 +36,11 @@ class FedALAOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        between("eta", self.eta, 0, math.inf)
-        finite("eta", self.eta)
+        finite_positive(self, "eta")
         between("s", self.s, 0, 1)
-        at_least("p", self.p, 1)
-        between("threshold", self.threshold, 0, math.inf)
-        at_least("window", self.window, 2)
-        at_least("max_passes", self.max_passes, 1)
+        each_positive(self, "threshold")
+        each_at_least(self, 2, "window")
+        each_at_least(self, 1, "p", "max_passes")
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,8 @@ class FedRODOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("gamma", self.gamma, 0)
-        finite("gamma", self.gamma)
+        each_at_least(self, 0, "gamma")
+        finite(self, "gamma")
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,8 @@ class FedReconOptions(Checked):
         super().__post_init__()
         if not 0 < self.support < 1:
             raise UserError(f"'support' must be above 0 and below 1, not {self.support:g}")
-        for name in ("recon_lr", "server_lr"):
-            between(name, getattr(self, name), 0, math.inf)
-            finite(name, getattr(self, name))
-        at_least("recon_epochs", self.recon_epochs, 1)
+        finite_positive(self, "recon_lr", "server_lr")
+        each_at_least(self, 1, "recon_epochs")
 
 
 @dataclass(frozen=True)

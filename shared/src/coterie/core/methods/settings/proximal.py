@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from coterie.core.errors import UserError
-from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings, finite, steady
-from coterie.core.settings.sections import at_least, between
+from coterie.core.methods.settings.fedavg import (
+    Checked,
+    FedAvgSettings,
+    finite,
+    finite_positive,
+    steady,
+)
+from coterie.core.settings.sections import each_at_least
 
 
 @dataclass(frozen=True)
@@ -19,8 +24,8 @@ class FedProxOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("mu", self.mu, 0)
-        finite("mu", self.mu)
+        each_at_least(self, 0, "mu")
+        finite(self, "mu")
 
 
 @dataclass(frozen=True)
@@ -45,11 +50,10 @@ class DittoOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("lam", self.lam, 0)
-        at_least("personal_epochs", self.personal_epochs, 1)
-        between("personal_lr", self.personal_lr, 0, math.inf)
-        for name in ("lam", "personal_lr"):
-            finite(name, getattr(self, name))
+        each_at_least(self, 0, "lam")
+        each_at_least(self, 1, "personal_epochs")
+        finite_positive(self, "personal_lr")
+        finite(self, "lam")
 
 
 @dataclass(frozen=True)
@@ -87,11 +91,8 @@ class PFedMeOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("inner_steps", self.inner_steps, 1)
-        at_least("local_rounds", self.local_rounds, 1)
-        for name in ("lam", "personal_lr", "beta"):
-            between(name, getattr(self, name), 0, math.inf)
-            finite(name, getattr(self, name))
+        each_at_least(self, 1, "inner_steps", "local_rounds")
+        finite_positive(self, "lam", "personal_lr", "beta")
         steady("lam", self.lam, "lr", self.lr)
         steady("lam", self.lam, "personal_lr", self.personal_lr)
 
@@ -118,9 +119,7 @@ class FedAMPOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("lam", "alpha", "sigma"):
-            between(name, getattr(self, name), 0, math.inf)
-            finite(name, getattr(self, name))
+        finite_positive(self, "lam", "alpha", "sigma")
 
 
 @dataclass(frozen=True)

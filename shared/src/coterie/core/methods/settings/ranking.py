@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 from coterie.core.errors import UserError
-from coterie.core.settings.sections import at_least, between
+from coterie.core.settings.sections import at_least, between, each_at_least, each_positive
 
 
 @dataclass(frozen=True)
@@ -103,12 +102,9 @@ class FedMFSettings:
 
     def __post_init__(self) -> None:
         _check_rounds("fedmf", self)
-        for name in ("dim", "local_steps"):
-            at_least(f"fedmf.{name}", getattr(self, name), 1)
-        for name in ("lr", "item_lr", "init_std"):
-            between(f"fedmf.{name}", getattr(self, name), 0, math.inf)
-        for name in ("lam", "mu", "negatives", "fold_in"):
-            at_least(f"fedmf.{name}", getattr(self, name), 0)
+        each_at_least(self, 1, "dim", "local_steps", prefix="fedmf.")
+        each_positive(self, "lr", "item_lr", "init_std", prefix="fedmf.")
+        each_at_least(self, 0, "lam", "mu", "negatives", "fold_in", prefix="fedmf.")
         if self.masks < 2 or self.masks % 2:
             raise UserError(f"'fedmf.masks' must be even and at least 2, not {self.masks}")
 
@@ -148,10 +144,8 @@ class LightFRSettings:
         at_least("lightfr.bits", self.bits, 8)
         if self.bits % 8:
             raise UserError(f"'lightfr.bits' must be a multiple of 8, not {self.bits}")
-        for name in ("lam", "negatives", "fold_in"):
-            at_least(f"lightfr.{name}", getattr(self, name), 0)
-        for name in ("sweeps", "bits_per_round"):
-            at_least(f"lightfr.{name}", getattr(self, name), 1)
+        each_at_least(self, 0, "lam", "negatives", "fold_in", prefix="lightfr.")
+        each_at_least(self, 1, "sweeps", "bits_per_round", prefix="lightfr.")
         if self.bits % self.bits_per_round:
             raise UserError(
                 f"'lightfr.bits_per_round' must divide the {self.bits} bits, "
@@ -206,23 +200,20 @@ class FedPerGNNSettings:
     def __post_init__(self) -> None:
         _check_rounds("fedpergnn", self)
         at_least("fedpergnn.dim", self.dim, 1)
-        for name in ("loss_weight", "lr", "item_lr", "model_lr", "init_std"):
-            between(f"fedpergnn.{name}", getattr(self, name), 0, math.inf)
-        between("fedpergnn.clip", self.clip, 0, math.inf)
-        for name in ("negatives", "dropout", "pseudo_items", "noise", "neighbours", "expand_after"):
-            at_least(f"fedpergnn.{name}", getattr(self, name), 0)
+        positive = ("loss_weight", "lr", "item_lr", "model_lr", "init_std", "clip")
+        each_positive(self, *positive, prefix="fedpergnn.")
+        counts = ("negatives", "dropout", "pseudo_items", "noise", "neighbours", "expand_after")
+        each_at_least(self, 0, *counts, prefix="fedpergnn.")
         if self.dropout >= 1:
             raise UserError(f"'fedpergnn.dropout' must be below 1, not {self.dropout:g}")
 
 
 def _check_central(name: str, settings: MFSettings | LightGCNSettings) -> None:
-    for key in ("dim", "batch_size", "epochs", "patience"):
-        at_least(f"{name}.{key}", getattr(settings, key), 1)
-    between(f"{name}.lr", settings.lr, 0, math.inf)
-    at_least(f"{name}.l2", settings.l2, 0)
+    each_at_least(settings, 1, "dim", "batch_size", "epochs", "patience", prefix=f"{name}.")
+    each_positive(settings, "lr", prefix=f"{name}.")
+    each_at_least(settings, 0, "l2", prefix=f"{name}.")
 
 
 def _check_rounds(name: str, settings: FedMFSettings | LightFRSettings | FedPerGNNSettings) -> None:
-    at_least(f"{name}.rounds", settings.rounds, 1)
-    at_least(f"{name}.patience", settings.patience, 1)
+    each_at_least(settings, 1, "rounds", "patience", prefix=f"{name}.")
     between(f"{name}.participation", settings.participation, 0, 1)
