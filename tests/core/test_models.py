@@ -18,6 +18,7 @@ KEY = Key.from_seed(5)
 USERS, ITEMS, DIM = 4, 6, 4
 MODELS = {
     "mf": lambda key: MF(USERS, ITEMS, DIM, key),
+    "biased mf": lambda key: MF(USERS, ITEMS, DIM, key, biases=True),
     "gmf": lambda key: GMF(USERS, ITEMS, DIM, key),
     "mlp": lambda key: MLP(USERS, ITEMS, (2 * DIM, 4, 3), key),
     "neumf": lambda key: NeuMF(USERS, ITEMS, DIM, (2 * DIM, 4), key),
@@ -103,27 +104,36 @@ def test_rows_outside_the_batch_have_no_gradient(build) -> None:
 
 
 def test_mf_gradient_by_hand() -> None:
-    """s = <p, q>; dL/dp = (sigmoid(s) - y) q, and so on."""
-    model = spread(MF(1, 1, 3, KEY))
+    """s = <p, q> + b_u + b_i + m; dL/dp = (sigmoid(s) - y) q, and so on."""
+    model = spread(MF(1, 1, 3, KEY, biases=True))
     zero = torch.tensor([0])
     model.loss(Pairs(zero, zero, torch.ones(1, dtype=torch.float64))).backward()
     p, q = model.users.weight[0].tolist(), model.items.weight[0].tolist()
-    s = sum(a * b for a, b in zip(p, q, strict=True))
+    biases = model.user_bias.weight.item() + model.item_bias.weight.item() + model.offset.item()
+    s = sum(a * b for a, b in zip(p, q, strict=True)) + biases
     pull = 1 / (1 + math.exp(-s)) - 1
     assert model.users.weight.grad[0].tolist() == pytest.approx([pull * b for b in q])
     assert model.items.weight.grad[0].tolist() == pytest.approx([pull * a for a in p])
+    for bias in (model.user_bias.weight, model.item_bias.weight, model.offset):
+        assert bias.grad.item() == pytest.approx(pull)
 
 
 def test_mf_l2_penalises_the_rows_of_the_batch() -> None:
-    plain, pulled = spread(MF(3, 5, 2, KEY)), spread(MF(3, 5, 2, KEY, l2=0.3))
+    plain, pulled = spread(MF(3, 5, 2, KEY, True)), spread(MF(3, 5, 2, KEY, True, l2=0.3))
     pairs = Pairs(torch.tensor([0, 0]), torch.tensor([1, 4]), torch.tensor([1.0, 0.0]).double())
     triples = Triples(torch.tensor([2]), torch.tensor([1]), torch.tensor([3]))
 
     def norm(part: nn.Embedding, *rows: int) -> float:
         return sum(part.weight[row].square().sum().item() for row in rows)
 
-    of_pairs = norm(plain.users, 0) + norm(plain.items, 1, 4) / 2
-    of_triples = norm(plain.users, 2) + norm(plain.items, 1, 3)
+    of_pairs = sum(
+        norm(a, 0) + norm(b, 1, 4) / 2
+        for a, b in [(plain.users, plain.items), (plain.user_bias, plain.item_bias)]
+    )
+    of_triples = sum(
+        norm(a, 2) + norm(b, 1, 3)
+        for a, b in [(plain.users, plain.items), (plain.user_bias, plain.item_bias)]
+    )
     for batch, expected in ((pairs, of_pairs), (triples, of_triples)):
         extra = pulled.loss(batch) - plain.loss(batch)
         assert extra.item() == pytest.approx(0.3 * expected, rel=1e-12)
@@ -135,6 +145,16 @@ def test_bpr_starts_at_ln_two_and_has_the_published_gradient() -> None:
     bpr(x, torch.zeros(3, dtype=torch.float64)).backward()
     expected = [-(1 - 1 / (1 + math.exp(-v))) / 3 for v in x.tolist()]
     assert x.grad.tolist() == pytest.approx(expected)
+
+
+def test_bpr_ignores_what_shifts_all_items_of_a_user() -> None:
+    model = spread(MF(2, 3, 2, KEY, biases=True))
+    batch = Triples(torch.tensor([0, 1]), torch.tensor([0, 1]), torch.tensor([2, 2]))
+    before = model.loss(batch).item()
+    with torch.no_grad():
+        model.offset += 3.0
+        model.user_bias.weight -= 1.5
+    assert model.loss(batch).item() == pytest.approx(before, rel=1e-12)
 
 
 def test_mf_scores_survive_a_joint_rotation() -> None:

@@ -100,6 +100,3 @@ class Exchange(ABC):
         Raises:
             KeyError: it is of other clients, or of another method.
         """
-
-
-__all__ = ["Answers", "Exchange", "Request"]

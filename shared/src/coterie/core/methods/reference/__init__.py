@@ -1,1 +1,1 @@
-"""References beside the federated methods: popularity, local and central training."""
+"""References beside the federated methods: popularity, bias, local and central training."""
