@@ -10,7 +10,9 @@ from tests.in_process import OpenCohort, cohort_in_process
 from torch import Tensor
 
 from coterie.core.callbacks.budget import PrivacyBudget
+from coterie.core.callbacks.contract import restore, states
 from coterie.core.data.samples.samples import SampleData
+from coterie.core.errors import UserError
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.privacy.build import middleware
@@ -76,3 +78,13 @@ def test_the_budget_goes_on_after_a_resume() -> None:
     later.load_state_dict(budget.state_dict())
     later.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
     assert math.isclose(journal.scalars["privacy/epsilon"], 6 * ONE)
+
+
+def test_a_budget_goes_on_where_it_was_and_of_another_version_is_refused() -> None:
+    spent, resumed, journal = PrivacyBudget(SETTINGS), PrivacyBudget(SETTINGS), Journal()
+    spent.releases = 3
+    restore([resumed], states([spent]))
+    resumed.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
+    assert journal.scalars["privacy/epsilon"] == pytest.approx(3 * ONE)
+    with pytest.raises(UserError, match=r"PrivacyBudget: 'releases'.*another version.*--run\.name"):
+        restore([resumed], {"PrivacyBudget": {"steps": 3}})

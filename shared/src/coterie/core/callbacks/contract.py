@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
+from coterie.core.errors import UserError
 from coterie.core.federation.ledger import Ledger
 from coterie.core.protocol.journal import Journal
 
@@ -75,8 +76,19 @@ def states(callbacks: Sequence[RoundCallback]) -> dict[str, dict[str, Any]]:
 
 
 def restore(callbacks: Sequence[RoundCallback], saved: dict[str, dict[str, Any]]) -> None:
-    """Give every callback its part of what `states` made; one that had none starts afresh."""
+    """Give every callback its part of what `states` made; one that had none starts afresh.
+
+    Raises:
+        UserError: a callback keeps something else by now.
+    """
     for callback in callbacks:
         state = saved.get(type(callback).__name__)
-        if state is not None:
+        if state is None:
+            continue
+        try:
             callback.load_state_dict(state)
+        except (KeyError, TypeError) as error:
+            raise UserError(
+                f"the checkpoint does not fit ({type(callback).__name__}: {error}): it is of "
+                "another version; start a new run with another --run.name"
+            ) from error
