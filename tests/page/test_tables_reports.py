@@ -68,10 +68,10 @@ def test_table_1_has_every_method_and_is_read_from_the_cache(out, few_methods, m
     assert "Not as in the paper (in brackets): 3 clients (100)" in report.notes[0]
     assert any(note.startswith("local accuracy, PAGE minus") for note in report.notes)
     cache = out / "page" / "tables" / "cache"
-    files = sorted(path.name.rsplit("-", 1)[0] for path in cache.iterdir())
-    assert files == sorted(
+    files = {path.name.rsplit("-", 1)[0] for path in cache.iterdir()}  # other tables' runs too
+    assert files >= {
         f"synthetic-{method}-s{seed}" for method in ("majority-class", *FEW) for seed in (0, 1)
-    )
+    }
     monkeypatch.setattr(study.Study, "train", None)
     assert made(out, table=1).markdown() == report.markdown()
     assert "| PAGE |" in report.save(out).read_text()
