@@ -11,6 +11,7 @@ from coterie.core.registry.importing import heavy
 from coterie.core.registry.papers import Paper, load, papers
 from coterie.core.run.runfolder import resumable, stored_settings
 from coterie.core.settings.configuration import Configuration, configure, print_help, to_yaml
+from coterie.core.settings.sections import DataSettings
 
 
 def run(argv: Sequence[str]) -> None:
@@ -39,10 +40,11 @@ def configure_run(paper: Paper, argv: Sequence[str]) -> Configuration:
         UserError: for bad settings, or if there is nothing to resume.
     """
     configuration = configure(paper, argv)
-    if columns := getattr(configuration.settings.data, "columns", None):
+    data = configuration.settings.data
+    if isinstance(data, DataSettings) and data.columns:
         from coterie.core.data.sources.columns import check_columns  # pyarrow is heavy
 
-        check_columns(configuration.settings.data.name, columns)
+        check_columns(data.name, data.columns)
     if not configuration.settings.run.resume:
         return configuration
 
