@@ -3,11 +3,17 @@
 import pytest
 
 from coterie.core.data.interactions.blocks import temporal_blocks
+from coterie.core.data.interactions.cell_splits import split_cells
+from coterie.core.data.interactions.column_partitions import partition_columns
+from coterie.core.data.interactions.domains import cut
+from coterie.core.data.interactions.genres import GENRES
 from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.rated import rated
 from coterie.core.data.interactions.splits import split_block
 from coterie.core.data.sources.catalogue import list_data, load
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import DATA_SETS
+from coterie.core.tensors.keys import Key
 
 pytestmark = pytest.mark.real_data
 
@@ -58,6 +64,20 @@ def test_ml_100k_titles_and_genres(data_root):
     assert data.titles[at] == "Toy Story (1995)"
     assert data.genres[at] == ["Animation", "Children's", "Comedy"]
     assert data.titles[data.item_names.index("543")] == "Misérables, Les (1995)"
+
+
+def test_ml_100k_ratings_of_eighteen_genres(data_root):
+    data, key = rated(loaded("ml-100k", data_root), (1, 5)), Key.from_seed(0)
+    part = split_cells(len(data), key)
+    domains = cut(data, "user", partition_columns(data, "user", "genre", part, key), part)
+    assert tuple(domain.name for domain in domains) == GENRES
+    assert all(min(len(d.train), len(d.test)) > 0 for d in domains)
+    counts = [sum(len(getattr(d, name)) for d in domains) for name in ("train", "valid", "test")]
+    assert counts == [80_000, 10_000, 10_000]
+    assert sum(len(d.columns) for d in domains) == 1682
+    assert {len(d.rows) for d in domains} == {943}
+    # Items with that genre hold at least the items of its domain.
+    assert all(bool((d.column_features[:, k] == 1).all()) for k, d in enumerate(domains[:7]))
 
 
 def test_ml_latest_small(data_root):

@@ -13,7 +13,24 @@ from coterie.core.errors import UserError
 
 TRAIN, VALID, TEST = range(3)
 _BY_ROW = ("user", "item", "time", "rating", "split")
-_BY_ITEM = ("item_names", "titles", "genres", "brands")
+_BY_ITEM = ("item_names", "titles", "genres", "brands", "domains")
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """What is known of every user (or item), one row each.
+
+    Attributes:
+        values: ``(n, d)`` float32.
+        names: of the d columns.
+    """
+
+    values: Tensor  # (n, d) float32
+    names: list[str]
+
+    def take(self, index: Tensor) -> Features:
+        """Rows ``index``, ``(m,)`` int64, in that order."""
+        return replace(self, values=self.values[index])
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +52,8 @@ class Interactions:
             `TEST`), or None for almost all sources.
         brands: brand of every item number ("" where it is not known), or None.
         positions: ``time`` is no more than the position among the user's own interactions.
+        user_features: profile of every user number, or None.
+        domains: organisation that has every item number, where the source says so, or None.
     """
 
     user: Tensor  # (n,) int64
@@ -49,6 +68,8 @@ class Interactions:
     split: Tensor | None = None  # (n,) int64
     brands: list[str] | None = None
     positions: bool = False
+    user_features: Features | None = None
+    domains: list[str] | None = None
 
     def __len__(self) -> int:
         return self.user.numel()
@@ -73,7 +94,10 @@ class Interactions:
         item, items = _by_first_appearance(self.item)
         names = [self.user_names[old] for old in users]
         of_items = self._each(_BY_ITEM, lambda values: [values[old] for old in items])
-        return replace(self, user=user, item=item, user_names=names, **of_items)
+        features = self.user_features and self.user_features.take(torch.tensor(users))
+        return replace(
+            self, user=user, item=item, user_names=names, user_features=features, **of_items
+        )
 
     def _each(self, fields: tuple[str, ...], take: Callable[[Any], Any]) -> dict[str, Any]:
         """Take a part of each of some fields that there are."""
