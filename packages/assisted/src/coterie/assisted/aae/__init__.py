@@ -1,0 +1,1 @@
+"""The Assisted AutoEncoder: network, training on sparse cells, prediction."""

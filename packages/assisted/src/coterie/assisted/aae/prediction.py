@@ -1,0 +1,57 @@
+"""What a trained autoencoder gives at chosen cells."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from coterie.assisted.aae.inputs import Inputs
+from coterie.assisted.aae.network import AAE, Params
+from coterie.assisted.aae.passes import code_of, decode, encode_all, outputs
+from coterie.assisted.aae.pattern import Pattern
+from coterie.core.tensors.ragged import Ragged
+
+_ROWS = 1024
+"""Rows at a time."""
+
+
+@torch.no_grad()
+def predict(network: AAE, params: Params, inputs: Inputs, cells: Ragged | Pattern) -> Tensor:
+    """Compute the outputs at chosen cells, without dropout.
+
+    Rows are taken a thousand at a time, and only the asked cells are computed: memory beside the
+    answer is that of a batch.
+
+    Args:
+        network: sizes.
+        params: of the network.
+        inputs: of m rows.
+        cells: m rows of columns in [0, n_outputs).
+
+    Returns:
+        ``(n,)`` outputs (logits, where trained by `LOGISTIC`), in the order of the cells.
+
+    Raises:
+        ValueError: rows or columns do not fit.
+
+    Example:
+        >>> from coterie.core.tensors.keys import Key
+        >>> network = AAE(2, 3, hidden=4, code=2)
+        >>> inputs = Inputs(Ragged.from_lists([[0], [1]]), torch.ones(2), 2)
+        >>> params = network.start(Key.from_seed(0))
+        >>> predict(network, params, inputs, Ragged.from_lists([[2, 0], [1]])).shape
+        torch.Size([3])
+    """
+    pattern = cells if isinstance(cells, Pattern) else Pattern(cells, network.n_outputs)
+    if len(pattern) != len(inputs):
+        raise ValueError(f"{len(inputs)} rows of inputs, {len(pattern)} of cells")
+    if pattern.n_columns != network.n_outputs:
+        raise ValueError(f"cells of {pattern.n_columns} columns, the network has another number")
+    found = []
+    for rows in torch.arange(len(inputs)).split(_ROWS):
+        given, place = inputs.pattern.cells(rows)
+        ratings = inputs.values.index_select(0, place)
+        sides = {name: features.index_select(0, rows) for name, features in inputs.sides.items()}
+        hidden = decode(params, code_of(encode_all(params, given, ratings, sides)))
+        found.append(outputs(params, hidden, pattern.cells(rows)[0]))
+    return torch.cat(found) if found else inputs.values.new_zeros(0)

@@ -1,0 +1,168 @@
+"""Training of one organisation's autoencoder on the targets of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.assisted.aae.batches import Draws, RowBatches
+from coterie.assisted.aae.dense import dense_loss
+from coterie.assisted.aae.inputs import Inputs
+from coterie.assisted.aae.losses import SQUARED, CellLoss
+from coterie.assisted.aae.network import AAE, Params
+from coterie.assisted.aae.passes import value_and_gradients
+from coterie.assisted.aae.pattern import Pattern
+from coterie.core.local_training.fit import Batch as Named
+from coterie.core.local_training.fit import fit
+from coterie.core.local_training.row_optimizer import RowAdam, RowState
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an autoencoder is trained; the defaults are the paper's (Table 6), for ML-100K.
+
+    Attributes:
+        epochs: passes over the rows.
+        batch_rows: rows of a mini-batch.
+        lr: learning rate of Adam.
+        weight_decay: L2 pull of Adam.
+        clip: largest norm of a gradient; None = any.
+        input_masking: share of the own ratings that a step hides from the input, in [0, 1). An
+            autoencoder that always sees what it must give learns to copy it.
+        leave_out_visible: leave targets out of the loss that the input shows in the same step.
+            Needs ``places`` in the inputs.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+
+    epochs: int = 20
+    batch_rows: int = 100
+    lr: float = 1e-3
+    weight_decay: float = 5e-4
+    clip: float | None = 1.0
+    input_masking: float = 0.0
+    leave_out_visible: bool = False
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0 or self.batch_rows < 1:
+            raise ValueError("epochs must not be negative, batches not be empty")
+        if not 0.0 <= self.input_masking < 1.0:
+            raise ValueError(f"input_masking must be in [0, 1), not {self.input_masking}")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training gives.
+
+    Attributes:
+        params: of the network, without a client axis.
+        loss: ``()`` mean loss over the steps of this call; 0 without steps.
+        epochs: number of epochs so far.
+        state: of Adam, ``(1, ...)``.
+    """
+
+    params: Params
+    loss: Tensor
+    epochs: int
+    state: RowState
+
+
+def train(
+    network: AAE,
+    inputs: Inputs,
+    pattern: Pattern,
+    values: Tensor,
+    plan: Plan,
+    key: Key,
+    *,
+    loss: CellLoss = SQUARED,
+    start: Trained | None = None,
+) -> Trained:
+    """Train an autoencoder to give values at the cells of a pattern.
+
+    Epochs are counted on from ``start``: training for two and then for three epochs gives the same
+    bits as for five.
+
+    Args:
+        network: sizes.
+        inputs: of m rows.
+        pattern: cells of the targets, m rows of ``n_outputs`` columns.
+        values: at these cells, ``(nnz,)``; the parameters get their dtype.
+        plan: how to train.
+        key: of all draws.
+        loss: its mean over the cells of a batch is minimised.
+        start: where to go on; None = newly drawn parameters.
+
+    Raises:
+        ValueError: sizes do not fit together.
+
+    Example:
+        >>> from coterie.core.tensors.ragged import Ragged
+        >>> cells = Ragged.from_lists([[0, 1], [1]])
+        >>> ratings = torch.tensor([5.0, 3.0, 4.0])
+        >>> inputs, targets = Inputs(cells, ratings, 2), Pattern(cells, 2)
+        >>> network, key = AAE(2, 2, hidden=8, code=4, dropout=0.0), Key.from_seed(0)
+        >>> first = train(network, inputs, targets, ratings, Plan(epochs=1), key)
+        >>> later = train(network, inputs, targets, ratings, Plan(epochs=99), key, start=first)
+        >>> bool(later.loss < first.loss), later.epochs
+        (True, 100)
+    """
+    _check(network, inputs, pattern, values)
+    if start is None:
+        params = network.start(key.fold("start"), values.dtype)
+        start = Trained(params, values.new_zeros(()), 0, RowAdam().begin(tree.as_stack(params)))
+    draws = Draws(network.code, network.dropout, plan.input_masking, plan.leave_out_visible)
+    batches = RowBatches(inputs, pattern, values, plan.batch_rows, draws, key)
+    steps = _Steps(batches, loss, start.epochs * batches.per_epoch)
+    fitted = fit(
+        steps.loss,
+        tree.as_stack(start.params),
+        steps,
+        RowAdam(weight_decay=plan.weight_decay),
+        plan.lr,
+        plan.epochs * batches.per_epoch,
+        state=start.state,
+        clip=plan.clip,
+        slope=steps.slope,
+    )
+    params, mean = tree.as_one(fitted.params), fitted.loss[0]
+    return Trained(params, mean, start.epochs + plan.epochs, fitted.state)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Batches and slope as `fit` takes them: only a batch's number passes through it."""
+
+    batches: RowBatches
+    cell_loss: CellLoss
+    first: int
+
+    def __call__(self, number: int, rows: Tensor) -> Named:
+        return {"number": torch.tensor([self.first + number])}
+
+    def loss(self, params: Params, batch: Named) -> Tensor:
+        return dense_loss(params, self.batches(int(batch["number"])), self.cell_loss)
+
+    def slope(self, params: Params, batch: Named) -> tuple[Params, Tensor]:
+        made = self.batches(int(batch["number"]))
+        value, grads = value_and_gradients(tree.as_one(params), made, self.cell_loss)
+        return tree.as_stack(grads), value[None]
+
+
+def _check(network: AAE, inputs: Inputs, pattern: Pattern, values: Tensor) -> None:
+    if len(inputs) != len(pattern):
+        raise ValueError(f"{len(inputs)} rows of inputs, {len(pattern)} of targets")
+    if (network.n_inputs, network.n_outputs) != (inputs.n_columns, pattern.n_columns):
+        raise ValueError("the network has other numbers of columns than its inputs and targets")
+    if values.shape != (pattern.nnz,):
+        raise ValueError(f"{pattern.nnz} cells need as many values")
+    widths = {name: features.shape[1] for name, features in inputs.sides.items()}
+    if widths != dict(network.sides):
+        raise ValueError(f"side information {widths}, expected {dict(network.sides)}")
+    if {v.dtype for v in (inputs.values, *inputs.sides.values())} != {values.dtype}:
+        raise ValueError("inputs, side information and targets must have one dtype")

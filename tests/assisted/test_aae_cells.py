@@ -1,0 +1,60 @@
+"""Products with sparse cells against dense ones."""
+
+import pytest
+import torch
+
+from coterie.assisted.aae.inputs import Inputs
+from coterie.assisted.aae.pattern import Pattern
+from coterie.core.tensors.ragged import Ragged
+
+
+def random_cells(rows, columns, share, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.rand(rows, columns, generator=generator) < share
+    table = torch.randn(rows, columns, generator=generator, dtype=torch.float64) * mask
+    row, column = mask.nonzero(as_tuple=True)
+    return Pattern(Ragged.from_pairs(row, column, rows), columns), mask, table
+
+
+@pytest.mark.parametrize("share", [0.0, 0.03, 0.5, 1.0])
+@pytest.mark.parametrize("columns", [11, 70_000])  # sorted as numbers of 16 bits, or of 32
+def test_products_equal_dense_ones(share, columns):
+    pattern, mask, table = random_cells(9, columns, share)
+    rows = torch.tensor([7, 2, 3])
+    cells, place = pattern.cells(rows)
+    mask, dense = mask[rows], table[rows]
+    values = table[table != 0][place]
+    assert torch.equal(values, dense[mask])
+    left, right = torch.randn(3, 4).double(), torch.randn(columns, 4).double()
+
+    def close(one, other):
+        return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=1e-11)
+
+    assert close(cells.times(values, right), dense @ right)
+    assert close(cells.transposed_times(values, left), dense.T @ left)
+    assert close(cells.column_sums(values), dense.sum(0))
+    assert close(cells.dots(left, right), (left @ right.T)[mask])
+
+
+def test_no_rows_have_no_cells():
+    pattern, _, _ = random_cells(5, 4, 0.5)
+    cells, place = pattern.cells(torch.arange(0))
+    assert len(cells) == len(place) == 0
+
+
+def test_columns_out_of_range_are_refused():
+    for column in (-1, 3):
+        with pytest.raises(ValueError, match=r"0\.\.2"):
+            Pattern(Ragged.from_lists([[column]]), 3)
+        with pytest.raises(ValueError, match=r"0\.\.2"):
+            Inputs(Ragged.from_lists([[column]]), torch.ones(1), 3)
+
+
+def test_inputs_that_do_not_fit_are_refused():
+    cells = Ragged.from_lists([[0], [1]])
+    with pytest.raises(ValueError, match="each cell"):
+        Inputs(cells, torch.ones(3), 2)
+    with pytest.raises(ValueError, match="profile"):
+        Inputs(cells, torch.ones(2), 2, {"profile": torch.ones(3, 1)})
+    with pytest.raises(ValueError, match="places"):
+        Inputs(cells, torch.ones(2), 2, places=torch.arange(3))

@@ -1,0 +1,52 @@
+"""Prediction at cells against the plain module's full output."""
+
+import pytest
+import torch
+from tests.assisted.plain_aae import KEY, PlainAAE, Task, dense, ragged
+
+from coterie.assisted.aae import prediction
+from coterie.assisted.aae.network import AAE
+from coterie.assisted.aae.prediction import predict
+from coterie.core.tensors.ragged import Ragged
+
+
+@pytest.fixture
+def trained():
+    task = Task(sides=("profile",))
+    network = AAE(7, 19, {"profile": 2}, hidden=6, code=3)
+    params = network.start(KEY, torch.float64)
+    params = {name: value + 0.1 * torch.randn_like(value) for name, value in params.items()}
+    own = dense(task.inputs.columns, task.inputs.values, 7)
+    return task, network, params, PlainAAE(network).double().load(params)(own, task.sides).detach()
+
+
+@pytest.mark.parametrize("rows", [4, 1024])
+def test_predictions_equal_the_plain_modules(trained, monkeypatch, rows):
+    task, network, params, expected = trained
+    monkeypatch.setattr(prediction, "_ROWS", rows)
+    found = predict(network, params, task.inputs, task.pattern)
+    assert torch.allclose(found, expected[task.mask], rtol=0, atol=1e-13)
+    other = torch.rand(expected.shape) < 0.2
+    found = predict(network, params, task.inputs, ragged(other))
+    assert torch.allclose(found, expected[other], rtol=0, atol=1e-13)
+
+
+def test_cells_keep_their_order(trained):
+    task, network, params, expected = trained
+    cells = Ragged.from_lists([[5, 1]] + [[]] * 22)
+    found = predict(network, params, task.inputs, cells)
+    assert torch.allclose(found, expected[0, [5, 1]], rtol=0, atol=1e-13)
+
+
+def test_no_cells_and_no_rows(trained):
+    task, network, params, _ = trained
+    nothing = Ragged.from_lists([[]] * 23)
+    assert predict(network, params, task.inputs, nothing).shape == (0,)
+
+
+def test_cells_that_do_not_fit_are_refused(trained):
+    task, network, params, _ = trained
+    with pytest.raises(ValueError, match="rows"):
+        predict(network, params, task.inputs, Ragged.from_lists([[1]]))
+    with pytest.raises(ValueError, match="column"):
+        predict(network, params, task.inputs, Ragged.from_lists([[19]] * 23))
