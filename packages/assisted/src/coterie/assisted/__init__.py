@@ -1,1 +1,1 @@
-"""Assisted learning between recommenders: MTAL of Diao, Tarokh, Ding (arXiv 2110.13340)."""
+"""MTAL: assisted autoencoders that organisations train on one another's residuals."""

@@ -125,6 +125,34 @@ class Number(Expected):
 
 
 @dataclass(frozen=True)
+class Sized(Number):
+    """Real numbers, along the last axis as many as a field of the message that was sent says.
+
+    Where that field is a dict, the numbers come under its names, no more and no fewer.
+
+    Attributes:
+        axes: of one client's part.
+        field: int, or dict of them, of the message that the step receives.
+    """
+
+    axes: int = 1
+    field: str = ""
+
+    def form(self, value: Any, down: Any, one_each: bool, n_clients: int | None) -> str | None:
+        """Compare names and numbers as well."""
+        if why := super().form(value, down, one_each, n_clients):
+            return why
+        found = {path: leaf.shape[-1] for path, leaf in tree.tensors({"": value})}
+        sizes = getattr(down, self.field)
+        wanted = sizes if isinstance(sizes, dict) else {"": sizes}
+        if found == wanted:
+            return None
+        name = next(name for name in [*found, *wanted] if found.get(name) != wanted.get(name))
+        counts = (f"{count.get(name, 'no')} numbers" for count in (found, wanted))
+        return f"has {next(counts)}, not {next(counts)}" + (f" of '{name}'" if name else "")
+
+
+@dataclass(frozen=True)
 class Count(Expected):
     """One int64 a client, from 0 to the bound: a number of samples."""
 

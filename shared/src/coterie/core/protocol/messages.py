@@ -27,6 +27,11 @@ class Reveals(enum.Enum):
     MEASUREMENT = "a measurement over the client's data"
     STEPS = "roughly how much data the client has"
     PARAMETERS = "parameters fitted to the client's data"
+    IDENTITIES = "who the client's users are, to a reader who knows the names they go by"
+    PATTERN = "who rated what"
+    RESIDUALS = "residuals"
+    FITS = "fits"
+    RATINGS = "ratings as they are"
     # Measured by coterie.core.privacy.attack: the two are not mixed for long.
     ITEMS_TOUCHED = "which items the client trained on; the changes tell positives from negatives"
 
@@ -115,6 +120,7 @@ def leaves(
     reveals: Reveals,
     depends_on: Set[str] | None = None,
     expected: Expected | None = None,
+    relays: bool = False,
 ) -> Any:
     """Declare a field of an `Up`.
 

@@ -1,0 +1,264 @@
+"""The client half of MTAL, Algorithm 1: one organisation, with its own data, model and loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from coterie.assisted.aae.prediction import predict
+from coterie.assisted.aae.training import train
+from coterie.assisted.aggregation import Choice, Fit, choose
+from coterie.assisted.data.organisations import OwnDomain
+from coterie.assisted.data.targets import Matrices, Matrix
+from coterie.assisted.learner import Learner
+from coterie.assisted.messages import (
+    ALIGN,
+    ANSWER,
+    COMBINE,
+    FIT,
+    MEASURE,
+    MEET,
+    PATTERN,
+    QUERY,
+    RESIDUAL,
+    Alignment,
+    Announcement,
+    Answers,
+    Fits,
+    Model,
+    OrganisationState,
+    Outputs,
+    Pattern,
+    Peer,
+    Peers,
+    Predictions,
+    Progress,
+    PseudoTargets,
+    Quality,
+    Queries,
+    Query,
+    Residuals,
+    RoundChoice,
+    Tested,
+    Turn,
+)
+from coterie.assisted.quality import quality
+from coterie.assisted.readings import resolve
+from coterie.assisted.settings.run import AssistSettings, Settings
+from coterie.assisted.view import View, common, places_of
+from coterie.core.data.interactions.cells import Cells
+from coterie.core.protocol.card import Card
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.step import Form
+from coterie.core.tensors.appended import Appended
+from coterie.core.tensors.keys import Key
+
+T = TypeVar("T")
+
+
+class Organisation(Client[OrganisationState, OwnDomain]):
+    """An organisation that assists others and is assisted by them.
+
+    Args:
+        settings: with the reading's choices resolved.
+    """
+
+    form: ClassVar[Form] = "list"
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self._matrices = settings, Matrices()
+        self._learners: dict[int, Learner] = {}
+
+    def enrol(self, data: OwnDomain, key: Key) -> OrganisationState:
+        """Begin with the base model: F⁰ is a constant of every column (section 3.3)."""
+        start = self._learner(data).start
+        return OrganisationState(
+            shared=torch.full((data.train.n_rows,), -1, dtype=torch.int32),
+            peers=Appended(),
+            models=Appended(),
+            choices=Appended(),
+            scores=start[data.train.columns.values],
+            held=start[data.valid.columns.values],
+            own=torch.empty(0),
+        )
+
+    @ALIGN
+    def align(
+        self, down: None, mine: OrganisationState, data: OwnDomain, key: Key
+    ) -> tuple[Announcement, None]:
+        """Say whom it knows, under names that only organisations can make."""
+        return Announcement(data.rows, torch.tensor(data.train.n_columns)), None
+
+    @PATTERN
+    def pattern(
+        self, down: Alignment, mine: OrganisationState, data: OwnDomain, key: Key
+    ) -> tuple[Pattern, OrganisationState]:
+        """Say where it has ratings of users (or items) that others know."""
+        mine = replace(mine, shared=down.numbers)
+        return Pattern(places_of(mine, data.train), places_of(mine, data.valid)), mine
+
+    @MEET
+    def meet(
+        self, down: Peers, mine: OrganisationState, data: OwnDomain, key: Key
+    ) -> tuple[None, OrganisationState]:
+        """Note who the others are."""
+        peers = mine.peers
+        for name in sorted(down.cells, key=int):
+            about = down.columns[name], down.rows[name], down.cells[name], down.queries[name]
+            peers = peers.append(Peer(int(name), *about))
+        return None, replace(mine, peers=peers)
+
+    @RESIDUAL
+    def residual(
+        self, down: Turn, mine: OrganisationState, data: OwnDomain, key: Key
+    ) -> tuple[Residuals, None]:
+        """Compute r_k = -∂L_k(F_k^{t-1}, R_k)/∂F at the cells of common rows (Eq. 5)."""
+        return Residuals(self._residual(mine, data)[common(mine, data.train)]), None
+
+    @FIT
+    def fit(
+        self, down: PseudoTargets, mine: OrganisationState, data: OwnDomain, key: Key
+    ) -> tuple[Fits, OrganisationState]:
+        """Fit a new autoencoder to all residuals at hand; answer for the cells of each peer."""
+        view, learner = View(mine, data, self._matrices), self._learner(data)
+        residuals = numbered(down.residuals)
+        targets = view.targets(residuals)
+        values = targets.sorted(residuals | {data.id: self._residual(mine, data)})
+        network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
+        fitted = train(network, inputs, targets.pattern, values, learner.plan, key)
+        wanted = view.wanted()
+        found = wanted.parted(predict(network, fitted.params, inputs, wanted.pattern))
+        models = mine.models.append(Model(down.round, fitted.params))
+        fits = {peer: found[int(peer)] for peer in down.cells}
+        return Fits(fits), replace(mine, models=models, own=found[data.id])
+
+    @COMBINE
+    def combine(
+        self, down: Outputs, mine: OrganisationState, data: OwnDomain, key: Key
+    ) -> tuple[Progress, OrganisationState]:
+        """Choose w and η, and move: F^t = F^{t-1} + η Σ_j w_j f_j (Eq. 6 to 8)."""
+        view, learner, how = View(mine, data, self._matrices), self._learner(data), self._how
+        cells, n = [data.train, data.valid], len(data.train)
+        models, outputs = view.outputs(cells, mine.own, numbered(down.values), how.own == "use")
+        rating, scores = data.train.values.double(), mine.scores.double()
+        choice = choose(Fit(learner.objective, rating, scores, outputs[:n].double()), how)
+        step = choice.step(outputs).to(mine.scores)
+        mine = replace(
+            mine,
+            scores=mine.scores + step[:n],
+            held=mine.held + step[n:],
+            choices=mine.choices.append(
+                RoundChoice(down.round, models, choice.eta, choice.weights)
+            ),
+            own=torch.empty(0),
+        )
+        progress = Progress(
+            loss=learner.objective.loss(data.train.values, mine.scores).mean(),
+            residual=self._residual(mine, data).square().mean().sqrt(),
+            eta=choice.eta,
+            weights=choice.weights,
+            cells=torch.tensor(n),
+        )
+        return progress, mine
+
+    @QUERY
+    def query(
+        self, down: Tested, mine: OrganisationState, data: OwnDomain, key: Key
+    ) -> tuple[Query, None]:
+        """Name the cells of the test (prediction stage)."""
+        return Query(places_of(mine, data.test)), None
+
+    @ANSWER
+    def answer(
+        self, down: Queries, mine: OrganisationState, data: OwnDomain, key: Key
+    ) -> tuple[Answers, None]:
+        """Answer for cells of others with the models of rounds 1 to t (prediction stage)."""
+        asked = View(mine, data, self._matrices).asked(numbered(down.queries))
+        found = self._of_rounds(mine, data, asked, down.round)
+        rounds = [model.round for model in mine.models if model.round <= down.round]
+        values = {str(peer): torch.stack(list(each.values())) for peer, each in found.items()}
+        return Answers(values, torch.tensor(rounds)), None
+
+    @MEASURE
+    def measure(
+        self, down: Predictions, mine: OrganisationState, data: OwnDomain, key: Key
+    ) -> tuple[Quality, None]:
+        """Measure the newest F^t on validation cells, or F^t on those of the test."""
+        testing = down.split == "test"
+        cells = data.test if testing else data.valid
+        scores = self.predicted(down, mine, data, cells) if testing else mine.held
+        pooled = data.rows if self.settings.evaluation == "pooled" else None
+        return quality(self._learner(data).objective, cells, scores, self._threshold, pooled), None
+
+    def predicted(
+        self, down: Predictions, mine: OrganisationState, data: OwnDomain, cells: Cells
+    ) -> Tensor:
+        """F^t at some of the organisation's cells, ``(n,)``: F⁰ + Σ_t η^t Σ_j w_j^t f_j^t."""
+        view, use_own = View(mine, data, self._matrices), self._how.own == "use"
+        of_round = {data.id: self._of_rounds(mine, data, view.own(cells), down.round)[data.id]}
+        for peer, values in numbered(down.values).items():
+            rounds = down.rounds[str(peer)].tolist()
+            of_round[peer] = dict(zip(rounds, values, strict=True))
+        scores = self._learner(data).start[cells.columns.values]
+        for choice in mine.choices:
+            if choice.round > down.round:
+                break
+            found = {peer: of_round[peer][choice.round] for peer in choice.models.tolist()}
+            own = found.pop(data.id, torch.zeros_like(scores))
+            outputs = view.outputs([cells], own, found, use_own)[1]
+            scores = scores + Choice(choice.eta, choice.weights).step(outputs).to(scores)
+        return scores
+
+    def _of_rounds(
+        self, mine: OrganisationState, data: OwnDomain, cells: Matrix, last: int
+    ) -> dict[int, dict[int, Tensor]]:
+        """Outputs of its models of rounds 1 to ``last``: whose cells -> round -> ``(n,)``."""
+        view, learner = View(mine, data, self._matrices), self._learner(data)
+        network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
+        found: dict[int, dict[int, Tensor]] = {id_: {} for id_ in cells.slices}
+        for model in mine.models:
+            if model.round <= last:
+                outputs = predict(network, model.params, inputs, cells.pattern)
+                for id_, values in cells.parted(outputs).items():
+                    found[id_][model.round] = values
+        return found
+
+    def _residual(self, mine: OrganisationState, data: OwnDomain) -> Tensor:
+        """r_k at all training cells, ``(n,)``; those of rows that nobody else has stay."""
+        return self._learner(data).objective.residual(data.train.values, mine.scores)
+
+    def _learner(self, data: OwnDomain) -> Learner:
+        """What the organisation learns with, made once."""
+        found = self._learners.get(data.id)
+        if found is None or found.data is not data:
+            found = self._learners[data.id] = Learner(self.settings, data)
+        return found
+
+    @property
+    def _threshold(self) -> float:
+        """Value above which a rating is relevant."""
+        data = self.settings.data
+        return data.threshold if data.feedback == "explicit" else 0.5
+
+    @property
+    def _how(self) -> AssistSettings:
+        return self.settings.assist
+
+
+def numbered(values: Mapping[str, T]) -> dict[int, T]:
+    """What came under the names of organisations, by their numbers, ascending."""
+    return {int(name): values[name] for name in sorted(values, key=int)}
+
+
+def named(values: Mapping[int, T]) -> dict[str, T]:
+    """What goes out, under the names of the organisations that it is for."""
+    return {str(number): value for number, value in values.items()}
+
+
+def make_client(card: Card, folder: object = None) -> Organisation:
+    """Make the client half from the public card."""
+    return Organisation(resolve(card.read(Settings)))

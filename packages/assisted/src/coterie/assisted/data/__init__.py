@@ -1,0 +1,1 @@
+"""Ratings of organisations, and where the cells of all of them lie."""

@@ -1,0 +1,79 @@
+"""Cut a data set of ratings into what organisations hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from coterie.assisted.data.organisations import Organisations, OwnDomain
+from coterie.assisted.settings.data import DomainSettings
+from coterie.core.data.interactions.cell_splits import common_rows, split_cells
+from coterie.core.data.interactions.cells import Cells
+from coterie.core.data.interactions.column_partitions import Partitioning, partition_columns
+from coterie.core.data.interactions.domains import Domain, cut
+from coterie.core.data.interactions.rated import rated
+from coterie.core.data.sources.catalogue import load_filtered
+from coterie.core.tensors.keys import Key
+
+
+def make(
+    settings: DomainSettings, seed: int, how: Partitioning, *, released: bool = False
+) -> Organisations:
+    """Read ratings, split them, and share them out.
+
+    Args:
+        settings: which ratings, and who holds what.
+        seed: of partition and, unless settings give another one, split.
+        how: the partition.
+        released: whether a rating that equals the threshold is positive, and validation cells are
+            those of the test, as in the public code.
+
+    Raises:
+        UserError: the data do not suit the settings.
+    """
+    found = rated(load_filtered(settings))
+    secret = Key.from_seed(seed)
+    split = secret if settings.split is None else Key.from_seed(settings.split)
+    valid = 0.0 if released else settings.valid
+    part = split_cells(len(found), split.fold("split"), settings.test, valid)
+    key = secret.fold("domains")
+    partition = partition_columns(found, settings.align, how, part, key, settings.n_domains)
+    domains = cut(found, settings.align, partition, part)
+    if settings.feedback == "implicit":
+        domains = [_binary(domain, settings.threshold, released) for domain in domains]
+    if released:
+        domains = [replace(domain, valid=domain.test) for domain in domains]
+    common = common_rows(domains[0].rows.numel(), settings.common, secret.fold("common"))
+    return Organisations.of(
+        [
+            OwnDomain(number, names(domain.rows, common, number, secret), domain)
+            for number, domain in enumerate(domains)
+        ]
+    )
+
+
+def names(rows: Tensor, common: Tensor, number: int, secret: Key) -> Tensor:
+    """Keyed hashes of rows, ``(m,)`` int64: the same at all organisations for common rows only.
+
+    Organisations share the secret, and the server does not know it. A deployment makes them of
+    customer numbers with a key of its own (HMAC).
+
+    Args:
+        rows: ``(m,)`` int64 numbers.
+        common: ``(m,)`` bool.
+        number: of the organisation.
+        secret: that organisations share.
+    """
+    own = torch.where(common, rows, rows + (number + 1) * (int(rows.max()) + 1))
+    return secret.fold("names").bits(own)
+
+
+def _binary(domain: Domain, threshold: float, equal_counts: bool) -> Domain:
+    def liked(cells: Cells) -> Cells:
+        above = cells.values >= threshold if equal_counts else cells.values > threshold
+        return replace(cells, values=above.to(cells.values))
+
+    train, valid, test = liked(domain.train), liked(domain.valid), liked(domain.test)
+    return replace(domain, train=train, valid=valid, test=test)

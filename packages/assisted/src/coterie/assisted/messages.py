@@ -1,0 +1,300 @@
+"""What crosses the boundary between organisations, through a server that passes it on.
+
+Nothing is averaged, and no model, loss function or rating leaves an organisation. Residuals and
+outputs are of rated cells, and give ratings away (`coterie assisted attack`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from coterie.core.local_training.fit import Params
+from coterie.core.methods.kit.fields import counted, measured
+from coterie.core.metrics.ranking_report import Split
+from coterie.core.protocol.expected import Number, Sized
+from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import ListStep
+from coterie.core.tensors.appended import Appended
+
+PerPeer = dict[str, Tensor]
+"""Number of an organisation -> values of cells, in the order in which they were named."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Cells of an organisation's matrix, as its peers may call them.
+
+    Attributes:
+        rows: ``(n,)`` int32 numbers that all organisations give to a common user (or item).
+        columns: ``(n,)`` int32 numbers that the organisation gives to its own items (or users).
+    """
+
+    rows: Tensor
+    columns: Tensor
+
+    def __len__(self) -> int:
+        return self.rows.numel()
+
+
+@dataclass(frozen=True)
+class Announcement(Up):
+    """Whom an organisation knows: the set U_k or V_k, under names that say nothing."""
+
+    rows: Tensor = leaves(  # (m_k,) int64
+        "keyed hashes of its users (or items)", reveals=Reveals.IDENTITIES
+    )
+    columns: Tensor = counted("number of its items (or users)")  # () int64
+
+
+@dataclass(frozen=True)
+class Alignment(Down):
+    """Who of an organisation's users (or items) is known to others as well."""
+
+    numbers: Tensor = carries("numbers of common rows, -1 where a row is nobody else's")  # (m_k,)
+
+
+@dataclass(frozen=True)
+class Pattern(Up):
+    """Where an organisation has ratings, in common rows only."""
+
+    cells: Places = leaves("cells that residuals will be of", reveals=Reveals.PATTERN)
+    queries: Places = leaves("held-out cells it wants outputs for", reveals=Reveals.PATTERN)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What an organisation knows of another one.
+
+    Attributes:
+        id: its number.
+        columns: number of its columns.
+        rows: ``(c,)`` int32 numbers of the rows that both have.
+        cells: where it has residuals, in these rows.
+        queries: where else it wants outputs.
+    """
+
+    id: int
+    columns: int
+    rows: Tensor
+    cells: Places
+    queries: Places
+
+
+@dataclass(frozen=True)
+class Peers(Down):
+    """The other organisations."""
+
+    cells: dict[str, Places] = carries("cells of residuals to come", relays=True)
+    queries: dict[str, Places] = carries("held-out cells to answer for", relays=True)
+    rows: PerPeer = carries("numbers of the rows in common with each")
+    columns: dict[str, int] = carries("number of columns of each")
+
+
+@dataclass(frozen=True)
+class Turn(Down):
+    """Begin of a round."""
+
+    round: int = carries("t")
+    cells: int = carries("number of residuals that are expected")
+
+
+@dataclass(frozen=True)
+class Residuals(Up):
+    """Pseudo-residuals r_k = -∂L_k/∂F of rated cells in common rows (Eq. 5)."""
+
+    values: Tensor = leaves(  # (n_k,)
+        "pseudo-residuals of rated cells in common rows",
+        reveals=Reveals.RESIDUALS,
+        depends_on={"scores", "shared"},
+        expected=Sized(field="cells"),
+    )
+
+
+@dataclass(frozen=True)
+class PseudoTargets(Down):
+    """The residuals of others, to be fitted together with an organisation's own."""
+
+    residuals: PerPeer = carries("pseudo-residuals of each in common rows", relays=True)
+    round: int = carries("t")
+    cells: dict[str, int] = carries("number of outputs that each waits for")
+
+
+@dataclass(frozen=True)
+class Fits(Up):
+    """Outputs f_k of the model of a round at the cells that others asked for."""
+
+    values: PerPeer = leaves(
+        "outputs at the cells of each peer, in common rows",
+        reveals=Reveals.FITS,
+        depends_on={"scores", "shared", "peers"},
+        expected=Sized(field="cells"),
+        relays=True,
+    )
+
+
+@dataclass(frozen=True)
+class Outputs(Down):
+    """What the models of others say of an organisation's cells."""
+
+    values: PerPeer = carries("outputs of each at its cells", relays=True)
+    round: int = carries("t")
+
+
+_SCORED = {"scores", "held", "choices", "models", "own", "peers", "shared"}
+
+
+@dataclass(frozen=True)
+class Progress(Report):
+    """What an organisation chose in a round, and how well it fits its own ratings now."""
+
+    loss: Tensor = measured("mean training loss L_k", _SCORED)  # ()
+    residual: Tensor = measured("root mean square of its residuals", _SCORED)  # ()
+    eta: Tensor = measured("rate η_k", _SCORED)  # ()
+    weights: Tensor = measured("weights w_k, its own first", _SCORED, Number(1))  # (J,)
+    cells: Tensor = counted("number of its training cells")  # () int64
+
+
+@dataclass(frozen=True)
+class Held:
+    """Held-out ratings with their scores; sent where ``evaluation`` is pooled only.
+
+    Attributes:
+        rows: ``(n,)`` int64 keyed hashes of the users (or items).
+        ratings: ``(n,)``.
+        scores: ``(n,)``.
+    """
+
+    rows: Tensor
+    ratings: Tensor
+    scores: Tensor
+
+
+@dataclass(frozen=True)
+class Quality(Report):
+    """What an organisation measured on its held-out cells."""
+
+    rmse: Tensor = measured("RMSE of ratings", _SCORED)  # ()
+    accuracy: Tensor = measured("share of cells whose sign is right", _SCORED)  # ()
+    ap: Tensor = measured("MAP@10 over its rows", _SCORED)  # ()
+    ndcg: Tensor = measured("NDCG@10 over its rows", _SCORED)  # ()
+    cells: Tensor = counted("number of held-out cells")  # () int64
+    rows: Tensor = counted("number of rows with a relevant one")  # () int64
+    held: Held | None = leaves(
+        "held-out ratings and their scores, where evaluation is pooled (not by default)",
+        reveals=Reveals.RATINGS,
+        depends_on=_SCORED,
+    )
+
+
+@dataclass(frozen=True)
+class Tested(Down):
+    """Which round's predictions are wanted."""
+
+    round: int = carries("t; predictions use the models of rounds 1 to t")
+
+
+@dataclass(frozen=True)
+class Query(Up):
+    """Cells that an organisation wants predicted (prediction stage)."""
+
+    cells: Places = leaves("cells it wants outputs for", reveals=Reveals.PATTERN)
+
+
+@dataclass(frozen=True)
+class Queries(Down):
+    """Cells that others want predicted."""
+
+    queries: dict[str, Places] = carries("cells to answer for", relays=True)
+    round: int = carries("t; the models of rounds 1 to t answer")
+    cells: dict[str, int] = carries("number of outputs that each waits for")
+
+
+@dataclass(frozen=True)
+class Answers(Up):
+    """Outputs of the models of all rounds (prediction stage)."""
+
+    values: PerPeer = leaves(  # each (t, n)
+        "outputs of the models of rounds 1 to t at the cells of each peer",
+        reveals=Reveals.FITS,
+        depends_on={"models", "peers", "shared"},
+        expected=Sized(2, "cells"),
+        relays=True,
+    )
+    rounds: Tensor = leaves("rounds of which it has a model", reveals=Reveals.NOTHING)  # (t,)
+
+
+@dataclass(frozen=True)
+class Predictions(Down):
+    """What to measure: the newest validation scores, or those of the test by others' models."""
+
+    split: Split = carries("which cells, valid or test")
+
+    values: PerPeer = carries("outputs of each, for rounds 1 to t", relays=True)  # each (t_j, n)
+    rounds: PerPeer = carries("rounds of which each has a model", relays=True)  # each (t_j,)
+    round: int = carries("t")
+
+
+@dataclass(frozen=True)
+class Model:
+    """f_k^t, which never leaves.
+
+    Attributes:
+        round: t.
+        params: of the network.
+    """
+
+    round: int
+    params: Params
+
+
+@dataclass(frozen=True)
+class RoundChoice:
+    """What an organisation chose in a round.
+
+    Attributes:
+        round: t.
+        models: ``(J,)`` int64 whose outputs it had, its own first.
+        eta: η_k^t, ``()``.
+        weights: w_k^t, ``(J,)``.
+    """
+
+    round: int
+    models: Tensor
+    eta: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class OrganisationState(Private):
+    """What stays with an organisation.
+
+    Attributes:
+        shared: ``(m_k,)`` int32 numbers of common rows, -1 where a row is nobody else's.
+        peers: the others.
+        models: f_k^1 to f_k^t.
+        choices: η and w of rounds 1 to t.
+        scores: ``(n,)`` F_k^t at its training cells.
+        held: F_k^t at its validation cells.
+        own: f_k^t at both, end to end.
+    """
+
+    shared: Tensor
+    peers: Appended[Peer]
+    models: Appended[Model]
+    choices: Appended[RoundChoice]
+    scores: Tensor
+    held: Tensor
+    own: Tensor
+
+
+ALIGN = ListStep("align", None, Announcement)
+PATTERN = ListStep("pattern", Alignment, Pattern)
+MEET = ListStep("meet", Peers, None)
+RESIDUAL = ListStep("residual", Turn, Residuals)
+FIT = ListStep("fit", PseudoTargets, Fits)
+COMBINE = ListStep("combine", Outputs, Progress)
+QUERY = ListStep("query", Tested, Query)
+ANSWER = ListStep("answer", Queries, Answers)
+MEASURE = ListStep("measure", Predictions, Quality)

@@ -1,0 +1,1 @@
+"""Settings of MTAL and the methods it is compared with. Torch-free."""

@@ -1,0 +1,137 @@
+"""Settings of MTAL and the methods it is compared with. Torch-free."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from coterie.assisted.settings.data import DomainSettings
+from coterie.core.errors import UserError
+from coterie.core.settings.base import BaseSettings
+from coterie.core.settings.sections import at_least, between, each_at_least, each_positive
+
+Method = Literal["mtal", "alone", "joint"]
+Rule = Literal["constant", "optimal", "lbfgs"]
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The network of an organisation (section 3.2, Table 5)."""
+
+    name: Literal["aae", "mf", "mlp", "ncf", "base", "bias", "rate"] = "aae"
+    """aae is MTAL's; the methods alone and joint take the others too. Without training: base is the
+    mean of a column, bias adds deviations of row and column to the mean, rate is the smoothed share
+    of positives of a column."""
+    hidden: int = 256
+    """Width of the hidden layers of encoder and decoder."""
+    code: int = 128
+    """Width of the code between them."""
+    dropout: float = 0.5
+    """Share of the code that is dropped in training."""
+    inputs: Literal["raw", "centred"] = "raw"
+    """What the encoder reads: ratings, or what they are above the mean of their column."""
+    sizes: dict[str, str] | None = None
+    """Widths of single organisations' layer and code, as Drama=64-32, where they differ."""
+
+    def __post_init__(self) -> None:
+        each_at_least(self, 1, "hidden", "code", prefix="model.")
+        for name, widths in (self.sizes or {}).items():
+            if not re.fullmatch(r"[1-9]\d*-[1-9]\d*", widths):
+                raise UserError(f"'model.sizes' of {name} must be as 64-32, not {widths!r}")
+        at_least("model.dropout", self.dropout, 0)
+        between("model.dropout", self.dropout, -1, 0.95)
+
+    def widths(self, name: str) -> tuple[int, int]:
+        """Widths of layer and code of an organisation."""
+        own = (self.sizes or {}).get(name)
+        if own is None:
+            return self.hidden, self.code
+        layer, code = own.split("-")
+        return int(layer), int(code)
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Local training, of a new model in every round of MTAL (Table 6)."""
+
+    epochs: int = 20
+    """Epochs over an organisation's rows in a round."""
+    batch_rows: int = 100
+    """Users (or items, if these are aligned) of a step, with all their cells."""
+    lr: float = 1e-3
+    """Learning rate of Adam."""
+    weight_decay: float = 5e-4
+    """L2 pull on all parameters."""
+    clip: float = 1.0
+    """Largest norm of a gradient."""
+    hide: float = 0.0
+    """Share of its own ratings that an organisation hides from the encoder at each step."""
+    own_targets: Literal["all", "hidden", "none"] = "all"
+    """Which of its own residuals an organisation fits: hidden ones are those whose rating the
+    encoder does not see in that step."""
+
+    def __post_init__(self) -> None:
+        each_at_least(self, 1, "epochs", "batch_rows", prefix="train.")
+        each_positive(self, "lr", "clip", prefix="train.")
+        at_least("train.weight_decay", self.weight_decay, 0)
+        at_least("train.hide", self.hide, 0)
+        between("train.hide", self.hide, -1, 0.95)
+        if self.own_targets == "hidden" and not self.hide:
+            raise UserError("'train.own_targets' hidden needs hidden ratings: set train.hide")
+
+
+@dataclass(frozen=True)
+class AssistSettings:
+    """What an organisation makes of its peers' outputs (Eq. 6 to 8)."""
+
+    eta: float = 0.3
+    """η: gradient assisted learning rate, and where the search for a better one begins."""
+    eta_rule: Rule = "constant"
+    """constant; optimal: the η of the lowest training loss, in closed form or by Newton's method;
+    lbfgs: the same by L-BFGS steps, as the public code."""
+    weights: Rule = "constant"
+    """w, gradient assistance weights: constant is 1/K each; optimal minimises the training loss on
+    the simplex; lbfgs takes steps on the logits of a softmax, as the public code."""
+    own: Literal["use", "leave-out"] = "use"
+    """Whether an organisation's own fit counts beside those of its peers."""
+    lbfgs_lr: float = 1.0
+    """Step size of L-BFGS."""
+
+    def __post_init__(self) -> None:
+        each_positive(self, "eta", "lbfgs_lr", prefix="assist.")
+
+
+@dataclass(frozen=True)
+class Settings(BaseSettings):
+    """One run of assisted learning between organisations."""
+
+    method: Method = "mtal"
+    """mtal; alone: every organisation for itself; joint: one that holds all data."""
+    rounds: int = 10
+    """T: assistance rounds; of the other methods, rounds of train.epochs epochs each."""
+    patience: int = 1000
+    """Rounds without a better validation before the run ends."""
+    data: DomainSettings = field(default_factory=DomainSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    assist: AssistSettings = field(default_factory=AssistSettings)
+    objectives: dict[str, str] | None = None
+    """Loss of single organisations, as Drama=huber, where it is not that of the feedback: squared,
+    logistic or huber."""
+    start: Literal["mean", "logit", "smoothed"] | None = None
+    """F⁰ of implicit feedback: the share of positives itself, its logit, or the logit of the
+    smoothed share (s+1)/(n+2); default is that of the reading."""
+    evaluation: Literal["local", "pooled"] = "local"
+    """local: organisations measure themselves, so a ranking is of what one of them holds; pooled:
+    held-out ratings and their scores are sent to whoever runs the experiment, who ranks over all
+    organisations as the paper does. For comparisons on public data only."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("patience", self.patience, 1)
+        if self.method == "mtal" and self.model.name != "aae":
+            raise UserError(
+                f"'model.name' {self.model.name} is for the methods alone and joint: MTAL trains "
+                "assisted autoencoders (section 3.3, 'Why AutoEncoders?')"
+            )
