@@ -8,7 +8,7 @@ from typing import Any
 from coterie.assisted.data.make import make
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.keys import CLIENT_COLUMNS
-from coterie.assisted.readings import resolve
+from coterie.assisted.readings import idle, resolve
 from coterie.assisted.settings.run import Settings
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment as BaseExperiment
@@ -54,6 +54,14 @@ class Experiment(BaseExperiment[Settings]):
     def client_columns(self) -> tuple[str, ...]:
         """Name what is shown of every organisation."""
         return CLIENT_COLUMNS
+
+    def notes(self, module: FederatedRun) -> list[str]:
+        """Say which settings were changed in vain."""
+        method, model = self.settings.method, self.settings.model.name
+        return [
+            f"{name} has no effect on the method {method} with the model {model}"
+            for name in idle(self.settings)
+        ]
 
     def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Give the test of every organisation."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from coterie.assisted.aae.cells import Cells
 from coterie.assisted.aae.inputs import Inputs
 from coterie.assisted.aae.pattern import Pattern
+from coterie.assisted.aae.row_shuffle import RowShuffle
 from coterie.core.tensors.keys import Key
 
 
@@ -56,10 +57,7 @@ class Draws:
 
 
 class RowBatches:
-    """Shuffled mini-batches of the rows that have a target.
-
-    Rows without a target are no part of any batch: they would teach nothing, and a batch of them
-    would have no mean.
+    """Shuffled mini-batches of the rows that have a target, see `RowShuffle`.
 
     Args:
         inputs: of m rows.
@@ -70,6 +68,7 @@ class RowBatches:
         key: of all draws.
 
     Attributes:
+        rows: which each batch has.
         per_epoch: number of batches in an epoch.
     """
 
@@ -77,18 +76,9 @@ class RowBatches:
         self, inputs: Inputs, pattern: Pattern, values: Tensor, size: int, draws: Draws, key: Key
     ) -> None:
         self._inputs, self._pattern, self._values = inputs, pattern, values
-        self._size, self._draws, self._key = size, draws, key
-        self._rows = pattern.columns.lengths.nonzero().flatten()
-        self.per_epoch = -(-len(self._rows) // size)
-        self._shuffled = (-1, self._rows)
-
-    def rows(self, number: int) -> Tensor:
-        """Rows of batch ``number`` (counted from 0 over all epochs), ``(B,)`` int64."""
-        epoch, part = divmod(number, self.per_epoch)
-        if self._shuffled[0] != epoch:
-            bits = self._key.fold("epoch", epoch).bits(self._rows)
-            self._shuffled = (epoch, self._rows[bits.argsort(stable=True)])
-        return self._shuffled[1][part * self._size : (part + 1) * self._size]
+        self._draws, self._key = draws, key
+        self.rows = RowShuffle(pattern.columns.lengths, size, key)
+        self.per_epoch = self.rows.per_epoch
 
     def __call__(self, number: int) -> Batch:
         """Make batch ``number``; the same one whenever it is asked for."""
