@@ -95,11 +95,11 @@ class Relay(Selecting[RelayState]):
 
     def measure(self, state: RelayState, cohort: Cohort, split: Split) -> None:
         """Let organisations measure the newest predictions, or test those of the best round."""
-        members, pooled = _part(cohort, state.routes[0].ids), self.settings.evaluation == "pooled"
+        members = _part(cohort, state.routes[0].ids)
         down: Predictions | PerClient[Predictions] = Predictions(split, {}, {}, state.round)
         if split == "test":
             down = self._answered(state, members)
-        note_quality(members.ask(MEASURE, down), cohort.journal, split, pooled)
+        note_quality(members.ask(MEASURE, down), cohort.journal, split, self.settings)
 
     def keep(self, state: RelayState, cohort: Cohort) -> RelayState:
         """Keep nothing: organisations have the models of all rounds."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from coterie.assisted.data.make import make
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.keys import CLIENT_COLUMNS
@@ -31,7 +33,9 @@ class Experiment(BaseExperiment[Settings]):
         """What organisations hold."""
         how, settings = self.settings.data, self.settings
         partition = "whole" if settings.method == "joint" else how.domains
-        return make(how, settings.seed, partition, released=settings.reading == "released")
+        dtype = getattr(torch, settings.engine.dtype)
+        released = settings.reading == "released"
+        return make(how, settings.seed, partition, released=released, dtype=dtype)
 
     @property
     def blocks(self) -> list[Organisations]:

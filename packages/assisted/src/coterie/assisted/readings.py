@@ -19,7 +19,11 @@ def choices(settings: Settings) -> dict[str, Any]:
     - released: as the public code does: F⁰ is the share itself, taken for a logit; ratings of 3.5
       are positive; there is no validation set, the best round is that of the test.
     """
-    return {"start": _START[settings.reading]}
+    as_printed = settings.reading != "recommended"
+    return {
+        "start": _START[settings.reading],
+        "evaluation": "pooled" if as_printed else "local",
+    }
 
 
 def resolve(settings: Settings) -> Settings:

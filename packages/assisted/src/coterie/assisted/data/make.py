@@ -15,11 +15,17 @@ from coterie.core.data.interactions.column_partitions import Partitioning, parti
 from coterie.core.data.interactions.domains import Domain, cut
 from coterie.core.data.interactions.rated import rated
 from coterie.core.data.sources.catalogue import load_filtered
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 
 def make(
-    settings: DomainSettings, seed: int, how: Partitioning, *, released: bool = False
+    settings: DomainSettings,
+    seed: int,
+    how: Partitioning,
+    *,
+    released: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Organisations:
     """Read ratings, split them, and share them out.
 
@@ -29,6 +35,7 @@ def make(
         how: the partition.
         released: whether a rating that equals the threshold is positive, and validation cells are
             those of the test, as in the public code.
+        dtype: of ratings and features.
 
     Raises:
         UserError: the data do not suit the settings.
@@ -45,6 +52,7 @@ def make(
         domains = [_binary(domain, settings.threshold, released) for domain in domains]
     if released:
         domains = [replace(domain, valid=domain.test) for domain in domains]
+    domains = [tree.map_tensors(lambda leaf: _real(leaf, dtype), one) for one in domains]
     common = common_rows(domains[0].rows.numel(), settings.common, secret.fold("common"))
     return Organisations.of(
         [
@@ -68,6 +76,10 @@ def names(rows: Tensor, common: Tensor, number: int, secret: Key) -> Tensor:
     """
     own = torch.where(common, rows, rows + (number + 1) * (int(rows.max()) + 1))
     return secret.fold("names").bits(own)
+
+
+def _real(leaf: Tensor, dtype: torch.dtype) -> Tensor:
+    return leaf.to(dtype) if leaf.is_floating_point() else leaf
 
 
 def _binary(domain: Domain, threshold: float, equal_counts: bool) -> Domain:

@@ -122,8 +122,8 @@ class Settings(BaseSettings):
     start: Literal["mean", "logit", "smoothed"] | None = None
     """F⁰ of implicit feedback: the share of positives itself, its logit, or the logit of the
     smoothed share (s+1)/(n+2); default is that of the reading."""
-    evaluation: Literal["local", "pooled"] = "local"
-    """local: organisations measure themselves, so a ranking is of what one of them holds; pooled:
+    evaluation: Literal["local", "pooled"] | None = None
+    """local, the default of the reading recommended: organisations measure themselves, so a ranking is of what one of them holds; pooled:
     held-out ratings and their scores are sent to whoever runs the experiment, who ranks over all
     organisations as the paper does. For comparisons on public data only."""
 
@@ -135,3 +135,8 @@ class Settings(BaseSettings):
                 f"'model.name' {self.model.name} is for the methods alone and joint: MTAL trains "
                 "assisted autoencoders (section 3.3, 'Why AutoEncoders?')"
             )
+
+    @property
+    def relevant_above(self) -> float:
+        """Value of a cell above which it is relevant; implicit ones are 0 or 1."""
+        return self.data.threshold if self.data.feedback == "explicit" else 0.5
