@@ -2,9 +2,15 @@
 
 import pytest
 import torch
-from tests.assisted.small_organisations import finished, make_organisations, make_run, make_settings, state_of
-from tests.assisted.plain_aae import PlainAAE
 from scipy import optimize
+from tests.assisted.plain_aae import PlainAAE
+from tests.assisted.small_organisations import (
+    finished,
+    make_organisations,
+    make_run,
+    make_settings,
+    state_of,
+)
 
 from coterie.assisted.aae.network import AAE
 from coterie.assisted.settings.run import AssistSettings
@@ -40,8 +46,10 @@ class Naive:
         width, code = self.settings.model.hidden, self.settings.model.code
         network = AAE(one.train.n_columns, known.shape[1], {}, width, code, 0.0)
         key = self.run.secret.fold(torch.tensor([k])).fold("fit", 0, t, 0)
-        plain = PlainAAE(network).double().load(
-            network.start(type(key)(key.state[0]).fold("start"), torch.float64)
+        plain = (
+            PlainAAE(network)
+            .double()
+            .load(network.start(type(key)(key.state[0]).fold("start"), torch.float64))
         )
         optimizer = torch.optim.Adam(plain.parameters(), how.lr, weight_decay=how.weight_decay)
         inputs = one.train.to_dense()
@@ -125,7 +133,9 @@ def test_rounds_are_algorithm_1_on_whole_matrices(feedback, assist) -> None:
     settings = make_settings(feedback, assist=assist)
     run = make_run(settings)
     explicit = feedback == "explicit"
-    naive = Naive(run, settings, *((squared, column_means) if explicit else (logistic, smoothed_logits)))
+    naive = Naive(
+        run, settings, *((squared, column_means) if explicit else (logistic, smoothed_logits))
+    )
     # Adam makes of a gradient that is zero but for rounding a step of 1e-9; SLSQP is less exact.
     near = 1e-7 if assist.weights == assist.eta_rule == "constant" else 2e-4
     for t in range(1, settings.rounds + 1):

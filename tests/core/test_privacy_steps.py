@@ -294,10 +294,11 @@ def test_the_table_says_which_steps_have_noise():
 
 
 def test_reveals_say_which_fields_are_releases():
-    assert [one.name for one in Reveals if not one.is_release] == [
-        "NOTHING",
-        "MEASUREMENT",
-        "STEPS",
+    assert [one.name for one in Reveals if one.is_release] == [
+        "PARAMETERS",
+        "ITEMS_TOUCHED",
+        "RESIDUALS",
+        "FITS",
     ]
     assert "positive from a negative" in Reveals.RESIDUALS.value
     assert Reveals("parameters fitted to the client's data") is Reveals.PARAMETERS

@@ -182,8 +182,12 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         asked = View(mine, data, self._matrices).asked(numbered(down.queries))
         found = self._of_rounds(mine, data, asked, down.round)
         rounds = [model.round for model in mine.models if model.round <= down.round]
-        values = {str(peer): torch.stack(list(each.values())) for peer, each in found.items()}
-        return Answers(values, torch.tensor(rounds)), None
+        none = mine.scores.new_zeros(0, 1)
+        values = {
+            str(peer): torch.stack(list(each.values())) if rounds else none.expand(0, n)
+            for (peer, each), n in zip(found.items(), down.cells.values(), strict=True)
+        }
+        return Answers(values, torch.tensor(rounds, dtype=torch.int64)), None
 
     @MEASURE
     def measure(

@@ -11,6 +11,7 @@ from coterie.assisted.data.make import make
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.keys import CLIENT_COLUMNS
 from coterie.assisted.readings import resolve
+from coterie.assisted.routes import check_common
 from coterie.assisted.settings.run import Settings
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment as BaseExperiment
@@ -35,7 +36,10 @@ class Experiment(BaseExperiment[Settings]):
         partition = "whole" if settings.method == "joint" else how.domains
         dtype = getattr(torch, settings.engine.dtype)
         released = settings.reading == "released"
-        return make(how, settings.seed, partition, released=released, dtype=dtype)
+        found = make(how, settings.seed, partition, released=released, dtype=dtype)
+        if settings.method == "mtal":
+            check_common({one.id: one.rows for one in found.each})
+        return found
 
     @property
     def blocks(self) -> list[Organisations]:

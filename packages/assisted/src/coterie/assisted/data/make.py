@@ -9,6 +9,7 @@ from torch import Tensor
 
 from coterie.assisted.data.organisations import Organisations, OwnDomain
 from coterie.assisted.settings.data import DomainSettings
+from coterie.core.data.interactions.alignment import rows_of
 from coterie.core.data.interactions.cell_splits import common_rows, split_cells
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.data.interactions.column_partitions import Partitioning, partition_columns
@@ -48,34 +49,48 @@ def make(
     key = secret.fold("domains")
     partition = partition_columns(found, settings.align, how, part, key, settings.n_domains)
     domains = cut(found, settings.align, partition, part)
+    if settings.domains == "source":
+        domains = [_known_rows(domain) for domain in domains]
     if settings.feedback == "implicit":
         domains = [_binary(domain, settings.threshold, released) for domain in domains]
     if released:
         domains = [replace(domain, valid=domain.test) for domain in domains]
     domains = [tree.map_tensors(lambda leaf: _real(leaf, dtype), one) for one in domains]
-    common = common_rows(domains[0].rows.numel(), settings.common, secret.fold("common"))
+    n_rows = rows_of(found, settings.align)[1]
+    common = common_rows(n_rows, settings.common, secret.fold("common"))
+    hashed = [names(common, number, secret) for number in range(len(domains))]
+    each = zip(domains, hashed, strict=True)
     return Organisations.of(
-        [
-            OwnDomain(number, names(domain.rows, common, number, secret), domain)
-            for number, domain in enumerate(domains)
-        ]
+        [OwnDomain(k, mine[domain.rows], domain) for k, (domain, mine) in enumerate(each)]
     )
 
 
-def names(rows: Tensor, common: Tensor, number: int, secret: Key) -> Tensor:
+def names(common: Tensor, number: int, secret: Key) -> Tensor:
     """Keyed hashes of rows, ``(m,)`` int64: the same at all organisations for common rows only.
 
     Organisations share the secret, and the server does not know it. A deployment makes them of
     customer numbers with a key of its own (HMAC).
 
     Args:
-        rows: ``(m,)`` int64 numbers.
-        common: ``(m,)`` bool.
+        common: ``(m,)`` bool, which rows are known to all.
         number: of the organisation.
         secret: that organisations share.
     """
-    own = torch.where(common, rows, rows + (number + 1) * (int(rows.max()) + 1))
+    rows = torch.arange(len(common))
+    own = torch.where(common, rows, rows + (number + 1) * len(common))
     return secret.fold("names").bits(own)
+
+
+def _known_rows(domain: Domain) -> Domain:
+    """Leave out rows in which the organisation has nothing: it does not know these users."""
+    cells = domain.train.columns.lengths + domain.valid.columns.lengths
+    rows = (cells + domain.test.columns.lengths > 0).nonzero().flatten()
+    features = None if domain.row_features is None else domain.row_features[rows]
+    parts = (part.take(rows) for part in (domain.train, domain.valid, domain.test))
+    train, valid, test = parts
+    return replace(
+        domain, rows=domain.rows[rows], train=train, valid=valid, test=test, row_features=features
+    )
 
 
 def _real(leaf: Tensor, dtype: torch.dtype) -> Tensor:

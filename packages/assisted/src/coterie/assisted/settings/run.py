@@ -123,9 +123,10 @@ class Settings(BaseSettings):
     """F⁰ of implicit feedback: the share of positives itself, its logit, or the logit of the
     smoothed share (s+1)/(n+2); default is that of the reading."""
     evaluation: Literal["local", "pooled"] | None = None
-    """local, the default of the reading recommended: organisations measure themselves, so a ranking is of what one of them holds; pooled:
-    held-out ratings and their scores are sent to whoever runs the experiment, who ranks over all
-    organisations as the paper does. For comparisons on public data only."""
+    """local, the default of the reading recommended: organisations measure themselves, so a ranking
+    is of what one of them holds; pooled: held-out ratings and their scores are sent to whoever runs
+    the experiment, who ranks over all organisations as the paper does. For comparisons on public
+    data only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
