@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from coterie.assisted.aae.batches import spared
 from coterie.assisted.aae.inputs import Inputs
 from coterie.assisted.aae.pattern import Pattern
 from coterie.core.tensors.keys import Key
@@ -105,7 +106,7 @@ def plain_training(module, task, batches, steps, plan, loss=None):
         ratings = own[rows].clone()
         if plan.input_masking:  # the draws, cell by cell in the order of the rows
             key = batches._key.fold("step", number).fold("masking")
-            seen = key.uniform(len(batch.ratings)) >= plan.input_masking
+            seen = spared(key, (len(batch.ratings),), plan.input_masking)
             shown[shown.clone()] = seen
             ratings = torch.where(shown, ratings, 0.0)
         counted = task.mask[rows].clone()

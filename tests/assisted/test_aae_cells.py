@@ -8,6 +8,11 @@ from coterie.assisted.aae.pattern import Pattern
 from coterie.core.tensors.ragged import Ragged
 
 
+def numbers(*shape):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
 def random_cells(rows, columns, share, seed=0):
     generator = torch.Generator().manual_seed(seed)
     mask = torch.rand(rows, columns, generator=generator) < share
@@ -20,26 +25,29 @@ def random_cells(rows, columns, share, seed=0):
 @pytest.mark.parametrize("columns", [11, 70_000])  # sorted as numbers of 16 bits, or of 32
 def test_products_equal_dense_ones(share, columns):
     pattern, mask, table = random_cells(9, columns, share)
-    rows = torch.tensor([7, 2, 3])
-    cells, place = pattern.cells(rows)
+    rows, mask_of_all = torch.tensor([7, 2, 3]), mask
+    made = pattern.batches(rows, 3)
+    (cells,), place = made.cells, made.place
     mask, dense = mask[rows], table[rows]
-    values = table[table != 0][place]
-    assert torch.equal(values, dense[mask])
-    left, right = torch.randn(3, 4).double(), torch.randn(columns, 4).double()
+    values = table[mask_of_all][place]
+    assert torch.equal(values, dense.T[mask.T])
+    assert torch.equal(cells.in_rows(values), dense[mask])
+    left, right = numbers(3, 4), numbers(columns, 4)
 
     def close(one, other):
-        return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=1e-11)
+        return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=1e-10)
 
     assert close(cells.times(values, right), dense @ right)
     assert close(cells.transposed_times(values, left), dense.T @ left)
     assert close(cells.column_sums(values), dense.sum(0))
-    assert close(cells.dots(left, right), (left @ right.T)[mask])
+    assert close(cells.dots(left, right), (left @ right.T).T[mask.T])
 
 
 def test_no_rows_have_no_cells():
     pattern, _, _ = random_cells(5, 4, 0.5)
-    cells, place = pattern.cells(torch.arange(0))
-    assert len(cells) == len(place) == 0
+    made = pattern.batches(torch.arange(0), 2)
+    assert made.cells == []
+    assert len(made.place) == 0
 
 
 def test_columns_out_of_range_are_refused():

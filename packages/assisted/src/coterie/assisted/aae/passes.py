@@ -52,7 +52,7 @@ def decode(params: Params, code: Tensor) -> Tensor:
 
 
 def outputs(params: Params, hidden: Tensor, cells: Cells) -> Tensor:
-    """Compute the outputs ``(n,)`` at some cells from the decoder's hidden layer."""
+    """Compute outputs ``(n,)`` at some cells from the decoder's hidden layer ``(B, hidden)``."""
     bias = params[f"{DECODER}.wide.bias"].index_select(0, cells.column)
     return bias.add_(cells.dots(hidden, params[f"{DECODER}.wide.weight"]))
 
@@ -131,4 +131,5 @@ def _linear(params: Params, name: str, values: Tensor) -> Tensor:
 
 def _through_tanh(grad: Tensor, output: Tensor) -> Tensor:
     """Gradient before a tanh from that behind it."""
-    return torch.addcmul(grad, grad, output.square(), value=-1.0)
+    through: Tensor = torch.ops.aten.tanh_backward(grad, output)
+    return through

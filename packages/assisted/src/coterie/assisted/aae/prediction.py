@@ -48,10 +48,12 @@ def predict(network: AAE, params: Params, inputs: Inputs, cells: Ragged | Patter
     if pattern.n_columns != network.n_outputs:
         raise ValueError(f"cells of {pattern.n_columns} columns, the network has another number")
     found = []
-    for rows in torch.arange(len(inputs)).split(_ROWS):
-        given, place = inputs.pattern.cells(rows)
-        ratings = inputs.values.index_select(0, place)
+    for first in range(0, len(inputs), _ROWS):
+        rows = torch.arange(first, min(first + _ROWS, len(inputs)))
+        own = inputs.pattern.batches(rows, _ROWS)
+        (given,), (ratings,) = own.cells, own.take(inputs.values)
         sides = {name: features.index_select(0, rows) for name, features in inputs.sides.items()}
         hidden = decode(params, code_of(encode_all(params, given, ratings, sides)))
-        found.append(outputs(params, hidden, pattern.cells(rows)[0]))
+        (asked,) = pattern.batches(rows, _ROWS).cells
+        found.append(asked.in_rows(outputs(params, hidden, asked)))
     return torch.cat(found) if found else inputs.values.new_zeros(0)

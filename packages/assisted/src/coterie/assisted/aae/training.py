@@ -116,9 +116,8 @@ def train(
     if start is None:
         params = network.start(key.fold("start"), values.dtype)
         start = Trained(params, values.new_zeros(()), 0, RowAdam().begin(tree.as_stack(params)))
-    draws = Draws(network.code, network.dropout, plan.input_masking, plan.leave_out_visible)
-    batches = RowBatches(inputs, pattern, values, plan.batch_rows, draws, key)
-    steps = _Steps(batches, loss, start.epochs * batches.per_epoch)
+    batches = batches_of(network, inputs, pattern, values, plan, key)
+    steps = Steps(batches, loss, start.epochs * batches.per_epoch)
     fitted = fit(
         steps.loss,
         tree.as_stack(start.params),
@@ -134,24 +133,42 @@ def train(
     return Trained(params, mean, start.epochs + plan.epochs, fitted.state)
 
 
+def batches_of(
+    network: AAE, inputs: Inputs, pattern: Pattern, values: Tensor, plan: Plan, key: Key
+) -> RowBatches:
+    """Give the batches on which `train` trains, see there."""
+    draws = Draws(network.code, network.dropout, plan.input_masking, plan.leave_out_visible)
+    return RowBatches(inputs, pattern, values, plan.batch_rows, draws, key)
+
+
 @dataclass(frozen=True)
-class _Steps:
-    """Batches and slope as `fit` takes them: only a batch's number passes through it."""
+class Steps:
+    """Batches, loss and slope as `fit` takes them: only a batch's number passes through it.
+
+    Attributes:
+        batches: of rows.
+        cell_loss: of single cells.
+        first: number of the first batch.
+    """
 
     batches: RowBatches
     cell_loss: CellLoss
-    first: int
+    first: int = 0
 
     def __call__(self, number: int, rows: Tensor) -> Named:
+        """Say which batch it is, ``(1,)``."""
         return {"number": torch.tensor([self.first + number])}
 
     def loss(self, params: Params, batch: Named) -> Tensor:
+        """Mean loss over the cells of a batch, ``()``, for autograd."""
         return dense_loss(params, self.batches(int(batch["number"])), self.cell_loss)
 
     def slope(self, params: Params, batch: Named) -> tuple[Params, Tensor]:
+        """Gradients, each ``(1, ...)``, and loss ``(1,)``, in closed form."""
         made = self.batches(int(batch["number"]))
-        value, grads = value_and_gradients(tree.as_one(params), made, self.cell_loss)
-        return tree.as_stack(grads), value[None]
+        one = {name: value[0] for name, value in params.items()}  # a walk would take 5 % of a step
+        value, grads = value_and_gradients(one, made, self.cell_loss)
+        return {name: grad[None] for name, grad in grads.items()}, value[None]
 
 
 def _check(network: AAE, inputs: Inputs, pattern: Pattern, values: Tensor) -> None:
