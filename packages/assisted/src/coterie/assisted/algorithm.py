@@ -6,6 +6,7 @@ organisations that they go to do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -22,6 +23,7 @@ from coterie.assisted.messages import (
     QUERY,
     RESIDUAL,
     Alignment,
+    Places,
     Predictions,
     Tested,
     Turn,
@@ -100,20 +102,28 @@ class Relay(Selecting[RelayState]):
         members = _part(cohort, state.routes[0].ids)
         down: Predictions | PerClient[Predictions] = Predictions(split, {}, {}, state.round)
         if split == "test":
-            down = self._answered(state, members)
+            asked = members.ask(QUERY, Tested(_best(state)))
+            cells = {k: up.cells for k, up in asked.ups.items()}
+            down = self.answered(state, members, cells)
         note_quality(members.ask(MEASURE, down), cohort.journal, split, self.settings)
 
     def keep(self, state: RelayState, cohort: Cohort) -> RelayState:
         """Keep nothing: organisations have the models of all rounds."""
         return state
 
-    def _answered(self, state: RelayState, members: Cohort) -> PerClient[Predictions]:
-        """Prediction stage: let all answer for each other's test cells."""
-        routes, best = state.routes[0], state.chosen.round or state.round
-        asked = members.ask(QUERY, Tested(best))
-        cells = {k: up.cells for k, up in asked.ups.items()}
-        queries = PerClient(routes.pass_queries(cells, best))
-        answers = _part(members, asked.ids).ask(ANSWER, queries).ups
+    def answered(
+        self, state: RelayState, cohort: Cohort, cells: Mapping[int, Places]
+    ) -> PerClient[Predictions]:
+        """Prediction stage: let organisations answer for each other's cells.
+
+        Args:
+            state: after training.
+            cohort: of organisations.
+            cells: what each wants outputs for.
+        """
+        routes, best = state.routes[0], _best(state)
+        queries = routes.pass_queries(cells, best)
+        answers = _part(cohort, torch.tensor(list(queries))).ask(ANSWER, PerClient(queries)).ups
         return PerClient(
             {
                 to: Predictions(
@@ -122,9 +132,14 @@ class Relay(Selecting[RelayState]):
                     {str(k): up.rounds for k, up in answers.items() if k != to},
                     best,
                 )
-                for to in answers
+                for to in cells
             }
         )
+
+
+def _best(state: RelayState) -> int:
+    """Round that is tested and served: the best one, or the last if none was measured."""
+    return state.chosen.round or state.round
 
 
 def _part(cohort: Cohort, ids: Tensor) -> Cohort:

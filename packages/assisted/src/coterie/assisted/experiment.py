@@ -6,18 +6,25 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from coterie.assisted.data.make import make
+from coterie.assisted.data.make import share_out
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.keys import CLIENT_COLUMNS
 from coterie.assisted.readings import resolve
 from coterie.assisted.routes import check_common
+from coterie.assisted.serving import scores_of_user
 from coterie.assisted.settings.run import Settings
+from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.interactions.rated import rated
+from coterie.core.data.sources.catalogue import load_filtered
+from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.experiment import Experiment as BaseExperiment
+from coterie.core.run.estimate import Need
+from coterie.core.run.experiment import RecommendsToUsers
 
 
-class Experiment(BaseExperiment[Settings]):
+class Experiment(RecommendsToUsers[Settings]):
     """Build everything that `coterie train mtal` runs.
 
     Args:
@@ -30,13 +37,20 @@ class Experiment(BaseExperiment[Settings]):
         super().__init__(resolve(settings))
 
     @cached_property
+    def interactions(self) -> Interactions:
+        """The ratings."""
+        return rated(load_filtered(self.settings.data))
+
+    @cached_property
     def organisations(self) -> Organisations:
         """What organisations hold."""
         how, settings = self.settings.data, self.settings
         partition = "whole" if settings.method == "joint" else how.domains
         dtype = getattr(torch, settings.engine.dtype)
         released = settings.reading == "released"
-        found = make(how, settings.seed, partition, released=released, dtype=dtype)
+        found = share_out(
+            self.interactions, how, settings.seed, partition, released=released, dtype=dtype
+        )
         if settings.method == "mtal":
             check_common({one.id: one.rows for one in found.each})
         return found
@@ -70,3 +84,35 @@ class Experiment(BaseExperiment[Settings]):
             for client, value in zip(ids.tolist(), values.tolist(), strict=True):
                 rows[client][name.removeprefix("test/")] = value
         return rows
+
+    def needs(self) -> list[Need]:
+        """Estimate the models of a round, and its steps; nothing is built."""
+        how, data = self.settings.train, self.interactions
+        rows, columns = data.n_users, data.n_items
+        if self.settings.data.align == "item":
+            rows, columns = columns, rows
+        organisations = 1 if self.settings.method == "joint" else 2  # at least
+        steps = organisations * how.epochs * -(-rows // how.batch_rows)
+        parameters = organisations * self.settings.model.hidden * (columns + rows // rows)
+        return [
+            Need("the models of a round", ("model.hidden",), memory=4 * parameters),
+            Need("local training", ("train.epochs", "train.batch_rows"), steps=steps),
+        ]
+
+    def scores(self, module: FederatedRun, user: int) -> Tensor:
+        """Score all items for a user, ``(1, n_items)``: every organisation those that it has.
+
+        Where organisations share out users, that of the user scores all items.
+        """
+        return scores_of_user(module, self.organisations, self.settings.data.align, user)
+
+    def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
+        """Refuse: nobody new can be scored without the peers' own ratings of them.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            "organisations score the users that they knew when they met: give --user, or train "
+            "again with the new one"
+        )

@@ -88,9 +88,9 @@ class Routes:
         }
 
     def pass_queries(self, cells: Mapping[int, Places], round_: int) -> dict[int, Queries]:
-        """Pass cells that each asks about on to all others, in common rows."""
+        """Pass cells that some ask about on to all others, in common rows."""
         found: dict[int, Queries] = {}
-        for to in cells:
+        for to in self.ids.tolist():
             asked = {str(k): self._places(str(k), to, one) for k, one in cells.items() if k != to}
             found[to] = Queries(asked, round_, {k: len(places) for k, places in asked.items()})
         return found

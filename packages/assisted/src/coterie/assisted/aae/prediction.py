@@ -48,8 +48,9 @@ def predict(network: AAE, params: Params, inputs: Inputs, cells: Ragged | Patter
     if pattern.n_columns != network.n_outputs:
         raise ValueError(f"cells of {pattern.n_columns} columns, the network has another number")
     found = []
-    for first in range(0, len(inputs), _ROWS):
-        rows = torch.arange(first, min(first + _ROWS, len(inputs)))
+    asked_for = pattern.columns.lengths.nonzero().flatten()
+    for first in range(0, len(asked_for), _ROWS):
+        rows = asked_for[first : first + _ROWS]
         own = inputs.pattern.batches(rows, _ROWS)
         (given,), (ratings,) = own.cells, own.take(inputs.values)
         sides = {name: features.index_select(0, rows) for name, features in inputs.sides.items()}
