@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from coterie.assisted.data.make import share_out
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.keys import CLIENT_COLUMNS
+from coterie.assisted.published import reference
 from coterie.assisted.readings import resolve
 from coterie.assisted.routes import check_common
 from coterie.assisted.serving import scores_of_user
@@ -35,6 +37,7 @@ class Experiment(RecommendsToUsers[Settings]):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(resolve(settings))
+        self._compared: list[str] = []  # what `finish` found, for `notes`
 
     @cached_property
     def interactions(self) -> Interactions:
@@ -84,6 +87,24 @@ class Experiment(RecommendsToUsers[Settings]):
             for client, value in zip(ids.tolist(), values.tolist(), strict=True):
                 rows[client][name.removeprefix("test/")] = value
         return rows
+
+    def finish(self, module: FederatedRun, folder: Path) -> None:
+        """Draw a run of MTAL beside joint and separate models, where asked to."""
+        from coterie.assisted.comparison import compare  # matplotlib is heavy
+
+        settings = self.settings
+        if settings.method == "mtal" and settings.compares:
+            make = type(self)
+            found = compare(module, settings, lambda other: make(other).federation(), folder)
+            self._compared = [found]
+
+    def notes(self, module: FederatedRun) -> list[str]:
+        """Say what the run was compared with."""
+        return self._compared
+
+    def reference(self) -> dict[str, float]:
+        """The number of the authors' slides, where data, partition and training are theirs."""
+        return reference(self.settings)
 
     def needs(self) -> list[Need]:
         """Estimate the models of a round, and its steps; nothing is built."""

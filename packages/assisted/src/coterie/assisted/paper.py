@@ -18,6 +18,7 @@ PAPER = Paper(
     client="coterie.assisted.client:Organisation",
     client_half="coterie.assisted.client:make_client",
     server_half="coterie.assisted.algorithm:make_server",
+    tables="coterie.assisted.tables:make_table",
     variant_keys=("data.name", "data.feedback", "data.align"),
     keys=KEYS,
     panels=PANELS,

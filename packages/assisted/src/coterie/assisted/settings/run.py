@@ -127,6 +127,9 @@ class Settings(BaseSettings):
     is of what one of them holds; pooled: held-out ratings and their scores are sent to whoever runs
     the experiment, who ranks over all organisations as the paper does. For comparisons on public
     data only."""
+    compare: bool | None = None
+    """At the end of a run of mtal, train joint and separate models too, for mtal.png; default is on
+    the built-in sample alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,6 +139,11 @@ class Settings(BaseSettings):
                 f"'model.name' {self.model.name} is for the methods alone and joint: MTAL trains "
                 "assisted autoencoders (section 3.3, 'Why AutoEncoders?')"
             )
+
+    @property
+    def compares(self) -> bool:
+        """Whether a run of MTAL is drawn beside joint and separate models."""
+        return self.data.name == "sample" if self.compare is None else self.compare
 
     @property
     def relevant_above(self) -> float:
