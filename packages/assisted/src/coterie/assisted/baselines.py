@@ -21,7 +21,7 @@ MODELS: Mapping[str, str] = {
 }
 """Models of the methods alone and joint -> as papers write them."""
 UNTRAINED = ("base", "bias", "rate")
-PATIENCE = 50
+PATIENCE = 30
 """Epochs without a better validation before a baseline ends; it has none in other readings."""
 AS_PRINTED: Mapping[str, Any] = {
     "model.inputs": "raw",
@@ -46,7 +46,7 @@ def baseline(settings: Settings, method: Literal["alone", "joint"], model: str) 
     Example:
         >>> found = baseline(Settings(rounds=10), "alone", "aae")
         >>> found.rounds, found.train.epochs, found.patience
-        (200, 1, 50)
+        (200, 1, 30)
     """
     settings = replace(settings, privacy=PrivacySettings())  # nothing that it covers is sent
     epochs = 1 if model in UNTRAINED else settings.rounds * settings.train.epochs
