@@ -28,13 +28,11 @@ from coterie.assisted.messages import (
     Tested,
     Turn,
 )
-from coterie.assisted.readings import resolve
 from coterie.assisted.routes import Routes, align, check_common
 from coterie.assisted.scores import monitor_of, note_progress, note_quality
 from coterie.assisted.settings.run import Settings
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.metrics.ranking_report import Split
-from coterie.core.protocol.card import Card
 from coterie.core.protocol.cohort import Cohort, PerClient
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
@@ -145,8 +143,3 @@ def _best(state: RelayState) -> int:
 def _part(cohort: Cohort, ids: Tensor) -> Cohort:
     """The clients of these numbers that are in a cohort."""
     return cohort.part(torch.isin(cohort.ids, ids).nonzero().flatten())
-
-
-def make_server(card: Card, ids: Tensor, folder: object = None) -> Relay:
-    """Make the server half from the public card."""
-    return Relay(resolve(card.read(Settings)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from coterie.assisted.settings.run import Settings
+from coterie.assisted.settings.run import UNTRAINED, Settings
 from coterie.core.settings.schema import changed
 from coterie.core.settings.sections import PrivacySettings
 
@@ -20,7 +20,6 @@ MODELS: Mapping[str, str] = {
     "aae": "AAE",
 }
 """Models of the methods alone and joint -> as papers write them."""
-UNTRAINED = ("base", "bias", "rate")
 PATIENCE = 30
 """Epochs without a better validation before a baseline ends; it has none in other readings."""
 AS_PRINTED: Mapping[str, Any] = {

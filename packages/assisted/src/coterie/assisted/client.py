@@ -47,11 +47,9 @@ from coterie.assisted.messages import (
     Turn,
 )
 from coterie.assisted.quality import quality
-from coterie.assisted.readings import resolve
 from coterie.assisted.settings.run import AssistSettings, Settings
 from coterie.assisted.view import View, common, places_of
 from coterie.core.data.interactions.cells import Cells
-from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.step import Form
 from coterie.core.tensors.appended import Appended
@@ -198,8 +196,8 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         cells = data.test if testing else data.valid
         scores = self.predicted(down, mine, data, cells) if testing else mine.held
         pooled = data.rows if self.settings.evaluation == "pooled" else None
-        above = self.settings.relevant_above
-        return quality(self._learner(data).objective, cells, scores, above, pooled), None
+        objective, above = self._learner(data).objective, self.settings.data.relevant_above
+        return quality(objective, cells, scores, above, pooled), None
 
     def predicted(
         self, down: Predictions, mine: OrganisationState, data: OwnDomain, cells: Cells
@@ -258,8 +256,3 @@ def numbered(values: Mapping[str, T]) -> dict[int, T]:
 def named(values: Mapping[int, T]) -> dict[str, T]:
     """What goes out, under the names of the organisations that it is for."""
     return {str(number): value for number, value in values.items()}
-
-
-def make_client(card: Card, folder: object = None) -> Organisation:
-    """Make the client half from the public card."""
-    return Organisation(resolve(card.read(Settings)))

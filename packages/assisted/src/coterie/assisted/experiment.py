@@ -13,7 +13,7 @@ from coterie.assisted.data.make import share_out
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.keys import CLIENT_COLUMNS
 from coterie.assisted.published import reference
-from coterie.assisted.readings import resolve
+from coterie.assisted.readings import idle, resolve
 from coterie.assisted.routes import check_common
 from coterie.assisted.serving import scores_of_user
 from coterie.assisted.settings.run import Settings
@@ -80,6 +80,14 @@ class Experiment(RecommendsToUsers[Settings]):
         """Name what is shown of every organisation."""
         return CLIENT_COLUMNS
 
+    def notes(self, module: FederatedRun) -> list[str]:
+        """Say what the run was compared with, and which settings were changed in vain."""
+        method, model = self.settings.method, self.settings.model.name
+        return self._compared + [
+            f"{name} has no effect on the method {method} with the model {model}"
+            for name in idle(self.settings)
+        ]
+
     def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Give the test of every organisation."""
         rows = [{"client": one.id, "domain": one.domain.name} for one in self.organisations.each]
@@ -97,10 +105,6 @@ class Experiment(RecommendsToUsers[Settings]):
             make = type(self)
             found = compare(module, settings, lambda other: make(other).federation(), folder)
             self._compared = [found]
-
-    def notes(self, module: FederatedRun) -> list[str]:
-        """Say what the run was compared with."""
-        return self._compared
 
     def reference(self) -> dict[str, float]:
         """The number of the authors' slides, where data, partition and training are theirs."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from coterie.assisted.aae.cells import NARROW, Cells
 from coterie.assisted.aae.inputs import Inputs
 from coterie.assisted.aae.pattern import Pattern
+from coterie.assisted.aae.row_shuffle import RowShuffle
 from coterie.core.tensors.keys import Key
 
 
@@ -57,10 +58,7 @@ class Draws:
 
 
 class RowBatches:
-    """Shuffled mini-batches of the rows that have a target.
-
-    Rows without a target are no part of any batch: they would teach nothing, and a batch of them
-    would have no mean.
+    """Shuffled mini-batches of the rows that have a target, see `RowShuffle`.
 
     Args:
         inputs: of m rows.
@@ -71,6 +69,7 @@ class RowBatches:
         key: of all draws.
 
     Attributes:
+        rows: which each batch has.
         per_epoch: number of batches in an epoch.
     """
 
@@ -79,18 +78,12 @@ class RowBatches:
     ) -> None:
         self._inputs, self._pattern, self._values = inputs, pattern, values
         self._size, self._draws, self._key = size, draws, key
-        self._rows = pattern.columns.lengths.nonzero().flatten()
-        self.per_epoch = -(-len(self._rows) // size)
+        self.rows = RowShuffle(pattern.columns.lengths, size, key)
+        self.per_epoch = self.rows.per_epoch
         cells = (pattern.nnz + inputs.pattern.nnz) // max(self.per_epoch, 1)
         fast = NARROW // max(pattern.n_columns, inputs.n_columns)
         self._together = max(min(_CELLS // max(cells, 1), fast, self.per_epoch), 1)
-        self._shuffled = (-1, self._rows)
         self._made: tuple[tuple[int, int], list[Batch]] = ((-1, -1), [])
-
-    def rows(self, number: int) -> Tensor:
-        """Rows of batch ``number`` (counted from 0 over all epochs), ``(B,)`` int64."""
-        epoch, part = divmod(number, self.per_epoch)
-        return self._order(epoch)[part * self._size : (part + 1) * self._size]
 
     def __call__(self, number: int) -> Batch:
         """Make batch ``number``; the same one whenever it is asked for.
@@ -103,17 +96,11 @@ class RowBatches:
             self._made = ((epoch, group), self._make(epoch, group))
         return self._made[1][within]
 
-    def _order(self, epoch: int) -> Tensor:
-        if self._shuffled[0] != epoch:
-            bits = self._key.fold("epoch", epoch).bits(self._rows)
-            self._shuffled = (epoch, self._rows[bits.argsort(stable=True)])
-        return self._shuffled[1]
-
     def _make(self, epoch: int, group: int) -> list[Batch]:
-        span = self._size * self._together
-        rows = self._order(epoch)[group * span : (group + 1) * span]
-        number = epoch * self.per_epoch + group * self._together
-        numbers = torch.arange(number, number + -(-len(rows) // self._size))
+        first, begin = group * self._together, epoch * self.per_epoch
+        last = min(first + self._together, self.per_epoch)
+        numbers = torch.arange(begin + first, begin + last)
+        rows = torch.cat([self.rows(number) for number in numbers.tolist()])
         keys = self._key.fold("step", numbers)
         inputs = self._inputs.pattern.batches(rows, self._size)
         targets = self._pattern.batches(rows, self._size)

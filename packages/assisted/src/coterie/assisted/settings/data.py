@@ -62,6 +62,11 @@ class DomainSettings(DataSettings):
             )
 
     @property
+    def relevant_above(self) -> float:
+        """Value above which a cell is relevant: of ratings, or of 0 and 1."""
+        return self.threshold if self.feedback == "explicit" else 0.5
+
+    @property
     def n_domains(self) -> int:
         """K, where it does not depend on the data."""
         return self.count or 8

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coterie.assisted.baselines import PATIENCE, UNTRAINED
+from coterie.assisted.baselines import PATIENCE
+from coterie.assisted.settings.run import UNTRAINED
 from coterie.assisted.tables.contrast import difference_notes, panels, standing_notes
 from coterie.assisted.tables.parts import Part, measured
 from coterie.assisted.tables.rows import ORDER, OURS, OWN, rate_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from coterie.assisted.baselines import AS_PRINTED, MODELS, UNTRAINED, baseline
-from coterie.assisted.settings.run import Settings
+from coterie.assisted.baselines import AS_PRINTED, MODELS, baseline
+from coterie.assisted.settings.run import UNTRAINED, Settings
 from coterie.assisted.tables.cells import Cell
 from coterie.core.settings.schema import changed, values_of
 
