@@ -195,7 +195,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         testing = down.split == "test"
         cells = data.test if testing else data.valid
         scores = self.predicted(down, mine, data, cells) if testing else mine.held
-        pooled = data.rows if self.settings.evaluation == "pooled" else None
+        pooled = data.domain.rows if self.settings.evaluation == "pooled" else None
         objective, above = self._learner(data).objective, self.settings.data.relevant_above
         return quality(objective, cells, scores, above, pooled), None
 

@@ -170,7 +170,8 @@ class Held:
     """Held-out ratings with their scores; sent where ``evaluation`` is pooled only.
 
     Attributes:
-        rows: ``(n,)`` int64 keyed hashes of the users (or items).
+        rows: ``(n,)`` int64 numbers of the users (or items) in the data set, so that rankings are
+            of whole rows also where organisations do not know that theirs are the same.
         ratings: ``(n,)``.
         scores: ``(n,)``.
     """

@@ -21,7 +21,7 @@ def quality(
     cells: Cells,
     scores: Tensor,
     threshold: float,
-    names: Tensor | None,
+    numbers: Tensor | None,
 ) -> Quality:
     """Measure scores at held-out cells.
 
@@ -30,7 +30,7 @@ def quality(
         cells: with the true ratings.
         scores: ``(n,)``.
         threshold: ratings above it are relevant.
-        names: keyed hashes of the rows, to send ratings and scores along; None for not to.
+        numbers: of the rows in the data set, to send ratings and scores along; None for not to.
     """
     relevant, found = cells.values > threshold, scores.double()
     ap = average_precision(found, relevant, cells.columns, LENGTH, empty="zero")
@@ -43,5 +43,5 @@ def quality(
         ndcg=gain.nanmean(),
         cells=torch.tensor(len(cells)),
         rows=(cells.columns.lengths > 0).sum(),
-        held=None if names is None else Held(names[cells.rows], cells.values, scores),
+        held=None if numbers is None else Held(numbers[cells.rows], cells.values, scores),
     )

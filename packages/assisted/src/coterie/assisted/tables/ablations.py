@@ -40,7 +40,8 @@ def ablation_table(study: Study) -> Report:
     found = study.run_all("Table 3", every)
     first = plans[0]
     sheet = Sheet(study, study.setup(first.variants[first.reference]), _COLUMNS, *NOTES)
-    lines = {name: sheet.line(setting=name) for part in wanted for name in part}
+    names = dict.fromkeys(name for part in wanted for name in part)
+    lines = {name: sheet.line(setting=name) for name in names}
     for plan, part in zip(plans, wanted, strict=True):
         results = {name: found[plan.cell, name] for name in part}
         for name, runs in results.items():

@@ -9,8 +9,12 @@ from typing import Any
 from coterie.assisted.published import has_cell, printed
 
 _SHORT = {"explicit": "RMSE", "implicit": "MAP@10"}
-_PARTITIONS = (("user", "uniform"), ("user", "genre"), ("item", "uniform"))
-_OWN = (("user", "source"),)
+_PARTITIONS: tuple[tuple[str, str], ...] = (
+    ("user", "uniform"),
+    ("user", "genre"),
+    ("item", "uniform"),
+)
+_OWN: tuple[tuple[str, str], ...] = (("user", "source"),)
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Cell:
         }
 
     @property
-    def names(self) -> dict[str, str]:
+    def names(self) -> dict[str, Any]:
         """The same for the rows of a table."""
         return {key.removeprefix("data."): value for key, value in self.values.items()}
 
@@ -62,9 +66,14 @@ class Cell:
         return f"{self.align} {self.domains.capitalize()}"
 
     @property
+    def short(self) -> str:
+        """What is compared, for people."""
+        return _SHORT[self.feedback]
+
+    @property
     def label(self) -> str:
         """The heading of the column."""
-        return f"{_SHORT[self.feedback]}, {self.organisations}"
+        return f"{self.short}, {self.organisations}"
 
     @property
     def untrained(self) -> str:

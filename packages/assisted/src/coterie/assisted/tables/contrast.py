@@ -57,11 +57,10 @@ def panels(parts: Sequence[Part]) -> list[Differences]:
     """Draw what MTAL has over the others: a plot for each reading and metric."""
     groups: dict[tuple[str, str], list[Part]] = {}
     for part in parts:
-        groups.setdefault((part.reading, part.cell.metric), []).append(part)
+        groups.setdefault((part.reading, part.cell.short), []).append(part)
     return [
         Differences(
-            f"{reading}: MTAL minus it, {metric} "
-            f"({'above' if group[0].cell.higher else 'below'} 0: MTAL is better)",
+            f"{reading}: MTAL minus it, {metric}",
             {part.cell.organisations: _comparisons(part) for part in group},
         )
         for (reading, metric), group in groups.items()

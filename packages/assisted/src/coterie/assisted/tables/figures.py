@@ -17,8 +17,8 @@ from coterie.core.tables.study import Results
 
 _ABOUT = (
     "Validation after each round (in the reading released the test, as in the slides), mean over "
-    "seeds; round 0 is the base model. Joint and Alone are of their best epoch. slides: their "
-    "curves, read by eye to 0.003."
+    "seeds; round 0 is the base model. Joint and Alone are of their best epoch. In brackets the "
+    "slides' curves, on the test, read by eye to 0.003."
 )
 
 
@@ -45,10 +45,11 @@ def ablation_figure(study: Study, which: str) -> Report:
     first = plans[0]
     sheet = Sheet(study, study.setup(first.variants[first.reference]), _ABOUT, *NOTES)
     panels = []
+    last = {plan.cell.feedback: plan for plan in plans}
     for plan in plans:
         results = {name: found[plan.cell, name] for name in plan.all}
-        panels.append(panel(plan, results, legend=plan is plans[-1]))
-        for name in plan.all:
+        panels.append(panel(plan, results, legend=plan in last.values()))
+        for name in (*plan.variants, *plan.lines):
             _add(sheet, plan, name, results)
     what = f"settings of MTAL over rounds, {study.settings.reading} reading"
     return sheet.report(which, what, panels, columns=2)
@@ -74,21 +75,19 @@ def best(runs: Sequence[RunResult]) -> Spread:
 
 def _add(sheet: Sheet[Study], plan: Ablation, name: str, results: Results) -> None:
     """Add a line: where a curve starts, its best value and its end."""
-    study, where, runs = sheet.study, plan.cell.names, results[name]
-    where = {**where, "reading": study.settings.reading}
-    read = slides(study, plan.cell, name)
+    study, runs, key = sheet.study, results[name], results[name][0].chosen_by
+    where = {**plan.cell.names, "reading": study.settings.reading}
+    read, moves = slides(study, plan.cell, name), name in plan.variants
     line = sheet.line(cell=plan.cell.label, setting=name)
-    if name not in plan.variants:
-        values = [run.best(run.chosen_by) for run in runs]
-        sheet.cell(line, "best", name, f"best/{runs[0].chosen_by}", values, **where)
+    starts = [run.best(key) for run in results[BASE]] if moves else []
+    line["round 0"] = cell(starts, read.get("start"))
+    values = [run.best(key) for run in runs]
+    sheet.cell(line, "best", name, f"best/{key}", values, read.get("best"), **where)
+    if not moves:
         return
-    line["round 0"] = cell([run.best(run.chosen_by) for run in results[BASE]], read.get("start"))
-    values = [run.best(run.chosen_by) for run in runs]
-    sheet.cell(line, "best", name, f"best/{runs[0].chosen_by}", values, read.get("best"), **where)
     rounds = [float(run.best_round) for run in runs]
     line["in round"] = cell(rounds, read.get("best_round"), digits=0)
-    longest = max(run.rounds for run in runs)
-    for number in range(1, longest + 1):
-        at = [run.curve(run.chosen_by)[number - 1] for run in runs if run.rounds >= number]
-        sheet.row(name, runs[0].chosen_by, at, round=number, **where)
-    line["last"] = cell([run.last(run.chosen_by) for run in runs], read.get("end"))
+    line["last"] = cell([run.last(key) for run in runs], read.get("end"))
+    for number in range(1, max(run.rounds for run in runs) + 1):
+        at = [run.curve(key)[number - 1] for run in runs if run.rounds >= number]
+        sheet.row(name, key, at, round=number, **where)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from coterie.assisted.baselines import PATIENCE
 from coterie.assisted.settings.run import UNTRAINED
-from coterie.assisted.tables.contrast import difference_notes, panels, standing_notes
+from coterie.assisted.tables.contrast import (
+    against_others,
+    against_ours,
+    difference_notes,
+    panels,
+    standing_notes,
+)
 from coterie.assisted.tables.parts import Part, measured
 from coterie.assisted.tables.rows import ORDER, OURS, OWN, rate_of
 from coterie.assisted.tables.study import Study
+from coterie.core.tables.contrast import Contrast
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import column
 from coterie.core.tables.sheet import Line, Sheet
@@ -62,18 +70,19 @@ def chosen_notes(parts: Sequence[Part]) -> list[str]:
 def _add_lines(sheet: Sheet[Study], parts: Sequence[Part]) -> None:
     """Add the lines of a reading, a column for each cell."""
     labels = {name: row.label for part in parts for name, row in part.rows.items()}
+    tests = {part.cell: against_others(part) | against_ours(part) for part in parts}
     for name in ORDER:
         if name not in labels:
             continue
         line = sheet.line(reading=parts[0].reading, method=labels[name])
         for part in parts:
             if name in part.rows:
-                _add(sheet, line, part, name)
+                _add(sheet, line, part, name, tests[part.cell].get(name))
             else:
                 line[part.cell.label] = "-"
 
 
-def _add(sheet: Sheet[Study], line: Line, part: Part, name: str) -> None:
+def _add(sheet: Sheet[Study], line: Line, part: Part, name: str, tested: Contrast | None) -> None:
     """Add a test to a line, and what else is known of the runs for programs."""
     cell, row, runs = part.cell, part.rows[name], part.results[name]
     with_side = row.settings.data.side and row.model not in UNTRAINED
@@ -82,7 +91,10 @@ def _add(sheet: Sheet[Study], line: Line, part: Part, name: str) -> None:
     where = {**cell.names, "reading": part.reading}
     if row.method == OWN:
         where["setting"] = rate_of(row.settings)
-    sheet.cell(line, cell.label, name, cell.metric, part.test(name), paper, **where)
+    below: dict[str, Any] = {}
+    if tested is not None:
+        below = {"mtal_minus_it": tested.found.difference, "p": tested.p}
+    sheet.cell(line, cell.label, name, cell.metric, part.test(name), paper, **where, **below)
     more = {"best_round": column(runs, "test/best_round")}
     more["rounds"] = [float(run.rounds) for run in runs]
     for cost in ("cost/cpu_seconds", "cost/up_bytes"):

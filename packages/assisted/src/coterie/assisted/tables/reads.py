@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coterie.assisted.readings import resolve, unread
-from coterie.assisted.settings.run import UNTRAINED, Settings
+from coterie.assisted.settings.run import Settings
 from coterie.core.settings.schema import changed, values_of
 
 
@@ -42,6 +42,4 @@ def _unread_by_tables(settings: Settings) -> list[str]:
         found.append("assist.lbfgs_lr")
     if settings.reading == "released":
         found.append("data.valid")
-    if settings.data.feedback == "implicit" and settings.model.name in UNTRAINED:
-        found.append("objectives")
     return found
