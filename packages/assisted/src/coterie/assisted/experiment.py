@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from coterie.assisted.data.make import share_out
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.keys import CLIENT_COLUMNS
+from coterie.assisted.objective import objective
 from coterie.assisted.readings import resolve
 from coterie.assisted.routes import check_common
 from coterie.assisted.serving import scores_of_user
@@ -18,10 +20,21 @@ from coterie.assisted.settings.run import Settings
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.rated import rated
 from coterie.core.data.sources.catalogue import load_filtered
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, nearest
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
+
+
+def check_names(key: str, given: Mapping[str, str] | None, names: Sequence[str]) -> None:
+    """Refuse what is said of an organisation that there is not.
+
+    Raises:
+        UserError: one is not among the names; the nearest is given.
+    """
+    for name in given or {}:
+        if name not in names:
+            raise UserError(f"'{key}' names '{name}', which is no domain: {nearest(name, names)}")
 
 
 class Experiment(RecommendsToUsers[Settings]):
@@ -39,7 +52,7 @@ class Experiment(RecommendsToUsers[Settings]):
     @cached_property
     def interactions(self) -> Interactions:
         """The ratings."""
-        return rated(load_filtered(self.settings.data))
+        return rated(load_filtered(self.settings.data), self.settings.data.scale)
 
     @cached_property
     def organisations(self) -> Organisations:
@@ -51,6 +64,11 @@ class Experiment(RecommendsToUsers[Settings]):
         found = share_out(
             self.interactions, how, settings.seed, partition, released=released, dtype=dtype
         )
+        names = [one.domain.name for one in found.each]
+        check_names("model.sizes", settings.model.sizes, names)
+        check_names("objectives", settings.objectives, names)
+        for name in (settings.objectives or {}).values():
+            objective(name)
         if settings.method == "mtal":
             check_common({one.id: one.rows for one in found.each})
         return found
