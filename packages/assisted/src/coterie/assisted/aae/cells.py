@@ -6,9 +6,9 @@ import warnings
 from dataclasses import dataclass
 from functools import cache
 
-import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy import sparse
 from torch import Tensor
 
 
@@ -96,14 +96,26 @@ def _bags(table: Tensor, index: Tensor, start: Tensor, weights: Tensor) -> Tenso
     )
 
 
-def ascending(keys: Tensor, most: int) -> Tensor:
-    """Stable order of keys in [0, most), ``(n,)`` int64."""
-    if keys.device.type != "cpu":
-        return keys.argsort(stable=True)
-    # Numpy sorts numbers of 16 bits by counting, in a tenth of torch's time.
-    narrow = np.uint16 if most <= NARROW else np.int32
-    return torch.as_tensor(np.argsort(keys.numpy().astype(narrow), kind="stable"))
+def transposed(start: Tensor, column: Tensor, n_columns: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Bring cells from the order of rows into that of columns, and of rows within.
 
+    Args:
+        start: ``(R + 1,)`` int32, where each row begins.
+        column: ``(n,)`` int32, in the order of rows.
+        n_columns: number of columns.
 
-NARROW = 1 << 16
-"""Keys below are sorted fast."""
+    Returns:
+        Where each column begins ``(n_columns + 1,)``, the rows ``(n,)``, and the places in the
+        order of rows ``(n,)``, all int32.
+    """
+    size, place = (len(start) - 1, n_columns), torch.arange(len(column), dtype=torch.int32)
+    if column.device.type == "cpu":  # scipy counts, where torch sorts: an eighth of the time
+        cells = (place.numpy(), column.numpy(), start.numpy())
+        turned = sparse.csr_matrix(cells, shape=size).tocsc()
+        found = turned.indptr, turned.indices, turned.data
+        begins, row, order = (torch.as_tensor(part) for part in found)
+        return begins, row, order
+    order = column.argsort(stable=True)
+    row = torch.repeat_interleave(start.diff()).index_select(0, order)
+    begins = F.pad(torch.bincount(column, minlength=n_columns).cumsum(0), (1, 0))
+    return begins.int(), row.int(), order.int()
