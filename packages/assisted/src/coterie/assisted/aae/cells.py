@@ -108,13 +108,20 @@ def transposed(start: Tensor, column: Tensor, n_columns: int) -> tuple[Tensor, T
         Where each column begins ``(n_columns + 1,)``, the rows ``(n,)``, and the places in the
         order of rows ``(n,)``, all int32.
     """
-    size, place = (len(start) - 1, n_columns), torch.arange(len(column), dtype=torch.int32)
-    if column.device.type == "cpu":  # scipy counts, where torch sorts: an eighth of the time
-        cells = (place.numpy(), column.numpy(), start.numpy())
-        turned = sparse.csr_matrix(cells, shape=size).tocsc()
-        found = turned.indptr, turned.indices, turned.data
-        begins, row, order = (torch.as_tensor(part) for part in found)
-        return begins, row, order
+    if column.device.type != "cpu":
+        return _transposed_by_sorting(start, column, n_columns)
+    # Scipy counts, where torch sorts: an eighth of the time.
+    place = torch.arange(len(column), dtype=torch.int32)
+    cells = (place.numpy(), column.numpy(), start.numpy())
+    turned = sparse.csr_matrix(cells, shape=(len(start) - 1, n_columns)).tocsc()
+    begins, row, order = map(torch.as_tensor, (turned.indptr, turned.indices, turned.data))
+    return begins, row, order
+
+
+def _transposed_by_sorting(
+    start: Tensor, column: Tensor, n_columns: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`transposed` elsewhere than on the CPU."""
     order = column.argsort(stable=True)
     row = torch.repeat_interleave(start.diff()).index_select(0, order)
     begins = F.pad(torch.bincount(column, minlength=n_columns).cumsum(0), (1, 0))
