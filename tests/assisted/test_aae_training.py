@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.assisted.plain_aae import KEY, PlainAAE, Task, plain_training
+from tests.assisted.plain_aae import KEY, Task, plain_training
 
 from coterie.assisted.aae.batches import Draws, RowBatches
 from coterie.assisted.aae.dense import dense_loss
@@ -15,6 +15,7 @@ from coterie.assisted.aae.network import AAE
 from coterie.assisted.aae.passes import value_and_gradients
 from coterie.assisted.aae.pattern import Pattern
 from coterie.assisted.aae.training import Plan, train
+from coterie.assisted.bench.loop import PlainAAE
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -49,7 +50,7 @@ def both(task, network, plan, loss=SQUARED, plain_loss=None):
     module.load(network.start(KEY.fold("start"), task.values.dtype))
     losses = plain_training(module, task, batches, steps, plan, plain_loss)
     trained = train(network, task.inputs, task.pattern, task.values, plan, KEY, loss=loss)
-    plain = module.named()
+    plain = module.params()
     assert trained.params.keys() == plain.keys()
     far = max(float((trained.params[n] - plain[n]).abs().max()) for n in plain)
     return far, float(trained.loss), sum(losses) / len(losses)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.assisted.aae.cells import NARROW, Cells
+from coterie.assisted.aae.cells import Cells
 from coterie.assisted.aae.inputs import Inputs
 from coterie.assisted.aae.pattern import Pattern
 from coterie.core.tensors.keys import Key
@@ -82,8 +82,8 @@ class RowBatches:
         self._rows = pattern.columns.lengths.nonzero().flatten()
         self.per_epoch = -(-len(self._rows) // size)
         cells = (pattern.nnz + inputs.pattern.nnz) // max(self.per_epoch, 1)
-        fast = NARROW // max(pattern.n_columns, inputs.n_columns)
-        self._together = max(min(_CELLS // max(cells, 1), fast, self.per_epoch), 1)
+        each = cells + pattern.n_columns + inputs.n_columns
+        self._together = max(min(_CELLS // each, self.per_epoch), 1)
         self._shuffled = (-1, self._rows)
         self._made: tuple[tuple[int, int], list[Batch]] = ((-1, -1), [])
 
@@ -199,4 +199,4 @@ def spared(key: Key, shape: tuple[int, ...], rate: float) -> Tensor:
 
 
 _CELLS = 1 << 18
-"""Cells of the batches that are made together, 40 bytes each."""
+"""Cells and columns of the batches that are made together, 40 bytes each."""
