@@ -197,9 +197,8 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         testing = down.split == "test"
         cells = data.test if testing else data.valid
         scores = self.predicted(down, mine, data, cells) if testing else mine.held
-        pooled = data.rows if self.settings.evaluation == "pooled" else None
-        above = self.settings.relevant_above
-        return quality(self._learner(data).objective, cells, scores, above, pooled), None
+        pooled = self.settings.evaluation == "pooled"
+        return quality(self._learner(data), cells, scores, pooled), None
 
     def predicted(
         self, down: Predictions, mine: OrganisationState, data: OwnDomain, cells: Cells

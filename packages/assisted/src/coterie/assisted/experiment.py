@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.assisted.data.make import share_out
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.keys import CLIENT_COLUMNS
-from coterie.assisted.objective import objective
+from coterie.assisted.learner import objective_of
 from coterie.assisted.readings import resolve
 from coterie.assisted.routes import check_common
 from coterie.assisted.serving import scores_of_user
@@ -62,13 +62,17 @@ class Experiment(RecommendsToUsers[Settings]):
         dtype = getattr(torch, settings.engine.dtype)
         released = settings.reading == "released"
         found = share_out(
-            self.interactions, how, settings.seed, partition, released=released, dtype=dtype
+            self.interactions,
+            how,
+            settings.seed,
+            partition,
+            is_binary=lambda name: not objective_of(settings, name).is_rating,
+            released=released,
+            dtype=dtype,
         )
         names = [one.domain.name for one in found.each]
         check_names("model.sizes", settings.model.sizes, names)
         check_names("objectives", settings.objectives, names)
-        for name in (settings.objectives or {}).values():
-            objective(name)
         if settings.method == "mtal":
             check_common({one.id: one.rows for one in found.each})
         return found

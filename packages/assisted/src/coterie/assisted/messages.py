@@ -164,11 +164,13 @@ class Held:
         rows: ``(n,)`` int64 keyed hashes of the users (or items).
         ratings: ``(n,)``.
         scores: ``(n,)``.
+        relevant: ``(n,)`` bool, whether the rating is good enough to be found.
     """
 
     rows: Tensor
     ratings: Tensor
     scores: Tensor
+    relevant: Tensor
 
 
 @dataclass(frozen=True)

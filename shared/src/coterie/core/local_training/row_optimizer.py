@@ -90,6 +90,7 @@ class RowOptimizer(ABC):
         """
         if clip is not None:
             grads = clipped(grads, clip)
+        in_place = in_place and state.steps.is_cpu
         if in_place:
             grads = _apart(grads, params)
         return self._moved(params, grads, state, lr, in_place)

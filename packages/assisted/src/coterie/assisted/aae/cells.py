@@ -73,6 +73,8 @@ class Cells:
             left: ``(B, h)``.
             right: ``(n_columns, h)``.
         """
+        if left.device.type != "cpu":  # a batch of dense outputs is nothing to a GPU
+            return (left @ right.T)[self.row, self.column]
         _say_nothing()
         zeros, size = left.new_zeros(len(self)), (self.n_columns, self.n_rows)
         where = torch.sparse_csr_tensor(

@@ -136,8 +136,3 @@ class Settings(BaseSettings):
                 f"'model.name' {self.model.name} is for the methods alone and joint: MTAL trains "
                 "assisted autoencoders (section 3.3, 'Why AutoEncoders?')"
             )
-
-    @property
-    def relevant_above(self) -> float:
-        """Value of a cell above which it is relevant; implicit ones are 0 or 1."""
-        return self.data.threshold if self.data.feedback == "explicit" else 0.5
