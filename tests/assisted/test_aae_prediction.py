@@ -6,6 +6,7 @@ from tests.assisted.plain_aae import KEY, Task, dense, ragged
 
 from coterie.assisted.aae import prediction
 from coterie.assisted.aae.network import AAE
+from coterie.assisted.aae.pattern import Pattern
 from coterie.assisted.aae.prediction import predict
 from coterie.assisted.bench.loop import PlainAAE
 from coterie.core.tensors.ragged import Ragged
@@ -57,3 +58,11 @@ def test_cells_that_do_not_fit_are_refused(trained):
         predict(network, params, task.inputs, Ragged.from_lists([[1]]))
     with pytest.raises(ValueError, match="column"):
         predict(network, params, task.inputs, Ragged.from_lists([[19]] * 23))
+
+
+def test_a_part_has_few_rows_and_few_cells(monkeypatch):
+    monkeypatch.setattr(prediction, "_ROWS", 3)
+    monkeypatch.setattr(prediction, "_CELLS", 4)
+    rows = [[0, 1], [2], [3], [1], [], [], [], [0, 1, 2, 3, 4], [2, 3], [1, 2]]
+    parts = prediction._parts(Pattern(Ragged.from_lists(rows), 5))
+    assert [part.tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6], [7], [8, 9]]

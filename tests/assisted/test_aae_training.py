@@ -152,10 +152,12 @@ def test_draws_have_their_rates():
     cells = Ragged.from_lists([list(range(50))] * 40)
     inputs = Inputs(cells, torch.ones(2000), 50)
     draws = Draws(code=100, dropout=0.3, input_masking=0.2)
-    batch = RowBatches(inputs, inputs.pattern, inputs.values, 40, draws, KEY)(0)
+    batches = RowBatches(inputs, inputs.pattern, inputs.values, 40, draws, KEY)
+    batch = batches(0)
     assert float((batch.keep == 0).float().mean()) == pytest.approx(0.3, abs=0.03)
     assert float(batch.keep.max()) == pytest.approx(1 / 0.7)
     assert float((batch.ratings == 0).float().mean()) == pytest.approx(0.2, abs=0.04)
+    assert not torch.equal(batch.keep, batches(1).keep)
 
 
 def test_targets_that_all_show_give_no_gradient():
