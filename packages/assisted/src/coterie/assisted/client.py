@@ -72,6 +72,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
     def __init__(self, settings: Settings) -> None:
         self.settings, self._matrices = settings, Matrices()
         self._learners: dict[int, Learner] = {}
+        self._views: dict[int, View] = {}
 
     def enrol(self, data: OwnDomain, key: Key) -> OrganisationState:
         """Begin with the base model: F⁰ is a constant of every column (section 3.3)."""
@@ -124,7 +125,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         self, down: PseudoTargets, mine: OrganisationState, data: OwnDomain, key: Key
     ) -> tuple[Fits, OrganisationState]:
         """Fit a new autoencoder to all residuals at hand; answer for the cells of each peer."""
-        view, learner = View(mine, data, self._matrices), self._learner(data)
+        view, learner = self._view(mine, data), self._learner(data)
         residuals = numbered(down.residuals)
         if self.settings.train.own_targets != "none" or not residuals:
             residuals[data.id] = self._residual(mine, data)
@@ -132,7 +133,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         values = targets.sorted(residuals)
         network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
         fitted = train(network, inputs, targets.pattern, values, learner.plan, key)
-        wanted = view.wanted()
+        wanted = view.wanted
         found = wanted.parted(predict(network, fitted.params, inputs, wanted.pattern))
         models = mine.models.append(Model(down.round, fitted.params))
         fits = {peer: found[int(peer)] for peer in down.cells}
@@ -143,7 +144,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         self, down: Outputs, mine: OrganisationState, data: OwnDomain, key: Key
     ) -> tuple[Progress, OrganisationState]:
         """Choose w and η, and move: F^t = F^{t-1} + η Σ_j w_j f_j (Eq. 6 to 8)."""
-        view, learner, how = View(mine, data, self._matrices), self._learner(data), self._how
+        view, learner, how = self._view(mine, data), self._learner(data), self._how
         cells, n = [data.train, data.valid], len(data.train)
         models, outputs = view.outputs(cells, mine.own, numbered(down.values), how.own == "use")
         rating, scores = data.train.values.double(), mine.scores.double()
@@ -179,7 +180,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         self, down: Queries, mine: OrganisationState, data: OwnDomain, key: Key
     ) -> tuple[Answers, None]:
         """Answer for cells of others with the models of rounds 1 to t (prediction stage)."""
-        asked = View(mine, data, self._matrices).asked(numbered(down.queries))
+        asked = self._view(mine, data).asked(numbered(down.queries))
         found = self._of_rounds(mine, data, asked, down.round)
         rounds = [model.round for model in mine.models if model.round <= down.round]
         none = mine.scores.new_zeros(0, 1)
@@ -204,7 +205,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         self, down: Predictions, mine: OrganisationState, data: OwnDomain, cells: Cells
     ) -> Tensor:
         """F^t at some of the organisation's cells, ``(n,)``: F⁰ + Σ_t η^t Σ_j w_j^t f_j^t."""
-        view, use_own = View(mine, data, self._matrices), self._how.own == "use"
+        view, use_own = self._view(mine, data), self._how.own == "use"
         of_round = {data.id: self._of_rounds(mine, data, view.own(cells), down.round)[data.id]}
         for peer, values in numbered(down.values).items():
             rounds = down.rounds[str(peer)].tolist()
@@ -223,7 +224,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         self, mine: OrganisationState, data: OwnDomain, cells: Matrix, last: int
     ) -> dict[int, dict[int, Tensor]]:
         """Outputs of its models of rounds 1 to ``last``: whose cells -> round -> ``(n,)``."""
-        view, learner = View(mine, data, self._matrices), self._learner(data)
+        view, learner = self._view(mine, data), self._learner(data)
         network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
         found: dict[int, dict[int, Tensor]] = {id_: {} for id_ in cells.slices}
         for model in mine.models:
@@ -231,6 +232,13 @@ class Organisation(Client[OrganisationState, OwnDomain]):
                 outputs = predict(network, model.params, inputs, cells.pattern)
                 for id_, values in cells.parted(outputs).items():
                     found[id_][model.round] = values
+        return found
+
+    def _view(self, mine: OrganisationState, data: OwnDomain) -> View:
+        """How the organisation sees its peers' cells, made once."""
+        found = self._views.get(data.id)
+        if found is None or not found.is_of(mine, data):
+            found = self._views[data.id] = View(mine, data, self._matrices)
         return found
 
     def _residual(self, mine: OrganisationState, data: OwnDomain) -> Tensor:

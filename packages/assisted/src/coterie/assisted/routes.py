@@ -112,7 +112,16 @@ class Routes:
         """Of an organisation's values, one a row number, those whose row another one has too."""
         if self.all_in_common:
             return values
-        return values[torch.isin(rows, self.numbers[str(to)])]
+        return values[self._has[str(to)][rows.long()]]
+
+    @cached_property
+    def _has(self) -> dict[str, Tensor]:
+        """Which numbers of common rows, ``(M,)`` bool, each organisation has."""
+        size = max(int(rows.max()) + 1 for rows in self.numbers.values() if len(rows))
+        return {
+            name: torch.zeros(size, dtype=torch.bool).index_fill_(0, rows.long(), True)
+            for name, rows in self.numbers.items()
+        }
 
     @cached_property
     def all_in_common(self) -> bool:
