@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coterie.assisted.settings.data import DomainSettings
+from coterie.assisted.settings.protect import ProtectSettings
 from coterie.core.errors import UserError
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.sections import at_least, between, each_at_least, each_positive
@@ -116,6 +117,7 @@ class Settings(BaseSettings):
     model: ModelSettings = field(default_factory=ModelSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     assist: AssistSettings = field(default_factory=AssistSettings)
+    protect: ProtectSettings = field(default_factory=ProtectSettings)
     objectives: dict[str, str] | None = None
     """Loss of single organisations, as Drama=huber, where it is not that of the feedback: squared,
     logistic or huber."""
@@ -134,4 +136,49 @@ class Settings(BaseSettings):
             raise UserError(
                 f"'model.name' {self.model.name} is for the methods alone and joint: MTAL trains "
                 "assisted autoencoders (section 3.3, 'Why AutoEncoders?')"
+            )
+        self._check_protections()
+
+    def _check_protections(self) -> None:
+        protect, privacy = self.protect, self.privacy
+        if self.method != "mtal" and protect != ProtectSettings():
+            raise UserError(
+                f"the section 'protect' has no effect with the method {self.method}, where nothing "
+                "is exchanged: leave it out"
+            )
+        noise = privacy.noise != "none" or privacy.clip is not None
+        if noise and protect.residuals != "none":
+            raise UserError(
+                f"'protect.residuals' {protect.residuals} beside privacy.noise: residuals are "
+                "noised once, choose one of the two"
+            )
+        if protect.sum:
+            self._check_sum(noise)
+
+    def _check_sum(self, noise: bool) -> None:
+        """Refuse what a sum of outputs cannot be had with.
+
+        Raises:
+            UserError: naming it.
+        """
+        if self.assist.weights != "constant":
+            raise UserError(
+                f"'protect.sum' hides each peer's outputs, which weights that are "
+                f"{self.assist.weights} are chosen by: set assist.weights constant"
+            )
+        if self.data.common < 1:
+            raise UserError(
+                f"'protect.sum' needs all rows in common, since masks of peers who know different "
+                f"rows do not cancel: set data.common 1, not {self.data.common:g}"
+            )
+        if self.data.domains == "uniform" and self.data.n_domains < MOST_SEEN:
+            raise UserError(
+                f"'protect.sum' needs {MOST_SEEN} organisations: of two, the sum of the peers' "
+                "outputs is those of one"
+            )
+        # Masked outputs are no real numbers, so noise would leave them as they are.
+        if noise and not _only_residuals(privacy=self.privacy):
+            raise UserError(
+                "'protect.sum' beside noise on outputs, which are masked before noise is added: "
+                "set privacy.steps residual"
             )

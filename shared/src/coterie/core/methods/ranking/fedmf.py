@@ -25,7 +25,7 @@ from coterie.core.methods.ranking.client import (
     draw_samples,
     known_items,
 )
-from coterie.core.methods.ranking.secure_sum import from_fixed, pairwise_masks, to_fixed
+from coterie.core.methods.kit.secure_sum import from_fixed, pairwise_masks, to_fixed
 from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import FedMFSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
