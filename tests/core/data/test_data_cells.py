@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from coterie.core.data.interactions.cells import Cells, ascending
+from coterie.core.data.interactions.cells import Cells
+from coterie.core.tensors.ordering import ascending
 
 
 @st.composite

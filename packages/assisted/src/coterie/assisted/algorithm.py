@@ -27,7 +27,7 @@ from coterie.assisted.messages import (
     Turn,
 )
 from coterie.assisted.readings import resolve
-from coterie.assisted.routes import Routes, align
+from coterie.assisted.routes import Routes, align, check_common
 from coterie.assisted.scores import monitor_of, note_progress, note_quality
 from coterie.assisted.settings.run import Settings
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
@@ -72,7 +72,9 @@ class Relay(Selecting[RelayState]):
         """Alignment: let the organisations find out whom they have in common."""
         cohort.enrol()
         announced = cohort.ask(ALIGN, None)
-        numbers = align({k: up.rows for k, up in announced.ups.items()})
+        rows = {k: up.rows for k, up in announced.ups.items()}
+        check_common(rows)
+        numbers = align(rows)
         told = PerClient({k: Alignment(each) for k, each in numbers.items()})
         placed = _part(cohort, announced.ids).ask(PATTERN, told)
         columns = {k: int(up.columns) for k, up in announced.ups.items()}
@@ -95,11 +97,11 @@ class Relay(Selecting[RelayState]):
 
     def measure(self, state: RelayState, cohort: Cohort, split: Split) -> None:
         """Let organisations measure the newest predictions, or test those of the best round."""
-        members, pooled = _part(cohort, state.routes[0].ids), self.settings.evaluation == "pooled"
+        members = _part(cohort, state.routes[0].ids)
         down: Predictions | PerClient[Predictions] = Predictions(split, {}, {}, state.round)
         if split == "test":
             down = self._answered(state, members)
-        note_quality(members.ask(MEASURE, down), cohort.journal, split, pooled)
+        note_quality(members.ask(MEASURE, down), cohort.journal, split, self.settings)
 
     def keep(self, state: RelayState, cohort: Cohort) -> RelayState:
         """Keep nothing: organisations have the models of all rounds."""

@@ -126,8 +126,10 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         """Fit a new autoencoder to all residuals at hand; answer for the cells of each peer."""
         view, learner = View(mine, data, self._matrices), self._learner(data)
         residuals = numbered(down.residuals)
+        if self.settings.train.own_targets != "none" or not residuals:
+            residuals[data.id] = self._residual(mine, data)
         targets = view.targets(residuals)
-        values = targets.sorted(residuals | {data.id: self._residual(mine, data)})
+        values = targets.sorted(residuals)
         network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
         fitted = train(network, inputs, targets.pattern, values, learner.plan, key)
         wanted = view.wanted()
@@ -180,8 +182,12 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         asked = View(mine, data, self._matrices).asked(numbered(down.queries))
         found = self._of_rounds(mine, data, asked, down.round)
         rounds = [model.round for model in mine.models if model.round <= down.round]
-        values = {str(peer): torch.stack(list(each.values())) for peer, each in found.items()}
-        return Answers(values, torch.tensor(rounds)), None
+        none = mine.scores.new_zeros(0, 1)
+        values = {
+            str(peer): torch.stack(list(each.values())) if rounds else none.expand(0, n)
+            for (peer, each), n in zip(found.items(), down.cells.values(), strict=True)
+        }
+        return Answers(values, torch.tensor(rounds, dtype=torch.int64)), None
 
     @MEASURE
     def measure(
@@ -192,7 +198,8 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         cells = data.test if testing else data.valid
         scores = self.predicted(down, mine, data, cells) if testing else mine.held
         pooled = data.rows if self.settings.evaluation == "pooled" else None
-        return quality(self._learner(data).objective, cells, scores, self._threshold, pooled), None
+        above = self.settings.relevant_above
+        return quality(self._learner(data).objective, cells, scores, above, pooled), None
 
     def predicted(
         self, down: Predictions, mine: OrganisationState, data: OwnDomain, cells: Cells
@@ -237,12 +244,6 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         if found is None or found.data is not data:
             found = self._learners[data.id] = Learner(self.settings, data)
         return found
-
-    @property
-    def _threshold(self) -> float:
-        """Value above which a rating is relevant."""
-        data = self.settings.data
-        return data.threshold if data.feedback == "explicit" else 0.5
 
     @property
     def _how(self) -> AssistSettings:

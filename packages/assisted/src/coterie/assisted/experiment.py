@@ -5,10 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from coterie.assisted.data.make import make
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.keys import CLIENT_COLUMNS
 from coterie.assisted.readings import resolve
+from coterie.assisted.routes import check_common
 from coterie.assisted.settings.run import Settings
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment as BaseExperiment
@@ -31,7 +34,12 @@ class Experiment(BaseExperiment[Settings]):
         """What organisations hold."""
         how, settings = self.settings.data, self.settings
         partition = "whole" if settings.method == "joint" else how.domains
-        return make(how, settings.seed, partition, released=settings.reading == "released")
+        dtype = getattr(torch, settings.engine.dtype)
+        released = settings.reading == "released"
+        found = make(how, settings.seed, partition, released=released, dtype=dtype)
+        if settings.method == "mtal":
+            check_common({one.id: one.rows for one in found.each})
+        return found
 
     @property
     def blocks(self) -> list[Organisations]:

@@ -180,7 +180,7 @@ class Quality(Report):
     ap: Tensor = measured("MAP@10 over its rows", _SCORED)  # ()
     ndcg: Tensor = measured("NDCG@10 over its rows", _SCORED)  # ()
     cells: Tensor = counted("number of held-out cells")  # () int64
-    rows: Tensor = counted("number of rows with a relevant one")  # () int64
+    rows: Tensor = counted("number of rows with a held-out cell")  # () int64
     held: Held | None = leaves(
         "held-out ratings and their scores, where evaluation is pooled (not by default)",
         reveals=Reveals.RATINGS,

@@ -19,6 +19,7 @@ from coterie.assisted.messages import (
     Queries,
     Residuals,
 )
+from coterie.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,22 @@ def align(rows: Mapping[int, Tensor]) -> dict[int, Tensor]:
     names, count = torch.cat([each.unique() for each in rows.values()]).unique(return_counts=True)
     common = names[count > 1]
     return {k: _numbers(each, common) for k, each in rows.items()}
+
+
+def check_common(rows: Mapping[int, Tensor]) -> None:
+    """Refuse organisations of which no two have a row in common.
+
+    Args:
+        rows: ``(m_k,)`` int64 keyed hashes of each.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not any(bool((numbers >= 0).any()) for numbers in align(rows).values()):
+        raise UserError(
+            "no two organisations have a user (or item) in common, so none can assist another: "
+            "raise data.common, or train them by --method alone"
+        )
 
 
 def _numbers(rows: Tensor, common: Tensor) -> Tensor:

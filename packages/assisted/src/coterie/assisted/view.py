@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 
 import torch
@@ -44,10 +44,10 @@ class View:
         """Where the organisation's own columns begin among those of all."""
         return sum(width for id_, width in self.widths.items() if id_ < self.data.id)
 
-    def targets(self, present: Iterable[int]) -> Matrix:
-        """Cells with a residual: the organisation's own and those of some peers."""
-        peers = {id_: [self.peers[id_].cells] for id_ in present}
-        return self._matrix([self.data.train], peers)
+    def targets(self, present: Collection[int]) -> Matrix:
+        """Cells with a residual: of some organisations, itself perhaps among them."""
+        peers = {id_: [self.peers[id_].cells] for id_ in present if id_ != self.data.id}
+        return self._matrix([self.data.train] if self.data.id in present else [], peers)
 
     def wanted(self) -> Matrix:
         """Cells to answer for in every round: its own, and what the peers asked for."""

@@ -74,7 +74,8 @@ def fit(
     """Train C clients side by side, each with its own number of steps.
 
     The clients are sorted by their number of steps and those that have finished leave the stack,
-    so nothing moves them and no work is done for them.
+    so nothing moves them and no work is done for them. A single client, or the last one at work,
+    is trained in place, in copies of what is given.
 
     Args:
         loss: ``loss(params, batch) -> ()`` of one client (no client axis); it must be a pure
@@ -176,27 +177,29 @@ class _Job:
         now, *rest = tree.take({"now": self.start, **given}, rows).values()
         at_work = _at_work(steps)
         done: list[Fitted] = []
+        spare: Params = {}
         for number, active in enumerate(at_work):
             if active < rows.numel():
                 done.append(_cut(now, active, None))
                 rows = rows[:active]
                 now, rest = _cut(now, 0, active), [_cut(part, 0, active) for part in rest]
-            now = self._step(now, self.batches(number, rows), *rest)
+            now = self._step(now, self.batches(number, rows), spare, *rest)
         count_steps(sum(at_work))
-        end = concatenate([now, *reversed(done)])
+        end = concatenate([now, *reversed(done)]) if done else now
         mean = Fitted(end.params, end.state, end.loss / steps.clamp(min=1))
-        return tree.take(mean, torch.argsort(order))
+        return tree.take(mean, torch.argsort(order)) if order.numel() > 1 else mean
 
     def _step(
-        self, now: Fitted, batch: Batch, rates: _Rates, context: Any, fixed: Params
+        self, now: Fitted, batch: Batch, spare: Params, rates: _Rates, context: Any, fixed: Params
     ) -> Fitted:
+        alone = len(now.loss) == 1  # then all of `now` is its own copy, with memory to use again
         grads, value = self.slope(now.params, fixed, batch)
         if rates.clip is not None:
-            grads = clipped(grads, rates.clip)
+            grads = clipped(grads, rates.clip, spare if alone else None)
         if self.pull is not None:
             more = self.pull(now.params, context)
             grads = {name: grad + more[name] for name, grad in grads.items()}
-        params, state = self.opt.step(now.params, grads, now.state, rates.lr)
+        params, state = self.opt.step(now.params, grads, now.state, rates.lr, in_place=alone)
         return Fitted(params, state, now.loss + value)
 
 

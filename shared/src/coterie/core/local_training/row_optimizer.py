@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from coterie.core.tensors import tree
 
@@ -72,8 +73,9 @@ class RowOptimizer(ABC):
         lr: float | Tensor,
         *,
         clip: float | Tensor | None = None,
+        in_place: bool = False,
     ) -> tuple[Params, RowState]:
-        """Make one step in every row; nothing is changed in place.
+        """Make one step in every row; nothing given is changed unless ``in_place``.
 
         Args:
             params: each ``(C, ...)``.
@@ -82,9 +84,19 @@ class RowOptimizer(ABC):
             lr: learning rate, one for all or ``(C,)``.
             clip: largest L2 norm of a row's gradient over all its parameters, one for all or
                 ``(C,)``; as `torch.nn.utils.clip_grad_norm_`.
+            in_place: whether ``params`` and the moments are the caller's own, share no memory with
+                one another and may be written over; gradients never are. What counts is what is
+                returned; nothing of it lies in the memory of gradients.
         """
         if clip is not None:
             grads = clipped(grads, clip)
+        if in_place:
+            grads = _apart(grads, params)
+        return self._moved(params, grads, state, lr, in_place)
+
+    def _moved(
+        self, params: Params, grads: Params, state: RowState, lr: float | Tensor, in_place: bool
+    ) -> tuple[Params, RowState]:
         steps = state.steps + 1
         new: Params = {}
         moments: dict[str, Params] = {moment: {} for moment in self.moments}
@@ -94,7 +106,10 @@ class RowOptimizer(ABC):
                 grad = torch.add(grad, value, alpha=self.weight_decay)
             kept = {moment: state.moments[moment][name] for moment in self.moments}
             direction, kept = self._direction(grad, kept, tree.columns(steps, value))
-            new[name] = torch.addcmul(value, _rate(lr, value), direction, value=-1)
+            if in_place:
+                kept = _apart(kept, {name: grads[name]})
+            out = value if in_place else None
+            new[name] = torch.addcmul(value, _rate(lr, value), direction, value=-1, out=out)
             for moment in self.moments:
                 moments[moment][name] = kept[moment]
         return new, RowState(steps, moments)
@@ -151,20 +166,68 @@ class RowAdam(RowOptimizer):
         direction = (mean / unbias1).div_(root.div_(unbias2).add_(self.eps))
         return direction, {"exp_avg": mean, "exp_avg_sq": square}
 
+    def _moved(
+        self, params: Params, grads: Params, state: RowState, lr: float | Tensor, in_place: bool
+    ) -> tuple[Params, RowState]:
+        if not (in_place and len(state.steps) == 1 and _flat(params, *state.moments.values())):
+            return super()._moved(params, grads, state, lr, in_place)
+        means, squares = (state.moments[moment] for moment in self.moments)
+        adam(
+            list(params.values()),
+            [grads[name].contiguous() for name in params],
+            [means[name] for name in params],
+            [squares[name] for name in params],
+            [],
+            list(state.steps.float().repeat(len(params))),  # the kernel counts on in each
+            fused=True,
+            amsgrad=False,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            lr=lr,
+            weight_decay=self.weight_decay,
+            eps=self.eps,
+            maximize=False,
+        )
+        return params, RowState(state.steps + 1, state.moments)
 
-def clipped(grads: Params, clip: float | Tensor) -> Params:
+
+def clipped(grads: Params, clip: float | Tensor, spare: Params | None = None) -> Params:
     """Shorten every row of gradients to a largest L2 norm over all parameters.
 
     Args:
         grads: each ``(C, ...)``.
         clip: one for all or ``(C,)``; as `torch.nn.utils.clip_grad_norm_`.
+        spare: what an earlier call gave and nobody reads any more, or ``{}``; it is written over
+            and returned. Fresh memory at every step costs as much as the rest of clipping.
     """
     norms = [
         torch.linalg.vector_norm(grad.reshape(len(grad), -1), dim=1) for grad in grads.values()
     ]
     norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     factor = (clip / (norm + 1e-6)).clamp(max=1.0)
-    return {name: grad * tree.columns(factor, grad).to(grad.dtype) for name, grad in grads.items()}
+    found: Params = {} if spare is None else spare
+    for name, grad in grads.items():
+        share = tree.columns(factor, grad).to(grad.dtype)
+        found[name] = torch.mul(grad, share, out=found.get(name))
+    return found
+
+
+def _apart(values: Params, others: Params) -> Params:
+    """Copy what lies in the memory of others, which is about to be written over.
+
+    A gradient in closed form may be another parameter: that of a in ``a * b`` is b.
+    """
+    written = {_memory(value) for value in others.values()}
+    return {name: v.clone() if _memory(v) in written else v for name, v in values.items()}
+
+
+def _flat(*stacks: Params) -> bool:
+    """Whether torch's fused kernel can go through the memory as it lies; it looks at no strides."""
+    return all(v.is_cpu and v.is_contiguous() for stack in stacks for v in stack.values())
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _rate(lr: float | Tensor, like: Tensor) -> Tensor:

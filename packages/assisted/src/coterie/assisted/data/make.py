@@ -9,17 +9,24 @@ from torch import Tensor
 
 from coterie.assisted.data.organisations import Organisations, OwnDomain
 from coterie.assisted.settings.data import DomainSettings
+from coterie.core.data.interactions.alignment import rows_of
 from coterie.core.data.interactions.cell_splits import common_rows, split_cells
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.data.interactions.column_partitions import Partitioning, partition_columns
 from coterie.core.data.interactions.domains import Domain, cut
 from coterie.core.data.interactions.rated import rated
 from coterie.core.data.sources.catalogue import load_filtered
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 
 def make(
-    settings: DomainSettings, seed: int, how: Partitioning, *, released: bool = False
+    settings: DomainSettings,
+    seed: int,
+    how: Partitioning,
+    *,
+    released: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Organisations:
     """Read ratings, split them, and share them out.
 
@@ -29,6 +36,7 @@ def make(
         how: the partition.
         released: whether a rating that equals the threshold is positive, and validation cells are
             those of the test, as in the public code.
+        dtype: of ratings and features.
 
     Raises:
         UserError: the data do not suit the settings.
@@ -41,33 +49,52 @@ def make(
     key = secret.fold("domains")
     partition = partition_columns(found, settings.align, how, part, key, settings.n_domains)
     domains = cut(found, settings.align, partition, part)
+    if settings.domains == "source":
+        domains = [_known_rows(domain) for domain in domains]
     if settings.feedback == "implicit":
         domains = [_binary(domain, settings.threshold, released) for domain in domains]
     if released:
         domains = [replace(domain, valid=domain.test) for domain in domains]
-    common = common_rows(domains[0].rows.numel(), settings.common, secret.fold("common"))
+    domains = [tree.map_tensors(lambda leaf: _real(leaf, dtype), one) for one in domains]
+    n_rows = rows_of(found, settings.align)[1]
+    common = common_rows(n_rows, settings.common, secret.fold("common"))
+    hashed = [names(common, number, secret) for number in range(len(domains))]
+    each = zip(domains, hashed, strict=True)
     return Organisations.of(
-        [
-            OwnDomain(number, names(domain.rows, common, number, secret), domain)
-            for number, domain in enumerate(domains)
-        ]
+        [OwnDomain(k, mine[domain.rows], domain) for k, (domain, mine) in enumerate(each)]
     )
 
 
-def names(rows: Tensor, common: Tensor, number: int, secret: Key) -> Tensor:
+def names(common: Tensor, number: int, secret: Key) -> Tensor:
     """Keyed hashes of rows, ``(m,)`` int64: the same at all organisations for common rows only.
 
     Organisations share the secret, and the server does not know it. A deployment makes them of
     customer numbers with a key of its own (HMAC).
 
     Args:
-        rows: ``(m,)`` int64 numbers.
-        common: ``(m,)`` bool.
+        common: ``(m,)`` bool, which rows are known to all.
         number: of the organisation.
         secret: that organisations share.
     """
-    own = torch.where(common, rows, rows + (number + 1) * (int(rows.max()) + 1))
+    rows = torch.arange(len(common))
+    own = torch.where(common, rows, rows + (number + 1) * len(common))
     return secret.fold("names").bits(own)
+
+
+def _known_rows(domain: Domain) -> Domain:
+    """Leave out rows in which the organisation has nothing: it does not know these users."""
+    cells = domain.train.columns.lengths + domain.valid.columns.lengths
+    rows = (cells + domain.test.columns.lengths > 0).nonzero().flatten()
+    features = None if domain.row_features is None else domain.row_features[rows]
+    parts = (part.take(rows) for part in (domain.train, domain.valid, domain.test))
+    train, valid, test = parts
+    return replace(
+        domain, rows=domain.rows[rows], train=train, valid=valid, test=test, row_features=features
+    )
+
+
+def _real(leaf: Tensor, dtype: torch.dtype) -> Tensor:
+    return leaf.to(dtype) if leaf.is_floating_point() else leaf
 
 
 def _binary(domain: Domain, threshold: float, equal_counts: bool) -> Domain:

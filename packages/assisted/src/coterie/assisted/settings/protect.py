@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from coterie.assisted.settings.data import DomainSettings
 from coterie.core.errors import UserError
-from coterie.core.settings.sections import at_least, between
+from coterie.core.settings.sections import PrivacySettings, at_least, between
+
+FEWEST = 3
+"""Organisations of a sum: of two, the sum of one's peers is what its only peer sent."""
+TOO_FEW = (
+    f"'protect.sum' needs {FEWEST} organisations or more: of two, the sum of one's peers is what "
+    "its only peer sent, so leave protect.sum out"
+)
+RESIDUAL_STEP = "residual"
 
 
 @dataclass(frozen=True)
@@ -61,3 +70,52 @@ class ProtectSettings:
                 return f"ip-{self.thresholds}"
             case _:
                 return "none"
+
+    def check(
+        self, method: str, weights: str, data: DomainSettings, privacy: PrivacySettings
+    ) -> None:
+        """Refuse what does not go together.
+
+        Args:
+            method: of the run.
+            weights: how an organisation weighs its peers' outputs.
+            data: who holds what.
+            privacy: noise with a guarantee.
+
+        Raises:
+            UserError: naming it.
+        """
+        if method != "mtal" and self != ProtectSettings():
+            raise UserError(
+                f"the section 'protect' has no effect with the method {method}, where nothing is "
+                "exchanged: leave it out"
+            )
+        noise = privacy.noise != "none" or privacy.clip is not None
+        if noise and self.residuals != "none":
+            raise UserError(
+                f"'protect.residuals' {self.residuals} beside privacy.noise and privacy.clip: "
+                "residuals are protected in one way only, leave one out"
+            )
+        if self.sum:
+            _check_sum(weights, data)
+            # Masked outputs are no real numbers, so neither clip nor noise would change them.
+            if noise and privacy.steps != (RESIDUAL_STEP,):
+                raise UserError(
+                    "'protect.sum' masks outputs, so noise cannot cover them: set privacy.steps "
+                    f"{RESIDUAL_STEP}, or leave protect.sum out"
+                )
+
+
+def _check_sum(weights: str, data: DomainSettings) -> None:
+    if weights != "constant":
+        raise UserError(
+            f"'protect.sum' hides what each peer gave, by which {weights} weights are chosen: set "
+            "assist.weights constant"
+        )
+    if data.common < 1:
+        raise UserError(
+            f"'protect.sum' needs all rows in common, not a share of {data.common:g}: peers who "
+            "know different rows have no masks that cancel, so set data.common 1"
+        )
+    if data.domains == "uniform" and data.n_domains < FEWEST:
+        raise UserError(TOO_FEW)

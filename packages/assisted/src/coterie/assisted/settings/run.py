@@ -124,10 +124,11 @@ class Settings(BaseSettings):
     start: Literal["mean", "logit", "smoothed"] | None = None
     """F⁰ of implicit feedback: the share of positives itself, its logit, or the logit of the
     smoothed share (s+1)/(n+2); default is that of the reading."""
-    evaluation: Literal["local", "pooled"] = "local"
-    """local: organisations measure themselves, so a ranking is of what one of them holds; pooled:
-    held-out ratings and their scores are sent to whoever runs the experiment, who ranks over all
-    organisations as the paper does. For comparisons on public data only."""
+    evaluation: Literal["local", "pooled"] | None = None
+    """local, the default of the reading recommended: organisations measure themselves, so a ranking
+    is of what one of them holds; pooled: held-out ratings and their scores are sent to whoever runs
+    the experiment, who ranks over all organisations as the paper does. For comparisons on public
+    data only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -137,48 +138,9 @@ class Settings(BaseSettings):
                 f"'model.name' {self.model.name} is for the methods alone and joint: MTAL trains "
                 "assisted autoencoders (section 3.3, 'Why AutoEncoders?')"
             )
-        self._check_protections()
+        self.protect.check(self.method, self.assist.weights, self.data, self.privacy)
 
-    def _check_protections(self) -> None:
-        protect, privacy = self.protect, self.privacy
-        if self.method != "mtal" and protect != ProtectSettings():
-            raise UserError(
-                f"the section 'protect' has no effect with the method {self.method}, where nothing "
-                "is exchanged: leave it out"
-            )
-        noise = privacy.noise != "none" or privacy.clip is not None
-        if noise and protect.residuals != "none":
-            raise UserError(
-                f"'protect.residuals' {protect.residuals} beside privacy.noise: residuals are "
-                "noised once, choose one of the two"
-            )
-        if protect.sum:
-            self._check_sum(noise)
-
-    def _check_sum(self, noise: bool) -> None:
-        """Refuse what a sum of outputs cannot be had with.
-
-        Raises:
-            UserError: naming it.
-        """
-        if self.assist.weights != "constant":
-            raise UserError(
-                f"'protect.sum' hides each peer's outputs, which weights that are "
-                f"{self.assist.weights} are chosen by: set assist.weights constant"
-            )
-        if self.data.common < 1:
-            raise UserError(
-                f"'protect.sum' needs all rows in common, since masks of peers who know different "
-                f"rows do not cancel: set data.common 1, not {self.data.common:g}"
-            )
-        if self.data.domains == "uniform" and self.data.n_domains < MOST_SEEN:
-            raise UserError(
-                f"'protect.sum' needs {MOST_SEEN} organisations: of two, the sum of the peers' "
-                "outputs is those of one"
-            )
-        # Masked outputs are no real numbers, so noise would leave them as they are.
-        if noise and not _only_residuals(privacy=self.privacy):
-            raise UserError(
-                "'protect.sum' beside noise on outputs, which are masked before noise is added: "
-                "set privacy.steps residual"
-            )
+    @property
+    def relevant_above(self) -> float:
+        """Value of a cell above which it is relevant; implicit ones are 0 or 1."""
+        return self.data.threshold if self.data.feedback == "explicit" else 0.5

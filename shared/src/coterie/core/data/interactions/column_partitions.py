@@ -123,20 +123,21 @@ def uniform(
 
 
 def by_genre(genres: Sequence[Sequence[str]], key: Key, needed: Tensor | None = None) -> Partition:
-    """Give each item to one of its genres, drawn uniformly; one without a genre to any of the 18.
+    """Give each item to one of its genres, drawn uniformly; one without a genre to any of them.
 
-    An item's draw depends on the key and its number alone. All items are drawn anew until each
+    Domains are those of the 18 genres that occur. An item's draw depends on the key and its number alone. All items are drawn anew until each
     domain has what it needs.
 
     Args:
-        genres: names of the genres of each item; only `GENRES` count.
+        genres: names of the genres of each item; only `GENRES` count (the 18).
         key: of the draws.
         needed: ``(n_items, P)`` counts of the cells of each item, of which each domain must have
             at least one in each of the P columns (train and test cells, see `count_parts`); None
             for one item a domain.
 
     Raises:
-        UserError: in 1,000 draws a domain stayed without items or cells.
+        UserError: fewer than two genres occur, or in 1,000 draws a domain stayed without items or
+            cells.
 
     Example:
         >>> held = by_genre([[name, "unknown"] for name in GENRES], Key.from_seed(0))
@@ -144,6 +145,14 @@ def by_genre(genres: Sequence[Sequence[str]], key: Key, needed: Tensor | None = 
         True
     """
     table = genre_table(genres)
+    occur = table.any(0)
+    if int(occur.sum()) < 2:
+        raise UserError(
+            "fewer than two of the genres of MovieLens occur in the data: choose the uniform "
+            "partition, or another data set"
+        )
+    names = tuple(name for name, used in zip(GENRES, occur.tolist(), strict=True) if used)
+    table = table[:, occur]
     table[table.sum(1) == 0] = 1.0
     number = table.cumsum(1).long()  # of a genre among the item's own, from 1
     items = torch.arange(len(genres))
@@ -151,11 +160,11 @@ def by_genre(genres: Sequence[Sequence[str]], key: Key, needed: Tensor | None = 
     for attempt in range(_DRAWS):
         drawn = key.fold("genre", attempt).integers(number[:, -1], items)
         of_item = (number <= drawn[:, None]).sum(1)
-        held = torch.zeros(len(GENRES), needed.shape[1], dtype=needed.dtype)
+        held = torch.zeros(len(names), needed.shape[1], dtype=needed.dtype)
         short = held.index_add_(0, of_item, needed).amin(1) < 1
         if not bool(short.any()):
-            return Partition(of_item, GENRES)
-    name = GENRES[int(short.long().argmax())]
+            return Partition(of_item, names)
+    name = names[int(short.long().argmax())]
     raise UserError(
         f"in {_DRAWS} draws of a genre for each item domain '{name}' stayed without ratings to "
         "train on and to test: choose a larger data set, or the uniform partition"

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.alignment import Alignment, columns_of, features_of, rows_of
-from coterie.core.data.interactions.cells import Cells, ascending, check_distinct, check_range
+from coterie.core.data.interactions.cells import Cells, check_distinct, check_range
 from coterie.core.data.interactions.column_partitions import Partition
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Interactions
 from coterie.core.data.interactions.rated import require_ratings
 from coterie.core.errors import UserError
+from coterie.core.tensors.ordering import ascending
 from coterie.core.tensors.ragged import Ragged
 
 _PARTS = 3  # train, validation, test

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions.cells import ascending
 from coterie.core.data.interactions.column_partitions import by_source
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.splits import first_of_pair
 from coterie.core.errors import UserError
+from coterie.core.tensors.ordering import ascending
 
 
 def rated(interactions: Interactions, scale: tuple[float, float] | None = None) -> Interactions:

