@@ -13,6 +13,7 @@ from coterie.assisted.keys import CLIENT_COLUMNS
 from coterie.assisted.readings import resolve
 from coterie.assisted.routes import check_common
 from coterie.assisted.settings.run import Settings
+from coterie.assisted.sums import check_sum
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment as BaseExperiment
 
@@ -38,7 +39,10 @@ class Experiment(BaseExperiment[Settings]):
         released = settings.reading == "released"
         found = make(how, settings.seed, partition, released=released, dtype=dtype)
         if settings.method == "mtal":
-            check_common({one.id: one.rows for one in found.each})
+            rows = {one.id: one.rows for one in found.each}
+            check_common(rows)
+            if settings.protect.sum:
+                check_sum(rows)
         return found
 
     @property
@@ -57,6 +61,16 @@ class Experiment(BaseExperiment[Settings]):
                 "test": len(one.test),
             }
             for one in self.organisations.each
+        ]
+
+    def notes(self, module: FederatedRun) -> list[str]:
+        """Say how many rounds were without outputs."""
+        lost = sum(row.get("mtal/dropped", 0.0) > 0 for row in module.history)
+        if not lost:
+            return []
+        return [
+            f"in {lost} of {len(module.history)} rounds nobody had its peers' outputs: an "
+            "organisation did not answer, and masks cancel in the sum of all only"
         ]
 
     def client_columns(self) -> tuple[str, ...]:

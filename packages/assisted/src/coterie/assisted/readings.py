@@ -20,19 +20,15 @@ def choices(settings: Settings) -> dict[str, Any]:
       are positive; there is no validation set, the best round is that of the test; an organisation
       that protects its residuals fits the protected ones itself.
     """
-<<<<<<< HEAD
-    found: dict[str, Any] = {"start": _START[settings.reading]}
+    as_printed = settings.reading != "recommended"
+    found: dict[str, Any] = {
+        "start": _START[settings.reading],
+        "evaluation": "pooled" if as_printed else "local",
+    }
     if settings.protect.residuals != "none":
         own = "protected" if settings.reading == "released" else "clean"
         found["protect"] = {"own": own}
     return found
-=======
-    as_printed = settings.reading != "recommended"
-    return {
-        "start": _START[settings.reading],
-        "evaluation": "pooled" if as_printed else "local",
-    }
->>>>>>> main
 
 
 def resolve(settings: Settings) -> Settings:

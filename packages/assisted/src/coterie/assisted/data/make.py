@@ -61,7 +61,10 @@ def make(
     hashed = [names(common, number, secret) for number in range(len(domains))]
     each = zip(domains, hashed, strict=True)
     return Organisations.of(
-        [OwnDomain(k, mine[domain.rows], domain) for k, (domain, mine) in enumerate(each)]
+        [
+            OwnDomain(k, mine[domain.rows], domain, secret.fold("masks").state)
+            for k, (domain, mine) in enumerate(each)
+        ]
     )
 
 
