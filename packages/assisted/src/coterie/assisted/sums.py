@@ -43,7 +43,7 @@ class Masks:
                 "'protect.sum' needs a secret that the organisations share: put the same number "
                 "into the data of each"
             )
-        self._id, self._roster = data.id, roster
+        self._id, self._roster = data.id, roster.sort().values  # all see one ring
         self._key = Key(data.secret).fold(*when)
 
     def hidden(self, outputs: Mapping[int, Tensor]) -> PerPeer:
