@@ -1,4 +1,4 @@
-"""What an organisation does to its residuals before they leave it, against scipy and plain loops."""
+"""What is done to residuals before they leave an organisation, against scipy and plain loops."""
 
 import numpy as np
 import pytest

@@ -119,7 +119,7 @@ def test_masked_outputs_look_uniform_and_no_mask_comes_twice() -> None:
         for to, values in up.masked.items()
     ]
     assert len(sent) == 4 * 3 * (3 + 1)
-    for name, k, down, up in notes:
+    for name, _, down, up in notes:
         if name in ("fit", "answer"):
             assert up.values is None
         if name == "combine":
@@ -230,7 +230,7 @@ def test_who_does_not_answer_in_the_prediction_stage_is_left_out_of_the_means() 
 
 
 def test_what_goes_down_of_a_sum_is_the_sum_alone() -> None:
-    run, notes = heard(make_settings(protect=SUM, rounds=1), with_secret())
+    _, notes = heard(make_settings(protect=SUM, rounds=1), with_secret())
     sent = {k: up.masked for name, k, _, up in notes if name == "fit"}
     for name, k, down, _ in notes:
         if name == "combine":
