@@ -59,8 +59,8 @@ def guarantee(settings: Settings) -> str:
     )
     if not math.isfinite(once) or once == 0:
         return NO_GUARANTEE
-    what = "rating" if privacy.clip_by == "entry" else "organisation"
-    return f"ε {once:.3g} of a {what} a round, {always:.3g} in {rounds}"
+    what = "a rating" if privacy.clip_by == "entry" else "an organisation"
+    return f"ε {once:.3g} of {what} a round, {always:.3g} in {rounds}"
 
 
 def _with(settings: Settings, protect: ProtectSettings, privacy: PrivacySettings) -> Settings:
