@@ -17,6 +17,7 @@ from coterie.assisted.readings import resolve
 from coterie.assisted.routes import check_common
 from coterie.assisted.serving import scores_of_user
 from coterie.assisted.settings.run import Settings
+from coterie.assisted.sums import check_sum
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.rated import rated
 from coterie.core.data.sources.catalogue import load_filtered
@@ -74,7 +75,10 @@ class Experiment(RecommendsToUsers[Settings]):
         check_names("model.sizes", settings.model.sizes, names)
         check_names("objectives", settings.objectives, names)
         if settings.method == "mtal":
-            check_common({one.id: one.rows for one in found.each})
+            rows = {one.id: one.rows for one in found.each}
+            check_common(rows)
+            if settings.protect.sum:
+                check_sum(rows)
         return found
 
     @property
@@ -93,6 +97,16 @@ class Experiment(RecommendsToUsers[Settings]):
                 "test": len(one.test),
             }
             for one in self.organisations.each
+        ]
+
+    def notes(self, module: FederatedRun) -> list[str]:
+        """Say how many rounds were without outputs."""
+        lost = sum(row.get("mtal/dropped", 0.0) > 0 for row in module.history)
+        if not lost:
+            return []
+        return [
+            f"in {lost} of {len(module.history)} rounds nobody had its peers' outputs: an "
+            "organisation did not answer, and masks cancel in the sum of all only"
         ]
 
     def client_columns(self) -> tuple[str, ...]:

@@ -67,7 +67,10 @@ def share_out(
     hashed = [names(common, number, secret) for number in range(len(domains))]
     each = zip(domains, hashed, strict=True)
     return Organisations.of(
-        [OwnDomain(k, mine[domain.rows], domain) for k, (domain, mine) in enumerate(each)]
+        [
+            OwnDomain(k, mine[domain.rows], domain, secret.fold("masks").state)
+            for k, (domain, mine) in enumerate(each)
+        ]
     )
 
 
