@@ -183,7 +183,7 @@ class Broken(Organisation):
     def fit(self, down, mine, data, key):
         up, new = super().fit(down, mine, data, key)
         if self._now("fit", down, data):
-            up = Fits({name: values * torch.nan for name, values in up.values.items()})
+            up = Fits({name: values * torch.nan for name, values in up.values.items()}, None)
         return up, new
 
     @COMBINE

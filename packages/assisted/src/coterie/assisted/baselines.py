@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from coterie.assisted.settings.protect import ProtectSettings
 from coterie.assisted.settings.run import UNTRAINED, Settings
 from coterie.core.settings.schema import changed
 from coterie.core.settings.sections import PrivacySettings
@@ -47,7 +48,8 @@ def baseline(settings: Settings, method: Literal["alone", "joint"], model: str) 
         >>> found.rounds, found.train.epochs, found.patience
         (200, 1, 30)
     """
-    settings = replace(settings, privacy=PrivacySettings())  # nothing that it covers is sent
+    # Nothing is sent that these cover.
+    settings = replace(settings, privacy=PrivacySettings(), protect=ProtectSettings())
     epochs = 1 if model in UNTRAINED else settings.rounds * settings.train.epochs
     chosen = {"method": method, "model.name": model, "rounds": epochs, "train.epochs": 1}
     if settings.reading == "recommended":

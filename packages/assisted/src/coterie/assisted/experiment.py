@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,31 @@ from torch import Tensor
 from coterie.assisted.data.make import share_out
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.keys import CLIENT_COLUMNS
+from coterie.assisted.learner import objective_of
 from coterie.assisted.published import reference
 from coterie.assisted.readings import idle, resolve
 from coterie.assisted.routes import check_common
 from coterie.assisted.serving import scores_of_user
 from coterie.assisted.settings.run import Settings
+from coterie.assisted.sums import check_sum
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.rated import rated
 from coterie.core.data.sources.catalogue import load_filtered
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, nearest
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
+
+
+def check_names(key: str, given: Mapping[str, str] | None, names: Sequence[str]) -> None:
+    """Refuse what is said of an organisation that there is not.
+
+    Raises:
+        UserError: one is not among the names; the nearest is given.
+    """
+    for name in given or {}:
+        if name not in names:
+            raise UserError(f"'{key}' names '{name}', which is no domain: {nearest(name, names)}")
 
 
 class Experiment(RecommendsToUsers[Settings]):
@@ -42,7 +56,7 @@ class Experiment(RecommendsToUsers[Settings]):
     @cached_property
     def interactions(self) -> Interactions:
         """The ratings."""
-        return rated(load_filtered(self.settings.data))
+        return rated(load_filtered(self.settings.data), self.settings.data.scale)
 
     @cached_property
     def organisations(self) -> Organisations:
@@ -52,10 +66,22 @@ class Experiment(RecommendsToUsers[Settings]):
         dtype = getattr(torch, settings.engine.dtype)
         released = settings.reading == "released"
         found = share_out(
-            self.interactions, how, settings.seed, partition, released=released, dtype=dtype
+            self.interactions,
+            how,
+            settings.seed,
+            partition,
+            is_binary=lambda name: not objective_of(settings, name).is_rating,
+            released=released,
+            dtype=dtype,
         )
+        names = [one.domain.name for one in found.each]
+        check_names("model.sizes", settings.model.sizes, names)
+        check_names("objectives", settings.objectives, names)
         if settings.method == "mtal":
-            check_common({one.id: one.rows for one in found.each})
+            rows = {one.id: one.rows for one in found.each}
+            check_common(rows)
+            if settings.protect.sum:
+                check_sum(rows)
         return found
 
     @property
@@ -81,9 +107,15 @@ class Experiment(RecommendsToUsers[Settings]):
         return CLIENT_COLUMNS
 
     def notes(self, module: FederatedRun) -> list[str]:
-        """Say what the run was compared with, and which settings were changed in vain."""
+        """Say what was compared, how many rounds had no outputs, which settings were in vain."""
+        found, lost = list(self._compared), _without_outputs(module)
+        if lost:
+            found.append(
+                f"in {lost} of {len(module.history)} rounds nobody had its peers' outputs: an "
+                "organisation did not answer, and masks cancel in the sum of all only"
+            )
         method, model = self.settings.method, self.settings.model.name
-        return self._compared + [
+        return found + [
             f"{name} has no effect on the method {method} with the model {model}"
             for name in idle(self.settings)
         ]
@@ -141,3 +173,7 @@ class Experiment(RecommendsToUsers[Settings]):
             "organisations score the users that they knew when they met: give --user, or train "
             "again with the new one"
         )
+
+
+def _without_outputs(module: FederatedRun) -> int:
+    return sum(row.get("mtal/dropped", 0.0) > 0 for row in module.history)

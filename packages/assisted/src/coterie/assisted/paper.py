@@ -22,4 +22,5 @@ PAPER = Paper(
     variant_keys=("data.name", "data.feedback", "data.align"),
     keys=KEYS,
     panels=PANELS,
+    commands={"attack": "Read ratings off what the organisations of a run exchange"},
 )

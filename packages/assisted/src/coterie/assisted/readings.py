@@ -17,16 +17,21 @@ def choices(settings: Settings) -> dict[str, Any]:
       cells and rows, and the base model of implicit feedback is the logit of a smoothed rate.
     - literal: as printed: F⁰ = E(R), a share of positives, whose logit the loss takes.
     - released: as the public code does: F⁰ is the share itself, taken for a logit; ratings of 3.5
-      are positive; there is no validation set, the best round is that of the test. MF adds biases
-      to every coordinate of its vectors, and its constant starts at 0, far from any rating.
+      are positive; there is no validation set, the best round is that of the test; an organisation
+      that protects its residuals fits the protected ones itself. MF adds biases to every coordinate
+      of its vectors, and its constant starts at 0, far from any rating.
     """
     as_printed = settings.reading != "recommended"
     biases = "broadcast" if settings.reading == "released" else "additive"
-    return {
+    found: dict[str, Any] = {
         "start": _START[settings.reading],
         "evaluation": "pooled" if as_printed else "local",
         "model": {"biases": biases},
     }
+    if settings.protect.residuals != "none":
+        own = "protected" if settings.reading == "released" else "clean"
+        found["protect"] = {"own": own}
+    return found
 
 
 def resolve(settings: Settings) -> Settings:

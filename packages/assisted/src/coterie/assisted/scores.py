@@ -87,7 +87,8 @@ def pooled(held: Sequence[Held], settings: Settings) -> dict[str, float]:
     rows = Ragged.from_lengths(order, torch.bincount(row, minlength=len(numbers)))
     truth = torch.cat([each.ratings for each in held])[order]
     scores = torch.cat([each.scores for each in held]).double()[order]
-    relevant, k, batch = truth > settings.data.relevant_above, LENGTH, settings.train.batch_rows
+    relevant = torch.cat([each.relevant for each in held])[order]
+    k, batch = LENGTH, settings.train.batch_rows
     found = {
         "map@10": float(average_precision(scores, relevant, rows, k, empty="zero").nanmean()),
         "ndcg@10": float(ndcg(scores, relevant, rows, k, empty="zero").nanmean()),

@@ -13,6 +13,7 @@ from coterie.assisted.data.organisations import Organisations, OwnDomain
 from coterie.assisted.view import places_of
 from coterie.core.data.interactions.alignment import Alignment
 from coterie.core.data.interactions.cells import Cells
+from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 
 
@@ -37,7 +38,12 @@ def scores_of_user(
     asked = {one.id: cells for one in organisations.each if len(cells := _cells(one, align, user))}
     states: dict[int, Any] = {k: module.store.take(torch.tensor([k])) for k in asked}
     places = {k: places_of(states[k], cells) for k, cells in asked.items()}
-    predictions = server.answered(module.server_state, module.newest_cohort(), places).messages
+    predictions = server.answered(module.server_state, module.newest_cohort(), places)
+    if not predictions.keys() >= asked.keys():
+        raise UserError(
+            "organisations give sums of three or more only (protect.sum), and fewer ask for this "
+            "user: train without protect.sum to recommend"
+        )
     found = torch.full((_n_items(organisations, align),), -torch.inf)
     for k, cells in asked.items():
         one = organisations.each[k]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.assisted.aae.cells import NARROW, Cells
+from coterie.assisted.aae.cells import Cells
 from coterie.assisted.aae.inputs import Inputs
 from coterie.assisted.aae.pattern import Pattern
 from coterie.assisted.aae.row_shuffle import RowShuffle
@@ -81,8 +81,8 @@ class RowBatches:
         self.rows = RowShuffle(pattern.columns.lengths, size, key)
         self.per_epoch = self.rows.per_epoch
         cells = (pattern.nnz + inputs.pattern.nnz) // max(self.per_epoch, 1)
-        fast = NARROW // max(pattern.n_columns, inputs.n_columns)
-        self._together = max(min(_CELLS // max(cells, 1), fast, self.per_epoch), 1)
+        each = cells + pattern.n_columns + inputs.n_columns
+        self._together = max(min(_CELLS // each, self.per_epoch), 1)
         self._made: tuple[tuple[int, int], list[Batch]] = ((-1, -1), [])
 
     def __call__(self, number: int) -> Batch:
@@ -186,4 +186,4 @@ def spared(key: Key, shape: tuple[int, ...], rate: float) -> Tensor:
 
 
 _CELLS = 1 << 18
-"""Cells of the batches that are made together, 40 bytes each."""
+"""Cells and columns of the batches that are made together, 40 bytes each."""

@@ -6,9 +6,9 @@ import warnings
 from dataclasses import dataclass
 from functools import cache
 
-import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy import sparse
 from torch import Tensor
 
 
@@ -73,6 +73,8 @@ class Cells:
             left: ``(B, h)``.
             right: ``(n_columns, h)``.
         """
+        if left.device.type != "cpu":  # a batch of dense outputs is nothing to a GPU
+            return (left @ right.T)[self.row, self.column]
         _say_nothing()
         zeros, size = left.new_zeros(len(self)), (self.n_columns, self.n_rows)
         where = torch.sparse_csr_tensor(
@@ -96,14 +98,33 @@ def _bags(table: Tensor, index: Tensor, start: Tensor, weights: Tensor) -> Tenso
     )
 
 
-def ascending(keys: Tensor, most: int) -> Tensor:
-    """Stable order of keys in [0, most), ``(n,)`` int64."""
-    if keys.device.type != "cpu":
-        return keys.argsort(stable=True)
-    # Numpy sorts numbers of 16 bits by counting, in a tenth of torch's time.
-    narrow = np.uint16 if most <= NARROW else np.int32
-    return torch.as_tensor(np.argsort(keys.numpy().astype(narrow), kind="stable"))
+def transposed(start: Tensor, column: Tensor, n_columns: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Bring cells from the order of rows into that of columns, and of rows within.
+
+    Args:
+        start: ``(R + 1,)`` int32, where each row begins.
+        column: ``(n,)`` int32, in the order of rows.
+        n_columns: number of columns.
+
+    Returns:
+        Where each column begins ``(n_columns + 1,)``, the rows ``(n,)``, and the places in the
+        order of rows ``(n,)``, all int32.
+    """
+    if column.device.type != "cpu":
+        return _transposed_by_sorting(start, column, n_columns)
+    # Scipy counts, where torch sorts: an eighth of the time.
+    place = torch.arange(len(column), dtype=torch.int32)
+    cells = (place.numpy(), column.numpy(), start.numpy())
+    turned = sparse.csr_matrix(cells, shape=(len(start) - 1, n_columns)).tocsc()
+    begins, row, order = map(torch.as_tensor, (turned.indptr, turned.indices, turned.data))
+    return begins, row, order
 
 
-NARROW = 1 << 16
-"""Keys below are sorted fast."""
+def _transposed_by_sorting(
+    start: Tensor, column: Tensor, n_columns: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`transposed` elsewhere than on the CPU."""
+    order = column.argsort(stable=True)
+    row = torch.repeat_interleave(start.diff()).index_select(0, order)
+    begins = F.pad(torch.bincount(column, minlength=n_columns).cumsum(0), (1, 0))
+    return begins.int(), row.int(), order.int()

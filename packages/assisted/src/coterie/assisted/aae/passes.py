@@ -71,15 +71,11 @@ def value_and_gradients(params: Params, batch: Batch, loss: CellLoss) -> tuple[T
     hidden = decode(params, code)
     output = outputs(params, hidden, batch.targets)
     value, residual = _residual(output, batch, loss)
-    grads = _backward_decoder(params, batch, code, hidden, residual)
-    back = grads.pop(_CODE)
+    grads, back = _backward_decoder(params, batch, code, hidden, residual)
     back = back if batch.keep is None else back.mul_(batch.keep)
     for name, one in encoded.items():
         grads |= _backward_encoder(params, batch, name, one, back)
     return value, grads
-
-
-_CODE = "code"
 
 
 def _residual(output: Tensor, batch: Batch, loss: CellLoss) -> tuple[Tensor, Tensor]:
@@ -94,17 +90,17 @@ def _residual(output: Tensor, batch: Batch, loss: CellLoss) -> tuple[Tensor, Ten
 
 def _backward_decoder(
     params: Params, batch: Batch, code: Tensor, hidden: Tensor, residual: Tensor
-) -> Params:
-    """Gradients of the decoder, and that of the code under its own name."""
+) -> tuple[Params, Tensor]:
+    """Gradients of the decoder, and that of the code, ``(B, code)``."""
     cells, wide = batch.targets, params[f"{DECODER}.wide.weight"]
     back = _through_tanh(cells.times(residual, wide), hidden)
-    return {
+    grads = {
         f"{DECODER}.hidden.weight": back.T @ code,
         f"{DECODER}.hidden.bias": back.sum(0),
         f"{DECODER}.wide.weight": cells.transposed_times(residual, hidden),
         f"{DECODER}.wide.bias": cells.column_sums(residual),
-        _CODE: back @ params[f"{DECODER}.hidden.weight"],
     }
+    return grads, back @ params[f"{DECODER}.hidden.weight"]
 
 
 def _backward_encoder(

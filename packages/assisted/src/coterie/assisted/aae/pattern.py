@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.assisted.aae.cells import Cells, ascending
+from coterie.assisted.aae.cells import Cells, transposed
 from coterie.core.tensors.ragged import Ragged
 
 
@@ -74,41 +74,37 @@ class Pattern:
             rows: ``(R,)`` int64, those of all batches.
             size: rows a batch; the last one may be smaller.
         """
-        number = -(-len(rows) // size)
         lengths, offsets = self.columns.lengths[rows], self.columns.offsets
-        start = _starts(F.pad(lengths, (0, number * size - len(rows))).view(number, size))
-        first = F.pad(start[:, -1].cumsum(0), (1, 0))
+        start = F.pad(lengths.cumsum(0), (1, 0))
         owner = torch.repeat_interleave(lengths)
-        # In the order of rows: a cell's place, column and row in its batch.
-        begins = lengths.cumsum(0) - lengths
-        place = (offsets[rows] - begins).index_select(0, owner).add_(torch.arange(len(owner)))
+        place = (offsets[rows] - start[:-1]).index_select(0, owner).add_(torch.arange(len(owner)))
         column = self.columns.values.index_select(0, place)
-        turn = torch.arange(len(rows), dtype=torch.int32)
-        row = (turn % size).index_select(0, owner)
-        # Batch by batch, as if each had columns of its own.
-        key = (turn // size * self.n_columns).index_select(0, owner).add_(column)
-        order = ascending(key, number * self.n_columns)
-        counts = torch.bincount(key, minlength=number * self.n_columns)
-        column_start = _starts(counts.view(number, self.n_columns)).int()
-        ordered, of_row = column.index_select(0, order), row.index_select(0, order)
-        row_start = start.int()
-        cells = []
-        ends = first.tolist()
-        for batch, (at, end) in enumerate(pairwise(ends)):
-            rows_here = min(size, len(rows) - batch * size)
-            cells.append(
-                Cells(
-                    row=of_row[at:end],
-                    column=ordered[at:end],
-                    column_start=column_start[batch],
-                    by_row=order[at:end] - at,
-                    row_start=row_start[batch, : rows_here + 1],
-                    row_columns=column[at:end],
-                )
+        # One transposition for all batches, as if each had columns of its own.
+        turn, number = torch.arange(len(rows), dtype=torch.int32), -(-len(rows) // size)
+        apart = (turn // size * self.n_columns).index_select(0, owner).add_(column)
+        begins, row, order = transposed(start.int(), apart, number * self.n_columns)
+        ordered, row = column.index_select(0, order), (turn % size).index_select(0, row)
+        missing = number * size - len(rows)
+        row_start = _within(F.pad(start, (0, missing), value=len(owner)), size)
+        column_start, by_row = _within(begins, self.n_columns), order.long()
+        ends = [*start[::size].tolist(), len(owner)]
+        cells = [
+            Cells(
+                row=row[at:end],
+                column=ordered[at:end],
+                column_start=column_start[batch],
+                by_row=by_row[at:end] - at,
+                row_start=row_start[batch, : len(rows) - batch * size + 1],
+                row_columns=column[at:end],
             )
+            for batch, (at, end) in enumerate(pairwise(ends[: number + 1]))
+        ]
         return CellBatches(cells, place.index_select(0, order))
 
 
-def _starts(counts: Tensor) -> Tensor:
-    """Where each of ``(G, n)`` parts begins, and the last ends: ``(G, n + 1)``."""
-    return F.pad(counts.cumsum(1), (1, 0))
+def _within(start: Tensor, size: int) -> Tensor:
+    """Cut ``(G * size + 1,)`` starts into those of G batches, each from 0, ``(G, size + 1)``."""
+    if len(start) == 1:
+        return start.new_zeros(0, size + 1, dtype=torch.int32)
+    cut = start.unfold(0, size + 1, size)
+    return (cut - cut[:, :1]).int()

@@ -12,6 +12,7 @@ from coterie.assisted.aae.dense import dense_loss
 from coterie.assisted.aae.inputs import Inputs
 from coterie.assisted.aae.losses import SQUARED, CellLoss
 from coterie.assisted.aae.network import AAE, Params
+from coterie.assisted.aae.packing import Packing
 from coterie.assisted.aae.passes import value_and_gradients
 from coterie.assisted.aae.pattern import Pattern
 from coterie.core.local_training.fit import Batch as Named
@@ -63,13 +64,13 @@ class Trained:
         params: of the network, without a client axis.
         loss: ``()`` mean loss over the steps of this call; 0 without steps.
         epochs: number of epochs so far.
-        state: of Adam, ``(1, ...)``.
+        state: of Adam, to go on; None = a fresh one.
     """
 
     params: Params
     loss: Tensor
     epochs: int
-    state: RowState
+    state: RowState | None
 
 
 def train(
@@ -115,12 +116,12 @@ def train(
     _check(network, inputs, pattern, values)
     if start is None:
         params = network.start(key.fold("start"), values.dtype)
-        start = Trained(params, values.new_zeros(()), 0, RowAdam().begin(tree.as_stack(params)))
+        start = Trained(params, values.new_zeros(()), 0, None)
     batches = batches_of(network, inputs, pattern, values, plan, key)
-    steps = Steps(batches, loss, start.epochs * batches.per_epoch)
+    steps = Steps(batches, loss, Packing(network.shapes), start.epochs * batches.per_epoch)
     fitted = fit(
         steps.loss,
-        tree.as_stack(start.params),
+        tree.as_stack(steps.packing.pack(start.params)),
         steps,
         RowAdam(weight_decay=plan.weight_decay),
         plan.lr,
@@ -129,8 +130,8 @@ def train(
         clip=plan.clip,
         slope=steps.slope,
     )
-    params, mean = tree.as_one(fitted.params), fitted.loss[0]
-    return Trained(params, mean, start.epochs + plan.epochs, fitted.state)
+    params = steps.packing.unpack(tree.as_one(fitted.params))
+    return Trained(params, fitted.loss[0], start.epochs + plan.epochs, fitted.state)
 
 
 def batches_of(
@@ -148,11 +149,13 @@ class Steps:
     Attributes:
         batches: of rows.
         cell_loss: of single cells.
+        packing: of the parameters, which `fit` handles packed.
         first: number of the first batch.
     """
 
     batches: RowBatches
     cell_loss: CellLoss
+    packing: Packing
     first: int = 0
 
     def __call__(self, number: int, rows: Tensor) -> Named:
@@ -161,14 +164,15 @@ class Steps:
 
     def loss(self, params: Params, batch: Named) -> Tensor:
         """Mean loss over the cells of a batch, ``()``, for autograd."""
-        return dense_loss(params, self.batches(int(batch["number"])), self.cell_loss)
+        named = self.packing.unpack(params)
+        return dense_loss(named, self.batches(int(batch["number"])), self.cell_loss)
 
     def slope(self, params: Params, batch: Named) -> tuple[Params, Tensor]:
         """Gradients, each ``(1, ...)``, and loss ``(1,)``, in closed form."""
         made = self.batches(int(batch["number"]))
-        one = {name: value[0] for name, value in params.items()}  # a walk would take 5 % of a step
-        value, grads = value_and_gradients(one, made, self.cell_loss)
-        return {name: grad[None] for name, grad in grads.items()}, value[None]
+        named = self.packing.unpack(tree.as_one(params))
+        value, grads = value_and_gradients(named, made, self.cell_loss)
+        return tree.as_stack(self.packing.pack(grads)), value[None]
 
 
 def _check(network: AAE, inputs: Inputs, pattern: Pattern, values: Tensor) -> None:

@@ -39,7 +39,7 @@ class PlainAAE(nn.Module):
         output: Tensor = self.decoder(self.dropout(code) if keep is None else code * keep)
         return output
 
-    def parts(self) -> Iterator[tuple[str, nn.Parameter, bool]]:
+    def parts(self) -> Iterator[tuple[str, Tensor, bool]]:
         """Yield each parameter with its name in `AAE`, and whether it is transposed there."""
         for name, encoder in self.encoders.items():
             assert isinstance(encoder, nn.Sequential)
@@ -141,9 +141,7 @@ def _encoder(features: int, network: AAE) -> nn.Sequential:
     )
 
 
-def _layer(
-    name: str, layer: nn.Module, transposed: bool
-) -> Iterator[tuple[str, nn.Parameter, bool]]:
+def _layer(name: str, layer: nn.Module, transposed: bool) -> Iterator[tuple[str, Tensor, bool]]:
     assert isinstance(layer, nn.Linear)
     yield f"{name}.weight", layer.weight, transposed
     yield f"{name}.bias", layer.bias, False

@@ -9,6 +9,7 @@ import torch
 
 from coterie.assisted.aae.losses import SQUARED
 from coterie.assisted.aae.network import AAE
+from coterie.assisted.aae.packing import Packing
 from coterie.assisted.aae.training import Plan, Steps, Trained, batches_of, train
 from coterie.assisted.bench.loop import UserLoop
 from coterie.assisted.bench.sizes import ML_100K, Drawn, Size, draw
@@ -71,10 +72,11 @@ class Compared:
 
     def by_autograd(self) -> float:
         """Train for an epoch by `fit` with autograd; gives the mean loss."""
-        steps, plan = Steps(self.batches, SQUARED), self.plan
+        packing, plan = Packing(self.network.shapes), self.plan
+        steps = Steps(self.batches, SQUARED, packing)
         fitted = fit(
             steps.loss,
-            tree.as_stack(self.start.params),
+            tree.as_stack(packing.pack(self.start.params)),
             steps,
             RowAdam(weight_decay=plan.weight_decay),
             plan.lr,

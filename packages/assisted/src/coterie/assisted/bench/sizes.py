@@ -21,7 +21,7 @@ class Size:
         name: of the data set.
         rows: number of users m.
         columns: number of items of all organisations.
-        ratings: to train on, of all organisations; about as many are made.
+        ratings: to train on, of all organisations.
         organisations: K; one of them has every K-th item.
         batch_rows: rows of a mini-batch.
         sides: features of each kind of side information.
@@ -60,13 +60,15 @@ class Drawn:
 def draw(size: Size, key: Key, dtype: torch.dtype = torch.float32) -> Drawn:
     """Draw ratings: log-normal numbers of a user's, and items as popular as one over their rank."""
     activity = key.fold("activity").normal(size.rows).exp()
-    wanted = (activity * (1.3 * size.ratings / activity.sum())).clamp(15, size.columns / 3).long()
+    wanted = (activity * (1.6 * size.ratings / activity.sum())).clamp(15, size.columns / 3).long()
     row = torch.repeat_interleave(wanted)
     popularity = 1.0 / (torch.arange(size.columns) + 0.02 * size.columns)
     places = key.fold("column").uniform(len(row)) * popularity.sum()
     column = torch.searchsorted(popularity.cumsum(0), places).clamp(max=size.columns - 1)
     column = column * _STRIDE % size.columns  # the popular ones are scattered
     cell = torch.unique(row * size.columns + column)
+    kept = key.fold("kept").bits(cell).argsort(stable=True)[: size.ratings]
+    cell = cell[kept.sort().values]
     row, column = cell // size.columns, cell % size.columns
     own = column % size.organisations == 0
     columns = Ragged.from_pairs(row[own], column[own] // size.organisations, size.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -25,6 +26,7 @@ def share_out(
     seed: int,
     how: Partitioning,
     *,
+    is_binary: Callable[[str], bool],
     released: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Organisations:
@@ -35,6 +37,8 @@ def share_out(
         settings: who holds what.
         seed: of partition and, unless settings give another one, split.
         how: the partition.
+        is_binary: whether the organisation of a name wants to know what is above the threshold,
+            rather than ratings.
         released: whether a rating that equals the threshold is positive, and validation cells are
             those of the test, as in the public code.
         dtype: of ratings and features.
@@ -51,8 +55,10 @@ def share_out(
     domains = cut(ratings, settings.align, partition, part)
     if settings.domains == "source":
         domains = [_known_rows(domain) for domain in domains]
-    if settings.feedback == "implicit":
-        domains = [_binary(domain, settings.threshold, released) for domain in domains]
+    domains = [
+        _binary(domain, settings.threshold, released) if is_binary(domain.name) else domain
+        for domain in domains
+    ]
     if released:
         domains = [replace(domain, valid=domain.test) for domain in domains]
     domains = [tree.map_tensors(lambda leaf: _real(leaf, dtype), one) for one in domains]
@@ -61,7 +67,10 @@ def share_out(
     hashed = [names(common, number, secret) for number in range(len(domains))]
     each = zip(domains, hashed, strict=True)
     return Organisations.of(
-        [OwnDomain(k, mine[domain.rows], domain) for k, (domain, mine) in enumerate(each)]
+        [
+            OwnDomain(k, mine[domain.rows], domain, secret.fold("masks").state)
+            for k, (domain, mine) in enumerate(each)
+        ]
     )
 
 

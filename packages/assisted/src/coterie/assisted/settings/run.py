@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coterie.assisted.settings.data import DomainSettings
+from coterie.assisted.settings.protect import ProtectSettings
 from coterie.core.errors import UserError
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.sections import at_least, between, each_at_least, each_positive
@@ -122,6 +123,7 @@ class Settings(BaseSettings):
     model: ModelSettings = field(default_factory=ModelSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     assist: AssistSettings = field(default_factory=AssistSettings)
+    protect: ProtectSettings = field(default_factory=ProtectSettings)
     objectives: dict[str, str] | None = None
     """Loss of single organisations, as Drama=huber, where it is not that of the feedback: squared,
     logistic or huber."""
@@ -145,6 +147,7 @@ class Settings(BaseSettings):
                 f"'model.name' {self.model.name} is for the methods alone and joint: MTAL trains "
                 "assisted autoencoders (section 3.3, 'Why AutoEncoders?')"
             )
+        self.protect.check(self.method, self.assist.weights, self.data, self.privacy)
         self._check_apart()
 
     def _check_apart(self) -> None:
