@@ -468,6 +468,17 @@ def test_privacy_lists_the_uploads_of_a_real_paper(capsys: Capture) -> None:
     assert all(row["reveals"] != "-" for row in rows if row["direction"] == "up")
 
 
+def test_privacy_says_which_steps_have_noise(capsys: Capture) -> None:
+    assert main(["privacy", "f3crec", "--steps", "update", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {r["step"] for r in rows if r["noise"] == "covered"} == {"update"}
+    assert error(capsys, "privacy", "f3crec", "--steps", "updat") == (
+        "privacy.steps: no step is called 'updat': did you mean 'update'?"
+    )
+    assert main(["privacy", "f3crec"]) == 0
+    assert "privacy.clip_by entry" in capsys.readouterr().out
+
+
 def test_a_paper_can_have_commands_of_its_own(toy: Paper, capsys: Capture) -> None:
     for words in (["llm"], ["pplr", "--help"]):
         assert main(words) == 0

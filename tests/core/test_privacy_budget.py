@@ -45,7 +45,7 @@ def cohort(journal: Journal, round_: int, store: PrivateStore, clients: int = 3)
         (0, round_),
         Ledger(),
         journal,
-        middleware=middleware(SETTINGS),
+        middleware=middleware(SETTINGS, Measuring.steps()),
     )
     found.enrol()
     return found
@@ -68,12 +68,12 @@ def test_rounds_of_two_uploads_of_one_and_of_none() -> None:
 def test_asking_nobody_costs_nothing() -> None:
     journal = Journal()
     cohort(journal, 0, PrivateStore(), clients=0).ask(UPDATE, DOWN)
-    assert journal.releases == 0
+    assert journal.releases == []
 
 
 def test_the_budget_goes_on_after_a_resume() -> None:
     budget, later = PrivacyBudget(SETTINGS), PrivacyBudget(SETTINGS)
-    journal = Journal(releases=3)
+    journal = Journal(releases=[("update", 2)] * 3)
     budget.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
     later.load_state_dict(budget.state_dict())
     later.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]

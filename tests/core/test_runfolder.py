@@ -206,6 +206,7 @@ def test_what_may_change_when_a_run_goes_on(toy: Paper, flags: Sequence[str]) ->
         (["--data", "ml-1m"], "another 'data.name': it has 'sample', not 'ml-1m'"),
         (["--engine.dtype", "float64"], "another 'engine.dtype': it has 'float32', not 'float64'"),
         (["--model.widths", "[8, 8]"], "another 'model.widths': it has '[8]', not '[8, 8]'"),
+        (["--logger.transcript"], "another 'logger.transcript': it has 'False', not 'True'"),
     ],
 )
 def test_what_may_not_change(toy: Paper, flags: Sequence[str], message: str) -> None:

@@ -29,7 +29,7 @@ from coterie.core.methods.ranking.fedmf import (
     ItemGradients,
     ItemTable,
 )
-from coterie.core.methods.ranking.secure_sum import from_fixed, pairwise_masks, to_fixed
+from coterie.core.methods.kit.secure_sum import from_fixed, pairwise_masks, to_fixed
 from coterie.core.methods.settings.ranking import FedMFSettings
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference

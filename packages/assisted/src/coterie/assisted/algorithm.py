@@ -6,6 +6,7 @@ organisations that they go to do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -22,18 +23,27 @@ from coterie.assisted.messages import (
     QUERY,
     RESIDUAL,
     Alignment,
+    Fits,
+    Outputs,
+    Places,
     Predictions,
+    Residuals,
     Tested,
     Turn,
 )
-from coterie.assisted.routes import Routes, align
+from coterie.assisted.routes import Routes, align, check_common
 from coterie.assisted.scores import monitor_of, note_progress, note_quality
+from coterie.assisted.settings.protect import FEWEST
 from coterie.assisted.settings.run import Settings
+from coterie.assisted.sums import added, check_sum
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.cohort import Cohort, PerClient
+from coterie.core.protocol.replies import ListReplies
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
+
+NOBODY = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,11 @@ class Relay(Selecting[RelayState]):
         """Alignment: let the organisations find out whom they have in common."""
         cohort.enrol()
         announced = cohort.ask(ALIGN, None)
-        numbers = align({k: up.rows for k, up in announced.ups.items()})
+        rows = {k: up.rows for k, up in announced.ups.items()}
+        check_common(rows)
+        if self._sums:
+            check_sum(rows)
+        numbers = align(rows)
         told = PerClient({k: Alignment(each) for k, each in numbers.items()})
         placed = _part(cohort, announced.ids).ask(PATTERN, told)
         columns = {k: int(up.columns) for k, up in announced.ups.items()}
@@ -82,45 +96,100 @@ class Relay(Selecting[RelayState]):
     def round(self, state: RelayState, cohort: Cohort, key: Key) -> RelayState:
         """One assistance round; who does not answer is left out of the rest of it."""
         routes, t = state.routes[0], state.round + 1
-        turn = PerClient({k: Turn(t, routes.n_cells(k)) for k in routes.ids.tolist()})
-        residuals = _part(cohort, routes.ids).ask(RESIDUAL, turn)
-        targets = PerClient(routes.pass_residuals(residuals.ups, t))
-        fits = _part(cohort, residuals.ids).ask(FIT, targets)
-        outputs = PerClient(routes.pass_outputs(fits.ups, t))
+        residuals = self.residuals(state, cohort)
+        enough = not self._sums or len(residuals) >= FEWEST
+        fitting = _part(cohort, residuals.ids if enough else NOBODY)
+        fits = fitting.ask(FIT, PerClient(routes.pass_residuals(residuals.ups, t, self._sums)))
+        outputs = PerClient(self._outputs(routes, fits, fitting, t))
         combined = _part(cohort, fits.ids).ask(COMBINE, outputs)
         note_progress(combined, cohort.journal)
         return self.validated(replace(state, round=t), cohort)
 
+    def residuals(self, state: RelayState, cohort: Cohort) -> ListReplies[Residuals]:
+        """Ask for the residuals of a round."""
+        routes, t = state.routes[0], state.round + 1
+        turn = PerClient({k: Turn(t, routes.n_cells(k)) for k in routes.ids.tolist()})
+        return _part(cohort, routes.ids).ask(RESIDUAL, turn)
+
     def measure(self, state: RelayState, cohort: Cohort, split: Split) -> None:
         """Let organisations measure the newest predictions, or test those of the best round."""
-        members, pooled = _part(cohort, state.routes[0].ids), self.settings.evaluation == "pooled"
+        members = _part(cohort, state.routes[0].ids)
         down: Predictions | PerClient[Predictions] = Predictions(split, {}, {}, state.round)
         if split == "test":
-            down = self._answered(state, members)
-        note_quality(members.ask(MEASURE, down), cohort.journal, split, pooled)
+            asked = members.ask(QUERY, Tested(_best(state)))
+            cells = {k: up.cells for k, up in asked.ups.items()}
+            answered = self.answered(state, members, cells)
+            members = _part(members, torch.tensor(list(answered), dtype=torch.int64))
+            down = PerClient(answered)
+        note_quality(members.ask(MEASURE, down), cohort.journal, split, self.settings)
 
     def keep(self, state: RelayState, cohort: Cohort) -> RelayState:
         """Keep nothing: organisations have the models of all rounds."""
         return state
 
-    def _answered(self, state: RelayState, members: Cohort) -> PerClient[Predictions]:
-        """Prediction stage: let all answer for each other's test cells."""
-        routes, best = state.routes[0], state.chosen.round or state.round
-        asked = members.ask(QUERY, Tested(best))
-        cells = {k: up.cells for k, up in asked.ups.items()}
-        queries = PerClient(routes.pass_queries(cells, best))
-        answers = _part(members, asked.ids).ask(ANSWER, queries).ups
-        return PerClient(
-            {
-                to: Predictions(
-                    "test",
-                    {str(k): up.values[str(to)] for k, up in answers.items() if k != to},
-                    {str(k): up.rounds for k, up in answers.items() if k != to},
-                    best,
-                )
-                for to in answers
-            }
-        )
+    def answered(
+        self, state: RelayState, cohort: Cohort, cells: Mapping[int, Places]
+    ) -> dict[int, Predictions]:
+        """Prediction stage: let organisations answer for each other's cells.
+
+        Args:
+            state: after training.
+            cohort: of organisations.
+            cells: what each wants outputs for.
+
+        Returns:
+            What each gets; with sums nothing where fewer than three ask.
+        """
+        routes, best = state.routes[0], _best(state)
+        if self._sums:
+            return self._summed(routes, cohort, dict(cells), best)
+        queries = routes.pass_queries(cells, best)
+        answers = _part(cohort, torch.tensor(list(queries))).ask(ANSWER, PerClient(queries)).ups
+        return {
+            to: Predictions(
+                "test",
+                {str(k): up.values[str(to)] for k, up in answers.items() if k != to and up.values},
+                {str(k): up.rounds for k, up in answers.items() if k != to and up.values},
+                best,
+            )
+            for to in cells
+        }
+
+    @property
+    def _sums(self) -> bool:
+        """Whether organisations learn sums of outputs only."""
+        return self.settings.protect.sum
+
+    def _outputs(
+        self, routes: Routes, fits: ListReplies[Fits], asked: Cohort, t: int
+    ) -> dict[int, Outputs]:
+        if not self._sums:
+            return routes.pass_outputs(fits.ups, t)
+        masked = {k: up.masked for k, up in fits.ups.items() if up.masked is not None}
+        totals = added(masked, asked.ids.tolist())
+        asked.journal.scalar("mtal/dropped", totals is None)
+        return {to: Outputs({}, t, totals[to] if totals else None) for to in fits.ups}
+
+    def _summed(
+        self, routes: Routes, members: Cohort, cells: dict[int, Places], best: int
+    ) -> dict[int, Predictions]:
+        """The same by sums; where someone does not answer, the others are asked once more."""
+        for attempt in range(len(cells)):
+            if len(cells) < FEWEST:
+                break
+            queries = routes.pass_queries(cells, best, masked=True, attempt=attempt)
+            answering = _part(members, torch.tensor(list(cells)))
+            answers = answering.ask(ANSWER, PerClient(queries)).ups
+            masked = {k: up.masked for k, up in answers.items() if up.masked is not None}
+            if totals := added(masked, cells, attempt):
+                return {to: Predictions("test", {}, {}, best, one) for to, one in totals.items()}
+            cells = {k: cells[k] for k in answers}
+        return {}
+
+
+def _best(state: RelayState) -> int:
+    """Round that is tested and served: the best one, or the last if none was measured."""
+    return state.chosen.round or state.round
 
 
 def _part(cohort: Cohort, ids: Tensor) -> Cohort:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
+from coterie.assisted import sums
 from coterie.assisted.aae.prediction import predict
 from coterie.assisted.aae.training import train
 from coterie.assisted.aggregation import Choice, Fit, choose
@@ -46,6 +47,7 @@ from coterie.assisted.messages import (
     Tested,
     Turn,
 )
+from coterie.assisted.protection import protected
 from coterie.assisted.quality import quality
 from coterie.assisted.settings.run import AssistSettings, Settings
 from coterie.assisted.view import View, common, places_of
@@ -70,6 +72,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
     def __init__(self, settings: Settings) -> None:
         self.settings, self._matrices = settings, Matrices()
         self._learners: dict[int, Learner] = {}
+        self._views: dict[int, View] = {}
 
     def enrol(self, data: OwnDomain, key: Key) -> OrganisationState:
         """Begin with the base model: F⁰ is a constant of every column (section 3.3)."""
@@ -82,6 +85,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
             scores=start[data.train.columns.values],
             held=start[data.valid.columns.values],
             own=torch.empty(0),
+            sent=torch.empty(0),
         )
 
     @ALIGN
@@ -113,35 +117,50 @@ class Organisation(Client[OrganisationState, OwnDomain]):
     @RESIDUAL
     def residual(
         self, down: Turn, mine: OrganisationState, data: OwnDomain, key: Key
-    ) -> tuple[Residuals, None]:
+    ) -> tuple[Residuals, OrganisationState | None]:
         """Compute r_k = -∂L_k(F_k^{t-1}, R_k)/∂F at the cells of common rows (Eq. 5)."""
-        return Residuals(self._residual(mine, data)[common(mine, data.train)]), None
+        how = self.settings.protect
+        sent = protected(self._residual(mine, data), how, key.fold("protect"))
+        new = replace(mine, sent=sent) if how.own == "protected" else None
+        return Residuals(sent[common(mine, data.train)]), new
 
     @FIT
     def fit(
         self, down: PseudoTargets, mine: OrganisationState, data: OwnDomain, key: Key
     ) -> tuple[Fits, OrganisationState]:
         """Fit a new autoencoder to all residuals at hand; answer for the cells of each peer."""
-        view, learner = View(mine, data, self._matrices), self._learner(data)
+        view, learner = self._view(mine, data), self._learner(data)
         residuals = numbered(down.residuals)
+        if self.settings.train.own_targets != "none" or not residuals:
+            fits_sent = self.settings.protect.own == "protected"
+            residuals[data.id] = mine.sent if fits_sent else self._residual(mine, data)
         targets = view.targets(residuals)
-        values = targets.sorted(residuals | {data.id: self._residual(mine, data)})
+        values = targets.sorted(residuals)
         network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
         fitted = train(network, inputs, targets.pattern, values, learner.plan, key)
-        wanted = view.wanted()
+        wanted = view.wanted
         found = wanted.parted(predict(network, fitted.params, inputs, wanted.pattern))
         models = mine.models.append(Model(down.round, fitted.params))
-        fits = {peer: found[int(peer)] for peer in down.cells}
-        return Fits(fits), replace(mine, models=models, own=found[data.id])
+        mine = replace(mine, models=models, own=found[data.id], sent=torch.empty(0))
+        fits = {int(peer): found[int(peer)] for peer in down.cells}
+        if self.settings.protect.sum:
+            return Fits(None, sums.Masks(data, down.roster, "fit", down.round).hidden(fits)), mine
+        return Fits(named(fits), None), mine
 
     @COMBINE
     def combine(
         self, down: Outputs, mine: OrganisationState, data: OwnDomain, key: Key
     ) -> tuple[Progress, OrganisationState]:
         """Choose w and η, and move: F^t = F^{t-1} + η Σ_j w_j f_j (Eq. 6 to 8)."""
-        view, learner, how = View(mine, data, self._matrices), self._learner(data), self._how
-        cells, n = [data.train, data.valid], len(data.train)
-        models, outputs = view.outputs(cells, mine.own, numbered(down.values), how.own == "use")
+        view, learner, how = self._view(mine, data), self._learner(data), self._how
+        cells, n, use_own = [data.train, data.valid], len(data.train), how.own == "use"
+        if not self.settings.protect.sum:
+            models, outputs = view.outputs(cells, mine.own, numbered(down.values), use_own)
+        elif down.total is not None:
+            models, outputs = sums.of_round(data, down, mine.own if use_own else None)
+        else:  # a peer did not answer, so that nobody has outputs of the round
+            stays = Choice(torch.tensor(0.0), torch.zeros(1))
+            return self._progress(mine, data, stays), replace(mine, own=torch.empty(0))
         rating, scores = data.train.values.double(), mine.scores.double()
         choice = choose(Fit(learner.objective, rating, scores, outputs[:n].double()), how)
         step = choice.step(outputs).to(mine.scores)
@@ -154,14 +173,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
             ),
             own=torch.empty(0),
         )
-        progress = Progress(
-            loss=learner.objective.loss(data.train.values, mine.scores).mean(),
-            residual=self._residual(mine, data).square().mean().sqrt(),
-            eta=choice.eta,
-            weights=choice.weights,
-            cells=torch.tensor(n),
-        )
-        return progress, mine
+        return self._progress(mine, data, choice), mine
 
     @QUERY
     def query(
@@ -175,11 +187,23 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         self, down: Queries, mine: OrganisationState, data: OwnDomain, key: Key
     ) -> tuple[Answers, None]:
         """Answer for cells of others with the models of rounds 1 to t (prediction stage)."""
-        asked = View(mine, data, self._matrices).asked(numbered(down.queries))
+        asked = self._view(mine, data).asked(numbered(down.queries))
         found = self._of_rounds(mine, data, asked, down.round)
         rounds = [model.round for model in mine.models if model.round <= down.round]
-        values = {str(peer): torch.stack(list(each.values())) for peer, each in found.items()}
-        return Answers(values, torch.tensor(rounds)), None
+        masked, values = self.settings.protect.sum, {}
+        for (peer, each), n in zip(found.items(), down.cells.values(), strict=True):
+            nothing = mine.scores.new_zeros(1, n)
+            # A sum is of all rounds: who has no model of one adds 0 to it.
+            stacked = [
+                each[t][None] if t in each else nothing
+                for t in (range(1, down.round + 1) if masked else rounds)
+            ]
+            values[peer] = torch.cat([nothing[:0], *stacked])
+        known = torch.tensor(rounds, dtype=torch.int64)
+        if masked:
+            masks = sums.Masks(data, down.roster, "answer", down.round, down.attempt)
+            return Answers(None, masks.hidden(values), known), None
+        return Answers(named(values), None, known), None
 
     @MEASURE
     def measure(
@@ -189,34 +213,50 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         testing = down.split == "test"
         cells = data.test if testing else data.valid
         scores = self.predicted(down, mine, data, cells) if testing else mine.held
-        pooled = data.rows if self.settings.evaluation == "pooled" else None
-        objective, above = self._learner(data).objective, self.settings.data.relevant_above
-        return quality(objective, cells, scores, above, pooled), None
+        pooled = self.settings.evaluation == "pooled"
+        return quality(self._learner(data), cells, scores, pooled), None
 
     def predicted(
         self, down: Predictions, mine: OrganisationState, data: OwnDomain, cells: Cells
     ) -> Tensor:
         """F^t at some of the organisation's cells, ``(n,)``: F⁰ + Σ_t η^t Σ_j w_j^t f_j^t."""
-        view, use_own = View(mine, data, self._matrices), self._how.own == "use"
-        of_round = {data.id: self._of_rounds(mine, data, view.own(cells), down.round)[data.id]}
-        for peer, values in numbered(down.values).items():
-            rounds = down.rounds[str(peer)].tolist()
-            of_round[peer] = dict(zip(rounds, values, strict=True))
+        view = self._view(mine, data)
+        own = self._of_rounds(mine, data, view.own(cells), down.round)[data.id]
+        if self.settings.protect.sum:
+            of_round = sums.of_rounds(data, down, own)
+        else:
+            of_round = self._given(view, down, own, cells)
         scores = self._learner(data).start[cells.columns.values]
         for choice in mine.choices:
             if choice.round > down.round:
                 break
-            found = {peer: of_round[peer][choice.round] for peer in choice.models.tolist()}
-            own = found.pop(data.id, torch.zeros_like(scores))
-            outputs = view.outputs([cells], own, found, use_own)[1]
-            scores = scores + Choice(choice.eta, choice.weights).step(outputs).to(scores)
+            step = Choice(choice.eta, choice.weights).step(of_round(choice))
+            scores = scores + step.to(scores)
         return scores
+
+    def _given(
+        self, view: View, down: Predictions, own: Mapping[int, Tensor], cells: Cells
+    ) -> Callable[[RoundChoice], Tensor]:
+        """Outputs ``(n, J)`` of the models that a round's choice is about."""
+        use_own, found = self._how.own == "use", {view.data.id: own}
+        for peer, values in numbered(down.values).items():
+            rounds = down.rounds[str(peer)].tolist()
+            found[peer] = dict(zip(rounds, values, strict=True))
+
+        def outputs(choice: RoundChoice) -> Tensor:
+            of_peer = {peer: found[peer][choice.round] for peer in choice.models.tolist()}
+            mine = of_peer.pop(view.data.id, None)
+            if mine is None:
+                mine = torch.zeros(len(cells), dtype=cells.values.dtype)
+            return view.outputs([cells], mine, of_peer, use_own)[1]
+
+        return outputs
 
     def _of_rounds(
         self, mine: OrganisationState, data: OwnDomain, cells: Matrix, last: int
     ) -> dict[int, dict[int, Tensor]]:
         """Outputs of its models of rounds 1 to ``last``: whose cells -> round -> ``(n,)``."""
-        view, learner = View(mine, data, self._matrices), self._learner(data)
+        view, learner = self._view(mine, data), self._learner(data)
         network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
         found: dict[int, dict[int, Tensor]] = {id_: {} for id_ in cells.slices}
         for model in mine.models:
@@ -225,6 +265,22 @@ class Organisation(Client[OrganisationState, OwnDomain]):
                 for id_, values in cells.parted(outputs).items():
                     found[id_][model.round] = values
         return found
+
+    def _view(self, mine: OrganisationState, data: OwnDomain) -> View:
+        """How the organisation sees its peers' cells, made once."""
+        found = self._views.get(data.id)
+        if found is None or not found.is_of(mine, data):
+            found = self._views[data.id] = View(mine, data, self._matrices)
+        return found
+
+    def _progress(self, mine: OrganisationState, data: OwnDomain, choice: Choice) -> Progress:
+        return Progress(
+            loss=self._learner(data).objective.loss(data.train.values, mine.scores).mean(),
+            residual=self._residual(mine, data).square().mean().sqrt(),
+            eta=choice.eta,
+            weights=choice.weights,
+            cells=torch.tensor(len(data.train)),
+        )
 
     def _residual(self, mine: OrganisationState, data: OwnDomain) -> Tensor:
         """r_k at all training cells, ``(n,)``; those of rows that nobody else has stay."""

@@ -14,6 +14,7 @@ KEYS = (
     MetricKey("mtal/eta", "1", "rate η, mean over organisations"),
     MetricKey("mtal/weights", "1", "weights w that organisations give to each other's outputs"),
     MetricKey("mtal/own_weight", "1", "weight that an organisation gives to its own output"),
+    MetricKey("mtal/dropped", "1", "whether the sums of the round's outputs were of no use"),
     MetricKey("mtal/residual_norm", "ratings", "root mean square of the residuals of all cells"),
 )
 PANELS = (

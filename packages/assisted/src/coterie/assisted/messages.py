@@ -128,19 +128,49 @@ class PseudoTargets(Down):
     residuals: PerPeer = carries("pseudo-residuals of each in common rows", relays=True)
     round: int = carries("t")
     cells: dict[str, int] = carries("number of outputs that each waits for")
+    roster: Tensor | None = carries(  # (R,) int64
+        "who answers, and so shares masks (protect.sum)", default=None
+    )
+
+
+_FITTED = {"scores", "shared", "peers", "sent"}
 
 
 @dataclass(frozen=True)
 class Fits(Up):
-    """Outputs f_k of the model of a round at the cells that others asked for."""
+    """Outputs f_k of the model of a round at the cells that others asked for, in one of two forms.
 
-    values: PerPeer = leaves(
+    Behind masks nobody sees them: who asked learns the sum of all peers' outputs, the server none.
+    """
+
+    values: PerPeer | None = leaves(
         "outputs at the cells of each peer, in common rows",
         reveals=Reveals.FITS,
-        depends_on={"scores", "shared", "peers"},
+        depends_on=_FITTED,
         expected=Sized(field="cells"),
         relays=True,
     )
+    masked: PerPeer | None = leaves(
+        "in their place (protect.sum): outputs behind masks that cancel in the sum over peers",
+        reveals=Reveals.NOTHING,
+        depends_on=_FITTED,
+        expected=Sized(field="cells", dtype="int64"),
+    )
+
+
+@dataclass(frozen=True)
+class Total:
+    """A sum of what peers sent behind masks, less the mask of its receiver.
+
+    Attributes:
+        values: ``(…, n)`` int64, multiples of 2^-20 modulo 2^64.
+        senders: ``(S,)`` int64 numbers of the peers.
+        attempt: how often they had been asked before.
+    """
+
+    values: Tensor
+    senders: Tensor
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -149,6 +179,11 @@ class Outputs(Down):
 
     values: PerPeer = carries("outputs of each at its cells", relays=True)
     round: int = carries("t")
+    total: Total | None = carries(
+        "in their place (protect.sum): the sum over peers, which only it can read; none where a "
+        "peer did not answer",
+        default=None,
+    )
 
 
 _SCORED = {"scores", "held", "choices", "models", "own", "peers", "shared"}
@@ -170,14 +205,17 @@ class Held:
     """Held-out ratings with their scores; sent where ``evaluation`` is pooled only.
 
     Attributes:
-        rows: ``(n,)`` int64 keyed hashes of the users (or items).
+        rows: ``(n,)`` int64 numbers of the users (or items) in the data set, so that rankings are
+            of whole rows also where organisations do not know that theirs are the same.
         ratings: ``(n,)``.
         scores: ``(n,)``.
+        relevant: ``(n,)`` bool, whether the rating is good enough to be found.
     """
 
     rows: Tensor
     ratings: Tensor
     scores: Tensor
+    relevant: Tensor
 
 
 @dataclass(frozen=True)
@@ -189,7 +227,7 @@ class Quality(Report):
     ap: Tensor = measured("MAP@10 over its rows", EVERYTHING)  # ()
     ndcg: Tensor = measured("NDCG@10 over its rows", EVERYTHING)  # ()
     cells: Tensor = counted("number of held-out cells")  # () int64
-    rows: Tensor = counted("number of rows with a relevant one")  # () int64
+    rows: Tensor = counted("number of rows with a held-out cell")  # () int64
     held: Held | None = leaves(
         "held-out ratings and their scores, where evaluation is pooled (not by default)",
         reveals=Reveals.RATINGS,
@@ -218,18 +256,28 @@ class Queries(Down):
     queries: dict[str, Places] = carries("cells to answer for", relays=True)
     round: int = carries("t; the models of rounds 1 to t answer")
     cells: dict[str, int] = carries("number of outputs that each waits for")
+    roster: Tensor | None = carries(  # (R,) int64
+        "who answers, and so shares masks (protect.sum)", default=None
+    )
+    attempt: int = carries("how often this was asked before (protect.sum)", default=0)
 
 
 @dataclass(frozen=True)
 class Answers(Up):
-    """Outputs of the models of all rounds (prediction stage)."""
+    """Outputs of the models of all rounds (prediction stage), in one of two forms as `Fits`."""
 
-    values: PerPeer = leaves(  # each (t, n)
+    values: PerPeer | None = leaves(  # each (t, n)
         "outputs of the models of rounds 1 to t at the cells of each peer",
         reveals=Reveals.FITS,
         depends_on={"models", "peers", "shared"},
         expected=Sized(2, "cells"),
         relays=True,
+    )
+    masked: PerPeer | None = leaves(  # each (t, n)
+        "in their place (protect.sum): outputs behind masks that cancel in the sum over peers",
+        reveals=Reveals.NOTHING,
+        depends_on={"models", "peers", "shared"},
+        expected=Sized(2, "cells", dtype="int64"),
     )
     rounds: Tensor = leaves("rounds of which it has a model", reveals=Reveals.NOTHING)  # (t,)
 
@@ -243,6 +291,10 @@ class Predictions(Down):
     values: PerPeer = carries("outputs of each, for rounds 1 to t", relays=True)  # each (t_j, n)
     rounds: PerPeer = carries("rounds of which each has a model", relays=True)  # each (t_j,)
     round: int = carries("t")
+    total: Total | None = carries(  # (t, n)
+        "in place of outputs (protect.sum): their sum over peers, which only it can read",
+        default=None,
+    )
 
 
 @dataclass(frozen=True)
@@ -287,6 +339,8 @@ class OrganisationState(Private):
         scores: ``(n,)`` F_k^t at its training cells.
         held: F_k^t at its validation cells.
         own: f_k^t at both, end to end.
+        sent: ``(n,)`` its residuals of round t at all training cells as it protected them, where
+            it fits these itself; else empty.
     """
 
     shared: Tensor
@@ -296,6 +350,7 @@ class OrganisationState(Private):
     scores: Tensor
     held: Tensor
     own: Tensor
+    sent: Tensor
 
 
 ALIGN = ListStep("align", None, Announcement)

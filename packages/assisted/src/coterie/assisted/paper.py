@@ -18,7 +18,9 @@ PAPER = Paper(
     client="coterie.assisted.client:Organisation",
     client_half="coterie.assisted.methods:make_client",
     server_half="coterie.assisted.halves:make_server",
+    tables="coterie.assisted.tables:make_table",
     variant_keys=("data.name", "data.feedback", "data.align"),
     keys=KEYS,
     panels=PANELS,
+    commands={"attack": "Read ratings off what the organisations of a run exchange"},
 )

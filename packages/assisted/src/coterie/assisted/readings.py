@@ -17,11 +17,21 @@ def choices(settings: Settings) -> dict[str, Any]:
       cells and rows, and the base model of implicit feedback is the logit of a smoothed rate.
     - literal: as printed: F⁰ = E(R), a share of positives, whose logit the loss takes.
     - released: as the public code does: F⁰ is the share itself, taken for a logit; ratings of 3.5
-      are positive; there is no validation set, the best round is that of the test. MF adds biases
-      to every coordinate of its vectors, and its constant starts at 0, far from any rating.
+      are positive; there is no validation set, the best round is that of the test; an organisation
+      that protects its residuals fits the protected ones itself. MF adds biases to every coordinate
+      of its vectors, and its constant starts at 0, far from any rating.
     """
+    as_printed = settings.reading != "recommended"
     biases = "broadcast" if settings.reading == "released" else "additive"
-    return {"start": _START[settings.reading], "model": {"biases": biases}}
+    found: dict[str, Any] = {
+        "start": _START[settings.reading],
+        "evaluation": "pooled" if as_printed else "local",
+        "model": {"biases": biases},
+    }
+    if settings.protect.residuals != "none":
+        own = "protected" if settings.reading == "released" else "clean"
+        found["protect"] = {"own": own}
+    return found
 
 
 def resolve(settings: Settings) -> Settings:
@@ -48,12 +58,16 @@ def idle(settings: Settings) -> list[str]:
     """
     own = values_of(settings)
     usual = values_of(resolve(Settings(reading=settings.reading)))
-    unread = [name for name in own if name.startswith(tuple(_unread(settings)))]
-    return [name for name in unread if own[name] != usual[name]]
+    vain = [name for name in own if name.startswith(tuple(unread(settings)))]
+    return [name for name in vain if own[name] != usual[name]]
 
 
-def _unread(settings: Settings) -> list[str]:
-    """What does not matter, as the beginnings of settings' names."""
+def unread(settings: Settings) -> list[str]:
+    """Give what does not matter to the method and its model, as beginnings of settings' names.
+
+    Args:
+        settings: resolved.
+    """
     method, model, found = settings.method, settings.model.name, []
     if method != "mtal":
         found += ["assist.", "data.common"]

@@ -19,6 +19,7 @@ from coterie.assisted.messages import (
     Queries,
     Residuals,
 )
+from coterie.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,17 @@ class Routes:
             columns={k: self.columns[k] for k in found},
         )
 
-    def pass_residuals(self, ups: Mapping[int, Residuals], round_: int) -> dict[int, PseudoTargets]:
-        """Pass the residuals of each on to all others, in common rows."""
+    def pass_residuals(
+        self, ups: Mapping[int, Residuals], round_: int, masked: bool = False
+    ) -> dict[int, PseudoTargets]:
+        """Pass the residuals of each on to all others, in common rows.
+
+        Args:
+            ups: of each.
+            round_: t.
+            masked: whether outputs are to come back behind masks.
+        """
+        roster = torch.tensor(list(ups)) if masked else None
         return {
             to: PseudoTargets(
                 {
@@ -75,23 +85,36 @@ class Routes:
                 },
                 round_,
                 {str(k): self.n_outputs(str(k), to) for k in ups if k != to},
+                roster,
             )
             for to in ups
         }
 
     def pass_outputs(self, ups: Mapping[int, Fits], round_: int) -> dict[int, Outputs]:
         """Pass the outputs for each on to it."""
+        sent = {k: up.values for k, up in ups.items() if up.values is not None}
         return {
-            to: Outputs({str(k): up.values[str(to)] for k, up in ups.items() if k != to}, round_)
+            to: Outputs({str(k): each[str(to)] for k, each in sent.items() if k != to}, round_)
             for to in ups
         }
 
-    def pass_queries(self, cells: Mapping[int, Places], round_: int) -> dict[int, Queries]:
-        """Pass cells that each asks about on to all others, in common rows."""
+    def pass_queries(
+        self, cells: Mapping[int, Places], round_: int, masked: bool = False, attempt: int = 0
+    ) -> dict[int, Queries]:
+        """Pass cells that some ask about on to all others, in common rows.
+
+        Args:
+            cells: of each.
+            round_: t.
+            masked: whether answers are to come back behind masks.
+            attempt: how often this was asked before.
+        """
+        roster = torch.tensor(list(cells)) if masked else None
         found: dict[int, Queries] = {}
-        for to in cells:
+        for to in self.ids.tolist():
             asked = {str(k): self._places(str(k), to, one) for k, one in cells.items() if k != to}
-            found[to] = Queries(asked, round_, {k: len(places) for k, places in asked.items()})
+            sizes = {k: len(places) for k, places in asked.items()}
+            found[to] = Queries(asked, round_, sizes, roster, attempt)
         return found
 
     def n_cells(self, of: int) -> int:
@@ -111,7 +134,16 @@ class Routes:
         """Of an organisation's values, one a row number, those whose row another one has too."""
         if self.all_in_common:
             return values
-        return values[torch.isin(rows, self.numbers[str(to)])]
+        return values[self._has[str(to)][rows.long()]]
+
+    @cached_property
+    def _has(self) -> dict[str, Tensor]:
+        """Which numbers of common rows, ``(M,)`` bool, each organisation has."""
+        size = max(int(rows.max()) + 1 for rows in self.numbers.values() if len(rows))
+        return {
+            name: torch.zeros(size, dtype=torch.bool).index_fill_(0, rows.long(), True)
+            for name, rows in self.numbers.items()
+        }
 
     @cached_property
     def all_in_common(self) -> bool:
@@ -138,6 +170,22 @@ def align(rows: Mapping[int, Tensor]) -> dict[int, Tensor]:
     names, count = torch.cat([each.unique() for each in rows.values()]).unique(return_counts=True)
     common = names[count > 1]
     return {k: _numbers(each, common) for k, each in rows.items()}
+
+
+def check_common(rows: Mapping[int, Tensor]) -> None:
+    """Refuse organisations of which no two have a row in common.
+
+    Args:
+        rows: ``(m_k,)`` int64 keyed hashes of each.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not any(bool((numbers >= 0).any()) for numbers in align(rows).values()):
+        raise UserError(
+            "no two organisations have a user (or item) in common, so none can assist another: "
+            "raise data.common, or train them by --method alone"
+        )
 
 
 def _numbers(rows: Tensor, common: Tensor) -> Tensor:

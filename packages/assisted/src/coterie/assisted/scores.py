@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 
-from coterie.assisted.messages import Progress, Quality
+from coterie.assisted.messages import Held, Progress, Quality
+from coterie.assisted.quality import LENGTH
 from coterie.assisted.settings.run import Settings
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import Split
+from coterie.core.metrics.rated_cells import average_precision, ndcg
+from coterie.core.metrics.row_batches import map_of_batches, rmse_of_batches
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.replies import ListReplies
+from coterie.core.tensors.ragged import Ragged
+
+_FIELDS = {"rmse": "rmse", "accuracy": "accuracy", "map@10": "ap", "ndcg@10": "ndcg"}
 
 
 def monitor_of(settings: Settings) -> Monitor:
@@ -36,35 +45,66 @@ def note_progress(replies: ListReplies[Progress], journal: Journal) -> None:
     journal.per_client("fed/loss", replies.ids, losses)
     journal.per_client("mtal/eta", replies.ids, etas)
     journal.per_client("mtal/own_weight", replies.ids, torch.stack([u.weights[0] for u in ups]))
+    given = torch.tensor([len(up.weights) for up in ups])  # a histogram of all w_kj
+    weights = torch.cat([up.weights for up in ups])
+    journal.per_client("mtal/weights", replies.ids.repeat_interleave(given), weights)
 
 
 def note_quality(
-    replies: ListReplies[Quality], journal: Journal, split: Split, pooled: bool
+    replies: ListReplies[Quality], journal: Journal, split: Split, settings: Settings
 ) -> None:
     """Note how good predictions are, of each organisation and of all.
 
     RMSE and accuracy are of all cells, whoever holds them. A ranking is of what one organisation
-    holds of a row, and the mean is over all such rows; or, pooled, of all that is held out of it.
+    holds of a row, and the mean is over all such rows; where evaluation is pooled it is of all
+    that is held out of a row, and in the reading released averaged as the public code does.
     """
     where, ups = ("test" if split == "test" else "eval"), list(replies.ups.values())
     if not ups:
         return
-    cells = torch.stack([up.cells for up in ups])
-    rows = torch.stack([up.rows for up in ups])
-    squares = torch.stack([up.rmse for up in ups]).square()
-    means = {
-        "rmse": _mean(squares, cells).sqrt(),
-        "accuracy": _mean(torch.stack([up.accuracy for up in ups]), cells),
-        "map@10": _mean(torch.stack([up.ap for up in ups]), rows),
-        "ndcg@10": _mean(torch.stack([up.ndcg for up in ups]), rows),
+    by_name = {
+        name: torch.stack([getattr(up, field) for up in ups]) for name, field in _FIELDS.items()
     }
-    for name, value in means.items():
-        if not bool(value.isnan()):
+    sizes = {name: torch.stack([getattr(up, name) for up in ups]) for name in ("cells", "rows")}
+    found = {name: _over_all(name, values, sizes) for name, values in by_name.items()}
+    if settings.evaluation == "pooled":
+        found |= pooled([up.held for up in ups if up.held is not None], settings)
+    for name, value in found.items():
+        if not math.isnan(value):
             journal.scalar(f"{where}/{name}", value)
-    for name, field in {"rmse": "rmse", "map@10": "ap", "ndcg@10": "ndcg"}.items():
-        values = torch.stack([getattr(up, field) for up in ups])
-        if not bool(values.isnan().all()):
-            journal.per_client(f"{where}/{name}", replies.ids, values)
+            journal.per_client(f"{where}/{name}", replies.ids, by_name[name])
+
+
+def pooled(held: Sequence[Held], settings: Settings) -> dict[str, float]:
+    """Measure over all organisations what is of rows: rankings, and averages by batches of them.
+
+    Args:
+        held: what each sent.
+        settings: with the reading's choices resolved.
+    """
+    numbers, row = torch.cat([each.rows for each in held]).unique(return_inverse=True)
+    order = torch.argsort(row, stable=True)
+    rows = Ragged.from_lengths(order, torch.bincount(row, minlength=len(numbers)))
+    truth = torch.cat([each.ratings for each in held])[order]
+    scores = torch.cat([each.scores for each in held]).double()[order]
+    relevant = torch.cat([each.relevant for each in held])[order]
+    k, batch = LENGTH, settings.train.batch_rows
+    found = {
+        "map@10": float(average_precision(scores, relevant, rows, k, empty="zero").nanmean()),
+        "ndcg@10": float(ndcg(scores, relevant, rows, k, empty="zero").nanmean()),
+    }
+    if settings.reading == "released":
+        found["map@10"] = map_of_batches(scores, relevant, rows, k, batch)
+        if settings.data.feedback == "explicit":
+            found["rmse"] = rmse_of_batches(scores, truth, rows, batch)
+    return found
+
+
+def _over_all(name: str, values: Tensor, sizes: Mapping[str, Tensor]) -> float:
+    """Mean over organisations of a measurement, ``(K,)``, each with its cells or its rows."""
+    if name == "rmse":
+        return math.sqrt(_mean(values.square(), sizes["cells"]))
+    return float(_mean(values, sizes["cells" if name == "accuracy" else "rows"]))
 
 
 def _mean(values: Tensor, sizes: Tensor) -> Tensor:

@@ -169,7 +169,7 @@ class Experiment(RecommendsToUsers[Settings]):
             blocks=[data],
             seed=settings.seed,
             device=self.device,
-            middleware=middleware(settings.privacy),
+            middleware=middleware(settings.privacy, client.steps()),
             bounds=bounds(settings.engine),
             monitor=server.monitor,
             **more,

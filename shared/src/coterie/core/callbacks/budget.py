@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 
 from coterie.core.callbacks.contract import RoundCallback, Rounds
-from coterie.core.privacy.accountant import epsilon
+from coterie.core.privacy.accountant import epsilon, price
 from coterie.core.settings.sections import PrivacySettings
 
 
 class PrivacyBudget(RoundCallback):
-    """Note ``privacy/epsilon`` of a client in every round so far, against the server.
+    """Note ``privacy/epsilon`` of all rounds so far, against the server.
 
-    Nothing is noted where nothing is guaranteed (noise without a clip).
+    It is that of a client, or where entries are clipped of one entry, and covers the steps that
+    have noise. Nothing is noted where nothing is guaranteed (noise without a clip).
 
     Attributes:
-        releases: uploads of parameters by each client so far.
+        releases: noised releases of each client so far.
     """
 
     kept = ("releases",)
@@ -25,7 +26,7 @@ class PrivacyBudget(RoundCallback):
 
     def note(self, run: Rounds) -> None:
         """Count what each client released in the round."""
-        self.releases += run.journal.releases
+        self.releases += price(self.settings, run.journal.releases)
         spent = epsilon(self.settings, self.releases)
         if math.isfinite(spent):
             run.journal.scalar("privacy/epsilon", spent)

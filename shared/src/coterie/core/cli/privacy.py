@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("paper", nargs="?", metavar="PAPER", help="of one paper; default: of all")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument("--markdown", action="store_true", help="print a markdown table")
+    parser.add_argument(
+        "--steps", nargs="+", default=[], metavar="STEP", help="those that privacy.steps is to name"
+    )
     parser.add_argument("--attack", type=Path, metavar="RUN", help="attack one upload of a run")
     parser.add_argument(
         "--noise", type=float, nargs="+", default=[0.0, 0.1, 0.3, 0.5], help="Laplace scales"
@@ -35,19 +39,22 @@ def run(argv: Sequence[str]) -> None:
             say(f"Drawn in {figure}")
         return
     for paper in chosen:
-        _show(paper, given.json, given.markdown)
+        _show(paper, given)
 
 
-def _show(paper: Paper, as_json: bool, as_markdown: bool) -> None:
+def _show(paper: Paper, given: Namespace) -> None:
     if paper.client is None:
         raise UserError(f"{paper.name} names no client class, so its protocol is not known")
-    rows = heavy("coterie.core.privacy.table").protocol_table(load(paper.client))
-    if as_json:
+    table, client = heavy("coterie.core.privacy.table"), load(paper.client)
+    heavy("coterie.core.privacy.build").check_steps(given.steps, client.steps())
+    rows = table.protocol_table(client, given.steps)
+    if given.json:
         print_rows(({"paper": paper.name} | row for row in rows), as_json=True)
-    elif as_markdown:
+    elif given.markdown:
         say("\n".join(markdown_table(rows)))
     else:
         print_rows(rows, f"What crosses the boundary in {paper.name}", style=_style)
+        say(table.UNITS)
 
 
 def _style(row: Mapping[str, Any]) -> str:

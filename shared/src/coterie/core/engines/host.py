@@ -166,7 +166,7 @@ class ClientHost:
         card = self.folder.card.settings
         own = {k.removeprefix("privacy."): v for k, v in card.items() if k.startswith("privacy.")}
         blocks = _Blocks(self.folder, self.client)
-        layers = middleware(build(PrivacySettings, own))
+        layers = middleware(build(PrivacySettings, own), self.client.steps())
         most = Bounds(
             card.get("engine.max_norm", PLAUSIBLE.norm),
             card.get("engine.max_count", PLAUSIBLE.count),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -13,13 +14,16 @@ from torch import Tensor
 
 from coterie.core.federation.exchange import Answers, Exchange, Request
 from coterie.core.federation.ledger import CLIENTS, Ledger
-from coterie.core.privacy.parameters import parameter_names
+from coterie.core.privacy.releases import release_count, release_names
 from coterie.core.protocol.cohort import Aligned, Cohort
+from coterie.core.protocol.expected import Bounds
 from coterie.core.protocol.folds import Fold
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.replies import FoldedReplies, ListReplies, StackedReplies
 from coterie.core.protocol.step import AnyStep
 from coterie.core.tensors import tree
+
+_ANY = Bounds(math.inf, 2**62)  # it has been judged
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,14 @@ class ExchangeCohort(Cohort):
         request = Request(
             step, down, self.ids, self.when, next(self._asked[name]), next(self._numbers), fold
         )
-        self.journal.releases += bool(len(self) and parameter_names(step.up))
+        released = len(release_names(step.up))
         kept: list[Answers] = []
         failed: dict[int, str] = {}
         total = None
         for answers in self.exchange.ask(request):
-            self._count(request, answers)
+            message = _received(request, answers)
+            self._count(request, answers, message)
+            released = max(released, release_count(message))
             answers = counted(step, answers)
             failed |= answers.refused
             if fold is not None and answers.ids.numel():
@@ -74,6 +80,9 @@ class ExchangeCohort(Cohort):
                 total = part if total is None else fold.merge(total, part)
                 answers = replace(answers, up=None)  # so that memory is bounded by a chunk
             kept.append(answers)
+        self.ledger.end_ask()
+        if len(self) and released:
+            self.journal.release(name, released)
         for client, why in failed.items():
             self.journal.refuse(name, client, why)
         ids = torch.cat([answers.ids for answers in kept]) if kept else self.ids[:0]
@@ -83,8 +92,8 @@ class ExchangeCohort(Cohort):
             return _listed(ids, failed, kept)
         return _stacked(ids, failed, kept)
 
-    def _count(self, request: Request, answers: Answers) -> None:
-        """Enter into the ledger what these clients received and sent."""
+    def _count(self, request: Request, answers: Answers, message: Any) -> None:
+        """Enter into the ledger what these clients received, and the message that they sent."""
         name, refused = request.step.name, torch.tensor(list(answers.refused), dtype=torch.int64)
         asked, n_answered = torch.cat([answers.ids, refused]), answers.ids.numel()
         one_each = isinstance(request.down, Aligned)
@@ -92,10 +101,17 @@ class ExchangeCohort(Cohort):
         client = str(int(asked)) if request.step.form == "list" else CLIENTS
         down, count = request.down_for(asked), asked.numel()
         self.ledger.down(name, down, count, client=client, one_each=one_each)
-        if answers.sizes:
-            self.ledger.up_sizes(name, answers.sizes, n_answered, client=client)
-        elif answers.up is not None:
-            self.ledger.up(name, answers.up, n_answered, client=client)
+        if message is not None:
+            sizes = answers.sizes or None
+            self.ledger.up(name, message, n_answered, client=client, sizes=sizes)
+
+
+def _received(request: Request, answers: Answers) -> Any:
+    """The uploads as they came; of those that were folded where the clients are, the sums."""
+    if not answers.sizes:
+        return answers.up
+    assert request.fold is not None
+    return request.fold.sums(answers.total, answers.ids.numel(), _ANY)[0]
 
 
 def counted(step: AnyStep[Any, Any], answers: Answers) -> Answers:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.core.protocol.expected import Bounds, Like
 from coterie.core.protocol.folds import Fold
-from coterie.core.protocol.messages import Leaving, Report, Up, declared
+from coterie.core.protocol.messages import Leaving, Report, Up, declared, relayed
 from coterie.core.protocol.step import AnyStep
 from coterie.core.tensors import tree
 from coterie.core.tensors.appended import Appended, Entry
@@ -176,6 +176,10 @@ def _wrong_form(asked: Asked, up: Any) -> str | None:
             continue
         if why := field.expected.form(value, asked.down, asked.one_each, n_clients):
             return f"upload '{field.name}' {why}"
+    for name in relayed(type(up)):
+        value = getattr(up, name)
+        if isinstance(value, dict) and not all(peer.isdecimal() for peer in value):
+            return f"upload '{name}' is to be passed on to what is no client's number"
     return None
 
 

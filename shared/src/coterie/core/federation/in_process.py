@@ -15,7 +15,7 @@ from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.cohort import Aligned
 from coterie.core.protocol.expected import PLAUSIBLE, Bounds
-from coterie.core.protocol.middleware import Middleware
+from coterie.core.protocol.middleware import Middleware, layers_of
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import CPU, moved
 from coterie.core.tensors.keys import Key
@@ -141,12 +141,12 @@ class InProcess(Exchange):
         if new is not None:
             self.store.commit(ids, new)
         if up is not None and self.middleware:
-            up = self._passed(up, key)
+            up = self._passed(name, up, key)
         return Answers(ids, up, reasons)
 
-    def _passed(self, up: Any, key: Key) -> Any:
+    def _passed(self, step: str, up: Any, key: Key) -> Any:
         up = tree.as_stack(up) if self.is_list else up
-        for layer in self.middleware:
+        for layer in layers_of(step, self.middleware):
             up = layer(up, key)
         return tree.as_one(up) if self.is_list else up
 

@@ -113,7 +113,8 @@ def _call_once(function: Callable[..., Any], arguments: Any) -> Any:
 def _random() -> UserError:
     return UserError(
         "a local loss draws random numbers (dropout?), which would differ from chunk to chunk: "
-        "set dropout to 0 or draw a mask from the client's key"
+        "set dropout to 0 or use coterie.core.local_training.dropout.KeyedDropout, whose masks "
+        "come from the clients' keys"
     )
 
 

@@ -1,25 +1,37 @@
 """What noise and clipping guarantee: epsilon over the uploads so far.
 
 Noise is added on the device, and the reader is the server, which sees each upload of each client
-and knows whom it asked: sampling hides nothing from the reader who drew the sample. Any two data
-sets of one client give uploads at most 2 C apart after clipping to C, so every upload of parameters
-costs its client the full price; a round may ask for several, or for none.
+and knows whom it asked: sampling hides nothing from the reader who drew the sample. So every
+release costs its client the full price; a round may ask for several, or for none.
 
-The guarantee is (epsilon, delta)-differential privacy of everything one client has, any data
-replaced by any other (replace-one). Gaussian uploads compose by Rényi divergences
-(`dp_accounting`); Laplace noise with uploads clipped to an L1 norm C is pure: 2 C / λ each, delta
-0. Fields that are not parameters (losses, metrics, counts) are never covered.
+What is guaranteed depends on what is clipped (`PrivacySettings.clip_by`):
+
+- ``upload``: (epsilon, delta)-differential privacy of everything one client has, any data replaced
+  by any other (replace-one). Any two data sets give uploads at most 2 C apart, in all tensors
+  together, after clipping to the norm C; an upload is one release.
+- ``entry``: the same for one entry, a cell that may stand at one place in each tensor of an upload,
+  as a user's value in a vector of residuals. Clamped to [-b, b] it moves by at most 2 b; each
+  tensor is one release of it. What moves k entries of a tensor together, such as a user with k
+  ratings, has the guarantee of k ``cells``. Nothing is said of data that move more, as a fit moves
+  everywhere with any of its rows.
+
+Gaussian releases compose by Rényi divergences (`dp_accounting`), of L2 sensitivity 2 C, or 2 b √k;
+Laplace noise is pure: 2 C / λ each with uploads clipped to an L1 norm C, or 2 b k / λ, delta 0.
+
+Never covered are fields that are no releases (losses, metrics, counts), and uploads of steps that
+``privacy.steps`` leaves out; `coterie.core.privacy.build.remarks` names them.
 """
 
 from __future__ import annotations
 
 import math
 
+from coterie.core.errors import UserError
 from coterie.core.settings.sections import PrivacySettings
 
 
-def epsilon(settings: PrivacySettings, releases: int) -> float:
-    """Epsilon of one client against the server; infinite where nothing is guaranteed.
+def epsilon(settings: PrivacySettings, releases: int, cells: int = 1) -> float:
+    """Epsilon of one client, or entry, against the server; infinite where nothing is guaranteed.
 
     Nothing is guaranteed without noise; without a clip, since then one upload may differ from
     another by any amount (this is the Laplace noise of F³CRec, §5.6, "not a formal local
@@ -28,20 +40,47 @@ def epsilon(settings: PrivacySettings, releases: int) -> float:
 
     Args:
         settings: of clip and noise; ``delta`` is that of the Gaussian guarantee.
-        releases: uploads of parameters by each client so far.
+        releases: by each client so far, see `price`.
+        cells: with entries clipped, how many of each tensor are replaced together.
+
+    Raises:
+        UserError: there are several cells where whole uploads are clipped, or none.
 
     Example:
         >>> epsilon(PrivacySettings(clip=1.0, noise="laplace", scale=2.0), releases=2)
         2.0
+        >>> entries = PrivacySettings(clip=1.0, noise="laplace", scale=2.0, clip_by="entry")
+        >>> epsilon(entries, releases=2), epsilon(entries, releases=2, cells=5)
+        (2.0, 10.0)
     """
+    if cells < 1 or (cells > 1 and settings.clip_by != "entry"):
+        raise UserError(
+            f"epsilon of {cells} cells: a whole upload is one, set privacy.clip_by to entry"
+        )
     if releases == 0:
         return 0.0
     if settings.noise == "none" or settings.clip is None or settings.uploads != "dense":
         return math.inf
     difference = 2.0 * settings.clip
     if settings.noise == "laplace":
-        return releases * difference / settings.scale
-    return _gaussian(settings.scale / difference, releases, settings.delta)
+        return releases * difference * cells / settings.scale
+    return _gaussian(settings.scale / (difference * math.sqrt(cells)), releases, settings.delta)
+
+
+def price(settings: PrivacySettings, asked: list[tuple[str, int]]) -> int:
+    """Count the noised releases of a client in some asks.
+
+    Args:
+        settings: which steps have noise, and whether each tensor is a release or the whole upload.
+        asked: step and number of released tensors of each ask, as `Journal.releases` has them.
+
+    Example:
+        >>> entries = PrivacySettings(clip=1.0, noise="laplace", scale=2.0, clip_by="entry")
+        >>> price(entries, [("residual", 1), ("fit", 2)])
+        3
+    """
+    noised = [tensors for step, tensors in asked if not settings.steps or step in settings.steps]
+    return sum(noised) if settings.clip_by == "entry" else len(noised)
 
 
 def _gaussian(multiplier: float, releases: int, delta: float) -> float:

@@ -1,4 +1,4 @@
-"""Clipping and noise: middleware that changes a client's parameters before they leave it.
+"""Clipping and noise: middleware that changes a client's releases before they leave it.
 
 Noise on the touched rows of an item table only would still show which rows those are, so a noisy
 change of rows is sent whole (`DenseRows`) or padded to a declared number of rows.
@@ -7,7 +7,7 @@ change of rows is sent whole (`DenseRows`) or padded to a declared number of row
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.privacy import draws
 from coterie.core.privacy.padding import pad_rows
-from coterie.core.privacy.parameters import change_parameters, parameters
+from coterie.core.privacy.releases import change_releases, releases
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.rows import DenseRows, Rows, TouchedRows
@@ -27,7 +27,7 @@ MAX_DENSE_BYTES = 1 << 31
 
 @dataclass(frozen=True)
 class Clip:
-    """Scale each client's whole upload down to a norm: all its parameters together.
+    """Scale each client's whole upload down to a norm: all its releases together.
 
     Attributes:
         norm: the largest norm C that leaves a client.
@@ -41,26 +41,55 @@ class Clip:
     order: Literal[1, 2] = 2
 
     def __post_init__(self) -> None:
-        if not (self.norm > 0 and math.isfinite(self.norm)):
-            raise UserError(f"privacy.clip must be a positive number, not {self.norm}")
+        _check_clip(self.norm)
 
     def __call__(self, up: U, key: Key) -> U:
         """Return the upload with norms of at most ``norm``; the keys are not used."""
-        parts = [_power(value, self.order) for value in parameters(up)]
+        parts = [_power(value, self.order) for value in releases(up)]
         if not parts:
             return up
         total = torch.stack(parts).sum(0).clamp_min(0)
         size = total.sqrt() if self.order == 2 else total
         factor = torch.where(size > self.norm, self.norm / size, torch.ones_like(size))
-        return change_parameters(up, lambda _, value: _scaled(value, factor))
+        return change_releases(up, lambda _, value: _scaled(value, factor))
+
+
+@dataclass(frozen=True)
+class EntryClip:
+    """Clamp each number of a client's releases to [-b, b], a public bound.
+
+    Unlike `Clip` it changes no entry for what another one is, so that an entry has a guarantee of
+    its own.
+
+    Attributes:
+        bound: b.
+
+    Raises:
+        UserError: the bound is not a positive number.
+
+    Example:
+        >>> from coterie.core.tensors.ragged import Ragged
+        >>> rows = TouchedRows(Ragged.from_lists([[2]]), torch.tensor([[0.5, -9.0]]), 3)
+        >>> _clamped(rows, 1.0).values.tolist()
+        [[0.5, -1.0]]
+    """
+
+    bound: float
+
+    def __post_init__(self) -> None:
+        _check_clip(self.bound)
+
+    def __call__(self, up: U, key: Key) -> U:
+        """Return the upload with entries of at most ``bound``; the keys are not used."""
+        return change_releases(up, lambda _, value: _clamped(value, self.bound))
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Independent noise on every parameter of every client, drawn with the client's own key.
+    """Independent noise on every number that a client releases, drawn with the client's own key.
 
     Attributes:
-        scale: of the distribution, in units of the parameters (not of the clip).
+        scale: of the distribution, in units of what is released (not of the clip).
         uploads: "dense" or "padded".
         padded_rows: number of rows that every client sends, with "padded".
 
@@ -96,7 +125,7 @@ class Noise:
         Raises:
             UserError: integers leave the client, or the dense tables of a chunk are over 2 GiB.
         """
-        return change_parameters(up, lambda path, value: self._noisy(path, value, key))
+        return change_releases(up, lambda path, value: self._noisy(path, value, key))
 
     def _noisy(self, path: str, value: Any, key: Key) -> Any:
         key = key.fold("noise", path)
@@ -135,7 +164,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class LaplaceNoise(Noise):
-    """Add Laplace(0, λ) to every parameter, the whole item table included (F³CRec, §5.6).
+    """Add Laplace(0, λ) to every number released, the whole item table included (F³CRec, §5.6).
 
     The scale is λ, so that the variance is 2 λ²; the rest is as in `Noise`.
     """
@@ -146,7 +175,7 @@ class LaplaceNoise(Noise):
 
 @dataclass(frozen=True)
 class GaussianNoise(Noise):
-    """Add N(0, σ²) to every parameter, the whole item table included.
+    """Add N(0, σ²) to every number released, the whole item table included.
 
     The scale is σ, the standard deviation; the rest is as in `Noise`.
     """
@@ -157,6 +186,11 @@ class GaussianNoise(Noise):
 
 NOISES = {kind.name: kind for kind in (LaplaceNoise, GaussianNoise)}
 """The distributions by name."""
+
+
+def _check_clip(clip: float) -> None:
+    if not (clip > 0 and math.isfinite(clip)):
+        raise UserError(f"privacy.clip must be a positive number, not {clip}")
 
 
 def _power(value: Rows | Tensor, order: int) -> Tensor:
@@ -177,6 +211,13 @@ def _scaled(value: Any, factor: Tensor) -> Any:
     if isinstance(value, Tensor):
         return value * tree.columns(factor, value)
     return value.scaled(factor)
+
+
+def _clamped(value: Any, bound: float) -> Any:
+    if isinstance(value, Tensor):
+        return value.clamp(-bound, bound)
+    wire = value.wire()
+    return replace(wire, values=wire.values.clamp(-bound, bound))
 
 
 def _check_memory(rows: TouchedRows | DenseRows) -> None:

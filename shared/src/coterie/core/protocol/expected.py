@@ -7,7 +7,7 @@ a client says of itself.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -111,17 +111,26 @@ class Number(Expected):
 
     Attributes:
         axes: of one client's part.
+        dtype: name of the one that numbers have where they are hidden; None for real ones.
     """
 
     axes: int = 0
+    _: KW_ONLY
+    dtype: str | None = None
 
     def form(self, value: Any, down: Any, one_each: bool, n_clients: int | None) -> str | None:
         """Compare kind and number of axes."""
         for _, leaf in tree.values(value):
             dtype, shape = _form(leaf, n_clients)
-            if dtype is None or not dtype.is_floating_point or len(shape) != self.axes:
-                return f"is {_words(dtype, shape)}, not {self.axes or 'no'} axes of real numbers"
+            if dtype is None or not self._is_kind(dtype) or len(shape) != self.axes:
+                kind = self.dtype or "real numbers"
+                return f"is {_words(dtype, shape)}, not {self.axes or 'no'} axes of {kind}"
         return None
+
+    def _is_kind(self, dtype: torch.dtype) -> bool:
+        if self.dtype is None:
+            return dtype.is_floating_point
+        return dtype == getattr(torch, self.dtype)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ class Journal:
         scalars: name -> value, such as ``eval/ndcg@20``.
         clients: name -> (ids, values), per-client measurements ``(R,)``.
         refused: ``(step, client, why)`` of answers that were left out.
-        releases: asks in which clients uploaded parameters: what a privacy budget counts.
+        releases: ``(step, tensors)`` of asks in which clients uploaded what noise could cover, and
+            in how many tensors: what a privacy budget counts.
     """
 
     scalars: dict[str, float] = field(default_factory=dict)
     clients: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     refused: list[tuple[str, int, str]] = field(default_factory=list)
-    releases: int = 0
+    releases: list[tuple[str, int]] = field(default_factory=list)
 
     def scalar(self, name: str, value: float | Tensor) -> None:
         """Note one number."""
@@ -35,9 +36,13 @@ class Journal:
         """Note an answer that was left out."""
         self.refused.append((step, client, why))
 
+    def release(self, step: str, tensors: int) -> None:
+        """Note an ask in which clients uploaded what noise could cover."""
+        self.releases.append((step, tensors))
+
     def clear(self) -> None:
         """Forget the round."""
         self.scalars.clear()
         self.clients.clear()
         self.refused.clear()
-        self.releases = 0
+        self.releases.clear()

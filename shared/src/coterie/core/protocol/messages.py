@@ -21,19 +21,42 @@ from coterie.core.wire.travel import check_class
 
 
 class Reveals(enum.Enum):
-    """What a reader of one plain upload learns about the client."""
+    """What a reader of one plain upload learns about the client.
+
+    Attributes:
+        is_release: whether such a field holds real numbers made of the client's rows, those that
+            clipping and noise change and a privacy budget counts.
+
+    Example:
+        >>> [one.name for one in Reveals if one.is_release]
+        ['PARAMETERS', 'ITEMS_TOUCHED', 'RESIDUALS', 'FITS']
+    """
+
+    is_release: bool
+
+    def __new__(cls, words: str, is_release: bool = False) -> Reveals:
+        """Make a member whose value is its words."""
+        member = object.__new__(cls)
+        member._value_, member.is_release = words, is_release
+        return member
 
     NOTHING = "nothing about the client's data"
     MEASUREMENT = "a measurement over the client's data"
     STEPS = "roughly how much data the client has"
-    PARAMETERS = "parameters fitted to the client's data"
     IDENTITIES = "who the client's users are, to a reader who knows the names they go by"
     PATTERN = "who rated what"
-    RESIDUALS = "residuals"
-    FITS = "fits"
     RATINGS = "ratings as they are"
+    PARAMETERS = "parameters fitted to the client's data", True
     # Measured by coterie.core.privacy.attack: the two are not mixed for long.
-    ITEMS_TOUCHED = "which items the client trained on; the changes tell positives from negatives"
+    ITEMS_TOUCHED = (
+        "which items the client trained on; the changes tell positives from negatives",
+        True,
+    )
+    RESIDUALS = (
+        "the sign of a residual tells a positive from a negative, differences tell ratings",
+        True,
+    )
+    FITS = "a function of the client's rows and of what it received", True
 
 
 class _Message:
@@ -82,7 +105,8 @@ def carries(what: str, *, default: Any = dataclasses.MISSING, relays: bool = Fal
     Args:
         what: the content in words, for the privacy table.
         default: of the field; none by default.
-        relays: whether the server passes on what other clients sent it, as it came.
+        relays: whether the server passes on what other clients sent it, as it came. The keys of a
+            dict are then the numbers of those who sent its values.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -103,11 +127,14 @@ def contents(message: type[Down]) -> list[tuple[str, str]]:
     ]
 
 
-def relayed(message: type[Any]) -> frozenset[str]:
-    """Fields of a downward message in which the server passes on what other clients sent."""
-    if not dataclasses.is_dataclass(message):
-        return frozenset()
-    return frozenset(f.name for f in dataclasses.fields(message) if f.metadata.get("relays"))
+relayed: Callable[[Any], frozenset[str]] = cache(
+    lambda message: frozenset(
+        field.name
+        for field in (dataclasses.fields(message) if dataclasses.is_dataclass(message) else ())
+        if field.metadata.get("relays")
+    )
+)
+"""Fields of a class of messages that the server passes on from clients to clients."""
 
 
 EVERYTHING = frozenset({"everything"})
@@ -130,6 +157,8 @@ def leaves(
         depends_on: names of the private fields that may influence the value. A test perturbs every
             other private field and expects the upload to stay bit-equal. `EVERYTHING` names all.
         expected: the form that the server accepts; None for whatever the annotation allows.
+        relays: whether the server passes it on to other clients, as it came. The keys of a dict are
+            then the numbers of those who are to get its values.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -138,9 +167,8 @@ def leaves(
         >>> [field.what for field in declared(Table)]
         ['item rows']
     """
-    return dataclasses.field(
-        metadata={"leaves": Leaving("", what, reveals, frozenset(depends_on or ()), expected)}
-    )
+    leaving = Leaving("", what, reveals, frozenset(depends_on or ()), expected)
+    return dataclasses.field(metadata={"leaves": leaving, "relays": relays})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -209,6 +209,7 @@ class FederatedRun:
         self.block += 1
         self.block_round = 0
         self.history = []
+        self.ledger.begin_round(self.block, 0)
         cohort = self._cohort(0)
         self.server_state = self.federation.server.start_block(
             self.server_state, self.block, cohort, self._key(0)

@@ -112,7 +112,7 @@ class Experiment(Generic[Settings]):
             rounds=settings.rounds,
             chunk=settings.engine.chunk,
             device=self.device,
-            middleware=middleware(settings.privacy),
+            middleware=middleware(settings.privacy, client.steps()),
             bounds=bounds(settings.engine),
             monitor=getattr(server, "monitor", None),
             client_columns=self.client_columns(),

@@ -25,6 +25,7 @@ from coterie.core.settings.schema import build, values_of
 
 _SPEED = ("engine.device", "engine.chunk", "engine.threads")
 MAY_CHANGE = ("rounds", "run", "logger", "trainer", *_SPEED, "data.root")
+_WHOLE_RUN = ("logger.transcript",)  # of a part of the rounds it would be worth nothing
 _PACKAGES = ("coterie-core", "torch", "lightning", "numpy")
 
 
@@ -314,7 +315,9 @@ def _differing(stored: Any, wanted: Any) -> str | None:
     """Name the first setting that differs and may not."""
     old, new = values_of(stored), values_of(wanted)
     free = tuple(f"{key}." for key in MAY_CHANGE)
-    different = (k for k in new if old[k] != new[k] and not f"{k}.".startswith(free))
+    different = (
+        k for k in new if old[k] != new[k] and (k in _WHOLE_RUN or not f"{k}.".startswith(free))
+    )
     return next(different, None)
 
 

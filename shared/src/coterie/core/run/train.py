@@ -19,10 +19,12 @@ from coterie.core.callbacks.dashboard import Curves
 from coterie.core.callbacks.progress import RoundProgress
 from coterie.core.callbacks.refusals import Refusals
 from coterie.core.callbacks.stream import StreamScore
+from coterie.core.callbacks.transcript import TranscriptFile
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
 from coterie.core.errors import Interrupted, UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.files import write_json, writing
+from coterie.core.privacy.build import remarks
 from coterie.core.registry.papers import Paper, load
 from coterie.core.run.console import show_data, show_results, show_stopped
 from coterie.core.run.driver import FederatedRun
@@ -70,7 +72,7 @@ def train(paper: Paper, settings: Any) -> Path:
         up_bytes=run.ledger.bytes("up"),
         down_bytes=run.ledger.bytes("down"),
         seconds=costs.seconds,
-        notes=experiment.notes(run),
+        notes=[*experiment.notes(run), *remarks(settings.privacy, federation.client.steps())],
     )
     clients = experiment.client_table(run)
     folder.write_summary(summary)
@@ -150,6 +152,8 @@ def callbacks(
         found.append(PrivacyBudget(settings.privacy))
     if settings.run.progress:
         found.append(RoundProgress(federation.rounds, monitor.key if monitor else None))
+    if settings.logger.transcript:
+        found.append(TranscriptFile(folder.path))
     found.append(CsvLog(folder.path))
     found.append(Curves(folder.path, paper, monitor, f"seed {settings.seed}"))
     if settings.logger.wandb != "off":

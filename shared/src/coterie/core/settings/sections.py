@@ -83,8 +83,8 @@ class DataSettings(NamedData):
     file."""
     columns: dict[str, str] | None = None
     """Columns of a file, as user=NAME,item=NAME,time=NAME. Other roles: rating, title, genres,
-    split (train, valid or test: the parts that the file gives) and order (the position among the
-    user's rows, in place of time)."""
+    split (train, valid or test: the parts that the file gives), order (the position among the
+    user's rows, in place of time) and domain (the organisation that has the item)."""
     min_rating: float | None = None
     """Lowest rating that counts as an interaction; default is any above 0."""
     min_interactions: int | None = None
@@ -127,8 +127,9 @@ class PrivacySettings:
     """Clipping and noise on the uploads, applied by the client."""
 
     clip: float | None = None
-    """Largest norm of a client's upload (L1 with Laplace noise, else L2). Noise without one hides
-    but guarantees nothing, as in F³CRec, section 5.6."""
+    """Largest norm of a client's upload (L1 with Laplace noise, else L2), or by clip_by largest
+    size of each number in it. Noise without one hides but guarantees nothing, as in F³CRec, section
+    5.6."""
     noise: Literal["none", "laplace", "gaussian"] = "none"
     """Distribution of the noise added to an upload."""
     scale: float = 0.0
@@ -140,12 +141,27 @@ class PrivacySettings:
     padded_rows rows, the touched ones and random others. Without noise only touched rows travel."""
     padded_rows: int | None = None
     """Number of rows of a padded upload, the same for every client."""
+    clip_by: Literal["upload", "entry"] = "upload"
+    """What is clipped, and so what ε is for: a client's whole upload, scaled to a norm, or each
+    entry of it, clamped to [-clip, clip]."""
+    steps: tuple[str, ...] = ()
+    """Steps of the method whose uploads are clipped and get noise; all if none is named. ε covers
+    no other step."""
 
     def __post_init__(self) -> None:
         between("privacy.clip", self.clip, 0, float("inf"))
         at_least("privacy.scale", self.scale, 0)
         between("privacy.delta", self.delta, 0, 1)
         at_least("privacy.padded_rows", self.padded_rows, 1)
+        if self.clip_by != "upload" and self.clip is None:
+            raise UserError(
+                "'privacy.clip_by' has no effect without a bound: leave it out, or set privacy.clip"
+            )
+        if self.steps and self.noise == "none" and self.clip is None:
+            raise UserError(
+                "'privacy.steps' has no effect without noise: leave it out, or set privacy.noise "
+                "to laplace or gaussian"
+            )
         idle = {"uploads": self.uploads != "dense", "padded_rows": self.padded_rows is not None}
         for name, changed in idle.items():
             if changed and self.noise == "none":
@@ -169,6 +185,9 @@ class LoggerSettings:
     """Most rows of the table of clients."""
     histogram_every: int = 10
     """Rounds between two histograms over clients."""
+    transcript: bool = False
+    """Write transcript.jsonl: a line with sender, receiver, bytes and hash for every field of every
+    message. Hashing costs time."""
 
     def __post_init__(self) -> None:
         at_least("logger.client_rows", self.client_rows, 0)

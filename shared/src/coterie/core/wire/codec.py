@@ -123,6 +123,22 @@ def peek(data: bytes, max_bytes: int = MAX_BYTES, header: Any = Header) -> Any:
     return _header(about if isinstance(about, dict) else {}, header)
 
 
+def tensors_of(node: Any) -> dict[str, Tensor]:
+    """The tensors that a message, or a part of it, travels as, by their names in `encode`.
+
+    Raises:
+        ProtocolError: as `encode`.
+
+    Example:
+        >>> from coterie.core.tensors.ragged import Ragged
+        >>> {n: t.tolist() for n, t in tensors_of({"a": Ragged.from_lists([[3], []])}).items()}
+        {'a.values': [3], 'a.offsets': [0, 1, 1]}
+    """
+    tensors: dict[str, Tensor] = {}
+    _flatten(node, "", tensors, {})
+    return tensors
+
+
 def _flatten(node: Any, path: str, tensors: dict[str, Tensor], static: dict[str, Any]) -> None:
     if isinstance(node, Tensor):
         tensors[path] = node

@@ -57,9 +57,8 @@ class Apart(Client[ApartState, OwnDomain]):
         learner, model = self._of(data)
         testing = down.split == "test"
         cells, params = (data.test, mine.best) if testing else (data.valid, mine.learned.params)
-        names = data.rows if self.settings.evaluation == "pooled" else None
-        scores, above = model.predict(params, cells), self.settings.data.relevant_above
-        return quality(learner.objective, cells, scores, above, names), None
+        pooled = self.settings.evaluation == "pooled"
+        return quality(learner, cells, model.predict(params, cells), pooled), None
 
     @KEEP_BEST
     def keep_best(

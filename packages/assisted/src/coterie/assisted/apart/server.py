@@ -62,7 +62,7 @@ class Observer(Selecting[ObserverState]):
     def measure(self, state: ObserverState, cohort: Cohort, split: Split) -> None:
         """Let organisations measure their newest models, or test those of the best round."""
         replies = cohort.ask(MEASURE, Predictions(split, {}, {}, state.round))
-        note_quality(replies, cohort.journal, split, self.settings.evaluation == "pooled")
+        note_quality(replies, cohort.journal, split, self.settings)
 
     def keep(self, state: ObserverState, cohort: Cohort) -> ObserverState:
         """Let organisations keep their models of this round."""

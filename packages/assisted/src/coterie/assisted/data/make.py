@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -9,65 +10,100 @@ from torch import Tensor
 
 from coterie.assisted.data.organisations import Organisations, OwnDomain
 from coterie.assisted.settings.data import DomainSettings
+from coterie.core.data.interactions.alignment import rows_of
 from coterie.core.data.interactions.cell_splits import common_rows, split_cells
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.data.interactions.column_partitions import Partitioning, partition_columns
 from coterie.core.data.interactions.domains import Domain, cut
-from coterie.core.data.interactions.rated import rated
-from coterie.core.data.sources.catalogue import load_filtered
+from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 
-def make(
-    settings: DomainSettings, seed: int, how: Partitioning, *, released: bool = False
+def share_out(
+    ratings: Interactions,
+    settings: DomainSettings,
+    seed: int,
+    how: Partitioning,
+    *,
+    is_binary: Callable[[str], bool],
+    released: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Organisations:
-    """Read ratings, split them, and share them out.
+    """Split ratings into what is trained on and what is held out, and say who holds them.
 
     Args:
-        settings: which ratings, and who holds what.
+        ratings: no two of one user for one item.
+        settings: who holds what.
         seed: of partition and, unless settings give another one, split.
         how: the partition.
+        is_binary: whether the organisation of a name wants to know what is above the threshold,
+            rather than ratings.
         released: whether a rating that equals the threshold is positive, and validation cells are
             those of the test, as in the public code.
+        dtype: of ratings and features.
 
     Raises:
         UserError: the data do not suit the settings.
     """
-    found = rated(load_filtered(settings))
     secret = Key.from_seed(seed)
     split = secret if settings.split is None else Key.from_seed(settings.split)
     valid = 0.0 if released else settings.valid
-    part = split_cells(len(found), split.fold("split"), settings.test, valid)
+    part = split_cells(len(ratings), split.fold("split"), settings.test, valid)
     key = secret.fold("domains")
-    partition = partition_columns(found, settings.align, how, part, key, settings.n_domains)
-    domains = cut(found, settings.align, partition, part)
-    if settings.feedback == "implicit":
-        domains = [_binary(domain, settings.threshold, released) for domain in domains]
+    partition = partition_columns(ratings, settings.align, how, part, key, settings.n_domains)
+    domains = cut(ratings, settings.align, partition, part)
+    if settings.domains == "source":
+        domains = [_known_rows(domain) for domain in domains]
+    domains = [
+        _binary(domain, settings.threshold, released) if is_binary(domain.name) else domain
+        for domain in domains
+    ]
     if released:
         domains = [replace(domain, valid=domain.test) for domain in domains]
-    common = common_rows(domains[0].rows.numel(), settings.common, secret.fold("common"))
+    domains = [tree.map_tensors(lambda leaf: _real(leaf, dtype), one) for one in domains]
+    n_rows = rows_of(ratings, settings.align)[1]
+    common = common_rows(n_rows, settings.common, secret.fold("common"))
+    hashed = [names(common, number, secret) for number in range(len(domains))]
+    each = zip(domains, hashed, strict=True)
     return Organisations.of(
         [
-            OwnDomain(number, names(domain.rows, common, number, secret), domain)
-            for number, domain in enumerate(domains)
+            OwnDomain(k, mine[domain.rows], domain, secret.fold("masks").state)
+            for k, (domain, mine) in enumerate(each)
         ]
     )
 
 
-def names(rows: Tensor, common: Tensor, number: int, secret: Key) -> Tensor:
+def names(common: Tensor, number: int, secret: Key) -> Tensor:
     """Keyed hashes of rows, ``(m,)`` int64: the same at all organisations for common rows only.
 
     Organisations share the secret, and the server does not know it. A deployment makes them of
     customer numbers with a key of its own (HMAC).
 
     Args:
-        rows: ``(m,)`` int64 numbers.
-        common: ``(m,)`` bool.
+        common: ``(m,)`` bool, which rows are known to all.
         number: of the organisation.
         secret: that organisations share.
     """
-    own = torch.where(common, rows, rows + (number + 1) * (int(rows.max()) + 1))
+    rows = torch.arange(len(common))
+    own = torch.where(common, rows, rows + (number + 1) * len(common))
     return secret.fold("names").bits(own)
+
+
+def _known_rows(domain: Domain) -> Domain:
+    """Leave out rows in which the organisation has nothing: it does not know these users."""
+    cells = domain.train.columns.lengths + domain.valid.columns.lengths
+    rows = (cells + domain.test.columns.lengths > 0).nonzero().flatten()
+    features = None if domain.row_features is None else domain.row_features[rows]
+    parts = (part.take(rows) for part in (domain.train, domain.valid, domain.test))
+    train, valid, test = parts
+    return replace(
+        domain, rows=domain.rows[rows], train=train, valid=valid, test=test, row_features=features
+    )
+
+
+def _real(leaf: Tensor, dtype: torch.dtype) -> Tensor:
+    return leaf.to(dtype) if leaf.is_floating_point() else leaf
 
 
 def _binary(domain: Domain, threshold: float, equal_counts: bool) -> Domain:

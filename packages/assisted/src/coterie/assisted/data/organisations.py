@@ -20,11 +20,14 @@ class OwnDomain:
         rows: ``(m,)`` int64 keyed hashes of its users (or items), by which organisations find the
             ones that they have in common.
         domain: its cells; the values are what its objective reads.
+        secret: ``()`` int64 number that all organisations share and the server does not know, for
+            masks; None where none are made.
     """
 
     id: int
     rows: Tensor
     domain: Domain
+    secret: Tensor | None = None
 
     @property
     def train(self) -> Cells:

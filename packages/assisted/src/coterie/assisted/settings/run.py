@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coterie.assisted.settings.data import DomainSettings
+from coterie.assisted.settings.protect import ProtectSettings
 from coterie.core.errors import UserError
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.sections import at_least, between, each_at_least, each_positive
@@ -122,16 +123,21 @@ class Settings(BaseSettings):
     model: ModelSettings = field(default_factory=ModelSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     assist: AssistSettings = field(default_factory=AssistSettings)
+    protect: ProtectSettings = field(default_factory=ProtectSettings)
     objectives: dict[str, str] | None = None
     """Loss of single organisations, as Drama=huber, where it is not that of the feedback: squared,
     logistic or huber."""
     start: Literal["mean", "logit", "smoothed"] | None = None
     """F⁰ of implicit feedback: the share of positives itself, its logit, or the logit of the
     smoothed share (s+1)/(n+2); default is that of the reading."""
-    evaluation: Literal["local", "pooled"] = "local"
-    """local: organisations measure themselves, so a ranking is of what one of them holds; pooled:
-    held-out ratings and their scores are sent to whoever runs the experiment, who ranks over all
-    organisations as the paper does. For comparisons on public data only."""
+    evaluation: Literal["local", "pooled"] | None = None
+    """local, the default of the reading recommended: organisations measure themselves, so a ranking
+    is of what one of them holds; pooled: held-out ratings and their scores are sent to whoever runs
+    the experiment, who ranks over all organisations as the paper does. For comparisons on public
+    data only."""
+    compare: bool | None = None
+    """At the end of a run of mtal, train joint and separate models too, for mtal.png; default is on
+    the built-in sample alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,6 +147,7 @@ class Settings(BaseSettings):
                 f"'model.name' {self.model.name} is for the methods alone and joint: MTAL trains "
                 "assisted autoencoders (section 3.3, 'Why AutoEncoders?')"
             )
+        self.protect.check(self.method, self.assist.weights, self.data, self.privacy)
         self._check_apart()
 
     def _check_apart(self) -> None:
@@ -161,3 +168,8 @@ class Settings(BaseSettings):
                 f"'train.own_targets' none leaves the method {self.method} nothing to fit: choose "
                 "all or hidden"
             )
+
+    @property
+    def compares(self) -> bool:
+        """Whether a run of MTAL is drawn beside joint and separate models."""
+        return self.data.name == "sample" if self.compare is None else self.compare

@@ -123,10 +123,10 @@ def uniform(
 
 
 def by_genre(genres: Sequence[Sequence[str]], key: Key, needed: Tensor | None = None) -> Partition:
-    """Give each item to one of its genres, drawn uniformly; one without a genre to any of the 18.
+    """Make a domain of each of `GENRES` that occurs, each item in one of its own, drawn uniformly.
 
-    An item's draw depends on the key and its number alone. All items are drawn anew until each
-    domain has what it needs.
+    An item without a genre goes to any domain. An item's draw depends on the key and its number
+    alone. All items are drawn anew until each domain has what it needs.
 
     Args:
         genres: names of the genres of each item; only `GENRES` count.
@@ -136,14 +136,19 @@ def by_genre(genres: Sequence[Sequence[str]], key: Key, needed: Tensor | None = 
             for one item a domain.
 
     Raises:
-        UserError: in 1,000 draws a domain stayed without items or cells.
+        UserError: no item has one of the genres, or in 1,000 draws a domain stayed without items
+            or cells.
 
     Example:
-        >>> held = by_genre([[name, "unknown"] for name in GENRES], Key.from_seed(0))
-        >>> held.of_column.tolist() == list(range(18))
-        True
+        >>> by_genre([["War"], ["unknown", "Crime"]], Key.from_seed(0))
+        Partition(of_column=tensor([1, 0]), names=('Crime', 'War'))
     """
     table = genre_table(genres)
+    occurs = table.any(0)
+    if not bool(occurs.any()):
+        raise UserError(f"no item has one of the genres {', '.join(GENRES)}: choose another set")
+    table = table[:, occurs]
+    names = tuple(name for name, there in zip(GENRES, occurs.tolist(), strict=True) if there)
     table[table.sum(1) == 0] = 1.0
     number = table.cumsum(1).long()  # of a genre among the item's own, from 1
     items = torch.arange(len(genres))
@@ -151,11 +156,11 @@ def by_genre(genres: Sequence[Sequence[str]], key: Key, needed: Tensor | None = 
     for attempt in range(_DRAWS):
         drawn = key.fold("genre", attempt).integers(number[:, -1], items)
         of_item = (number <= drawn[:, None]).sum(1)
-        held = torch.zeros(len(GENRES), needed.shape[1], dtype=needed.dtype)
+        held = torch.zeros(len(names), needed.shape[1], dtype=needed.dtype)
         short = held.index_add_(0, of_item, needed).amin(1) < 1
         if not bool(short.any()):
-            return Partition(of_item, GENRES)
-    name = GENRES[int(short.long().argmax())]
+            return Partition(of_item, names)
+    name = names[int(short.long().argmax())]
     raise UserError(
         f"in {_DRAWS} draws of a genre for each item domain '{name}' stayed without ratings to "
         "train on and to test: choose a larger data set, or the uniform partition"

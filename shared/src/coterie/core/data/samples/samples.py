@@ -93,6 +93,8 @@ class MiniBatches:
         epochs: local epochs E, one for all or ``(C,)`` int64.
         batch_size: B; None = all samples of a client in one batch (B = ∞), unshuffled.
         key: the clients' keys, ``state`` of shape ``(C,)``; None = nothing is shuffled.
+        by_place: whether a sample's place in its batch matters, as for a mask of dropout. Then all
+            are shuffled if B is a number; else a client with one batch only where another has more.
 
     Attributes:
         per_epoch: ``(C,)`` int64, number of batches of each client in an epoch: ⌈n_c / B⌉.
@@ -106,14 +108,21 @@ class MiniBatches:
     """
 
     def __init__(
-        self, data: SampleData, epochs: int | Tensor, batch_size: int | None, key: Key | None
+        self,
+        data: SampleData,
+        epochs: int | Tensor,
+        batch_size: int | None,
+        key: Key | None,
+        *,
+        by_place: bool = False,
     ) -> None:
         longest = int(data.lengths.max()) if len(data) else 0
         self._size = max(longest if batch_size is None else batch_size, 1)
         self._data = data
         self.per_epoch = batch_counts(data.lengths, batch_size)
         most = int(torch.as_tensor(epochs).max()) if len(data) else 0
-        if key is None or not bool((self.per_epoch > 1).any()):
+        matters = bool((self.per_epoch > 1).any()) or (by_place and batch_size is not None)
+        if key is None or not matters:
             self._order = _as_they_are(data, most)
         else:
             self._order = _shuffles(data, most, key)

@@ -8,8 +8,10 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData, batch_counts
 from coterie.core.errors import UserError
+from coterie.core.local_training.dropout import DropoutBatches, keyed_layers
 from coterie.core.local_training.fit import (
     AsBatch,
+    Batch,
     Batches,
     Fitted,
     Params,
@@ -38,12 +40,14 @@ class LocalSGD:
             something that depends on one sample. Its values do not matter, but those of buffers and
             of parameters without gradient do: they are constants. With a method ``slope(params,
             batch)`` it may give gradients and losses of stacked clients itself, see
-            `coterie.core.local_training.fit.Slope`.
+            `coterie.core.local_training.fit.Slope`. Its dropout is that of
+            `coterie.core.local_training.dropout.KeyedDropout`.
         settings: epochs, batch size, learning rate, weight decay, clipping.
         as_batch: makes what ``module.loss`` takes of a dict of samples; None = the dict itself.
 
     Raises:
-        UserError: the module has batch normalisation, whose statistics mix samples.
+        UserError: the module has batch normalisation, whose statistics mix samples, or layers of
+            keyed dropout of one name.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class LocalSGD:
     ) -> None:
         _refuse_batch_norm(module)
         self.settings = settings
+        self._dropping = module if keyed_layers(module) else None
         self.loss = masked(pure(module, "loss", as_batch))
         self.slope: Slope | None = getattr(module, "slope", None)
         self.optimizer = RowSGD(weight_decay=settings.weight_decay)
@@ -60,6 +65,8 @@ class LocalSGD:
     ) -> MiniBatches:
         """Shuffle and cut the samples of each client; ``epochs`` is E or ``(C,)`` of them."""
         passes = self.settings.epochs if epochs is None else epochs
+        if self._dropping is not None:
+            return _WithMasks(self._dropping, data, passes, self.settings.batch_size, key)
         return MiniBatches(data, passes, self.settings.batch_size, key)
 
     def steps(self, data: SampleData) -> Tensor:
@@ -99,6 +106,24 @@ class LocalSGD:
             context=context,
             fixed=fixed,
         )
+
+
+class _WithMasks(MiniBatches):
+    """Mini-batches with the masks of a module's dropout."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        data: SampleData,
+        epochs: int | Tensor,
+        batch_size: int | None,
+        key: Key,
+    ) -> None:
+        super().__init__(data, epochs, batch_size, key, by_place=True)
+        self._with_masks = DropoutBatches(super().__call__, module, key)
+
+    def __call__(self, number: int, rows: Tensor) -> Batch:
+        return self._with_masks(number, rows)
 
 
 def same_for_all(weights: Params, n_clients: int) -> Params:

@@ -17,6 +17,7 @@ from torch import Tensor
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
 from coterie.core.methods.kit.fields import measured
+from coterie.core.methods.kit.secure_sum import from_fixed, pairwise_masks, to_fixed
 from coterie.core.methods.ranking.ckks import KeyHolder, PublicKey, pack
 from coterie.core.methods.ranking.client import (
     RankingClient,
@@ -25,7 +26,6 @@ from coterie.core.methods.ranking.client import (
     draw_samples,
     known_items,
 )
-from coterie.core.methods.ranking.secure_sum import from_fixed, pairwise_masks, to_fixed
 from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import FedMFSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split

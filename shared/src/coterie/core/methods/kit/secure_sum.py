@@ -56,8 +56,8 @@ def pairwise_masks(
     size = roster.numel()
     if size < 2:
         raise UserError(
-            "a masked sum over a single client hides nothing: raise 'fedmf.participation', "
-            "or use another 'fedmf.transport'"
+            "a masked sum over a single client hides nothing: let more clients take part, or send "
+            "without masks"
         )
     order = torch.argsort(roster)
     place = order[torch.searchsorted(roster[order], ids)]
