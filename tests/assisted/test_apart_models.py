@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.assisted.plain_aae import PlainAAE, dense
+from tests.assisted.plain_aae import dense
 from tests.assisted.small_domains import KEY, own_domain
 from torch import nn
 
@@ -14,6 +14,7 @@ from coterie.assisted.aae.pattern import Pattern
 from coterie.assisted.aae.row_shuffle import RowShuffle
 from coterie.assisted.apart.client import model_of
 from coterie.assisted.apart.factors import recommender
+from coterie.assisted.bench.loop import PlainAAE
 from coterie.assisted.learner import Learner
 from coterie.assisted.readings import resolve
 from coterie.assisted.settings.data import DomainSettings
@@ -65,7 +66,8 @@ def test_the_autoencoder_equals_a_plain_loop(feedback, side):
     assert batches.per_epoch == 2
     for number in range(4):
         rows, keep = batches.rows(number), batches(number).keep
-        output = module(table[rows], {name: x[rows] for name, x in sides.items()}, keep)
+        given = {"ratings": table, **sides}
+        output = module({name: x[rows] for name, x in given.items()}, keep)
         value = mean_loss(feedback)(output[mask[rows]], table[rows][mask[rows]])
         adam.zero_grad()
         value.backward()
@@ -74,10 +76,10 @@ def test_the_autoencoder_equals_a_plain_loop(feedback, side):
     model = model_of(learner)
     found = trained(model, 2)
     assert found.epochs == 2
-    assert far(found.params, module.named()) < 1e-12
-    held, given = data.test, dense(cells.columns, cells.values, 6)
+    assert far(found.params, module.params()) < 1e-12
+    held, given = data.test, {"ratings": dense(cells.columns, cells.values, 6), **sides}
     with torch.no_grad():
-        expected = module(given, sides)[held.rows, held.columns.values]
+        expected = module.eval()(given)[held.rows, held.columns.values]
     torch.testing.assert_close(model.predict(found.params, held), expected)
 
 
