@@ -21,6 +21,7 @@ META = torch.device("meta")
 PAPERS = {
     "f3crec": [],
     "page": [],
+    "mtal": ["--data.count", "3", "--data.domains", "uniform", "--rounds", "2"],
     # Dropout's masks are the device's own; what is short to pre-train is as good here.
     "pplr": ["--lora.dropout", "0", "--pretrain.steps", "20"],
 }

@@ -1,59 +1,13 @@
-"""The autoencoder in plain torch: dense rows, a mask, autograd, `torch.optim.Adam`."""
+"""Training of the autoencoder in plain torch: dense rows, a mask, autograd, `torch.optim.Adam`."""
 
 import torch
 from torch import nn
 
+from coterie.assisted.aae.batches import spared
 from coterie.assisted.aae.inputs import Inputs
 from coterie.assisted.aae.pattern import Pattern
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
-
-
-def encoder(features, network):
-    return nn.Sequential(
-        nn.Linear(features, network.hidden),
-        nn.Tanh(),
-        nn.Linear(network.hidden, network.code),
-        nn.Tanh(),
-    )
-
-
-class PlainAAE(nn.Module):
-    def __init__(self, network):
-        super().__init__()
-        sizes = {"ratings": network.n_inputs, **network.sides}
-        self.encoders = nn.ModuleDict({n: encoder(d, network) for n, d in sizes.items()})
-        self.decoder = nn.Sequential(
-            nn.Linear(network.code, network.hidden),
-            nn.Tanh(),
-            nn.Linear(network.hidden, network.n_outputs),
-        )
-
-    def forward(self, ratings, sides, keep=1.0):
-        given = {"ratings": ratings, **sides}
-        return self.decoder(sum(self.encoders[name](x) for name, x in given.items()) * keep)
-
-    def parts(self):
-        """Yield the engine's name of every parameter, the parameter, and whether it is turned."""
-        for name, one in self.encoders.items():
-            for part, layer in (("wide", one[0]), ("code", one[2])):
-                yield f"{name}.{part}.weight", layer.weight, part == "wide"
-                yield f"{name}.{part}.bias", layer.bias, False
-        for part, layer in (("hidden", self.decoder[0]), ("wide", self.decoder[2])):
-            yield f"decoder.{part}.weight", layer.weight, False
-            yield f"decoder.{part}.bias", layer.bias, False
-
-    @torch.no_grad()
-    def load(self, params):
-        for name, parameter, turned in self.parts():
-            parameter.copy_(params[name].T if turned else params[name])
-        return self
-
-    def named(self):
-        return {name: (p.T if turned else p).detach().clone() for name, p, turned in self.parts()}
-
-    def named_gradients(self):
-        return {name: p.grad.T if turned else p.grad for name, p, turned in self.parts()}
 
 
 def dense(columns, values, n_columns):
@@ -105,14 +59,14 @@ def plain_training(module, task, batches, steps, plan, loss=None):
         ratings = own[rows].clone()
         if plan.input_masking:  # the draws, cell by cell in the order of the rows
             key = batches._key.fold("step", number).fold("masking")
-            seen = key.uniform(len(batch.ratings)) >= plan.input_masking
+            seen = spared(key, (len(batch.ratings),), plan.input_masking)
             shown[shown.clone()] = seen
             ratings = torch.where(shown, ratings, 0.0)
         counted = task.mask[rows].clone()
         if plan.leave_out_visible:
             counted[:, task.places] &= ~shown
         sides = {name: features[rows] for name, features in task.sides.items()}
-        output = module(ratings, sides, 1.0 if batch.keep is None else batch.keep)
+        output = module({"ratings": ratings, **sides}, batch.keep)
         value = loss(output[counted], task.table[rows][counted]).mean()
         adam.zero_grad()
         value.backward()

@@ -2,12 +2,19 @@
 
 import pytest
 import torch
-from tests.assisted.plain_aae import KEY, PlainAAE, Task, dense, ragged
+from tests.assisted.plain_aae import KEY, Task, dense, ragged
 
 from coterie.assisted.aae import prediction
 from coterie.assisted.aae.network import AAE
+from coterie.assisted.aae.pattern import Pattern
 from coterie.assisted.aae.prediction import predict
+from coterie.assisted.bench.loop import PlainAAE
 from coterie.core.tensors.ragged import Ragged
+
+
+def plain(network, params, ratings, sides):
+    module = PlainAAE(network).double().load(params).eval()
+    return module({"ratings": ratings, **sides}).detach()
 
 
 @pytest.fixture
@@ -17,13 +24,14 @@ def trained():
     params = network.start(KEY, torch.float64)
     params = {name: value + 0.1 * torch.randn_like(value) for name, value in params.items()}
     own = dense(task.inputs.columns, task.inputs.values, 7)
-    return task, network, params, PlainAAE(network).double().load(params)(own, task.sides).detach()
+    return task, network, params, plain(network, params, own, task.sides)
 
 
-@pytest.mark.parametrize("rows", [4, 1024])
-def test_predictions_equal_the_plain_modules(trained, monkeypatch, rows):
+@pytest.mark.parametrize(("rows", "cells"), [(4, 1000), (1024, 12), (1024, 2), (1024, 1000)])
+def test_predictions_equal_the_plain_modules(trained, monkeypatch, rows, cells):
     task, network, params, expected = trained
     monkeypatch.setattr(prediction, "_ROWS", rows)
+    monkeypatch.setattr(prediction, "_CELLS", cells)
     found = predict(network, params, task.inputs, task.pattern)
     assert torch.allclose(found, expected[task.mask], rtol=0, atol=1e-13)
     other = torch.rand(expected.shape) < 0.2
@@ -50,3 +58,11 @@ def test_cells_that_do_not_fit_are_refused(trained):
         predict(network, params, task.inputs, Ragged.from_lists([[1]]))
     with pytest.raises(ValueError, match="column"):
         predict(network, params, task.inputs, Ragged.from_lists([[19]] * 23))
+
+
+def test_a_part_has_few_rows_and_few_cells(monkeypatch):
+    monkeypatch.setattr(prediction, "_ROWS", 3)
+    monkeypatch.setattr(prediction, "_CELLS", 4)
+    rows = [[0, 1], [2], [3], [1], [], [], [], [0, 1, 2, 3, 4], [2, 3], [1, 2]]
+    parts = prediction._parts(Pattern(Ragged.from_lists(rows), 5))
+    assert [part.tolist() for part in parts] == [[0, 1, 2], [3], [7], [8, 9]]  # 4 to 6 have none

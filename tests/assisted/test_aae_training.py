@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.assisted.plain_aae import KEY, PlainAAE, Task, plain_training
+from tests.assisted.plain_aae import KEY, Task, plain_training
 
 from coterie.assisted.aae.batches import Draws, RowBatches
 from coterie.assisted.aae.dense import dense_loss
@@ -15,6 +15,7 @@ from coterie.assisted.aae.network import AAE
 from coterie.assisted.aae.passes import value_and_gradients
 from coterie.assisted.aae.pattern import Pattern
 from coterie.assisted.aae.training import Plan, train
+from coterie.assisted.bench.loop import PlainAAE
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -49,7 +50,7 @@ def both(task, network, plan, loss=SQUARED, plain_loss=None):
     module.load(network.start(KEY.fold("start"), task.values.dtype))
     losses = plain_training(module, task, batches, steps, plan, plain_loss)
     trained = train(network, task.inputs, task.pattern, task.values, plan, KEY, loss=loss)
-    plain = module.named()
+    plain = module.params()
     assert trained.params.keys() == plain.keys()
     far = max(float((trained.params[n] - plain[n]).abs().max()) for n in plain)
     return far, float(trained.loss), sum(losses) / len(losses)
@@ -151,10 +152,12 @@ def test_draws_have_their_rates():
     cells = Ragged.from_lists([list(range(50))] * 40)
     inputs = Inputs(cells, torch.ones(2000), 50)
     draws = Draws(code=100, dropout=0.3, input_masking=0.2)
-    batch = RowBatches(inputs, inputs.pattern, inputs.values, 40, draws, KEY)(0)
+    batches = RowBatches(inputs, inputs.pattern, inputs.values, 40, draws, KEY)
+    batch = batches(0)
     assert float((batch.keep == 0).float().mean()) == pytest.approx(0.3, abs=0.03)
     assert float(batch.keep.max()) == pytest.approx(1 / 0.7)
     assert float((batch.ratings == 0).float().mean()) == pytest.approx(0.2, abs=0.04)
+    assert not torch.equal(batch.keep, batches(1).keep)
 
 
 def test_targets_that_all_show_give_no_gradient():

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from scipy import optimize
-from tests.assisted.plain_aae import PlainAAE
 from tests.assisted.small_organisations import (
     finished,
     make_organisations,
@@ -13,6 +12,7 @@ from tests.assisted.small_organisations import (
 )
 
 from coterie.assisted.aae.network import AAE
+from coterie.assisted.bench.loop import PlainAAE
 from coterie.assisted.settings.run import AssistSettings
 from coterie.core.data.interactions.cells import Cells
 
@@ -55,10 +55,10 @@ class Naive:
         inputs = one.train.to_dense()
         for _ in range(how.epochs):  # one batch an epoch
             optimizer.zero_grad()
-            (plain(inputs, {})[known] - residual[known]).square().mean().backward()
+            (plain({"ratings": inputs})[known] - residual[known]).square().mean().backward()
             torch.nn.utils.clip_grad_norm_(plain.parameters(), how.clip)
             optimizer.step()
-        return plain(inputs, {}).detach()
+        return plain({"ratings": inputs}).detach()
 
     def round(self, t):
         fits = self.fits(t, self.residuals())

@@ -115,7 +115,7 @@ def test_a_batch_of_pplr_is_no_larger_than_what_a_client_has() -> None:
     assert found[0].memory > 1000
 
 
-@pytest.mark.parametrize("paper", ["f3crec", "page", "pplr"])
+@pytest.mark.parametrize("paper", ["f3crec", "mtal", "page", "pplr"])
 def test_a_plain_run_needs_little(paper: str) -> None:
     found = find_paper(paper)
     needs = load(found.experiment)(configure(found, []).settings).needs()

@@ -9,8 +9,10 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from coterie.core.models.batches import Pairs, Triples
+from coterie.core.models.gmf import GMF
 from coterie.core.models.mf import MF
-from coterie.core.models.neumf import GMF, MLP, NeuMF
+from coterie.core.models.mlp import MLP
+from coterie.core.models.neumf import NeuMF
 from coterie.core.models.recommender import Recommender, bpr
 from coterie.core.tensors.keys import Key
 
@@ -18,7 +20,7 @@ KEY = Key.from_seed(5)
 USERS, ITEMS, DIM = 4, 6, 4
 MODELS = {
     "mf": lambda key: MF(USERS, ITEMS, DIM, key),
-    "biased mf": lambda key: MF(USERS, ITEMS, DIM, key, biases=True),
+    "biased mf": lambda key: MF(USERS, ITEMS, DIM, key, biases="additive"),
     "gmf": lambda key: GMF(USERS, ITEMS, DIM, key),
     "mlp": lambda key: MLP(USERS, ITEMS, (2 * DIM, 4, 3), key),
     "neumf": lambda key: NeuMF(USERS, ITEMS, DIM, (2 * DIM, 4), key),
@@ -105,7 +107,7 @@ def test_rows_outside_the_batch_have_no_gradient(build) -> None:
 
 def test_mf_gradient_by_hand() -> None:
     """s = <p, q> + b_u + b_i + m; dL/dp = (sigmoid(s) - y) q, and so on."""
-    model = spread(MF(1, 1, 3, KEY, biases=True))
+    model = spread(MF(1, 1, 3, KEY, biases="additive"))
     zero = torch.tensor([0])
     model.loss(Pairs(zero, zero, torch.ones(1, dtype=torch.float64))).backward()
     p, q = model.users.weight[0].tolist(), model.items.weight[0].tolist()
@@ -119,7 +121,8 @@ def test_mf_gradient_by_hand() -> None:
 
 
 def test_mf_l2_penalises_the_rows_of_the_batch() -> None:
-    plain, pulled = spread(MF(3, 5, 2, KEY, True)), spread(MF(3, 5, 2, KEY, True, l2=0.3))
+    plain = spread(MF(3, 5, 2, KEY, "additive"))
+    pulled = spread(MF(3, 5, 2, KEY, "additive", l2=0.3))
     pairs = Pairs(torch.tensor([0, 0]), torch.tensor([1, 4]), torch.tensor([1.0, 0.0]).double())
     triples = Triples(torch.tensor([2]), torch.tensor([1]), torch.tensor([3]))
 
@@ -148,7 +151,7 @@ def test_bpr_starts_at_ln_two_and_has_the_published_gradient() -> None:
 
 
 def test_bpr_ignores_what_shifts_all_items_of_a_user() -> None:
-    model = spread(MF(2, 3, 2, KEY, biases=True))
+    model = spread(MF(2, 3, 2, KEY, biases="additive"))
     batch = Triples(torch.tensor([0, 1]), torch.tensor([0, 1]), torch.tensor([2, 2]))
     before = model.loss(batch).item()
     with torch.no_grad():

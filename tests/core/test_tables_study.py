@@ -5,17 +5,19 @@ import json
 import math
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import pytest
 
+from coterie.core.data.interactions.interactions import Features
+from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper
 from coterie.core.settings.configuration import Configuration, Given
 from coterie.core.settings.sections import DataSettings, RunSettings
 from coterie.core.tables.catalogue import Catalogue
-from coterie.core.tables.fingerprint import fingerprint
+from coterie.core.tables.fingerprint import data_digest, fingerprint
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Bars
 from coterie.core.tables.result import RunResult, column
@@ -192,6 +194,20 @@ def test_a_study_is_of_all_backbones_or_the_one_that_is_named(tmp_path):
     one = study_of(tmp_path, ToyBackbones, **{"model.name": "small"})
     assert one.backbones == ("small",)
     assert one.file("table1") == "table1-ml-100k-small"
+
+
+def test_the_digest_of_data_tells_ratings_profiles_and_organisations():
+    data = generate()
+    profiles = Features(1 - data.user_features.values, data.user_features.names)
+    others = [
+        replace(data, rating=data.rating.flip(0)),
+        replace(data, user_features=profiles),
+        replace(data, user_features=None),
+        replace(data, domains=["a"] * data.n_items),
+        replace(data, time=data.time + 1),
+    ]
+    assert data_digest(generate()) == data_digest(data)
+    assert len({data_digest(one) for one in (data, *others)}) == 6
 
 
 def test_a_figure_is_an_image_beside_its_numbers(tmp_path):

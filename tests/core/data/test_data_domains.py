@@ -226,6 +226,14 @@ def test_an_item_goes_to_one_of_its_genres_each_as_often():
     assert stats.chisquare([of_none[k] for k in range(18)]).pvalue > 1e-3
 
 
+def test_domains_are_of_the_genres_that_occur():
+    found = by_genre([["War", "x"], ["Comedy", "Children"], [], ["Comedy"]] * 3, KEY)
+    assert found.names == ("Children's", "Comedy", "War")
+    assert found.of_column[[0, 3]].tolist() == [2, 1]
+    with pytest.raises(UserError, match="no item has one of the genres Action, "):
+        by_genre([["x"], []], KEY)
+
+
 def test_an_items_genre_does_not_depend_on_other_items():
     several = [["War", "Action", "Drama"], ["Comedy", "Crime"]] * 10
     alone = by_genre([*ALL_GENRES, *several], KEY).of_column

@@ -1,5 +1,7 @@
 """Published counts, on the real files."""
 
+from collections import Counter
+
 import pytest
 
 from coterie.core.data.interactions.blocks import temporal_blocks
@@ -11,6 +13,7 @@ from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.interactions.rated import rated
 from coterie.core.data.interactions.splits import split_block
 from coterie.core.data.sources.catalogue import list_data, load
+from coterie.core.data.sources.domain_readers import read_douban
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import DATA_SETS
 from coterie.core.tensors.keys import Key
@@ -78,6 +81,28 @@ def test_ml_100k_ratings_of_eighteen_genres(data_root):
     assert {len(d.rows) for d in domains} == {943}
     # Items with that genre hold at least the items of its domain.
     assert all(bool((d.column_features[:, k] == 1).all()) for k, d in enumerate(domains[:7]))
+
+
+@pytest.mark.parametrize(
+    ("name", "ages", "women"),
+    [
+        ("ml-100k", [36, 198, 310, 194, 80, 73, 52], 273),
+        ("ml-1m", [222, 1103, 2096, 1193, 550, 496, 380], 1709),
+    ],
+)
+def test_movielens_profiles(data_root, name, ages, women):
+    features = loaded(name, data_root).user_features
+    assert features.values.sum(0)[:8].tolist() == [*ages, women]
+    assert features.values.sum(1).unique().tolist() == [3.0]
+
+
+def test_douban_sample(data_root):
+    folder = data_root / "mtms-samples"
+    if not (folder / "douban_sample.csv").is_file():
+        pytest.skip("needs mtms-samples in the folder of the public data sets")
+    data = read_douban(folder)
+    assert (len(data), data.n_users, data.n_items) == (1_936, 1_092, 1_681)
+    assert Counter(data.domains) == {"book": 258, "movie": 1_162, "music": 261}
 
 
 def test_ml_latest_small(data_root):

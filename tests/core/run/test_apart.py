@@ -29,6 +29,15 @@ PPLR = {
     "data.clients": 2,
     "data.shots": 60,
 }
+MTAL = {
+    "rounds": ROUNDS,
+    "data.domains": "uniform",
+    "data.count": 3,
+    "data.common": 0.7,
+    "model.hidden": 8,
+    "model.code": 4,
+    "train.epochs": 1,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "f3crec": ("f3crec", {"model.dim": 4, "rounds": ROUNDS, "participation": 0.5}),
     **{
@@ -36,13 +45,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         for name in ("page", "fedavg", "scaffold", "ditto", "fedamp")
     },
     "pplr": ("pplr", PPLR),
+    "mtal": ("mtal", MTAL),
     "f3crec-noise": (
         "f3crec",
         {"method": "ft", "model.dim": 4, "rounds": 1, "privacy.clip": 1.0}
         | {"privacy.noise": "gaussian", "privacy.scale": 0.1},
     ),
 }
-REAL = ("f3crec", "page", "pplr")
+REAL = ("f3crec", "page", "pplr", "mtal")
 
 
 def experiment(name: str, out: Path) -> Any:

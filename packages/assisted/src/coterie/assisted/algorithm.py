@@ -6,6 +6,7 @@ organisations that they go to do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -30,7 +31,6 @@ from coterie.assisted.messages import (
     Tested,
     Turn,
 )
-from coterie.assisted.readings import resolve
 from coterie.assisted.routes import Routes, align, check_common
 from coterie.assisted.scores import monitor_of, note_progress, note_quality
 from coterie.assisted.settings.protect import FEWEST
@@ -38,7 +38,6 @@ from coterie.assisted.settings.run import Settings
 from coterie.assisted.sums import added, check_sum
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.metrics.ranking_report import Split
-from coterie.core.protocol.card import Card
 from coterie.core.protocol.cohort import Cohort, PerClient
 from coterie.core.protocol.replies import ListReplies
 from coterie.core.tensors.appended import Appended
@@ -117,7 +116,9 @@ class Relay(Selecting[RelayState]):
         members = _part(cohort, state.routes[0].ids)
         down: Predictions | PerClient[Predictions] = Predictions(split, {}, {}, state.round)
         if split == "test":
-            answered = self._answered(state, members)
+            asked = members.ask(QUERY, Tested(_best(state)))
+            cells = {k: up.cells for k, up in asked.ups.items()}
+            answered = self.answered(state, members, cells)
             members = _part(members, torch.tensor(list(answered), dtype=torch.int64))
             down = PerClient(answered)
         note_quality(members.ask(MEASURE, down), cohort.journal, split, self.settings)
@@ -125,6 +126,34 @@ class Relay(Selecting[RelayState]):
     def keep(self, state: RelayState, cohort: Cohort) -> RelayState:
         """Keep nothing: organisations have the models of all rounds."""
         return state
+
+    def answered(
+        self, state: RelayState, cohort: Cohort, cells: Mapping[int, Places]
+    ) -> dict[int, Predictions]:
+        """Prediction stage: let organisations answer for each other's cells.
+
+        Args:
+            state: after training.
+            cohort: of organisations.
+            cells: what each wants outputs for.
+
+        Returns:
+            What each gets; with sums nothing where fewer than three ask.
+        """
+        routes, best = state.routes[0], _best(state)
+        if self._sums:
+            return self._summed(routes, cohort, dict(cells), best)
+        queries = routes.pass_queries(cells, best)
+        answers = _part(cohort, torch.tensor(list(queries))).ask(ANSWER, PerClient(queries)).ups
+        return {
+            to: Predictions(
+                "test",
+                {str(k): up.values[str(to)] for k, up in answers.items() if k != to and up.values},
+                {str(k): up.rounds for k, up in answers.items() if k != to and up.values},
+                best,
+            )
+            for to in cells
+        }
 
     @property
     def _sums(self) -> bool:
@@ -140,25 +169,6 @@ class Relay(Selecting[RelayState]):
         totals = added(masked, asked.ids.tolist())
         asked.journal.scalar("mtal/dropped", totals is None)
         return {to: Outputs({}, t, totals[to] if totals else None) for to in fits.ups}
-
-    def _answered(self, state: RelayState, members: Cohort) -> dict[int, Predictions]:
-        """Prediction stage: let all answer for each other's test cells."""
-        routes, best = state.routes[0], state.chosen.round or state.round
-        asked = members.ask(QUERY, Tested(best))
-        cells = {k: up.cells for k, up in asked.ups.items()}
-        if self._sums:
-            return self._summed(routes, members, cells, best)
-        queries = PerClient(routes.pass_queries(cells, best))
-        answers = _part(members, asked.ids).ask(ANSWER, queries).ups
-        return {
-            to: Predictions(
-                "test",
-                {str(k): up.values[str(to)] for k, up in answers.items() if k != to and up.values},
-                {str(k): up.rounds for k, up in answers.items() if k != to and up.values},
-                best,
-            )
-            for to in answers
-        }
 
     def _summed(
         self, routes: Routes, members: Cohort, cells: dict[int, Places], best: int
@@ -177,11 +187,11 @@ class Relay(Selecting[RelayState]):
         return {}
 
 
+def _best(state: RelayState) -> int:
+    """Round that is tested and served: the best one, or the last if none was measured."""
+    return state.chosen.round or state.round
+
+
 def _part(cohort: Cohort, ids: Tensor) -> Cohort:
     """The clients of these numbers that are in a cohort."""
     return cohort.part(torch.isin(cohort.ids, ids).nonzero().flatten())
-
-
-def make_server(card: Card, ids: Tensor, folder: object = None) -> Relay:
-    """Make the server half from the public card."""
-    return Relay(resolve(card.read(Settings)))

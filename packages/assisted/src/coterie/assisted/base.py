@@ -40,6 +40,13 @@ def base_model(cells: Cells, objective: Objective, start: Start) -> Tensor:
     return share.clamp(half, 1.0 - half).logit()
 
 
+def constant(cells: Cells, objective: Objective) -> Tensor:
+    """Score all cells alike, ``()``: by the mean rating, or the logit of (s + 1) / (n + 2)."""
+    if objective.is_rating:
+        return cells.values.mean()
+    return ((cells.values.sum() + 1.0) / (len(cells) + 2.0)).logit()
+
+
 def column_mean(cells: Cells) -> Tensor:
     """Mean of every column, ``(n_columns,)``; of an empty one the mean of the others' means."""
     count = _counts(cells)

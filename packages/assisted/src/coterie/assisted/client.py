@@ -49,11 +49,9 @@ from coterie.assisted.messages import (
 )
 from coterie.assisted.protection import protected
 from coterie.assisted.quality import quality
-from coterie.assisted.readings import resolve
 from coterie.assisted.settings.run import AssistSettings, Settings
 from coterie.assisted.view import View, common, places_of
 from coterie.core.data.interactions.cells import Cells
-from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.step import Form
 from coterie.core.tensors.appended import Appended
@@ -74,6 +72,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
     def __init__(self, settings: Settings) -> None:
         self.settings, self._matrices = settings, Matrices()
         self._learners: dict[int, Learner] = {}
+        self._views: dict[int, View] = {}
 
     def enrol(self, data: OwnDomain, key: Key) -> OrganisationState:
         """Begin with the base model: F⁰ is a constant of every column (section 3.3)."""
@@ -130,7 +129,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         self, down: PseudoTargets, mine: OrganisationState, data: OwnDomain, key: Key
     ) -> tuple[Fits, OrganisationState]:
         """Fit a new autoencoder to all residuals at hand; answer for the cells of each peer."""
-        view, learner = View(mine, data, self._matrices), self._learner(data)
+        view, learner = self._view(mine, data), self._learner(data)
         residuals = numbered(down.residuals)
         if self.settings.train.own_targets != "none" or not residuals:
             fits_sent = self.settings.protect.own == "protected"
@@ -139,7 +138,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         values = targets.sorted(residuals)
         network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
         fitted = train(network, inputs, targets.pattern, values, learner.plan, key)
-        wanted = view.wanted()
+        wanted = view.wanted
         found = wanted.parted(predict(network, fitted.params, inputs, wanted.pattern))
         models = mine.models.append(Model(down.round, fitted.params))
         mine = replace(mine, models=models, own=found[data.id], sent=torch.empty(0))
@@ -153,7 +152,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         self, down: Outputs, mine: OrganisationState, data: OwnDomain, key: Key
     ) -> tuple[Progress, OrganisationState]:
         """Choose w and η, and move: F^t = F^{t-1} + η Σ_j w_j f_j (Eq. 6 to 8)."""
-        view, learner, how = View(mine, data, self._matrices), self._learner(data), self._how
+        view, learner, how = self._view(mine, data), self._learner(data), self._how
         cells, n, use_own = [data.train, data.valid], len(data.train), how.own == "use"
         if not self.settings.protect.sum:
             models, outputs = view.outputs(cells, mine.own, numbered(down.values), use_own)
@@ -188,7 +187,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         self, down: Queries, mine: OrganisationState, data: OwnDomain, key: Key
     ) -> tuple[Answers, None]:
         """Answer for cells of others with the models of rounds 1 to t (prediction stage)."""
-        asked = View(mine, data, self._matrices).asked(numbered(down.queries))
+        asked = self._view(mine, data).asked(numbered(down.queries))
         found = self._of_rounds(mine, data, asked, down.round)
         rounds = [model.round for model in mine.models if model.round <= down.round]
         masked, values = self.settings.protect.sum, {}
@@ -214,15 +213,14 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         testing = down.split == "test"
         cells = data.test if testing else data.valid
         scores = self.predicted(down, mine, data, cells) if testing else mine.held
-        pooled = data.rows if self.settings.evaluation == "pooled" else None
-        above = self.settings.relevant_above
-        return quality(self._learner(data).objective, cells, scores, above, pooled), None
+        pooled = self.settings.evaluation == "pooled"
+        return quality(self._learner(data), cells, scores, pooled), None
 
     def predicted(
         self, down: Predictions, mine: OrganisationState, data: OwnDomain, cells: Cells
     ) -> Tensor:
         """F^t at some of the organisation's cells, ``(n,)``: F⁰ + Σ_t η^t Σ_j w_j^t f_j^t."""
-        view = View(mine, data, self._matrices)
+        view = self._view(mine, data)
         own = self._of_rounds(mine, data, view.own(cells), down.round)[data.id]
         if self.settings.protect.sum:
             of_round = sums.of_rounds(data, down, own)
@@ -258,7 +256,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         self, mine: OrganisationState, data: OwnDomain, cells: Matrix, last: int
     ) -> dict[int, dict[int, Tensor]]:
         """Outputs of its models of rounds 1 to ``last``: whose cells -> round -> ``(n,)``."""
-        view, learner = View(mine, data, self._matrices), self._learner(data)
+        view, learner = self._view(mine, data), self._learner(data)
         network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
         found: dict[int, dict[int, Tensor]] = {id_: {} for id_ in cells.slices}
         for model in mine.models:
@@ -266,6 +264,13 @@ class Organisation(Client[OrganisationState, OwnDomain]):
                 outputs = predict(network, model.params, inputs, cells.pattern)
                 for id_, values in cells.parted(outputs).items():
                     found[id_][model.round] = values
+        return found
+
+    def _view(self, mine: OrganisationState, data: OwnDomain) -> View:
+        """How the organisation sees its peers' cells, made once."""
+        found = self._views.get(data.id)
+        if found is None or not found.is_of(mine, data):
+            found = self._views[data.id] = View(mine, data, self._matrices)
         return found
 
     def _progress(self, mine: OrganisationState, data: OwnDomain, choice: Choice) -> Progress:
@@ -301,8 +306,3 @@ def numbered(values: Mapping[str, T]) -> dict[int, T]:
 def named(values: Mapping[int, T]) -> dict[str, T]:
     """What goes out, under the names of the organisations that it is for."""
     return {str(number): value for number, value in values.items()}
-
-
-def make_client(card: Card, folder: object = None) -> Organisation:
-    """Make the client half from the public card."""
-    return Organisation(resolve(card.read(Settings)))

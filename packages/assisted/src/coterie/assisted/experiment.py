@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from coterie.assisted.data.make import make
+from coterie.assisted.data.make import share_out
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.keys import CLIENT_COLUMNS
-from coterie.assisted.readings import resolve
+from coterie.assisted.learner import objective_of
+from coterie.assisted.published import reference
+from coterie.assisted.readings import idle, resolve
 from coterie.assisted.routes import check_common
+from coterie.assisted.serving import scores_of_user
 from coterie.assisted.settings.run import Settings
 from coterie.assisted.sums import check_sum
+from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.interactions.rated import rated
+from coterie.core.data.sources.catalogue import load_filtered
+from coterie.core.errors import UserError, nearest
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.experiment import Experiment as BaseExperiment
+from coterie.core.run.estimate import Need
+from coterie.core.run.experiment import RecommendsToUsers
 
 
-class Experiment(BaseExperiment[Settings]):
+def check_names(key: str, given: Mapping[str, str] | None, names: Sequence[str]) -> None:
+    """Refuse what is said of an organisation that there is not.
+
+    Raises:
+        UserError: one is not among the names; the nearest is given.
+    """
+    for name in given or {}:
+        if name not in names:
+            raise UserError(f"'{key}' names '{name}', which is no domain: {nearest(name, names)}")
+
+
+class Experiment(RecommendsToUsers[Settings]):
     """Build everything that `coterie train mtal` runs.
 
     Args:
@@ -29,6 +51,12 @@ class Experiment(BaseExperiment[Settings]):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(resolve(settings))
+        self._compared: list[str] = []  # what `finish` found, for `notes`
+
+    @cached_property
+    def interactions(self) -> Interactions:
+        """The ratings."""
+        return rated(load_filtered(self.settings.data), self.settings.data.scale)
 
     @cached_property
     def organisations(self) -> Organisations:
@@ -37,7 +65,18 @@ class Experiment(BaseExperiment[Settings]):
         partition = "whole" if settings.method == "joint" else how.domains
         dtype = getattr(torch, settings.engine.dtype)
         released = settings.reading == "released"
-        found = make(how, settings.seed, partition, released=released, dtype=dtype)
+        found = share_out(
+            self.interactions,
+            how,
+            settings.seed,
+            partition,
+            is_binary=lambda name: not objective_of(settings, name).is_rating,
+            released=released,
+            dtype=dtype,
+        )
+        names = [one.domain.name for one in found.each]
+        check_names("model.sizes", settings.model.sizes, names)
+        check_names("objectives", settings.objectives, names)
         if settings.method == "mtal":
             rows = {one.id: one.rows for one in found.each}
             check_common(rows)
@@ -63,19 +102,23 @@ class Experiment(BaseExperiment[Settings]):
             for one in self.organisations.each
         ]
 
-    def notes(self, module: FederatedRun) -> list[str]:
-        """Say how many rounds were without outputs."""
-        lost = sum(row.get("mtal/dropped", 0.0) > 0 for row in module.history)
-        if not lost:
-            return []
-        return [
-            f"in {lost} of {len(module.history)} rounds nobody had its peers' outputs: an "
-            "organisation did not answer, and masks cancel in the sum of all only"
-        ]
-
     def client_columns(self) -> tuple[str, ...]:
         """Name what is shown of every organisation."""
         return CLIENT_COLUMNS
+
+    def notes(self, module: FederatedRun) -> list[str]:
+        """Say what was compared, how many rounds had no outputs, which settings were in vain."""
+        found, lost = list(self._compared), _without_outputs(module)
+        if lost:
+            found.append(
+                f"in {lost} of {len(module.history)} rounds nobody had its peers' outputs: an "
+                "organisation did not answer, and masks cancel in the sum of all only"
+            )
+        method, model = self.settings.method, self.settings.model.name
+        return found + [
+            f"{name} has no effect on the method {method} with the model {model}"
+            for name in idle(self.settings)
+        ]
 
     def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Give the test of every organisation."""
@@ -84,3 +127,53 @@ class Experiment(BaseExperiment[Settings]):
             for client, value in zip(ids.tolist(), values.tolist(), strict=True):
                 rows[client][name.removeprefix("test/")] = value
         return rows
+
+    def finish(self, module: FederatedRun, folder: Path) -> None:
+        """Draw a run of MTAL beside joint and separate models, where asked to."""
+        from coterie.assisted.comparison import compare  # matplotlib is heavy
+
+        settings = self.settings
+        if settings.method == "mtal" and settings.compares:
+            make = type(self)
+            found = compare(module, settings, lambda other: make(other).federation(), folder)
+            self._compared = [found]
+
+    def reference(self) -> dict[str, float]:
+        """The number of the authors' slides, where data, partition and training are theirs."""
+        return reference(self.settings)
+
+    def needs(self) -> list[Need]:
+        """Estimate the models of a round, and its steps; nothing is built."""
+        how, data = self.settings.train, self.interactions
+        rows, columns = data.n_users, data.n_items
+        if self.settings.data.align == "item":
+            rows, columns = columns, rows
+        organisations = 1 if self.settings.method == "joint" else 2  # at least
+        steps = organisations * how.epochs * -(-rows // how.batch_rows)
+        parameters = organisations * self.settings.model.hidden * (columns + rows // rows)
+        return [
+            Need("the models of a round", ("model.hidden",), memory=4 * parameters),
+            Need("local training", ("train.epochs", "train.batch_rows"), steps=steps),
+        ]
+
+    def scores(self, module: FederatedRun, user: int) -> Tensor:
+        """Score all items for a user, ``(1, n_items)``: every organisation those that it has.
+
+        Where organisations share out users, that of the user scores all items.
+        """
+        return scores_of_user(module, self.organisations, self.settings.data.align, user)
+
+    def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
+        """Refuse: nobody new can be scored without the peers' own ratings of them.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            "organisations score the users that they knew when they met: give --user, or train "
+            "again with the new one"
+        )
+
+
+def _without_outputs(module: FederatedRun) -> int:
+    return sum(row.get("mtal/dropped", 0.0) > 0 for row in module.history)

@@ -33,8 +33,12 @@ class Learner:
     @cached_property
     def objective(self) -> Objective:
         """The overarching loss L_k."""
-        usual = OF_FEEDBACK[self.settings.data.feedback]
-        return objective((self.settings.objectives or {}).get(self.data.domain.name, usual))
+        return objective_of(self.settings, self.data.domain.name)
+
+    @property
+    def relevant_above(self) -> float:
+        """Value of a cell above which it is relevant."""
+        return self.settings.data.threshold if self.objective.is_rating else 0.5
 
     @cached_property
     def start(self) -> Tensor:
@@ -84,6 +88,16 @@ class Learner:
         if domain.column_features is not None:
             found["attributes"] = summed(self.data.train, domain.column_features)
         return found
+
+
+def objective_of(settings: Settings, name: str) -> Objective:
+    """The loss of the organisation of a name.
+
+    Raises:
+        UserError: settings name one that there is not.
+    """
+    usual = OF_FEEDBACK[settings.data.feedback]
+    return objective((settings.objectives or {}).get(name, usual))
 
 
 def summed(cells: Cells, features: Tensor) -> Tensor:

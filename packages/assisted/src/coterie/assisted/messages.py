@@ -14,7 +14,16 @@ from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.fields import counted, measured
 from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.expected import Number, Sized
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
+from coterie.core.protocol.messages import (
+    EVERYTHING,
+    Down,
+    Private,
+    Report,
+    Reveals,
+    Up,
+    carries,
+    leaves,
+)
 from coterie.core.protocol.step import ListStep
 from coterie.core.tensors.appended import Appended
 
@@ -196,30 +205,33 @@ class Held:
     """Held-out ratings with their scores; sent where ``evaluation`` is pooled only.
 
     Attributes:
-        rows: ``(n,)`` int64 keyed hashes of the users (or items).
+        rows: ``(n,)`` int64 numbers of the users (or items) in the data set, so that rankings are
+            of whole rows also where organisations do not know that theirs are the same.
         ratings: ``(n,)``.
         scores: ``(n,)``.
+        relevant: ``(n,)`` bool, whether the rating is good enough to be found.
     """
 
     rows: Tensor
     ratings: Tensor
     scores: Tensor
+    relevant: Tensor
 
 
 @dataclass(frozen=True)
 class Quality(Report):
     """What an organisation measured on its held-out cells."""
 
-    rmse: Tensor = measured("RMSE of ratings", _SCORED)  # ()
-    accuracy: Tensor = measured("share of cells whose sign is right", _SCORED)  # ()
-    ap: Tensor = measured("MAP@10 over its rows", _SCORED)  # ()
-    ndcg: Tensor = measured("NDCG@10 over its rows", _SCORED)  # ()
+    rmse: Tensor = measured("RMSE of ratings", EVERYTHING)  # ()
+    accuracy: Tensor = measured("share of cells whose sign is right", EVERYTHING)  # ()
+    ap: Tensor = measured("MAP@10 over its rows", EVERYTHING)  # ()
+    ndcg: Tensor = measured("NDCG@10 over its rows", EVERYTHING)  # ()
     cells: Tensor = counted("number of held-out cells")  # () int64
     rows: Tensor = counted("number of rows with a held-out cell")  # () int64
     held: Held | None = leaves(
         "held-out ratings and their scores, where evaluation is pooled (not by default)",
         reveals=Reveals.RATINGS,
-        depends_on=_SCORED,
+        depends_on=EVERYTHING,
     )
 
 

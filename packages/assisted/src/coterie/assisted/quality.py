@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from coterie.assisted.learner import Learner
 from coterie.assisted.messages import Held, Quality
-from coterie.assisted.objective import Objective
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.metrics.rated_cells import average_precision, ndcg, rmse, sign_accuracy
 
@@ -16,26 +16,19 @@ LENGTH = 10
 """k of MAP@k and NDCG@k."""
 
 
-def quality(
-    objective: Objective,
-    cells: Cells,
-    scores: Tensor,
-    threshold: float,
-    names: Tensor | None,
-) -> Quality:
+def quality(learner: Learner, cells: Cells, scores: Tensor, pooled: bool) -> Quality:
     """Measure scores at held-out cells.
 
     Args:
-        objective: says whether scores are ratings or logits.
+        learner: knows whether scores are ratings or logits, and which cells are relevant.
         cells: with the true ratings.
         scores: ``(n,)``.
-        threshold: ratings above it are relevant.
-        names: keyed hashes of the rows, to send ratings and scores along; None for not to.
+        pooled: whether to send ratings and scores along.
     """
-    relevant, found = cells.values > threshold, scores.double()
+    relevant, found = cells.values > learner.relevant_above, scores.double()
     ap = average_precision(found, relevant, cells.columns, LENGTH, empty="zero")
     gain = ndcg(found, relevant, cells.columns, LENGTH, empty="zero")
-    is_rating = objective.is_rating
+    is_rating = learner.objective.is_rating
     return Quality(
         rmse=torch.tensor(rmse(found, cells.values) if is_rating else math.nan),
         accuracy=torch.tensor(math.nan if is_rating else sign_accuracy(found, relevant)),
@@ -43,5 +36,7 @@ def quality(
         ndcg=gain.nanmean(),
         cells=torch.tensor(len(cells)),
         rows=(cells.columns.lengths > 0).sum(),
-        held=None if names is None else Held(names[cells.rows], cells.values, scores),
+        held=Held(learner.data.domain.rows[cells.rows], cells.values, scores, relevant)
+        if pooled
+        else None,
     )

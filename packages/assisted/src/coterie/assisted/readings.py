@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.assisted.settings.run import Settings
-from coterie.core.settings.schema import filled
+from coterie.assisted.settings.run import UNTRAINED, Settings
+from coterie.core.settings.schema import changed, filled, values_of
 
 _START = {"recommended": "smoothed", "literal": "logit", "released": "mean"}
 
@@ -18,12 +18,15 @@ def choices(settings: Settings) -> dict[str, Any]:
     - literal: as printed: F⁰ = E(R), a share of positives, whose logit the loss takes.
     - released: as the public code does: F⁰ is the share itself, taken for a logit; ratings of 3.5
       are positive; there is no validation set, the best round is that of the test; an organisation
-      that protects its residuals fits the protected ones itself.
+      that protects its residuals fits the protected ones itself. MF adds biases to every coordinate
+      of its vectors, and its constant starts at 0, far from any rating.
     """
     as_printed = settings.reading != "recommended"
+    biases = "broadcast" if settings.reading == "released" else "additive"
     found: dict[str, Any] = {
         "start": _START[settings.reading],
         "evaluation": "pooled" if as_printed else "local",
+        "model": {"biases": biases},
     }
     if settings.protect.residuals != "none":
         own = "protected" if settings.reading == "released" else "clean"
@@ -32,10 +35,51 @@ def choices(settings: Settings) -> dict[str, Any]:
 
 
 def resolve(settings: Settings) -> Settings:
-    """Fill what is open; what the user chose stays.
+    """Fill what is open; what the user chose stays, but that what trains nothing has one round.
 
     Example:
         >>> resolve(Settings(reading="released")).start
         'mean'
     """
-    return filled(settings, choices(settings))
+    found = filled(settings, choices(settings))
+    return changed(found, {"rounds": 1}) if found.model.name in UNTRAINED else found
+
+
+def idle(settings: Settings) -> list[str]:
+    """Name what was set and has no effect on the method and its model.
+
+    Args:
+        settings: resolved.
+
+    Example:
+        >>> from coterie.assisted.settings.run import AssistSettings
+        >>> idle(resolve(Settings(method="alone", assist=AssistSettings(eta=0.1))))
+        ['assist.eta']
+    """
+    own = values_of(settings)
+    usual = values_of(resolve(Settings(reading=settings.reading)))
+    vain = [name for name in own if name.startswith(tuple(unread(settings)))]
+    return [name for name in vain if own[name] != usual[name]]
+
+
+def unread(settings: Settings) -> list[str]:
+    """Give what does not matter to the method and its model, as beginnings of settings' names.
+
+    Args:
+        settings: resolved.
+    """
+    method, model, found = settings.method, settings.model.name, []
+    if method != "mtal":
+        found += ["assist.", "data.common"]
+    if method == "joint":
+        found += ["data.domains", "data.count"]
+    if model != "mf":
+        found += ["model.biases"]
+    if model != "aae":
+        found += ["model.hidden", "model.dropout", "model.inputs"]
+        found += ["train.hide", "train.own_targets"]
+    if model in UNTRAINED:
+        found += ["model.code", "model.sizes", "train.", "data.side", "patience"]
+    if settings.data.feedback == "explicit" or (method != "mtal" and model != "base"):
+        found += ["start"]
+    return found

@@ -101,7 +101,7 @@ class Routes:
     def pass_queries(
         self, cells: Mapping[int, Places], round_: int, masked: bool = False, attempt: int = 0
     ) -> dict[int, Queries]:
-        """Pass cells that each asks about on to all others, in common rows.
+        """Pass cells that some ask about on to all others, in common rows.
 
         Args:
             cells: of each.
@@ -111,7 +111,7 @@ class Routes:
         """
         roster = torch.tensor(list(cells)) if masked else None
         found: dict[int, Queries] = {}
-        for to in cells:
+        for to in self.ids.tolist():
             asked = {str(k): self._places(str(k), to, one) for k, one in cells.items() if k != to}
             sizes = {k: len(places) for k, places in asked.items()}
             found[to] = Queries(asked, round_, sizes, roster, attempt)
@@ -134,7 +134,16 @@ class Routes:
         """Of an organisation's values, one a row number, those whose row another one has too."""
         if self.all_in_common:
             return values
-        return values[torch.isin(rows, self.numbers[str(to)])]
+        return values[self._has[str(to)][rows.long()]]
+
+    @cached_property
+    def _has(self) -> dict[str, Tensor]:
+        """Which numbers of common rows, ``(M,)`` bool, each organisation has."""
+        size = max(int(rows.max()) + 1 for rows in self.numbers.values() if len(rows))
+        return {
+            name: torch.zeros(size, dtype=torch.bool).index_fill_(0, rows.long(), True)
+            for name, rows in self.numbers.items()
+        }
 
     @cached_property
     def all_in_common(self) -> bool:

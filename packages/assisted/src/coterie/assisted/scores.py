@@ -82,12 +82,13 @@ def pooled(held: Sequence[Held], settings: Settings) -> dict[str, float]:
         held: what each sent.
         settings: with the reading's choices resolved.
     """
-    names, row = torch.cat([each.rows for each in held]).unique(return_inverse=True)
+    numbers, row = torch.cat([each.rows for each in held]).unique(return_inverse=True)
     order = torch.argsort(row, stable=True)
-    rows = Ragged.from_lengths(order, torch.bincount(row, minlength=len(names)))
+    rows = Ragged.from_lengths(order, torch.bincount(row, minlength=len(numbers)))
     truth = torch.cat([each.ratings for each in held])[order]
     scores = torch.cat([each.scores for each in held]).double()[order]
-    relevant, k, batch = truth > settings.relevant_above, LENGTH, settings.train.batch_rows
+    relevant = torch.cat([each.relevant for each in held])[order]
+    k, batch = LENGTH, settings.train.batch_rows
     found = {
         "map@10": float(average_precision(scores, relevant, rows, k, empty="zero").nanmean()),
         "ndcg@10": float(ndcg(scores, relevant, rows, k, empty="zero").nanmean()),

@@ -27,8 +27,14 @@ class View:
     def __init__(self, mine: OrganisationState, data: OwnDomain, matrices: Matrices) -> None:
         self.mine, self.data, self._matrices = mine, data, matrices
         self.peers: dict[int, Peer] = {peer.id: peer for peer in mine.peers}
+        self._targets: dict[tuple[int, ...], Matrix] = {}
 
-    @property
+    def is_of(self, mine: OrganisationState, data: OwnDomain) -> bool:
+        """Whether it is how this organisation still sees its peers."""
+        same = self.mine.shared is mine.shared and self.mine.peers.newest is mine.peers.newest
+        return same and self.data is data
+
+    @cached_property
     def widths(self) -> dict[int, int]:
         """Number of columns of every organisation."""
         widths = {peer.id: peer.columns for peer in self.peers.values()}
@@ -46,9 +52,14 @@ class View:
 
     def targets(self, present: Collection[int]) -> Matrix:
         """Cells with a residual: of some organisations, itself perhaps among them."""
-        peers = {id_: [self.peers[id_].cells] for id_ in present if id_ != self.data.id}
-        return self._matrix([self.data.train] if self.data.id in present else [], peers)
+        there = tuple(sorted(present))
+        if there not in self._targets:
+            peers = {id_: [self.peers[id_].cells] for id_ in there if id_ != self.data.id}
+            own = [self.data.train] if self.data.id in there else []
+            self._targets = {there: self._matrix(own, peers)}  # who is away changes seldom
+        return self._targets[there]
 
+    @cached_property
     def wanted(self) -> Matrix:
         """Cells to answer for in every round: its own, and what the peers asked for."""
         peers = {id_: [peer.cells, peer.queries] for id_, peer in self.peers.items()}
@@ -77,16 +88,32 @@ class View:
             Numbers of the organisations, ``(J,)`` int64, its own first, and ``(n, J)`` outputs.
             Where a peer does not know a row, `coterie.assisted.aggregation.whole` fills in.
         """
-        numbers = torch.cat([self.mine.shared[part.rows] for part in cells])
-        columns, known = [own], [torch.full(own.shape, use_own)]
+        everywhere = torch.ones(own.shape, dtype=torch.bool)
+        columns, known = [own], [everywhere if use_own else ~everywhere]
         for id_, values in peers.items():
-            common = torch.isin(numbers, self.peers[id_].rows)
-            columns.append(torch.zeros_like(own).masked_scatter_(common, values))
-            known.append(common)
+            if values.numel() == own.numel():  # it knows all rows
+                columns.append(values)
+                known.append(everywhere)
+            else:
+                known.append(self._has[id_][self._numbers(cells).long()])
+                columns.append(values.new_zeros(own.shape).masked_scatter_(known[-1], values))
         ids = torch.tensor([self.data.id, *peers])
         counted = slice(0 if use_own or not peers else 1, None)
         both = torch.stack(columns, 1)[:, counted], torch.stack(known, 1)[:, counted]
         return ids[counted], whole(*both)
+
+    @cached_property
+    def _has(self) -> dict[int, Tensor]:
+        """Which common numbers, ``(M + 1,)`` bool, each peer has; the last, for -1, it has not."""
+        size = int(self.mine.shared.max()) + 2 if len(self.mine.shared) else 1
+        found = {}
+        for id_, peer in self.peers.items():
+            found[id_] = torch.zeros(size, dtype=torch.bool)
+            found[id_][peer.rows.long()] = True
+        return found
+
+    def _numbers(self, cells: list[Cells]) -> Tensor:
+        return torch.cat([self.mine.shared[part.rows] for part in cells])
 
     def _matrix(self, own: list[Cells], peers: Mapping[int, list[Places]]) -> Matrix:
         blocks = [

@@ -127,7 +127,9 @@ class Ledger:
         """
         passed_on, parts = relayed(type(message)), dict(_sent(message))
         stacked = client == CLIENTS and sizes is None
-        for path, size in (field_sizes(message) if sizes is None else sizes).items():
+        if sizes is None:
+            sizes = {path: _nbytes(part) for path, part in parts.items()}
+        for path, size in sizes.items():
             name, _, peer = path.partition(".")
             way = (peer or CLIENTS, SERVER) if name in passed_on else (SERVER, "")
             crossing = Crossing(*self.when, step, "up", name, client, *way)

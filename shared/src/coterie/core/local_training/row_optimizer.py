@@ -90,6 +90,7 @@ class RowOptimizer(ABC):
         """
         if clip is not None:
             grads = clipped(grads, clip)
+        in_place = in_place and state.steps.is_cpu
         if in_place:
             grads = _apart(grads, params)
         return self._moved(params, grads, state, lr, in_place)
@@ -205,6 +206,8 @@ def clipped(grads: Params, clip: float | Tensor, spare: Params | None = None) ->
     ]
     norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     factor = (clip / (norm + 1e-6)).clamp(max=1.0)
+    if factor.is_cpu and len(factor) == 1 and float(factor) >= 1.0:
+        return grads  # a product with 1 would change nothing, in a tenth of the step's time
     found: Params = {} if spare is None else spare
     for name, grad in grads.items():
         share = tree.columns(factor, grad).to(grad.dtype)

@@ -83,8 +83,8 @@ class DataSettings(NamedData):
     file."""
     columns: dict[str, str] | None = None
     """Columns of a file, as user=NAME,item=NAME,time=NAME. Other roles: rating, title, genres,
-    split (train, valid or test: the parts that the file gives) and order (the position among the
-    user's rows, in place of time)."""
+    split (train, valid or test: the parts that the file gives), order (the position among the
+    user's rows, in place of time) and domain (the organisation that has the item)."""
     min_rating: float | None = None
     """Lowest rating that counts as an interaction; default is any above 0."""
     min_interactions: int | None = None

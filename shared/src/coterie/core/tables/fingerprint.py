@@ -43,13 +43,15 @@ def fingerprint(settings: Any, data: str, *more: str) -> str:
 
 
 def data_digest(interactions: Interactions) -> str:
-    """Hash who touched what and when, and what is known of the items."""
+    """Hash who touched what and when, how it was rated, and what is known of items and users."""
     found = hashlib.sha256()
-    columns = (interactions.user, interactions.item, interactions.time, interactions.split)
-    for column in columns:
+    columns = [interactions.user, interactions.item, interactions.time, interactions.split]
+    if interactions.user_features is not None:
+        columns.append(interactions.user_features.values)
+    for column in (*columns, interactions.rating):
         if column is not None:
             found.update(column.contiguous().numpy().tobytes())
-    texts = (interactions.titles, interactions.genres, interactions.brands)
+    texts = (interactions.titles, interactions.genres, interactions.brands, interactions.domains)
     found.update(json.dumps(texts).encode())
     return found.hexdigest()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from coterie.assisted.aae.cells import Cells
 from coterie.assisted.aae.inputs import Inputs
 from coterie.assisted.aae.pattern import Pattern
+from coterie.assisted.aae.row_shuffle import RowShuffle
 from coterie.core.tensors.keys import Key
 
 
@@ -56,10 +58,7 @@ class Draws:
 
 
 class RowBatches:
-    """Shuffled mini-batches of the rows that have a target.
-
-    Rows without a target are no part of any batch: they would teach nothing, and a batch of them
-    would have no mean.
+    """Shuffled mini-batches of the rows that have a target, see `RowShuffle`.
 
     Args:
         inputs: of m rows.
@@ -70,6 +69,7 @@ class RowBatches:
         key: of all draws.
 
     Attributes:
+        rows: which each batch has.
         per_epoch: number of batches in an epoch.
     """
 
@@ -78,40 +78,80 @@ class RowBatches:
     ) -> None:
         self._inputs, self._pattern, self._values = inputs, pattern, values
         self._size, self._draws, self._key = size, draws, key
-        self._rows = pattern.columns.lengths.nonzero().flatten()
-        self.per_epoch = -(-len(self._rows) // size)
-        self._shuffled = (-1, self._rows)
-
-    def rows(self, number: int) -> Tensor:
-        """Rows of batch ``number`` (counted from 0 over all epochs), ``(B,)`` int64."""
-        epoch, part = divmod(number, self.per_epoch)
-        if self._shuffled[0] != epoch:
-            bits = self._key.fold("epoch", epoch).bits(self._rows)
-            self._shuffled = (epoch, self._rows[bits.argsort(stable=True)])
-        return self._shuffled[1][part * self._size : (part + 1) * self._size]
+        self.rows = RowShuffle(pattern.columns.lengths, size, key)
+        self.per_epoch = self.rows.per_epoch
+        cells = (pattern.nnz + inputs.pattern.nnz) // max(self.per_epoch, 1)
+        each = cells + pattern.n_columns + inputs.n_columns
+        self._together = max(min(_CELLS // each, self.per_epoch), 1)
+        self._made: tuple[tuple[int, int], list[Batch]] = ((-1, -1), [])
 
     def __call__(self, number: int) -> Batch:
-        """Make batch ``number``; the same one whenever it is asked for."""
-        rows, draws = self.rows(number), self._draws
-        key = self._key.fold("step", number)
-        inputs, place = self._inputs.pattern.cells(rows)
-        ratings = self._inputs.values.index_select(0, place)
-        dtype = ratings.dtype
-        seen: Tensor | None = None
+        """Make batch ``number``; the same one whenever it is asked for.
+
+        The batches around it are made with it.
+        """
+        epoch, part = divmod(number, self.per_epoch)
+        group, within = divmod(part, self._together)
+        if self._made[0] != (epoch, group):
+            self._made = ((epoch, group), self._make(epoch, group))
+        return self._made[1][within]
+
+    def _make(self, epoch: int, group: int) -> list[Batch]:
+        first, begin = group * self._together, epoch * self.per_epoch
+        last = min(first + self._together, self.per_epoch)
+        numbers = torch.arange(begin + first, begin + last)
+        rows = torch.cat([self.rows(number) for number in numbers.tolist()])
+        keys = self._key.fold("step", numbers)
+        inputs = self._inputs.pattern.batches(rows, self._size)
+        targets = self._pattern.batches(rows, self._size)
+        sides = {
+            name: features.index_select(0, rows).split(self._size)
+            for name, features in self._inputs.sides.items()
+        }
+        keep = self._keep(keys)
+        parts = zip(
+            inputs.cells,
+            inputs.take(self._inputs.values),
+            targets.cells,
+            targets.take(self._values),
+            strict=True,
+        )
+        return [
+            self._batch(
+                Batch(
+                    given,
+                    ratings,
+                    {name: features[at] for name, features in sides.items()},
+                    None if keep is None else keep[at, : given.n_rows],
+                    asked,
+                    values,
+                    None,
+                ),
+                Key(keys.state[at]),
+            )
+            for at, (given, ratings, asked, values) in enumerate(parts)
+        ]
+
+    def _keep(self, keys: Key) -> Tensor | None:
+        """Draw what the codes of each of G batches are multiplied with, ``(G, size, code)``."""
+        draws = self._draws
+        if not draws.dropout:
+            return None
+        kept = spared(keys.fold("dropout"), (self._size, draws.code), draws.dropout)
+        return kept.to(self._values.dtype).div_(1.0 - draws.dropout)
+
+    def _batch(self, batch: Batch, key: Key) -> Batch:
+        """Hide ratings, and leave out targets, where that is asked for."""
+        draws, seen = self._draws, None
         if draws.input_masking:
-            seen = key.fold("masking").uniform(len(ratings)) >= draws.input_masking
-            ratings = ratings * seen
-        targets, place = self._pattern.cells(rows)
-        keep: Tensor | None = None
-        if draws.dropout:
-            kept = key.fold("dropout").uniform(len(rows), draws.code) >= draws.dropout
-            keep = kept.to(dtype).div_(1.0 - draws.dropout)
-        counted: Tensor | None = None
+            # In the order of rows, which is nobody's choice.
+            drawn = spared(key.fold("masking"), (len(batch.ratings),), draws.input_masking)
+            seen = drawn.index_select(0, batch.inputs.by_row)
+            batch = replace(batch, ratings=batch.ratings * seen)
         if draws.leave_out_visible:
-            counted = self._invisible(inputs, seen, targets).to(dtype)
-        sides = {n: features.index_select(0, rows) for n, features in self._inputs.sides.items()}
-        values = self._values.index_select(0, place)
-        return Batch(inputs, ratings, sides, keep, targets, values, counted)
+            counted = self._invisible(batch.inputs, seen, batch.targets)
+            batch = replace(batch, counted=counted.to(batch.values.dtype))
+        return batch
 
     def _invisible(self, inputs: Cells, seen: Tensor | None, targets: Cells) -> Tensor:
         """Which targets the input does not show, ``(n,)`` bool."""
@@ -121,6 +161,29 @@ class RowBatches:
         column, row = places.index_select(0, inputs.column), inputs.row
         if seen is not None:
             column, row = column[seen], row[seen]
-        shown = torch.zeros((len(targets.start) - 1) * targets.n_columns, dtype=torch.bool)
+        shown = torch.zeros(targets.n_rows * targets.n_columns, dtype=torch.bool)
         shown[row.long() * targets.n_columns + column] = True
         return ~shown[targets.row.long() * targets.n_columns + targets.column]
+
+
+def spared(key: Key, shape: tuple[int, ...], rate: float) -> Tensor:
+    """Draw what is neither dropped nor hidden, bool; each with chance 1 - ``rate``.
+
+    A number of a key has 64 bits and gives four draws, so the rate is rounded to 1/65,536.
+
+    Args:
+        key: one, or one for each of C draws.
+        shape: of a draw; the first numbers of a longer draw are the same.
+        rate: in [0, 1).
+
+    Returns:
+        ``(*shape)``, or ``(C, *shape)`` for C keys.
+    """
+    count, state = math.prod(shape), key.state
+    bits = Key(state[..., None]).bits(torch.arange(-(-count // 4)))
+    quarters = bits.view(torch.int16)[..., :count]
+    return (quarters >= round(rate * 65_536) - 32_768).view(*state.shape, *shape)
+
+
+_CELLS = 1 << 18
+"""Cells and columns of the batches that are made together, 40 bytes each."""

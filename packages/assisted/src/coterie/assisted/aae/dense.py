@@ -41,6 +41,6 @@ def _linear(params: Params, name: str, values: Tensor) -> Tensor:
 
 
 def _dense(cells: Cells, values: Tensor) -> Tensor:
-    table = values.new_zeros(cells.start.numel() - 1, cells.n_columns)
+    table = values.new_zeros(cells.n_rows, cells.n_columns)
     table[cells.row.long(), cells.column.long()] = values
     return table

@@ -52,7 +52,7 @@ def decode(params: Params, code: Tensor) -> Tensor:
 
 
 def outputs(params: Params, hidden: Tensor, cells: Cells) -> Tensor:
-    """Compute the outputs ``(n,)`` at some cells from the decoder's hidden layer."""
+    """Compute outputs ``(n,)`` at some cells from the decoder's hidden layer ``(B, hidden)``."""
     bias = params[f"{DECODER}.wide.bias"].index_select(0, cells.column)
     return bias.add_(cells.dots(hidden, params[f"{DECODER}.wide.weight"]))
 
@@ -71,15 +71,11 @@ def value_and_gradients(params: Params, batch: Batch, loss: CellLoss) -> tuple[T
     hidden = decode(params, code)
     output = outputs(params, hidden, batch.targets)
     value, residual = _residual(output, batch, loss)
-    grads = _backward_decoder(params, batch, code, hidden, residual)
-    back = grads.pop(_CODE)
+    grads, back = _backward_decoder(params, batch, code, hidden, residual)
     back = back if batch.keep is None else back.mul_(batch.keep)
     for name, one in encoded.items():
         grads |= _backward_encoder(params, batch, name, one, back)
     return value, grads
-
-
-_CODE = "code"
 
 
 def _residual(output: Tensor, batch: Batch, loss: CellLoss) -> tuple[Tensor, Tensor]:
@@ -94,17 +90,17 @@ def _residual(output: Tensor, batch: Batch, loss: CellLoss) -> tuple[Tensor, Ten
 
 def _backward_decoder(
     params: Params, batch: Batch, code: Tensor, hidden: Tensor, residual: Tensor
-) -> Params:
-    """Gradients of the decoder, and that of the code under its own name."""
+) -> tuple[Params, Tensor]:
+    """Gradients of the decoder, and that of the code, ``(B, code)``."""
     cells, wide = batch.targets, params[f"{DECODER}.wide.weight"]
     back = _through_tanh(cells.times(residual, wide), hidden)
-    return {
+    grads = {
         f"{DECODER}.hidden.weight": back.T @ code,
         f"{DECODER}.hidden.bias": back.sum(0),
         f"{DECODER}.wide.weight": cells.transposed_times(residual, hidden),
         f"{DECODER}.wide.bias": cells.column_sums(residual),
-        _CODE: back @ params[f"{DECODER}.hidden.weight"],
     }
+    return grads, back @ params[f"{DECODER}.hidden.weight"]
 
 
 def _backward_encoder(
@@ -131,4 +127,5 @@ def _linear(params: Params, name: str, values: Tensor) -> Tensor:
 
 def _through_tanh(grad: Tensor, output: Tensor) -> Tensor:
     """Gradient before a tanh from that behind it."""
-    return torch.addcmul(grad, grad, output.square(), value=-1.0)
+    through: Tensor = torch.ops.aten.tanh_backward(grad, output)
+    return through

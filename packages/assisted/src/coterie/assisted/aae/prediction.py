@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -11,16 +13,16 @@ from coterie.assisted.aae.passes import code_of, decode, encode_all, outputs
 from coterie.assisted.aae.pattern import Pattern
 from coterie.core.tensors.ragged import Ragged
 
-_ROWS = 1024
-"""Rows at a time."""
+_ROWS, _CELLS = 1024, 1 << 20
+"""Most rows, and cells, at a time."""
 
 
 @torch.no_grad()
 def predict(network: AAE, params: Params, inputs: Inputs, cells: Ragged | Pattern) -> Tensor:
     """Compute the outputs at chosen cells, without dropout.
 
-    Rows are taken a thousand at a time, and only the asked cells are computed: memory beside the
-    answer is that of a batch.
+    Only the asked cells are computed, for some rows at a time: memory beside the answer is that of
+    a million cells, or of a row.
 
     Args:
         network: sizes.
@@ -48,10 +50,23 @@ def predict(network: AAE, params: Params, inputs: Inputs, cells: Ragged | Patter
     if pattern.n_columns != network.n_outputs:
         raise ValueError(f"cells of {pattern.n_columns} columns, the network has another number")
     found = []
-    for rows in torch.arange(len(inputs)).split(_ROWS):
-        given, place = inputs.pattern.cells(rows)
-        ratings = inputs.values.index_select(0, place)
+    for rows in _parts(pattern):
+        own = inputs.pattern.batches(rows, len(rows))
+        (given,), (ratings,) = own.cells, own.take(inputs.values)
         sides = {name: features.index_select(0, rows) for name, features in inputs.sides.items()}
         hidden = decode(params, code_of(encode_all(params, given, ratings, sides)))
-        found.append(outputs(params, hidden, pattern.cells(rows)[0]))
+        (asked,) = pattern.batches(rows, len(rows)).cells
+        found.append(asked.in_rows(outputs(params, hidden, asked)))
     return torch.cat(found) if found else inputs.values.new_zeros(0)
+
+
+def _parts(pattern: Pattern) -> Iterator[Tensor]:
+    """Cut the rows that have cells into parts that fit, each ``(B,)`` int64."""
+    offsets, first = pattern.columns.offsets, 0
+    while first < len(pattern):
+        fitting = int(torch.searchsorted(offsets, offsets[first] + _CELLS, right=True)) - 1
+        end = min(max(fitting, first + 1), first + _ROWS, len(pattern))
+        rows = first + pattern.columns.lengths[first:end].nonzero().flatten()
+        if rows.numel():
+            yield rows
+        first = end

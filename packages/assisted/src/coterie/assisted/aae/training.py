@@ -12,6 +12,7 @@ from coterie.assisted.aae.dense import dense_loss
 from coterie.assisted.aae.inputs import Inputs
 from coterie.assisted.aae.losses import SQUARED, CellLoss
 from coterie.assisted.aae.network import AAE, Params
+from coterie.assisted.aae.packing import Packing
 from coterie.assisted.aae.passes import value_and_gradients
 from coterie.assisted.aae.pattern import Pattern
 from coterie.core.local_training.fit import Batch as Named
@@ -63,13 +64,13 @@ class Trained:
         params: of the network, without a client axis.
         loss: ``()`` mean loss over the steps of this call; 0 without steps.
         epochs: number of epochs so far.
-        state: of Adam, ``(1, ...)``.
+        state: of Adam, to go on; None = a fresh one.
     """
 
     params: Params
     loss: Tensor
     epochs: int
-    state: RowState
+    state: RowState | None
 
 
 def train(
@@ -115,13 +116,12 @@ def train(
     _check(network, inputs, pattern, values)
     if start is None:
         params = network.start(key.fold("start"), values.dtype)
-        start = Trained(params, values.new_zeros(()), 0, RowAdam().begin(tree.as_stack(params)))
-    draws = Draws(network.code, network.dropout, plan.input_masking, plan.leave_out_visible)
-    batches = RowBatches(inputs, pattern, values, plan.batch_rows, draws, key)
-    steps = _Steps(batches, loss, start.epochs * batches.per_epoch)
+        start = Trained(params, values.new_zeros(()), 0, None)
+    batches = batches_of(network, inputs, pattern, values, plan, key)
+    steps = Steps(batches, loss, Packing(network.shapes), start.epochs * batches.per_epoch)
     fitted = fit(
         steps.loss,
-        tree.as_stack(start.params),
+        tree.as_stack(steps.packing.pack(start.params)),
         steps,
         RowAdam(weight_decay=plan.weight_decay),
         plan.lr,
@@ -130,28 +130,49 @@ def train(
         clip=plan.clip,
         slope=steps.slope,
     )
-    params, mean = tree.as_one(fitted.params), fitted.loss[0]
-    return Trained(params, mean, start.epochs + plan.epochs, fitted.state)
+    params = steps.packing.unpack(tree.as_one(fitted.params))
+    return Trained(params, fitted.loss[0], start.epochs + plan.epochs, fitted.state)
+
+
+def batches_of(
+    network: AAE, inputs: Inputs, pattern: Pattern, values: Tensor, plan: Plan, key: Key
+) -> RowBatches:
+    """Give the batches on which `train` trains, see there."""
+    draws = Draws(network.code, network.dropout, plan.input_masking, plan.leave_out_visible)
+    return RowBatches(inputs, pattern, values, plan.batch_rows, draws, key)
 
 
 @dataclass(frozen=True)
-class _Steps:
-    """Batches and slope as `fit` takes them: only a batch's number passes through it."""
+class Steps:
+    """Batches, loss and slope as `fit` takes them: only a batch's number passes through it.
+
+    Attributes:
+        batches: of rows.
+        cell_loss: of single cells.
+        packing: of the parameters, which `fit` handles packed.
+        first: number of the first batch.
+    """
 
     batches: RowBatches
     cell_loss: CellLoss
-    first: int
+    packing: Packing
+    first: int = 0
 
     def __call__(self, number: int, rows: Tensor) -> Named:
+        """Say which batch it is, ``(1,)``."""
         return {"number": torch.tensor([self.first + number])}
 
     def loss(self, params: Params, batch: Named) -> Tensor:
-        return dense_loss(params, self.batches(int(batch["number"])), self.cell_loss)
+        """Mean loss over the cells of a batch, ``()``, for autograd."""
+        named = self.packing.unpack(params)
+        return dense_loss(named, self.batches(int(batch["number"])), self.cell_loss)
 
     def slope(self, params: Params, batch: Named) -> tuple[Params, Tensor]:
+        """Gradients, each ``(1, ...)``, and loss ``(1,)``, in closed form."""
         made = self.batches(int(batch["number"]))
-        value, grads = value_and_gradients(tree.as_one(params), made, self.cell_loss)
-        return tree.as_stack(grads), value[None]
+        named = self.packing.unpack(tree.as_one(params))
+        value, grads = value_and_gradients(named, made, self.cell_loss)
+        return tree.as_stack(self.packing.pack(grads)), value[None]
 
 
 def _check(network: AAE, inputs: Inputs, pattern: Pattern, values: Tensor) -> None:

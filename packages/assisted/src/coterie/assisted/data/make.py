@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -14,26 +15,30 @@ from coterie.core.data.interactions.cell_splits import common_rows, split_cells
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.data.interactions.column_partitions import Partitioning, partition_columns
 from coterie.core.data.interactions.domains import Domain, cut
-from coterie.core.data.interactions.rated import rated
-from coterie.core.data.sources.catalogue import load_filtered
+from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 
-def make(
+def share_out(
+    ratings: Interactions,
     settings: DomainSettings,
     seed: int,
     how: Partitioning,
     *,
+    is_binary: Callable[[str], bool],
     released: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Organisations:
-    """Read ratings, split them, and share them out.
+    """Split ratings into what is trained on and what is held out, and say who holds them.
 
     Args:
-        settings: which ratings, and who holds what.
+        ratings: no two of one user for one item.
+        settings: who holds what.
         seed: of partition and, unless settings give another one, split.
         how: the partition.
+        is_binary: whether the organisation of a name wants to know what is above the threshold,
+            rather than ratings.
         released: whether a rating that equals the threshold is positive, and validation cells are
             those of the test, as in the public code.
         dtype: of ratings and features.
@@ -41,22 +46,23 @@ def make(
     Raises:
         UserError: the data do not suit the settings.
     """
-    found = rated(load_filtered(settings))
     secret = Key.from_seed(seed)
     split = secret if settings.split is None else Key.from_seed(settings.split)
     valid = 0.0 if released else settings.valid
-    part = split_cells(len(found), split.fold("split"), settings.test, valid)
+    part = split_cells(len(ratings), split.fold("split"), settings.test, valid)
     key = secret.fold("domains")
-    partition = partition_columns(found, settings.align, how, part, key, settings.n_domains)
-    domains = cut(found, settings.align, partition, part)
+    partition = partition_columns(ratings, settings.align, how, part, key, settings.n_domains)
+    domains = cut(ratings, settings.align, partition, part)
     if settings.domains == "source":
         domains = [_known_rows(domain) for domain in domains]
-    if settings.feedback == "implicit":
-        domains = [_binary(domain, settings.threshold, released) for domain in domains]
+    domains = [
+        _binary(domain, settings.threshold, released) if is_binary(domain.name) else domain
+        for domain in domains
+    ]
     if released:
         domains = [replace(domain, valid=domain.test) for domain in domains]
     domains = [tree.map_tensors(lambda leaf: _real(leaf, dtype), one) for one in domains]
-    n_rows = rows_of(found, settings.align)[1]
+    n_rows = rows_of(ratings, settings.align)[1]
     common = common_rows(n_rows, settings.common, secret.fold("common"))
     hashed = [names(common, number, secret) for number in range(len(domains))]
     each = zip(domains, hashed, strict=True)

@@ -84,13 +84,14 @@ def _lay(blocks: Sequence[Block], widths: dict[int, int], n_rows: int) -> Matrix
     for id_ in sorted(widths):
         begins[id_] = first
         first += widths[id_]
-    rows = torch.cat([block.rows.long() for block in blocks])
-    columns = torch.cat([block.columns.long() + begins[block.id] for block in blocks])
+    none = torch.empty(0, dtype=torch.int64)  # if nobody asks
+    rows = torch.cat([none, *(block.rows.long() for block in blocks)])
+    columns = torch.cat([none, *(block.columns.long() + begins[block.id] for block in blocks)])
     order = ascending(rows * first + columns, n_rows * first)
-    ends = torch.tensor([block.rows.numel() for block in blocks]).cumsum(0).tolist()
+    ends = torch.tensor([block.rows.numel() for block in blocks], dtype=torch.int64).cumsum(0)
     slices = {
         block.id: slice(end - block.rows.numel(), end)
-        for block, end in zip(blocks, ends, strict=True)
+        for block, end in zip(blocks, ends.tolist(), strict=True)
     }
     lengths = torch.bincount(rows, minlength=n_rows)
     return Matrix(Pattern(Ragged.from_lengths(columns[order], lengths), first), order, slices)
@@ -99,5 +100,5 @@ def _lay(blocks: Sequence[Block], widths: dict[int, int], n_rows: int) -> Matrix
 def _digest(block: Block) -> str:
     found = hashlib.sha256(str(block.id).encode())
     for part in (block.rows, block.columns):
-        found.update(part.int().contiguous().numpy().tobytes())
+        found.update(part.cpu().int().contiguous().numpy().tobytes())
     return found.hexdigest()

@@ -17,6 +17,8 @@ GENRES = 18
 class DomainSettings(DataSettings):
     """Ratings, and who holds which part of them."""
 
+    min_interactions: int | None = 0
+    """k of the k-core filter; 0 keeps all ratings."""
     feedback: Feedback = "explicit"
     """explicit: ratings are predicted; implicit: whether a rating is above the threshold."""
     threshold: float = 3.5
@@ -33,6 +35,8 @@ class DomainSettings(DataSettings):
     common: float = 1.0
     """Share of the users (or items) that all organisations have in common; the others are known to
     each under a name of its own."""
+    scale: tuple[float, float] | None = None
+    """Lowest and highest rating that there may be, as [1,5]; default is any."""
     side: bool = False
     """Whether organisations use profiles of users and genres of items."""
     test: float = 0.1
@@ -49,6 +53,8 @@ class DomainSettings(DataSettings):
         between("data.common", self.common, -1, 1)
         between("data.test", self.test, 0, 0.5)
         at_least("data.valid", self.valid, 0)
+        if self.scale is not None and not self.scale[0] < self.scale[1]:
+            raise UserError(f"'data.scale' must be lowest and highest rating, not {self.scale}")
         between("data.valid", self.valid, -1, 0.5)
         if self.count is not None and self.domains != "uniform":
             raise UserError(

@@ -13,6 +13,8 @@ from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.sections import at_least, between, each_at_least, each_positive
 
 Method = Literal["mtal", "alone", "joint"]
+UNTRAINED = ("base", "bias", "rate")
+"""Models in closed form: they need one round."""
 Rule = Literal["constant", "optimal", "lbfgs"]
 
 
@@ -22,14 +24,18 @@ class ModelSettings:
 
     name: Literal["aae", "mf", "mlp", "ncf", "base", "bias", "rate"] = "aae"
     """aae is MTAL's; the methods alone and joint take the others too. Without training: base is the
-    mean of a column, bias adds deviations of row and column to the mean, rate is the smoothed share
-    of positives of a column."""
+    mean of a column (of implicit feedback what start says), bias adds deviations of row and column
+    to the mean, rate is the smoothed share of positives of a column."""
     hidden: int = 256
     """Width of the hidden layers of encoder and decoder."""
     code: int = 128
-    """Width of the code between them."""
+    """Width d of the code between them; of mf, mlp and ncf the length of the vectors, whose tower
+    has layers of d/2 and d/4."""
     dropout: float = 0.5
     """Share of the code that is dropped in training."""
+    biases: Literal["additive", "broadcast"] | None = None
+    """Of mf: biases of row and column are added to the product, or to every coordinate of the two
+    vectors before it (the public code); default is that of the reading."""
     inputs: Literal["raw", "centred"] = "raw"
     """What the encoder reads: ratings, or what they are above the mean of their column."""
     sizes: dict[str, str] | None = None
@@ -129,6 +135,9 @@ class Settings(BaseSettings):
     is of what one of them holds; pooled: held-out ratings and their scores are sent to whoever runs
     the experiment, who ranks over all organisations as the paper does. For comparisons on public
     data only."""
+    compare: bool | None = None
+    """At the end of a run of mtal, train joint and separate models too, for mtal.png; default is on
+    the built-in sample alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,8 +148,28 @@ class Settings(BaseSettings):
                 "assisted autoencoders (section 3.3, 'Why AutoEncoders?')"
             )
         self.protect.check(self.method, self.assist.weights, self.data, self.privacy)
+        self._check_apart()
+
+    def _check_apart(self) -> None:
+        """Refuse what the methods without exchange cannot do."""
+        model, feedback = self.model.name, self.data.feedback
+        if model == "bias" and feedback == "implicit":
+            raise UserError(
+                "'model.name' bias is a mean of ratings and deviations from it: with data.feedback "
+                "implicit choose rate, or base"
+            )
+        if model == "rate" and feedback == "explicit":
+            raise UserError(
+                "'model.name' rate is a share of positives: with data.feedback explicit choose "
+                "bias, or base"
+            )
+        if self.method != "mtal" and self.train.own_targets == "none":
+            raise UserError(
+                f"'train.own_targets' none leaves the method {self.method} nothing to fit: choose "
+                "all or hidden"
+            )
 
     @property
-    def relevant_above(self) -> float:
-        """Value of a cell above which it is relevant; implicit ones are 0 or 1."""
-        return self.data.threshold if self.data.feedback == "explicit" else 0.5
+    def compares(self) -> bool:
+        """Whether a run of MTAL is drawn beside joint and separate models."""
+        return self.data.name == "sample" if self.compare is None else self.compare

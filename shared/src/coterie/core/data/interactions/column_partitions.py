@@ -123,36 +123,32 @@ def uniform(
 
 
 def by_genre(genres: Sequence[Sequence[str]], key: Key, needed: Tensor | None = None) -> Partition:
-    """Give each item to one of its genres, drawn uniformly; one without a genre to any of them.
+    """Make a domain of each of `GENRES` that occurs, each item in one of its own, drawn uniformly.
 
-    Domains are those of the 18 genres that occur. An item's draw depends on the key and its number alone. All items are drawn anew until each
-    domain has what it needs.
+    An item without a genre goes to any domain. An item's draw depends on the key and its number
+    alone. All items are drawn anew until each domain has what it needs.
 
     Args:
-        genres: names of the genres of each item; only `GENRES` count (the 18).
+        genres: names of the genres of each item; only `GENRES` count.
         key: of the draws.
         needed: ``(n_items, P)`` counts of the cells of each item, of which each domain must have
             at least one in each of the P columns (train and test cells, see `count_parts`); None
             for one item a domain.
 
     Raises:
-        UserError: fewer than two genres occur, or in 1,000 draws a domain stayed without items or
-            cells.
+        UserError: no item has one of the genres, or in 1,000 draws a domain stayed without items
+            or cells.
 
     Example:
-        >>> held = by_genre([[name, "unknown"] for name in GENRES], Key.from_seed(0))
-        >>> held.of_column.tolist() == list(range(18))
-        True
+        >>> by_genre([["War"], ["unknown", "Crime"]], Key.from_seed(0))
+        Partition(of_column=tensor([1, 0]), names=('Crime', 'War'))
     """
     table = genre_table(genres)
-    occur = table.any(0)
-    if int(occur.sum()) < 2:
-        raise UserError(
-            "fewer than two of the genres of MovieLens occur in the data: choose the uniform "
-            "partition, or another data set"
-        )
-    names = tuple(name for name, used in zip(GENRES, occur.tolist(), strict=True) if used)
-    table = table[:, occur]
+    occurs = table.any(0)
+    if not bool(occurs.any()):
+        raise UserError(f"no item has one of the genres {', '.join(GENRES)}: choose another set")
+    table = table[:, occurs]
+    names = tuple(name for name, there in zip(GENRES, occurs.tolist(), strict=True) if there)
     table[table.sum(1) == 0] = 1.0
     number = table.cumsum(1).long()  # of a genre among the item's own, from 1
     items = torch.arange(len(genres))

@@ -14,7 +14,12 @@ GENRES = (
 )
 _NUMBER = {name: number for number, name in enumerate(GENRES)}
 # MovieLens 10M and later sets spell it so.
-_NUMBER["Children"] = _NUMBER["Children's"]
+_SPELLINGS = {"Children": "Children's"}
+
+
+def canonical(genre: str) -> str:
+    """Name of a genre as in `GENRES`, where another spelling of one of them is known."""
+    return _SPELLINGS.get(genre, genre)
 
 
 def genre_table(genres: Sequence[Sequence[str]]) -> Tensor:
@@ -27,7 +32,8 @@ def genre_table(genres: Sequence[Sequence[str]]) -> Tensor:
         >>> genre_table([["Children", "unknown"], ["War"]]).nonzero().tolist()
         [[0, 3], [1, 16]]
     """
-    pairs = [(i, _NUMBER[name]) for i, row in enumerate(genres) for name in row if name in _NUMBER]
+    places = [[_NUMBER.get(canonical(name), -1) for name in row] for row in genres]
+    pairs = [(item, place) for item, row in enumerate(places) for place in row if place >= 0]
     table = torch.zeros(len(genres), len(GENRES))
     item, genre = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).unbind(1)
     table[item, genre] = 1.0

@@ -11,9 +11,9 @@ from coterie.core.data.sources.tables import first_line, located
 from coterie.core.errors import UserError, nearest
 from coterie.core.registry.data_sets import data_sets
 
-ROLES = ("user", "item", "time", "rating", "title", "genres", "split", "order")
+ROLES = ("user", "item", "time", "rating", "title", "genres", "split", "order", "domain")
 # A column of such a name may mean something else: these are read only where they are named.
-_ONLY_NAMED = ("split", "order")
+_ONLY_NAMED = ("split", "order", "domain")
 _SEPARATORS = (",", "\t", ";")
 _LONGEST_HEADER = 1 << 20  # bytes
 _MOST_NAMED = 20  # columns that a message lists
@@ -24,7 +24,7 @@ def wanted_columns(named: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         named: column by role, as the user names them. Other roles are looked for under their own
-            names, except ``split`` and ``order``.
+            names, except ``split``, ``order`` and ``domain``.
 
     Raises:
         UserError: for an unknown role, or both ``time`` and ``order``.

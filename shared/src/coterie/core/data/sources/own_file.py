@@ -18,6 +18,7 @@ from coterie.core.data.sources.columns import (
     wanted_columns,
 )
 from coterie.core.data.sources.given_split import check_positions, parts_of
+from coterie.core.data.sources.item_domains import domain_column, in_domains, with_domains
 from coterie.core.data.sources.json_lines import read_json_table
 from coterie.core.data.sources.readers import build
 from coterie.core.data.sources.tables import (
@@ -43,8 +44,9 @@ def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactio
     Args:
         path: the file, see `read_columns`.
         columns: column name by role. A role that is not named is looked for under its own name,
-            except ``split`` (train, valid or test: the parts that the file gives) and ``order``
-            (the position among the user's own rows, in place of ``time``).
+            except ``split`` (train, valid or test: the parts that the file gives), ``order`` (the
+            position among the user's own rows, in place of ``time``) and ``domain`` (the
+            organisation that has the item; equal ids of two domains are two items).
 
     Raises:
         UserError: for an unknown role or column, or a malformed line, naming file and line.
@@ -53,6 +55,8 @@ def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactio
     table = read_columns(path, set(wanted.values()), fractions={wanted["rating"]})
     role_of = columns_by_role(path, table.names, columns or {}, table.unit)
     user, item = table.filled(role_of["user"]), table.filled(role_of["item"])
+    if "domain" in role_of:
+        item = in_domains(domain_column(table, role_of["domain"]), item)
     time, part = np.zeros(len(table), np.int64), None
     if "time" in role_of:
         time = _times(table, role_of["time"])
@@ -61,7 +65,7 @@ def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactio
     if "order" in role_of:
         time = table.integers(role_of["order"])
         check_positions(table, user, time, part)
-    return build(
+    found = build(
         user,
         item,
         time,
@@ -72,6 +76,7 @@ def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactio
         split=part,
         positions="order" in role_of,
     )
+    return with_domains(found) if "domain" in role_of else found
 
 
 def read_columns(

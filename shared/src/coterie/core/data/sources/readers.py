@@ -6,23 +6,22 @@ Where the source has tag assignments, an interaction is a distinct (user, item, 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import torch
 
+from coterie.core.data.interactions.genres import GENRES, canonical
 from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.sources.profiles import profiles_1m, profiles_100k
 from coterie.core.data.sources.tables import Layout, Table, read_table
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import DATA_SETS, find_file
 
 _RATINGS = ("user", "item", "rating", "time")
-_GENRE_COLUMNS = (
-    "unknown|Action|Adventure|Animation|Children's|Comedy|Crime|Documentary|Drama|Fantasy|"
-    "Film-Noir|Horror|Musical|Mystery|Romance|Sci-Fi|Thriller|War|Western"
-)
-_GENRES_100K = _GENRE_COLUMNS.split("|")
+_GENRES_100K = ("unknown", *GENRES)
 _FILM_COLUMNS = (
     "id title imdbID spanishTitle imdbPictureURL year rtID rtAllCriticsRating "
     "rtAllCriticsNumReviews rtAllCriticsNumFresh rtAllCriticsNumRotten rtAllCriticsScore "
@@ -35,7 +34,7 @@ Genres = dict[str, list[str]]
 
 
 def read_ml_100k(folder: Path) -> Interactions:
-    """Read MovieLens 100K: ``u.data`` and, if there, ``u.item`` (latin-1)."""
+    """Read MovieLens 100K: ``u.data`` and, if there, ``u.item`` (latin-1) and ``u.user``."""
     titles, genres = None, None
     if items := find_file(folder, "u.item"):
         columns = ("item", "title", "release", "video", "url", *_GENRES_100K)
@@ -44,7 +43,9 @@ def read_ml_100k(folder: Path) -> Interactions:
         titles = by_id(side, "title")
         rows = ([_GENRES_100K[g] for g in np.flatnonzero(row)] for row in flags)
         genres = dict(zip(ids_of(side, "item"), rows, strict=True))
-    return _of_ratings(folder, "ml-100k", Layout(_RATINGS, whole_lines=True), titles, genres)
+    layout = Layout(_RATINGS, whole_lines=True)
+    found = _of_ratings(folder, "ml-100k", layout, titles, genres)
+    return replace(found, user_features=profiles_100k(folder, found.user_names))
 
 
 def read_ml_latest_small(folder: Path) -> Interactions:
@@ -56,10 +57,23 @@ def read_ml_latest_small(folder: Path) -> Interactions:
 
 
 def read_ml_1m(folder: Path) -> Interactions:
-    """Read MovieLens 1M: ``ratings.dat`` and, if there, ``movies.dat`` (latin-1)."""
+    """Read MovieLens 1M: ``ratings.dat``; if there, ``movies.dat`` (latin-1) and ``users.dat``."""
     films = Layout(("item", "title", "genres"), "::", encoding="latin-1")
     layout = Layout(_RATINGS, "::", whole_lines=True)
-    return _of_ratings(folder, "ml-1m", layout, *_films(folder, "movies.dat", films))
+    found = _of_ratings(folder, "ml-1m", layout, *_films(folder, "movies.dat", films))
+    return replace(found, user_features=profiles_1m(folder, found.user_names))
+
+
+def read_ml_10m(folder: Path) -> Interactions:
+    """Read MovieLens 10M, half stars: ``ratings.dat`` and, if there, ``movies.dat`` (UTF-8).
+
+    Its genre ``Children`` is the ``Children's`` of the older sets, and is called so.
+    """
+    layout = Layout(_RATINGS, "::", whole_lines=True)
+    titles, genres = _films(folder, "movies.dat", Layout(("item", "title", "genres"), "::"))
+    if genres is not None:
+        genres = {film: [canonical(genre) for genre in row] for film, row in genres.items()}
+    return _of_ratings(folder, "ml-10m", layout, titles, genres)
 
 
 def read_lastfm_2k(folder: Path) -> Interactions:

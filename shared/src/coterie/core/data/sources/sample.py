@@ -11,8 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.interactions.interactions import Features, Interactions
 from coterie.core.data.sources.film_titles import GENRES, TITLES_PER_GENRE, film_title
+from coterie.core.data.sources.profile_columns import AGES, GENDERS, OCCUPATIONS_1M, profiles
 from coterie.core.tensors.keys import Key
 
 USERS, ITEMS, INTERACTIONS, PHASES = 300, 400, 12_000, 12
@@ -126,7 +127,20 @@ def _assemble(
         titles=_titles(key, genres, item_phase),
         genres=[[GENRES[g] for g in dict.fromkeys(pair)] for pair in genres.tolist()],
         source="sample (generated)",
+        user_features=_profiles(key, affinity, genres),
     ).renumbered()
+
+
+def _profiles(key: Key, affinity: Tensor, genres: Tensor) -> Features:
+    """Profiles of users, `USERS` rows; most have the occupation that goes with their best genre."""
+    key, users = key.fold("profiles"), torch.arange(USERS)
+    liked = torch.zeros(USERS, len(GENRES), dtype=torch.float64)
+    liked.index_add_(1, genres[:, 0], affinity.mean(0))
+    age, gender = key.fold("age"), key.fold("gender")
+    drawn = [age.integers(len(AGES), users), gender.integers(len(GENDERS), users)]
+    typical = key.fold("typical").uniform(USERS) < 0.6
+    other = key.fold("occupation").integers(len(OCCUPATIONS_1M), users)
+    return profiles([*drawn, torch.where(typical, liked.argmax(1), other)], OCCUPATIONS_1M)
 
 
 def _titles(key: Key, genres: Tensor, item_phase: Tensor) -> list[str]:

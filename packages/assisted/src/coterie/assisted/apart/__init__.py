@@ -1,0 +1,1 @@
+"""The methods without exchange: every organisation for itself, or one that holds all data."""

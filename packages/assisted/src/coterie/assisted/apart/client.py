@@ -1,0 +1,89 @@
+"""An organisation for itself: it trains on its own cells and tells nobody but how good it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+
+from coterie.assisted.apart.autoencoder import Autoencoder
+from coterie.assisted.apart.factors import Factors
+from coterie.assisted.apart.messages import KEEP_BEST, MEASURE, TRAIN, ApartState, Epochs, Loss
+from coterie.assisted.apart.model import Model
+from coterie.assisted.apart.untrained import Columns, Deviations
+from coterie.assisted.data.organisations import OwnDomain
+from coterie.assisted.learner import Learner
+from coterie.assisted.messages import Predictions, Quality
+from coterie.assisted.quality import quality
+from coterie.assisted.settings.run import Settings
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.step import Form
+from coterie.core.tensors.keys import Key
+
+
+class Apart(Client[ApartState, OwnDomain]):
+    """An organisation without peers, of the methods alone and joint.
+
+    Args:
+        settings: with the reading's choices resolved.
+    """
+
+    form: ClassVar[Form] = "list"
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._known: dict[int, tuple[Learner, Model]] = {}
+
+    def enrol(self, data: OwnDomain, key: Key) -> ApartState:
+        """Begin with a model that has seen nothing, or that needs no training."""
+        learned = self._of(data)[1].begin(key)
+        return ApartState(learned, learned.params)
+
+    @TRAIN
+    def train(
+        self, down: Epochs, mine: ApartState, data: OwnDomain, key: Key
+    ) -> tuple[Loss, ApartState]:
+        """Train for some epochs more."""
+        learned = self._of(data)[1].train(mine.learned, key)
+        loss = Loss(learned.loss.clone(), torch.tensor(len(data.train)))
+        return loss, replace(mine, learned=learned)
+
+    @MEASURE
+    def measure(
+        self, down: Predictions, mine: ApartState, data: OwnDomain, key: Key
+    ) -> tuple[Quality, None]:
+        """Measure the newest model on validation cells, or the best one on those of the test."""
+        learner, model = self._of(data)
+        testing = down.split == "test"
+        cells, params = (data.test, mine.best) if testing else (data.valid, mine.learned.params)
+        pooled = self.settings.evaluation == "pooled"
+        return quality(learner, cells, model.predict(params, cells), pooled), None
+
+    @KEEP_BEST
+    def keep_best(
+        self, down: None, mine: ApartState, data: OwnDomain, key: Key
+    ) -> tuple[None, ApartState]:
+        """Keep the model of the round that was the best on validation so far."""
+        return None, replace(mine, best=mine.learned.params)
+
+    def _of(self, data: OwnDomain) -> tuple[Learner, Model]:
+        """What an organisation learns with, made once."""
+        found = self._known.get(data.id)
+        if found is None or found[0].data is not data:
+            learner = Learner(self.settings, data)
+            found = self._known[data.id] = learner, model_of(learner)
+        return found
+
+
+def model_of(learner: Learner) -> Model:
+    """Make the model that the settings name, for one organisation."""
+    match learner.settings.model.name:
+        case "aae":
+            return Autoencoder(learner)
+        case "mf" | "mlp" | "ncf":
+            return Factors(learner)
+        case "bias":
+            return Deviations(learner)
+        case "base" | "rate" as name:
+            return Columns(learner, smoothed=name == "rate")

@@ -1,0 +1,1 @@
+"""How fast an organisation's local training is: beside plain torch, autograd, the hardware."""

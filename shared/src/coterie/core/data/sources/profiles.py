@@ -1,0 +1,77 @@
+"""Readers of the profiles of MovieLens users, see `coterie.core.data.sources.profile_columns`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from coterie.core.data.interactions.interactions import Features
+from coterie.core.data.sources.profile_columns import (
+    AGE_ENDS,
+    GENDERS,
+    OCCUPATIONS_1M,
+    OCCUPATIONS_100K,
+    profiles,
+)
+from coterie.core.data.sources.tables import Layout, Table, read_table
+from coterie.core.registry.data_sets import find_file
+
+
+def profiles_100k(folder: Path, users: Sequence[str]) -> Features | None:
+    """Profiles of users by ``u.user``, whose ages are in years; None where it is not there.
+
+    Args:
+        folder: of the data set.
+        users: original ids; one that the file does not know has a profile of zeros.
+
+    Raises:
+        UserError: naming the file's first malformed line.
+    """
+    path = find_file(folder, "u.user")
+    if path is None:
+        return None
+    columns = ("user", "age", "gender", "occupation", "zip")
+    table = read_table(path, Layout(columns, "|", encoding="latin-1"))
+    return _profiles(table, _places(table, "occupation", OCCUPATIONS_100K), OCCUPATIONS_100K, users)
+
+
+def profiles_1m(folder: Path, users: Sequence[str]) -> Features | None:
+    """Profiles of users by ``users.dat``, whose ages are the first years of groups.
+
+    Arguments, return value and errors as of `profiles_100k`.
+    """
+    path = find_file(folder, "users.dat")
+    if path is None:
+        return None
+    columns = ("user", "gender", "age", "occupation", "zip")
+    table = read_table(path, Layout(columns, "::", encoding="latin-1"))
+    codes = tuple(str(code) for code in range(len(OCCUPATIONS_1M)))
+    return _profiles(table, _places(table, "occupation", codes), OCCUPATIONS_1M, users)
+
+
+def _profiles(
+    table: Table, occupation: np.ndarray, occupations: Sequence[str], users: Sequence[str]
+) -> Features:
+    age = np.searchsorted(AGE_ENDS, table.integers("age"), side="right")
+    gender = _places(table, "gender", GENDERS)
+    known = profiles([torch.as_tensor(n) for n in (age, gender, occupation)], occupations)
+    row = {str(number): row for row, number in enumerate(table.integers("user").tolist())}
+    place = torch.tensor([row.get(user, -1) for user in users], dtype=torch.int64)
+    values = known.values[place]
+    values[place < 0] = 0.0
+    return Features(values, known.names)
+
+
+def _places(table: Table, column: str, words: Sequence[str]) -> np.ndarray:
+    """Place of every field of a column among some words, ``(n,)`` int64; others are refused."""
+    number = {word: place for place, word in enumerate(words)}
+    found = table.strings(column)
+    places = np.array([number.get(word.strip(), -1) for word in found], dtype=np.int64)
+    if (places < 0).any():
+        row = int((places < 0).argmax())
+        some = f"none of {words[0]}, {words[1]}" + ", …" * (len(words) > 2)
+        raise table.fault(row, f"column '{column}' is '{found[row][:40]}', {some}")
+    return places
