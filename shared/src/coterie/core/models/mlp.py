@@ -55,12 +55,13 @@ class MLP(Recommender):
 
     def features(self, user: Tensor, item: Tensor) -> Tensor:
         """Last layer of the tower, ``(..., layers[-1])``; ``user`` and ``item`` broadcast."""
-        return self._tower(self._of_users(user) + self._of_items(item))
+        return self._tower((self._of_users(user) + self._of_items(item)).relu())
 
     def cell_features(self, user: Tensor, row: Tensor, item: Tensor) -> Tensor:
         """Last layer of the tower for cells, as `score_cells` has them, ``(n, layers[-1])``."""
         of_users, of_items = self._of_users(user), self._of_items(None)
-        return self._tower(of_users.index_select(0, row) + of_items.index_select(0, item))
+        first = of_users.index_select(0, row).add_(of_items.index_select(0, item))
+        return self._tower(first.relu_())
 
     def score(self, user: Tensor, item: Tensor) -> Tensor:
         """Logits of pairs; ``user`` and ``item`` broadcast."""
@@ -89,8 +90,7 @@ class MLP(Recommender):
         """What the first layer makes of one vector of its input, ``(layers[1], dim)``."""
         return self.first.weight[:, number * self.dim : (number + 1) * self.dim]
 
-    def _tower(self, first: Tensor) -> Tensor:
-        z = first.relu()
+    def _tower(self, z: Tensor) -> Tensor:
         for layer in self.rest:
-            z = layer(z).relu()
+            z = layer(z).relu_()
         return z
