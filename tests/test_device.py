@@ -39,9 +39,16 @@ def result(run: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("paper", PAPERS)
-def test_a_round_makes_every_tensor_where_the_engine_runs(paper: str) -> None:
-    found = result(played(paper))
+WITHOUT_EXCHANGE = ["--method", "alone", "--model.name", "ncf", "--train.epochs", "1"]
+
+
+@pytest.mark.parametrize(
+    ("paper", "flags"),
+    [*((paper, []) for paper in PAPERS), ("mtal", WITHOUT_EXCHANGE)],
+    ids=[*PAPERS, "mtal alone"],
+)
+def test_a_round_makes_every_tensor_where_the_engine_runs(paper: str, flags: list[str]) -> None:
+    found = result(played(paper, "nothing", *flags))
     assert found["made"] > 100
     assert found["astray"] == []
     assert found["state_elsewhere"] == []

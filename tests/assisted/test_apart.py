@@ -13,6 +13,7 @@ from coterie.assisted.apart.messages import ApartState, Epochs
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.messages import Predictions
 from coterie.assisted.readings import idle, resolve
+from coterie.assisted.serving import scores_of_user
 from coterie.assisted.settings.data import DomainSettings
 from coterie.assisted.settings.run import (
     AssistSettings,
@@ -94,6 +95,28 @@ def test_measures_are_over_all_cells():
     assert run.results["test/rmse"] == pytest.approx(float(torch.cat(squares).mean().sqrt()))
     cells = sum(len(one.train) for one in data.each)
     assert run.history[-1]["fed/loss"] == pytest.approx(float(sum(losses)) / cells, rel=1e-5)
+
+
+@pytest.mark.parametrize("align", ["user", "item"])
+def test_the_best_models_are_served(align):
+    """Of two organisations, which number their columns one after the other."""
+    data = organisations(2)
+    widths = [one.train.n_columns for one in data.each]
+    data = Organisations.of(
+        [
+            replace(one, domain=replace(one.domain, columns=first + one.domain.columns))
+            for one, first in zip(data.each, (0, widths[0]), strict=True)
+        ]
+    )
+    run = finished(run_of(settings("mlp", rounds=2), data))
+    users = range(13) if align == "user" else range(sum(widths))
+    table = torch.cat([scores_of_user(run, data, align, user) for user in users])
+    table = table if align == "user" else table.T
+    for one in data.each:
+        cells = one.test
+        expected = run.federation.client.predicted(kept_by(run, one.id), one, cells)
+        found = table[cells.rows, one.domain.columns[cells.columns.values]]
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("name", TRAINED)

@@ -46,6 +46,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     },
     "pplr": ("pplr", PPLR),
     "mtal": ("mtal", MTAL),
+    "mtal-alone": ("mtal", MTAL | {"method": "alone", "model.name": "ncf"}),
     "f3crec-noise": (
         "f3crec",
         {"method": "ft", "model.dim": 4, "rounds": 1, "privacy.clip": 1.0}

@@ -18,7 +18,7 @@ from coterie.assisted.published import reference
 from coterie.assisted.readings import idle, resolve
 from coterie.assisted.routes import check_common
 from coterie.assisted.serving import scores_of_user
-from coterie.assisted.settings.run import Settings
+from coterie.assisted.settings.run import UNTRAINED, Settings
 from coterie.assisted.sums import check_sum
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.rated import rated
@@ -144,15 +144,19 @@ class Experiment(RecommendsToUsers[Settings]):
 
     def needs(self) -> list[Need]:
         """Estimate the models of a round, and its steps; nothing is built."""
-        how, data = self.settings.train, self.interactions
+        how, model, data = self.settings.train, self.settings.model, self.interactions
+        if model.name in UNTRAINED:
+            return []
         rows, columns = data.n_users, data.n_items
         if self.settings.data.align == "item":
             rows, columns = columns, rows
         organisations = 1 if self.settings.method == "joint" else 2  # at least
         steps = organisations * how.epochs * -(-rows // how.batch_rows)
-        parameters = organisations * self.settings.model.hidden * (columns + rows // rows)
+        width, parameters = "hidden", organisations * model.hidden * (columns + 1)
+        if model.name != "aae":
+            width, parameters = "code", model.code * (rows + columns)
         return [
-            Need("the models of a round", ("model.hidden",), memory=4 * parameters),
+            Need("the models of a round", (f"model.{width}",), memory=4 * parameters),
             Need("local training", ("train.epochs", "train.batch_rows"), steps=steps),
         ]
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from coterie.assisted.apart.autoencoder import Autoencoder
 from coterie.assisted.apart.factors import Factors
@@ -17,6 +18,7 @@ from coterie.assisted.learner import Learner
 from coterie.assisted.messages import Predictions, Quality
 from coterie.assisted.quality import quality
 from coterie.assisted.settings.run import Settings
+from coterie.core.data.interactions.cells import Cells
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.step import Form
 from coterie.core.tensors.keys import Key
@@ -55,10 +57,11 @@ class Apart(Client[ApartState, OwnDomain]):
     ) -> tuple[Quality, None]:
         """Measure the newest model on validation cells, or the best one on those of the test."""
         learner, model = self._of(data)
-        testing = down.split == "test"
-        cells, params = (data.test, mine.best) if testing else (data.valid, mine.learned.params)
         pooled = self.settings.evaluation == "pooled"
-        return quality(learner, cells, model.predict(params, cells), pooled), None
+        if down.split == "test":
+            return quality(learner, data.test, self.predicted(mine, data, data.test), pooled), None
+        scores = model.predict(mine.learned.params, data.valid)
+        return quality(learner, data.valid, scores, pooled), None
 
     @KEEP_BEST
     def keep_best(
@@ -66,6 +69,10 @@ class Apart(Client[ApartState, OwnDomain]):
     ) -> tuple[None, ApartState]:
         """Keep the model of the round that was the best on validation so far."""
         return None, replace(mine, best=mine.learned.params)
+
+    def predicted(self, mine: ApartState, data: OwnDomain, cells: Cells) -> Tensor:
+        """Score some of the organisation's cells by the best model, ``(n,)``."""
+        return self._of(data)[1].predict(mine.best, cells)
 
     def _of(self, data: OwnDomain) -> tuple[Learner, Model]:
         """What an organisation learns with, made once."""
