@@ -161,8 +161,10 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         else:  # a peer did not answer, so that nobody has outputs of the round
             stays = Choice(torch.tensor(0.0), torch.zeros(1))
             return self._progress(mine, data, stays), replace(mine, own=torch.empty(0))
-        rating, scores = data.train.values.double(), mine.scores.double()
-        choice = choose(Fit(learner.objective, rating, scores, outputs[:n].double()), how)
+        rating, scores, outputs = (
+            each.double() for each in (data.train.values, mine.scores, outputs)
+        )
+        choice = choose(Fit(learner.objective, rating, scores, outputs[:n]), how)
         step = choice.step(outputs).to(mine.scores)
         mine = replace(
             mine,
