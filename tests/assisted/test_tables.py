@@ -15,8 +15,9 @@ from coterie.assisted.messages import Predictions
 from coterie.assisted.paper import PAPER
 from coterie.assisted.tables import CATALOGUE, make_table, parts, study
 from coterie.assisted.tables.cells import Cell
+from coterie.assisted.tables.contrast import standing_notes
 from coterie.assisted.tables.parts import Part, with_best_rate
-from coterie.assisted.tables.rows import RATES, own_rows, released_rows
+from coterie.assisted.tables.rows import RATES, Row, own_rows, released_rows
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
@@ -84,6 +85,7 @@ def test_rows_columns_and_notes(table):
         ("recommended", "explicit", "alone-mf"),
         ("recommended", "implicit", "joint-base"),
         ("recommended", "implicit", "mtal-hidden"),
+        ("recommended", "explicit", "mtal-leave-out"),
         ("released", "explicit", "joint-aae"),
         ("released", "implicit", "rate"),
     ],
@@ -103,6 +105,9 @@ def test_numbers_are_those_of_runs(table, file, out, reading, feedback, name):
                 how = configure(PAPER, [*argv_base, "--method=joint", "--start=mean"]).settings
             case "rate":
                 how = baseline(settings, "joint", "rate")
+            case "mtal-leave-out":
+                more = [f"--seed={seed}", "--assist.own=leave-out"]
+                how = configure(PAPER, [*argv, *more]).settings
             case "mtal-hidden":
                 more = [f"--seed={seed}", "--train.hide=.5", "--train.own_targets=hidden"]
                 how = configure(PAPER, [*argv, *more]).settings
@@ -164,6 +169,24 @@ def test_the_best_rate_is_that_of_the_means():
     implicit = part(Cell("implicit", "user", "genre"), tests)
     assert implicit.rows["mtal"].settings.assist.eta_rule == "lbfgs"
     assert list(implicit.rows) == list(implicit.results) == ["mtal"]
+
+
+def test_standing_counts_columns_where_mtal_is_better():
+    settings = configure(PAPER, []).settings
+    names = ("mtal", "alone-aae", "joint-aae")
+    rows = {name: Row(name, name.title(), settings) for name in names}
+
+    def part(feedback, *tests):
+        cell = Cell(feedback, "user", "genre")
+        runs = [[RunResult(metrics={cell.metric: x}) for x in found] for found in tests]
+        return Part("released", cell, rows, dict(zip(names, runs, strict=True)))
+
+    explicit = part("explicit", [0.90, 0.91], [1.3, 1.31001], [0.8, 0.9])
+    implicit = part("implicit", [0.80, 0.81], [0.7, 0.7], [0.9, 0.8])
+    assert standing_notes([explicit, implicit]) == [
+        "released: MTAL is better by the means than Alone-Aae in 2 of 2 (significantly 1), "
+        "Joint-Aae in 0 of 2 (significantly 0) columns."
+    ]
 
 
 def test_released_mtal_is_the_best_of_its_runs(table, file, out):
