@@ -127,6 +127,12 @@ def test_shares_are_counted_by_hand() -> None:
     assert share_of_pattern(heard) == 10 / 14
 
 
+def test_a_certain_reading_that_noise_made_wrong_does_not_count() -> None:
+    one = overheard([[2, 3]], torch.tensor([[-4.0, 4.0]]).double())
+    found = shares_of_ratings([one], 1, STARS)
+    assert found["certain"] == found["guessed"] == 0
+
+
 def test_draws_are_averaged() -> None:
     one = overheard([[1, 5, 2, 4], [5, 1, 2, 2]])
     noise = torch.tensor([[3.0], [-3.0], [9.0]]).double().expand(3, 8)

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.assisted import small_organisations as small
+from tests.assisted.test_exchange import partly_common
 
 from coterie.assisted.attack.overheard import overhear
 from coterie.assisted.attack.protections import NO_GUARANTEE, guarantee, protections
@@ -87,6 +89,22 @@ def test_a_reader_gets_the_rows_that_it_knows_of_the_others() -> None:
     assert torch.equal(peer[0].ratings, each[0].train.values[torch.tensor(wanted)].double())
 
 
+def test_a_reader_does_not_get_rows_that_only_others_share() -> None:
+    settings = small.make_settings()
+    experiment = Experiment(settings)
+    experiment.__dict__["organisations"] = partly_common()  # 0 to 5 of all, 6 to 8 of 0 and 1
+    each = experiment.organisations.each
+    for reader, above in ((None, (9, 9, 6)), (0, (9, 6)), (2, (6, 6))):
+        heard = overhear(experiment, settings, 1, reader)
+        others = [one for one in each if one.id != reader]
+        for one, theirs, row in zip(others, heard, above, strict=True):
+            wanted = one.train.rows < row
+            assert torch.equal(theirs.ratings, one.train.values[wanted])
+            assert torch.equal(theirs.columns, one.train.columns.values[wanted])
+            exact = 2 * (theirs.ratings - theirs.base)
+            torch.testing.assert_close(theirs.residuals[0], exact)
+
+
 def test_the_protections_are_the_runs_own_and_the_list() -> None:
     plain = make_settings(protect=ProtectSettings(sum=True))
     found = protections(plain, 8.0, 1.0)
@@ -132,6 +150,9 @@ def test_the_command_writes_and_prints_the_same(tmp_path, capsys, feedback) -> N
     assert kept["rows"] == rows
     assert [row["residuals"] for row in rows[::2]][:2] == ["dp-3 *", "none"]
     assert [row["draws"] for row in rows] == [1, 2] * 7
+    assert rows[-1]["residuals"] == (
+        "laplace, clip 8" if feedback == "explicit" else "laplace, clip 1"
+    )
     share, trivial = ("known", "rounded") if feedback == "explicit" else ("labels", "frequent")
     none = next(row for row in rows if row["residuals"] == "none")
     assert none[share] == none["pattern"] == 1

@@ -37,6 +37,8 @@ def test_dp_clips_to_the_ends_and_adds_laplace_noise_of_range_over_alpha() -> No
     low, high = np.quantile(values.numpy(), [0.025, 0.975])
     noise = (protected(values, DP, KEY) - values.clamp(low, high)).numpy()
     assert stats.kstest(noise, stats.laplace(scale=(high - low) / 4).cdf).pvalue > 0.01
+    quiet = protected(values, ProtectSettings("dp", alpha=1e12), KEY)
+    torch.testing.assert_close(quiet, values.clamp(low, high))
     assert abs(np.corrcoef(noise[1:], noise[:-1])[0, 1]) < 0.02
     assert abs(np.corrcoef(noise, values.numpy())[0, 1]) < 0.02
 

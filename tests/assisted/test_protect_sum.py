@@ -16,11 +16,21 @@ from tests.assisted.small_organisations import (
 
 from coterie.assisted.client import Organisation
 from coterie.assisted.data.organisations import Organisations
-from coterie.assisted.messages import ANSWER, FIT, RESIDUAL, Answers, Fits, Residuals
+from coterie.assisted.messages import (
+    ANSWER,
+    FIT,
+    RESIDUAL,
+    Answers,
+    Fits,
+    Predictions,
+    Residuals,
+    RoundChoice,
+    Total,
+)
 from coterie.assisted.settings.data import DomainSettings
 from coterie.assisted.settings.protect import ProtectSettings
 from coterie.assisted.settings.run import AssistSettings, Settings
-from coterie.assisted.sums import Masks, added, check_sum
+from coterie.assisted.sums import Masks, added, check_sum, of_rounds
 from coterie.core.errors import UserError
 from coterie.core.methods.kit.secure_sum import to_fixed
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
@@ -227,6 +237,24 @@ def test_who_does_not_answer_in_the_prediction_stage_is_left_out_of_the_means() 
     assert ids.tolist() == [0, 2, 3]
     alone = run_without("answer", widths=(5, 3, 4))
     assert "test/rmse" not in alone.results
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_means_are_over_those_of_a_round_who_answer_now(own) -> None:
+    """Of the models 0 to 3 of round 2, organisation 1 does not answer; 4 had none in that round."""
+    roster, one = torch.tensor([0, 2, 3, 4]), make_organisations().each[0]
+    data = {k: replace(one, id=k, secret=torch.tensor(5)) for k in roster.tolist()}
+    outputs = {2: [7.0, 2.0], 3: [7.0, 5.0], 4: [7.0, 0.0]}
+    sent = {k: {0: torch.tensor(each)[:, None].double()} for k, each in outputs.items()}
+    hidden = {k: Masks(data[k], roster, "answer", 2, 1).hidden(each) for k, each in sent.items()}
+    total = Total(sum(each["0"] for each in hidden.values()), torch.tensor([2, 3, 4]), attempt=1)
+    down = Predictions("test", {}, {}, 2, total)
+    models = torch.tensor([0, 1, 2, 3] if own else [1, 2, 3])
+    weights = torch.full((len(models),), 1 / len(models))
+    choice = RoundChoice(2, models, torch.tensor(0.5), weights)
+    found = of_rounds(data[0], down, {1: torch.tensor([9.0]), 2: torch.tensor([11.0])})(choice)
+    assert found.shape == (1, len(models))
+    assert found.unique().tolist() == [(2 + 5 + 11) / 3 if own else (2 + 5) / 2]
 
 
 def test_what_goes_down_of_a_sum_is_the_sum_alone() -> None:

@@ -20,6 +20,7 @@ from tests.core.methods.ranking.few_users import (
 
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.errors import UserError
+from coterie.core.methods.kit.secure_sum import from_fixed, pairwise_masks, to_fixed
 from coterie.core.methods.ranking.client import draw_samples, known_items
 from coterie.core.methods.ranking.fedmf import (
     UPDATE,
@@ -29,7 +30,6 @@ from coterie.core.methods.ranking.fedmf import (
     ItemGradients,
     ItemTable,
 )
-from coterie.core.methods.kit.secure_sum import from_fixed, pairwise_masks, to_fixed
 from coterie.core.methods.settings.ranking import FedMFSettings
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference

@@ -102,8 +102,8 @@ def best_eta(fit: Fit, weights: Tensor, start: float) -> Tensor:
     value = fit.loss(eta, weights)
     for _ in range(_NEWTON_STEPS):
         moved = fit.scores + eta * mean
-        slope = fit.objective.residual(fit.rating, moved) @ mean
-        curvature = fit.objective.curvature(fit.rating, moved) @ mean.square()
+        slope = fit.objective.residual(fit.rating, moved).to(mean) @ mean
+        curvature = fit.objective.curvature(fit.rating, moved).to(mean) @ mean.square()
         if not curvature > 0:
             break
         new, new_value = _halved(fit, weights, eta, slope / curvature, value)
@@ -150,7 +150,7 @@ class _OverWeights:
         moved = fit.scores + self.eta * (fit.outputs @ p)
         residual = fit.objective.residual(fit.rating, moved)
         value = fit.objective.loss(fit.rating, moved).mean()
-        return float(value), fit.outputs.T @ residual * (-self.eta / len(residual))
+        return float(value), fit.outputs.T @ residual.to(fit.outputs) * (-self.eta / len(residual))
 
 
 def _halved(

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from coterie.assisted import sums
+from coterie.assisted.aae import pattern as aae
+from coterie.assisted.aae.network import Params
 from coterie.assisted.aae.prediction import predict
 from coterie.assisted.aae.training import train
 from coterie.assisted.aggregation import Choice, Fit, choose
@@ -135,12 +137,10 @@ class Organisation(Client[OrganisationState, OwnDomain]):
             fits_sent = self.settings.protect.own == "protected"
             residuals[data.id] = mine.sent if fits_sent else self._residual(mine, data)
         targets = view.targets(residuals)
-        values = targets.sorted(residuals)
-        network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
-        fitted = train(network, inputs, targets.pattern, values, learner.plan, key)
+        params = self.fitted(learner, view, targets.pattern, targets.sorted(residuals), key)
         wanted = view.wanted
-        found = wanted.parted(predict(network, fitted.params, inputs, wanted.pattern))
-        models = mine.models.append(Model(down.round, fitted.params))
+        found = wanted.parted(self.outputs(learner, view, params, wanted.pattern))
+        models = mine.models.append(Model(down.round, params))
         mine = replace(mine, models=models, own=found[data.id], sent=torch.empty(0))
         fits = {int(peer): found[int(peer)] for peer in down.cells}
         if self.settings.protect.sum:
@@ -161,8 +161,10 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         else:  # a peer did not answer, so that nobody has outputs of the round
             stays = Choice(torch.tensor(0.0), torch.zeros(1))
             return self._progress(mine, data, stays), replace(mine, own=torch.empty(0))
-        rating, scores = data.train.values.double(), mine.scores.double()
-        choice = choose(Fit(learner.objective, rating, scores, outputs[:n].double()), how)
+        rating, scores, outputs = (
+            each.double() for each in (data.train.values, mine.scores, outputs)
+        )
+        choice = choose(Fit(learner.objective, rating, scores, outputs[:n]), how)
         step = choice.step(outputs).to(mine.scores)
         mine = replace(
             mine,
@@ -216,6 +218,18 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         pooled = self.settings.evaluation == "pooled"
         return quality(self._learner(data), cells, scores, pooled), None
 
+    def fitted(
+        self, learner: Learner, view: View, pattern: aae.Pattern, values: Tensor, key: Key
+    ) -> Params:
+        """Train a new autoencoder to give values, ``(n,)``, at the cells of a pattern."""
+        network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
+        return train(network, inputs, pattern, values, learner.plan, key).params
+
+    def outputs(self, learner: Learner, view: View, params: Params, pattern: aae.Pattern) -> Tensor:
+        """What an autoencoder gives at the cells of a pattern, ``(n,)``."""
+        network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
+        return predict(network, params, inputs, pattern)
+
     def predicted(
         self, down: Predictions, mine: OrganisationState, data: OwnDomain, cells: Cells
     ) -> Tensor:
@@ -257,11 +271,10 @@ class Organisation(Client[OrganisationState, OwnDomain]):
     ) -> dict[int, dict[int, Tensor]]:
         """Outputs of its models of rounds 1 to ``last``: whose cells -> round -> ``(n,)``."""
         view, learner = self._view(mine, data), self._learner(data)
-        network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
         found: dict[int, dict[int, Tensor]] = {id_: {} for id_ in cells.slices}
         for model in mine.models:
             if model.round <= last:
-                outputs = predict(network, model.params, inputs, cells.pattern)
+                outputs = self.outputs(learner, view, model.params, cells.pattern)
                 for id_, values in cells.parted(outputs).items():
                     found[id_][model.round] = values
         return found

@@ -19,6 +19,7 @@ PAPER = Paper(
     client_half="coterie.assisted.methods:make_client",
     server_half="coterie.assisted.halves:make_server",
     tables="coterie.assisted.tables:make_table",
+    bench="coterie.assisted.bench.measure:bench",
     variant_keys=("data.name", "data.feedback", "data.align"),
     keys=KEYS,
     panels=PANELS,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.assisted.settings.run import Settings
+from coterie.assisted.readings import unread
+from coterie.assisted.settings.run import UNTRAINED, Settings
 from coterie.core.registry.published import published
 from coterie.core.settings.schema import values_of
 
@@ -31,6 +32,17 @@ _FREE = {
     "train.batch_rows",
 }
 """What the slides' number is the best of, what readings differ in, what is told otherwise."""
+_CHECKED = (
+    "data.min_interactions",
+    "data.common",
+    "data.test",
+    "data.side",
+    "model.",
+    "train.",
+    "assist.",
+    "protect.",
+    "privacy.",
+)
 
 
 def printed(data: str, feedback: str, align: str, method: str, model: str) -> float | None:
@@ -72,8 +84,7 @@ def reference(settings: Settings) -> dict[str, float]:
 
     Example:
         >>> from coterie.assisted.settings.data import DomainSettings
-        >>> data = DomainSettings(name="ml-100k", min_interactions=0)
-        >>> reference(Settings(data=data))
+        >>> reference(Settings(data=DomainSettings(name="ml-100k")))
         {'test/rmse': 0.945}
     """
     data, explicit = settings.data, settings.data.feedback == "explicit"
@@ -92,28 +103,32 @@ def departures(settings: Settings) -> list[str]:
         >>> departures(Settings(rounds=2))
         ['2 rounds of 20 epochs (10 of 20)']
     """
-    own, theirs = values_of(settings), values_of(Settings())
-    explicit = settings.data.feedback == "explicit"
-    found = [f"{own['rounds']} rounds of {own['train.epochs']} epochs (10 of 20)"]
-    epochs = settings.rounds * settings.train.epochs
-    if epochs == EPOCHS and (settings.method != "mtal" or settings.rounds == ROUNDS):
-        found = []
-    batch = batch_rows(settings)
-    if batch and settings.train.batch_rows != batch:
-        found.append(f"train.batch_rows {settings.train.batch_rows} ({batch})")
-    # By default rare items are left out, as the literature on rankings does.
-    if settings.data.name.startswith("ml-") and settings.data.min_interactions != 0:
-        found.append("data.min_interactions by default (0)")
-    if settings.model.name == "base" and not explicit and settings.start == "smoothed":
+    own, theirs, vain = values_of(settings), values_of(Settings()), tuple(unread(settings))
+    found = _of_training(settings) if settings.model.name not in UNTRAINED else []
+    base = settings.model.name == "base" and settings.data.feedback == "implicit"
+    if base and settings.start == "smoothed":
         found.append("a smoothed share of positives (the share itself)")
-    if settings.data.domains == "uniform" and settings.data.n_domains != PARTS:
+    parts = settings.method != "joint" and settings.data.domains == "uniform"
+    if parts and settings.data.n_domains != PARTS:
         found.append(f"data.count {settings.data.n_domains} ({PARTS})")
-    read = ("data.common", "data.test", "data.side", "model.", "train.", "assist.")
     return found + [
         f"{name} {own[name]} ({theirs[name]})"
         for name in own
-        if name.startswith(read) and name not in _FREE and own[name] != theirs[name]
+        if name.startswith(_CHECKED) and name not in _FREE and not name.startswith(vain)
+        if own[name] != theirs[name]
     ]
+
+
+def _of_training(settings: Settings) -> list[str]:
+    """Say in what the length of training and the batches are others."""
+    found, train = [], settings.train
+    as_long = settings.rounds * train.epochs == EPOCHS
+    if not as_long or (settings.method == "mtal" and settings.rounds != ROUNDS):
+        found.append(f"{settings.rounds} rounds of {train.epochs} epochs (10 of 20)")
+    batch = batch_rows(settings)
+    if batch and train.batch_rows != batch:
+        found.append(f"train.batch_rows {train.batch_rows} ({batch})")
+    return found
 
 
 def batch_rows(settings: Settings) -> int | None:

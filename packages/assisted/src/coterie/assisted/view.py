@@ -88,6 +88,10 @@ class View:
             Numbers of the organisations, ``(J,)`` int64, its own first, and ``(n, J)`` outputs.
             Where a peer does not know a row, `coterie.assisted.aggregation.whole` fills in.
         """
+        ids = torch.tensor([self.data.id, *peers])
+        counted = slice(0 if use_own or not peers else 1, None)
+        if all(values.numel() == own.numel() for values in peers.values()) and (use_own or peers):
+            return ids[counted], torch.stack([own, *peers.values()][counted], 1)
         everywhere = torch.ones(own.shape, dtype=torch.bool)
         columns, known = [own], [everywhere if use_own else ~everywhere]
         for id_, values in peers.items():
@@ -97,8 +101,6 @@ class View:
             else:
                 known.append(self._has[id_][self._numbers(cells).long()])
                 columns.append(values.new_zeros(own.shape).masked_scatter_(known[-1], values))
-        ids = torch.tensor([self.data.id, *peers])
-        counted = slice(0 if use_own or not peers else 1, None)
         both = torch.stack(columns, 1)[:, counted], torch.stack(known, 1)[:, counted]
         return ids[counted], whole(*both)
 

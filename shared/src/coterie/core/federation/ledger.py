@@ -228,6 +228,8 @@ def _received(message: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def _nbytes(part: Any) -> int:
+    if isinstance(part, Tensor):  # most are, of each of one's peers
+        return tree.nbytes(part)
     return sum(tree.nbytes(leaf) for _, leaf in tree.values(part))
 
 

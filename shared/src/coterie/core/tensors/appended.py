@@ -24,13 +24,14 @@ class Entry(Generic[T]):
         TypeError: the value is no tree of tensors, or holds itself what only grows.
     """
 
-    __slots__ = ("_value", "_version_then", "before", "file", "number")
+    __slots__ = ("_tensors", "_value", "_version_then", "before", "file", "number")
 
     def __init__(self, value: T, before: Entry[T] | None, file: Path | None = None) -> None:
         if any(isinstance(leaf, Growing) for _, leaf in tree.leaves(value, whole=True)):
             raise TypeError("an entry cannot hold a sequence that only grows: keep it beside")
         self._value, self.before, self.file = value, before, file
         self.number: int = 0 if before is None else before.number + 1
+        self._tensors = [tensor for _, tensor in tree.tensors(value)]  # every ask looks at them
         self._version_then = self._version
 
     @property
@@ -54,7 +55,7 @@ class Entry(Generic[T]):
     @property
     def _version(self) -> int:
         """How often its tensors were written into, as a tensor's own ``_version``."""
-        return sum(tensor._version for _, tensor in tree.tensors(self._value))
+        return sum(tensor._version for tensor in self._tensors)
 
 
 class Appended(Growing, Generic[T]):

@@ -33,12 +33,9 @@ def protections(settings: Settings, clip: float, each: float) -> dict[str, Setti
         "ip-10": (ProtectSettings("ip"), PrivacySettings()),
         f"laplace, clip {clip:g}": (ProtectSettings(), noise),
     }
-    own = replace(settings.protect, own=None, sum=False), settings.privacy
-    name = next((name for name, other in listed.items() if other == own), None)
-    if name is None:
-        name = settings.protect.name
-        if name == "none":
-            name = settings.privacy.noise
+    name = settings.protect.name
+    if name == "none":
+        name = settings.privacy.noise
     others = {other: pair for other, pair in listed.items() if other != name}
     return {
         f"{name} *": settings,

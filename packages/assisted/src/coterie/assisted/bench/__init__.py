@@ -1,1 +1,1 @@
-"""How fast an organisation's local training is: beside plain torch, autograd, the hardware."""
+"""How fast local training and whole rounds are, and what memory they take."""

@@ -1,142 +1,94 @@
-"""The rows of the benchmark of an organisation's local training."""
+"""The rows of ``coterie bench mtal``."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 
-import torch
-
-from coterie.assisted.aae.losses import SQUARED
-from coterie.assisted.aae.network import AAE
-from coterie.assisted.aae.packing import Packing
-from coterie.assisted.aae.training import Plan, Steps, Trained, batches_of, train
-from coterie.assisted.bench.loop import UserLoop
-from coterie.assisted.bench.sizes import ML_100K, Drawn, Size, draw
+from coterie.assisted.bench.memory import use_of
+from coterie.assisted.bench.rounds import Idle, Rounds, Work
+from coterie.assisted.bench.training import local_training
+from coterie.assisted.settings.run import Settings
 from coterie.core.bench.hardware import Limits
 from coterie.core.bench.timing import CPU_MS, Row, in_turns, one_thread, row
-from coterie.core.local_training.fit import fit
-from coterie.core.local_training.row_optimizer import RowAdam
-from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
-_ADAM_BYTES = 28
-"""Of float32: gradient, parameter and two moments read; parameter and moments written."""
-_ROUND = 20
-"""Epochs of a round."""
+_OWN_ROUNDS = 5  # that are timed after each number of rounds
 
 
-def bench(sizes: Sequence[Size] = (ML_100K,), turns: int = 5, epochs: int = 5) -> Iterator[Row]:
-    """Measure one organisation's local training, on random data, in turns on one thread.
+def bench(settings: Settings) -> Iterator[Row]:
+    """Measure an organisation's training, a round, what of it is not training, and its memory.
+
+    Everything runs on one thread and is given in CPU time, the least of several turns.
 
     Args:
-        sizes: of the data.
-        turns: of each way; the fastest counts.
-        epochs: that ours trains a turn; the others train for one.
+        settings: of a run; method and number of rounds are chosen here. Local training is that of
+            random data of ML-100K's size, whatever the settings.
 
     Yields:
-        Rows with ``name, unit, ours, reference, ratio, max_abs_diff``, scaled to a round of 20
-        epochs. The difference is that of the mean losses of an epoch on the same draws.
+        Rows with ``name, unit, ours, reference, ratio, max_abs_diff``; the ratio is that of
+        reference to ours.
     """
+    yield from local_training()
     with one_thread():
-        for size in sizes:
-            yield from Compared(size).rows(turns, epochs)
+        yield from whole_round(settings)
+        yield from own_part(settings)
+    yield from memory(settings)
 
 
-class Compared:
-    """An organisation's training in three ways: ours, `fit` with autograd, and plain torch.
+def whole_round(settings: Settings, turns: int = 2) -> Iterator[Row]:
+    """Time a round of all organisations, and give what the hardware allows for its training."""
+    rounds = Rounds(settings)
+    ours = min(in_turns({"round": rounds.advance}, turns)["round"])
+    work: list[Work] = rounds.client.trained[-len(rounds.experiment.organisations) :]
+    steps, limits = sum(one.steps for one in work), Limits.measured()
+    yield row(f"a round, {rounds.source}, {steps:,} local steps", "CPU s", ours / 1e3)
+    sparse, dense = sum(one.sparse for one in work), sum(one.dense for one in work)
+    yield limits.products("products at observed cells at", sparse, ours)
+    yield limits.products("products with all outputs at", dense, ours)
+    moved = sum(one.moved for one in work)
+    yield limits.moves("Adam's parameters, moments, gradients at", moved, ours)
+    training = 1e3 * sum(one.seconds for one in work)
+    yield row("  local training, of the newest round; the round", CPU_MS, training, ours)
+    yield starts(work, training)
 
-    Args:
-        size: of the data.
-        dtype: of ratings and parameters.
-        hidden: width of the network's hidden layers; its code has half of it.
+
+def starts(work: Sequence[Work], training: float) -> Row:
+    """Time the drawing of first parameters, which is a part of training."""
+    key = Key.from_seed(0)
+    draws = {"draw": lambda: [one.network.start(key) for one in work]}
+    ours = min(in_turns(draws, 3)["draw"])
+    return row(f"  first parameters of {len(work)} networks; training", CPU_MS, ours, training)
+
+
+def own_part(settings: Settings, after: Sequence[int] = (1, 10, 100)) -> Iterator[Row]:
+    """Time rounds without training and prediction, after ever more rounds: they take no longer.
+
+    What remains is what the organisations are asked, what passes between them, the guard, the
+    ledger, aggregation and measuring. The reference is the first row's time.
     """
-
-    def __init__(self, size: Size, dtype: torch.dtype = torch.float32, hidden: int = 256) -> None:
-        self.size, self.key = size, Key.from_seed(0)
-        self.drawn: Drawn = draw(size, self.key.fold("data"), dtype)
-        inputs, pattern, values = self.drawn.inputs, self.drawn.pattern, self.drawn.values
-        columns = inputs.n_columns, pattern.n_columns
-        self.network = AAE(*columns, dict(size.sides), hidden=hidden, code=hidden // 2)
-        self.plan = Plan(epochs=1, batch_rows=size.batch_rows)
-        self.start = self.ours(epochs=0)
-        given = inputs, pattern, values, self.plan, self.key
-        self.batches = batches_of(self.network, *given)
-
-    def ours(self, epochs: int = 1) -> Trained:
-        """Train from the first parameters."""
-        plan = Plan(epochs=epochs, batch_rows=self.size.batch_rows)
-        start = None if epochs == 0 else self.start
-        data = self.drawn.inputs, self.drawn.pattern, self.drawn.values
-        return train(self.network, *data, plan, self.key, start=start)
-
-    def by_autograd(self) -> float:
-        """Train for an epoch by `fit` with autograd; gives the mean loss."""
-        packing, plan = Packing(self.network.shapes), self.plan
-        steps = Steps(self.batches, SQUARED, packing)
-        fitted = fit(
-            steps.loss,
-            tree.as_stack(packing.pack(self.start.params)),
-            steps,
-            RowAdam(weight_decay=plan.weight_decay),
-            plan.lr,
-            self.batches.per_epoch,
-            clip=plan.clip,
-        )
-        return float(fitted.loss)
-
-    def loop(self) -> UserLoop:
-        """Make the plain loop."""
-        return UserLoop(self.network, self.drawn, self.plan, self.start.params)
-
-    def differences(self) -> dict[str, float]:
-        """How far the mean loss of an epoch on the same draws is from ours, by way."""
-        ours = float(self.ours().loss)
-        same = self.loop().same_epoch(self.batches)
-        return {"autograd": abs(self.by_autograd() - ours), "loop": abs(same - ours)}
-
-    def rows(self, turns: int, epochs: int) -> Iterator[Row]:
-        """Measure."""
-        loop = self.loop()
-        works: dict[str, Callable[[], object]] = {
-            "ours": lambda: self.ours(epochs),
-            "autograd": self.by_autograd,
-            "loop": loop.epoch,
-        }
-        found = {name: _ROUND * min(times) for name, times in in_turns(works, turns).items()}
-        found["ours"] /= epochs
-        far, what = self.differences(), self._what()
-        others = {"loop": "DataLoader of users, dense masks", "autograd": "fit with autograd"}
-        for way, words in others.items():
-            yield row(f"{what}: {words}", CPU_MS, found["ours"], found[way], far[way])
-        yield from self._limits(found["ours"])
-        everyone = found["ours"] * self.size.organisations / 1e3
-        yield row(f"{self.size.name}: all {self.size.organisations}, scaled", "CPU s", everyone)
-
-    def _what(self) -> str:
-        steps = _ROUND * self.batches.per_epoch
-        return f"{self.size.name}, an organisation, {steps:,} steps"
-
-    def _limits(self, ours: float) -> Iterator[Row]:
-        limits, steps = Limits.measured(), _ROUND * self.batches.per_epoch
-        sparse, dense = operations(self.network, self.drawn)
-        yield limits.products("products at observed cells at", _ROUND * sparse, ours)
-        yield limits.products("products with all outputs at", _ROUND * dense, ours)
-        moved = _ADAM_BYTES * self.network.n_parameters * steps
-        yield limits.moves("Adam's parameters, moments, gradients at", moved, ours)
+    rounds, done, first = Rounds(settings, Idle), 0, None
+    for count in after:
+        while done < count:
+            rounds.advance()
+            done += 1
+        times = [_milliseconds(rounds) for _ in range(_OWN_ROUNDS)]
+        done += _OWN_ROUNDS
+        ours = min(times)
+        name = f"own part of a round, {rounds.source}, after {count} rounds"
+        yield row(name, CPU_MS, ours, first)
+        first = ours if first is None else first
 
 
-def operations(network: AAE, drawn: Drawn) -> tuple[float, float]:
-    """Floating-point operations of an epoch's products: at the observed cells, with all outputs.
+def memory(settings: Settings) -> Iterator[Row]:
+    """Measure what the first round takes, in a process of its own."""
+    name = f"a round, {settings.data.name}"
+    use = use_of(settings, name)
+    yield row(f"{name}: most resident; before it", "MB", use.most / 1e6, use.before / 1e6)
+    yield row("  of it models, kept in every round", "MB", use.models / 1e6)
 
-    A layer has three products, the first layer two.
-    """
-    rows = int((drawn.pattern.columns.lengths > 0).sum())
-    hidden, inner = network.hidden, network.code * network.hidden
-    layers = 1 + len(network.sides) + 1
-    common = 6.0 * rows * inner * layers
-    common += 4.0 * rows * hidden * sum(network.sides.values())
-    common += 4.0 * len(drawn.inputs.values) * hidden
-    return common + 6.0 * drawn.pattern.nnz * hidden, common + 6.0 * math.prod(
-        (rows, network.n_outputs, hidden)
-    )
+
+def _milliseconds(rounds: Rounds) -> float:
+    began = time.process_time()
+    rounds.advance()
+    return 1e3 * (time.process_time() - began)

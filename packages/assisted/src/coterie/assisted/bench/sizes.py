@@ -58,7 +58,25 @@ class Drawn:
 
 
 def draw(size: Size, key: Key, dtype: torch.dtype = torch.float32) -> Drawn:
-    """Draw ratings: log-normal numbers of a user's, and items as popular as one over their rank."""
+    """Draw what the first organisation trains on."""
+    row, column = draw_cells(size, key)
+    own = column % size.organisations == 0
+    columns = Ragged.from_pairs(row[own], column[own] // size.organisations, size.rows)
+    places = torch.arange(0, size.columns, size.organisations)
+    ratings = 1 + key.fold("rating").integers(5, torch.arange(int(own.sum())))
+    sides = {name: key.fold(name).uniform(size.rows, d, dtype=dtype) for name, d in size.sides}
+    return Drawn(
+        Inputs(columns, ratings.to(dtype), len(places), sides, places),
+        Pattern(Ragged.from_pairs(row, column, size.rows), size.columns),
+        key.fold("target").normal(len(row), dtype=dtype),
+    )
+
+
+def draw_cells(size: Size, key: Key) -> tuple[Tensor, Tensor]:
+    """Draw who rates what, rows and columns ``(ratings,)`` int64, by row.
+
+    Numbers of a user's ratings are log-normal, items are as popular as one over their rank.
+    """
     activity = key.fold("activity").normal(size.rows).exp()
     wanted = (activity * (1.6 * size.ratings / activity.sum())).clamp(15, size.columns / 3).long()
     row = torch.repeat_interleave(wanted)
@@ -69,17 +87,7 @@ def draw(size: Size, key: Key, dtype: torch.dtype = torch.float32) -> Drawn:
     cell = torch.unique(row * size.columns + column)
     kept = key.fold("kept").bits(cell).argsort(stable=True)[: size.ratings]
     cell = cell[kept.sort().values]
-    row, column = cell // size.columns, cell % size.columns
-    own = column % size.organisations == 0
-    columns = Ragged.from_pairs(row[own], column[own] // size.organisations, size.rows)
-    places = torch.arange(0, size.columns, size.organisations)
-    ratings = 1 + key.fold("rating").integers(5, torch.arange(int(own.sum())))
-    sides = {name: key.fold(name).uniform(size.rows, d, dtype=dtype) for name, d in size.sides}
-    return Drawn(
-        Inputs(columns, ratings.to(dtype), len(places), sides, places),
-        Pattern(Ragged.from_pairs(row, column, size.rows), size.columns),
-        key.fold("target").normal(len(cell), dtype=dtype),
-    )
+    return cell // size.columns, cell % size.columns
 
 
 _STRIDE = 7919  # a prime, so that no two columns meet

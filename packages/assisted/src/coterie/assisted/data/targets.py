@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -40,7 +41,7 @@ class Matrix:
 
     Attributes:
         pattern: where they are.
-        order: ``(n,)`` for each cell of the pattern its place among the blocks end to end.
+        order: ``(n,)`` int32, for each cell of the pattern its place among the blocks end to end.
         slices: number of an organisation -> its part of the blocks end to end.
     """
 
@@ -50,13 +51,18 @@ class Matrix:
 
     def sorted(self, values: Mapping[int, Tensor]) -> Tensor:
         """Values of every organisation's cells in the order of the pattern, ``(n,)``."""
-        return torch.cat([values[id_] for id_ in self.slices])[self.order]
+        return torch.cat([values[id_] for id_ in self.slices]).index_select(0, self.order)
 
     def parted(self, values: Tensor) -> dict[int, Tensor]:
         """Values in the order of the pattern, ``(…, n)``, by organisation."""
-        back = torch.empty_like(values)
-        back[..., self.order] = values
+        back = values.index_select(-1, self._place)
         return {id_: back[..., part] for id_, part in self.slices.items()}
+
+    @cached_property
+    def _place(self) -> Tensor:
+        """For each cell of the blocks its place in the pattern: to gather is half of to scatter."""
+        places = torch.arange(len(self.order), dtype=torch.int32)
+        return torch.empty_like(self.order).index_copy_(0, self.order.long(), places)
 
 
 class Matrices:
@@ -94,7 +100,8 @@ def _lay(blocks: Sequence[Block], widths: dict[int, int], n_rows: int) -> Matrix
         for block, end in zip(blocks, ends.tolist(), strict=True)
     }
     lengths = torch.bincount(rows, minlength=n_rows)
-    return Matrix(Pattern(Ragged.from_lengths(columns[order], lengths), first), order, slices)
+    pattern = Pattern(Ragged.from_lengths(columns[order], lengths), first)
+    return Matrix(pattern, order.int(), slices)
 
 
 def _digest(block: Block) -> str:

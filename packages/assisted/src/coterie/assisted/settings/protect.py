@@ -102,7 +102,7 @@ class ProtectSettings:
             if noise and privacy.steps != (RESIDUAL_STEP,):
                 raise UserError(
                     "'protect.sum' masks outputs, so noise cannot cover them: set privacy.steps "
-                    f"{RESIDUAL_STEP}, or leave protect.sum out"
+                    f"[{RESIDUAL_STEP}], or leave protect.sum out"
                 )
 
 

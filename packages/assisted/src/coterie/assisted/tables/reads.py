@@ -20,7 +20,7 @@ def essential(settings: Settings) -> Settings:
         ('uniform', 'pooled')
     """
     settings = replace(settings, evaluation="pooled", compare=None)
-    if settings.model.name == "rate":  # a column is nobody else's, so it is the same alone
+    if settings.model.name == "rate":  # a column is nobody else's: alone ties only differ
         settings = replace(settings, method="joint")
     settings = resolve(settings)
     own, usual = values_of(settings), values_of(resolve(Settings()))
