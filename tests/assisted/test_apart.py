@@ -181,6 +181,20 @@ def test_uploads_depend_on_what_they_declare(name):
         assert_no_shared_storage(up, later or mine)
 
 
+def test_training_takes_tiny_numbers_as_zero(monkeypatch):
+    one, seen = own_domain(dtype=torch.float32), []
+    client = Apart(settings())
+    mine = client.enrol(one, KEY)
+
+    def train(now, key):
+        seen.append(float(torch.full((8,), 2e-38).mul(0.25)[0]))
+        return now
+
+    monkeypatch.setattr(client._of(one)[1], "train", train)
+    client.train(Epochs(1), mine, one, KEY)
+    assert seen == [0.0]
+
+
 def test_a_step_leaves_its_state_alone():
     one = own_domain(dtype=torch.float32)
     for name in TRAINED:
