@@ -1,6 +1,7 @@
 """What an organisation learns alone, against plain torch and arithmetic by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -196,6 +197,17 @@ def test_columns_by_hand(name):
         expected = [*means, sum(means) / len(means)]  # the last column is empty
     found = model.predict(trained(model, 1).params, data.test).tolist()
     assert found == pytest.approx([expected[c] for c in data.test.columns.values.tolist()])
+
+
+def test_deviations_of_what_is_no_rating_are_the_rate():
+    """Of one organisation that has another loss than the feedback's."""
+    data = own_domain(implicit=True)
+    learner = learner_of("bias", data)
+    odd = replace(learner.settings, objectives={data.domain.name: "logistic"})
+    found = model_of(Learner(odd, data)).begin(KEY).params
+    expected = model_of(learner_of("rate", data, "implicit")).begin(KEY).params
+    assert found.keys() == {"column"}
+    assert torch.equal(found["column"], expected["column"])
 
 
 @pytest.mark.parametrize("name", ["aae", "mf", "mlp", "ncf"])

@@ -19,11 +19,11 @@ WORDS += ["--model.code", "4", "--data.domains", "uniform", "--data.count", "3"]
 WORDS += ["--logger.wandb", "off", "--logger.transcript", "true", "--run.progress", "false"]
 KILLED = """
 import os, signal, sys
-from coterie.assisted import client
 from coterie.core.cli.main import main
+from coterie.core.registry.papers import load
 
-step, words = sys.argv[1], sys.argv[2:]
-bound = getattr(client.Organisation, step)
+client, step, words = load(sys.argv[1]), sys.argv[2], sys.argv[3:]
+bound = getattr(client, step)
 
 def dies(self, down, mine, data, key):
     if data.id == 1 and down.round == 2:
@@ -31,9 +31,11 @@ def dies(self, down, mine, data, key):
     return bound(self, down, mine, data, key)
 
 dies.__name__, dies.step = step, bound.step
-setattr(client.Organisation, step, dies)
+setattr(client, step, dies)
 main(words)
 """
+ASSISTED, APART = "coterie.assisted.client:Organisation", "coterie.assisted.apart.client:Apart"
+ALONE = ["--method", "alone", "--model.name", "mf"]
 
 
 def bits(run: Path) -> list[tuple[str, object]]:
@@ -51,11 +53,22 @@ def summary(run: Path) -> dict[str, object]:
     return {name: found[name] for name in ("metrics", "up_bytes", "down_bytes", "rounds")}
 
 
-@pytest.mark.parametrize("step", ["residual", "fit", "combine"])
-def test_a_run_killed_between_two_asks_goes_on_to_the_same_bits(tmp_path: Path, step: str) -> None:
-    words = [*WORDS, "--run.out", str(tmp_path), "--run.name"]
+@pytest.mark.parametrize(
+    ("client", "step", "flags"),
+    [
+        (ASSISTED, "residual", []),
+        (ASSISTED, "fit", []),
+        (ASSISTED, "combine", []),
+        (APART, "train", ALONE),
+    ],
+    ids=["residual", "fit", "combine", "alone"],
+)
+def test_a_run_killed_between_two_asks_goes_on_to_the_same_bits(
+    tmp_path: Path, client: str, step: str, flags: list[str]
+) -> None:
+    words = [*WORDS, *flags, "--run.out", str(tmp_path), "--run.name"]
     assert main([*words, "whole"]) == 0
-    command = [sys.executable, "-c", KILLED, step, *words, "cut"]
+    command = [sys.executable, "-c", KILLED, client, step, *words, "cut"]
     killed = subprocess.run(command, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert killed.returncode == -signal.SIGKILL
     whole, cut = tmp_path / "mtal" / "whole", tmp_path / "mtal" / "cut"
@@ -65,6 +78,7 @@ def test_a_run_killed_between_two_asks_goes_on_to_the_same_bits(tmp_path: Path, 
     assert summary(cut) == summary(whole)
     assert (cut / "transcript.jsonl").read_bytes() == (whole / "transcript.jsonl").read_bytes()
     entries = [
-        sorted(p.name for p in (run / "checkpoints" / "entries").iterdir()) for run in (whole, cut)
+        sorted(p.name for p in (run / "checkpoints").glob("entries/*")) for run in (whole, cut)
     ]
     assert entries[0] == entries[1]
+    assert bool(entries[0]) == (client == ASSISTED)  # only MTAL keeps a model a round

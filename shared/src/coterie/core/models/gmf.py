@@ -68,9 +68,10 @@ class GMF(Recommender):
         None of the features is made.
         """
         p, q = self.users(user), self.items.weight
-        found = (p * weight) @ q.T  # of all pairs: faster where every hundredth is asked for
+        # One product for all pairs is faster where every hundredth of them is asked for.
+        found = ((p * weight) @ q.T).take(row * self.n_items + item)
         if self.user_side is not None:
-            found = found + ((p * self.user_side(user)) @ weight)[:, None]
+            found = found + ((p * self.user_side(user)) @ weight).index_select(0, row)
         if self.item_side is not None:
-            found = found + (q * self.item_side(None)) @ weight
-        return found.take(row * self.n_items + item)
+            found = found + ((q * self.item_side(None)) @ weight).index_select(0, item)
+        return found

@@ -90,7 +90,9 @@ def model_of(learner: Learner) -> Model:
             return Autoencoder(learner)
         case "mf" | "mlp" | "ncf":
             return Factors(learner)
-        case "bias":
+        case "bias" if learner.objective.is_rating:
             return Deviations(learner)
-        case "base" | "rate" as name:
-            return Columns(learner, smoothed=name == "rate")
+        case "base":
+            return Columns(learner, smoothed=False)
+        case "bias" | "rate":  # also where its own loss is of the other kind of feedback
+            return Columns(learner, smoothed=True)
