@@ -33,7 +33,7 @@ def with_sweep() -> list[Paper]:
 
 
 def test_the_papers_of_the_workspace_have_sweeps() -> None:
-    assert {"f3crec", "page", "pplr"} <= {paper.name for paper in with_sweep()}
+    assert {"f3crec", "mtal", "page", "pplr"} <= {paper.name for paper in with_sweep()}
 
 
 @pytest.mark.parametrize("paper", with_sweep(), ids=lambda paper: paper.name)

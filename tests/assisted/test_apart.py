@@ -11,7 +11,7 @@ from tests.assisted.small_domains import KEY, finished, organisations, own_domai
 from coterie.assisted.apart.client import Apart
 from coterie.assisted.apart.messages import ApartState, Epochs
 from coterie.assisted.data.organisations import Organisations
-from coterie.assisted.messages import Predictions
+from coterie.assisted.prediction_messages import Predictions
 from coterie.assisted.readings import idle, resolve
 from coterie.assisted.serving import scores_of_user
 from coterie.assisted.settings.data import DomainSettings

@@ -21,7 +21,7 @@ from coterie.core.tensors.keys import Key
 TINY = Settings(
     data=DomainSettings(domains="uniform", count=3),
     model=ModelSettings(hidden=8, code=4),
-    train=TrainSettings(epochs=2, batch_rows=100),
+    train=TrainSettings(epochs=2, batch_rows=70),
 )
 SMALL = Size("small", 30, 40, 300, 4, 7, (("profile", 3),))
 

@@ -103,7 +103,7 @@ def test_unaligned_rows_move_by_the_own_model_alone() -> None:
     parted = finished(make_run(settings, partly_common()))
     one = parted.newest_data[2]
     mine = state_of(parted, 2)
-    start = parted.federation.client._learner(one).start[one.train.columns.values]
+    start = parted.federation.client.learner(one).start[one.train.columns.values]
     step = (mine.scores - start) / settings.assist.eta
     view_rows = one.train.rows
     model = mine.models[-1]
@@ -112,7 +112,7 @@ def test_unaligned_rows_move_by_the_own_model_alone() -> None:
     from coterie.assisted.view import View
 
     view = View(mine, one, Matrices())
-    learner = parted.federation.client._learner(one)
+    learner = parted.federation.client.learner(one)
     own = view.own(one.train)
     network = learner.network(view.n_columns)
     found = predict(network, model.params, learner.inputs(view.first_column), own.pattern)

@@ -16,20 +16,12 @@ from tests.assisted.small_organisations import (
 
 from coterie.assisted.client import Organisation
 from coterie.assisted.data.organisations import Organisations
-from coterie.assisted.messages import (
-    ANSWER,
-    FIT,
-    RESIDUAL,
-    Answers,
-    Fits,
-    Predictions,
-    Residuals,
-    RoundChoice,
-    Total,
-)
+from coterie.assisted.messages import FIT, RESIDUAL, Fits, Residuals, Total
+from coterie.assisted.prediction_messages import ANSWER, Answers, Predictions
 from coterie.assisted.settings.data import DomainSettings
 from coterie.assisted.settings.protect import ProtectSettings
 from coterie.assisted.settings.run import AssistSettings, Settings
+from coterie.assisted.state import RoundChoice
 from coterie.assisted.sums import Masks, added, check_sum, of_rounds
 from coterie.core.errors import UserError
 from coterie.core.methods.kit.secure_sum import to_fixed

@@ -11,8 +11,8 @@ from tests.assisted.ratings_file import ITEMS_IN_COMMON, made, row_of, words, wr
 from coterie.assisted.apart.messages import MEASURE
 from coterie.assisted.baselines import baseline
 from coterie.assisted.experiment import Experiment
-from coterie.assisted.messages import Predictions
 from coterie.assisted.paper import PAPER
+from coterie.assisted.prediction_messages import Predictions
 from coterie.assisted.tables import CATALOGUE, make_table, parts, study
 from coterie.assisted.tables.cells import Cell
 from coterie.assisted.tables.contrast import standing_notes

@@ -14,27 +14,23 @@ from torch import Tensor
 
 from coterie.assisted.messages import (
     ALIGN,
-    ANSWER,
     COMBINE,
     FIT,
-    MEASURE,
     MEET,
     PATTERN,
-    QUERY,
     RESIDUAL,
     Alignment,
     Fits,
     Outputs,
-    Places,
-    Predictions,
     Residuals,
-    Tested,
     Turn,
 )
+from coterie.assisted.prediction_messages import ANSWER, MEASURE, QUERY, Predictions, Tested
 from coterie.assisted.routes import Routes, align, check_common
 from coterie.assisted.scores import monitor_of, note_progress, note_quality
 from coterie.assisted.settings.protect import FEWEST
 from coterie.assisted.settings.run import Settings
+from coterie.assisted.state import Places
 from coterie.assisted.sums import added, check_sum
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.metrics.ranking_report import Split

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,73 +10,46 @@ from torch import Tensor
 from coterie.assisted import sums
 from coterie.assisted.aae import pattern as aae
 from coterie.assisted.aae.network import Params
-from coterie.assisted.aae.prediction import predict
 from coterie.assisted.aae.training import train
 from coterie.assisted.aggregation import Choice, Fit, choose
 from coterie.assisted.data.organisations import OwnDomain
-from coterie.assisted.data.targets import Matrices, Matrix
 from coterie.assisted.learner import Learner
 from coterie.assisted.messages import (
     ALIGN,
-    ANSWER,
     COMBINE,
     FIT,
-    MEASURE,
     MEET,
     PATTERN,
-    QUERY,
     RESIDUAL,
     Alignment,
     Announcement,
-    Answers,
     Fits,
-    Model,
-    OrganisationState,
     Outputs,
     Pattern,
-    Peer,
     Peers,
-    Predictions,
     Progress,
     PseudoTargets,
-    Quality,
-    Queries,
-    Query,
     Residuals,
-    RoundChoice,
-    Tested,
     Turn,
 )
+from coterie.assisted.predictor import Predictor, named, numbered
 from coterie.assisted.protection import protected
-from coterie.assisted.quality import quality
-from coterie.assisted.settings.run import AssistSettings, Settings
+from coterie.assisted.state import Model, OrganisationState, Peer, RoundChoice
 from coterie.assisted.view import View, common, places_of
-from coterie.core.data.interactions.cells import Cells
-from coterie.core.protocol.client import Client
-from coterie.core.protocol.step import Form
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
 
-T = TypeVar("T")
 
-
-class Organisation(Client[OrganisationState, OwnDomain]):
+class Organisation(Predictor):
     """An organisation that assists others and is assisted by them.
 
     Args:
         settings: with the reading's choices resolved.
     """
 
-    form: ClassVar[Form] = "list"
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings, self._matrices = settings, Matrices()
-        self._learners: dict[int, Learner] = {}
-        self._views: dict[int, View] = {}
-
     def enrol(self, data: OwnDomain, key: Key) -> OrganisationState:
         """Begin with the base model: F⁰ is a constant of every column (section 3.3)."""
-        start = self._learner(data).start
+        start = self.learner(data).start
         return OrganisationState(
             shared=torch.full((data.train.n_rows,), -1, dtype=torch.int32),
             peers=Appended(),
@@ -131,7 +102,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         self, down: PseudoTargets, mine: OrganisationState, data: OwnDomain, key: Key
     ) -> tuple[Fits, OrganisationState]:
         """Fit a new autoencoder to all residuals at hand; answer for the cells of each peer."""
-        view, learner = self._view(mine, data), self._learner(data)
+        view, learner = self.view(mine, data), self.learner(data)
         residuals = numbered(down.residuals)
         if self.settings.train.own_targets != "none" or not residuals:
             fits_sent = self.settings.protect.own == "protected"
@@ -152,7 +123,7 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         self, down: Outputs, mine: OrganisationState, data: OwnDomain, key: Key
     ) -> tuple[Progress, OrganisationState]:
         """Choose w and η, and move: F^t = F^{t-1} + η Σ_j w_j f_j (Eq. 6 to 8)."""
-        view, learner, how = self._view(mine, data), self._learner(data), self._how
+        view, learner, how = self.view(mine, data), self.learner(data), self.settings.assist
         cells, n, use_own = [data.train, data.valid], len(data.train), how.own == "use"
         if not self.settings.protect.sum:
             models, outputs = view.outputs(cells, mine.own, numbered(down.values), use_own)
@@ -177,47 +148,6 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         )
         return self._progress(mine, data, choice), mine
 
-    @QUERY
-    def query(
-        self, down: Tested, mine: OrganisationState, data: OwnDomain, key: Key
-    ) -> tuple[Query, None]:
-        """Name the cells of the test (prediction stage)."""
-        return Query(places_of(mine, data.test)), None
-
-    @ANSWER
-    def answer(
-        self, down: Queries, mine: OrganisationState, data: OwnDomain, key: Key
-    ) -> tuple[Answers, None]:
-        """Answer for cells of others with the models of rounds 1 to t (prediction stage)."""
-        asked = self._view(mine, data).asked(numbered(down.queries))
-        found = self._of_rounds(mine, data, asked, down.round)
-        rounds = [model.round for model in mine.models if model.round <= down.round]
-        masked, values = self.settings.protect.sum, {}
-        for (peer, each), n in zip(found.items(), down.cells.values(), strict=True):
-            nothing = mine.scores.new_zeros(1, n)
-            # A sum is of all rounds: who has no model of one adds 0 to it.
-            stacked = [
-                each[t][None] if t in each else nothing
-                for t in (range(1, down.round + 1) if masked else rounds)
-            ]
-            values[peer] = torch.cat([nothing[:0], *stacked])
-        known = torch.tensor(rounds, dtype=torch.int64)
-        if masked:
-            masks = sums.Masks(data, down.roster, "answer", down.round, down.attempt)
-            return Answers(None, masks.hidden(values), known), None
-        return Answers(named(values), None, known), None
-
-    @MEASURE
-    def measure(
-        self, down: Predictions, mine: OrganisationState, data: OwnDomain, key: Key
-    ) -> tuple[Quality, None]:
-        """Measure the newest F^t on validation cells, or F^t on those of the test."""
-        testing = down.split == "test"
-        cells = data.test if testing else data.valid
-        scores = self.predicted(down, mine, data, cells) if testing else mine.held
-        pooled = self.settings.evaluation == "pooled"
-        return quality(self._learner(data), cells, scores, pooled), None
-
     def fitted(
         self, learner: Learner, view: View, pattern: aae.Pattern, values: Tensor, key: Key
     ) -> Params:
@@ -225,70 +155,9 @@ class Organisation(Client[OrganisationState, OwnDomain]):
         network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
         return train(network, inputs, pattern, values, learner.plan, key).params
 
-    def outputs(self, learner: Learner, view: View, params: Params, pattern: aae.Pattern) -> Tensor:
-        """What an autoencoder gives at the cells of a pattern, ``(n,)``."""
-        network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
-        return predict(network, params, inputs, pattern)
-
-    def predicted(
-        self, down: Predictions, mine: OrganisationState, data: OwnDomain, cells: Cells
-    ) -> Tensor:
-        """F^t at some of the organisation's cells, ``(n,)``: F⁰ + Σ_t η^t Σ_j w_j^t f_j^t."""
-        view = self._view(mine, data)
-        own = self._of_rounds(mine, data, view.own(cells), down.round)[data.id]
-        if self.settings.protect.sum:
-            of_round = sums.of_rounds(data, down, own)
-        else:
-            of_round = self._given(view, down, own, cells)
-        scores = self._learner(data).start[cells.columns.values]
-        for choice in mine.choices:
-            if choice.round > down.round:
-                break
-            step = Choice(choice.eta, choice.weights).step(of_round(choice))
-            scores = scores + step.to(scores)
-        return scores
-
-    def _given(
-        self, view: View, down: Predictions, own: Mapping[int, Tensor], cells: Cells
-    ) -> Callable[[RoundChoice], Tensor]:
-        """Outputs ``(n, J)`` of the models that a round's choice is about."""
-        use_own, found = self._how.own == "use", {view.data.id: own}
-        for peer, values in numbered(down.values).items():
-            rounds = down.rounds[str(peer)].tolist()
-            found[peer] = dict(zip(rounds, values, strict=True))
-
-        def outputs(choice: RoundChoice) -> Tensor:
-            of_peer = {peer: found[peer][choice.round] for peer in choice.models.tolist()}
-            mine = of_peer.pop(view.data.id, None)
-            if mine is None:
-                mine = torch.zeros(len(cells), dtype=cells.values.dtype)
-            return view.outputs([cells], mine, of_peer, use_own)[1]
-
-        return outputs
-
-    def _of_rounds(
-        self, mine: OrganisationState, data: OwnDomain, cells: Matrix, last: int
-    ) -> dict[int, dict[int, Tensor]]:
-        """Outputs of its models of rounds 1 to ``last``: whose cells -> round -> ``(n,)``."""
-        view, learner = self._view(mine, data), self._learner(data)
-        found: dict[int, dict[int, Tensor]] = {id_: {} for id_ in cells.slices}
-        for model in mine.models:
-            if model.round <= last:
-                outputs = self.outputs(learner, view, model.params, cells.pattern)
-                for id_, values in cells.parted(outputs).items():
-                    found[id_][model.round] = values
-        return found
-
-    def _view(self, mine: OrganisationState, data: OwnDomain) -> View:
-        """How the organisation sees its peers' cells, made once."""
-        found = self._views.get(data.id)
-        if found is None or not found.is_of(mine, data):
-            found = self._views[data.id] = View(mine, data, self._matrices)
-        return found
-
     def _progress(self, mine: OrganisationState, data: OwnDomain, choice: Choice) -> Progress:
         return Progress(
-            loss=self._learner(data).objective.loss(data.train.values, mine.scores).mean(),
+            loss=self.learner(data).objective.loss(data.train.values, mine.scores).mean(),
             residual=self._residual(mine, data).square().mean().sqrt(),
             eta=choice.eta,
             weights=choice.weights,
@@ -297,25 +166,4 @@ class Organisation(Client[OrganisationState, OwnDomain]):
 
     def _residual(self, mine: OrganisationState, data: OwnDomain) -> Tensor:
         """r_k at all training cells, ``(n,)``; those of rows that nobody else has stay."""
-        return self._learner(data).objective.residual(data.train.values, mine.scores)
-
-    def _learner(self, data: OwnDomain) -> Learner:
-        """What the organisation learns with, made once."""
-        found = self._learners.get(data.id)
-        if found is None or found.data is not data:
-            found = self._learners[data.id] = Learner(self.settings, data)
-        return found
-
-    @property
-    def _how(self) -> AssistSettings:
-        return self.settings.assist
-
-
-def numbered(values: Mapping[str, T]) -> dict[int, T]:
-    """What came under the names of organisations, by their numbers, ascending."""
-    return {int(name): values[name] for name in sorted(values, key=int)}
-
-
-def named(values: Mapping[int, T]) -> dict[str, T]:
-    """What goes out, under the names of the organisations that it is for."""
-    return {str(number): value for number, value in values.items()}
+        return self.learner(data).objective.residual(data.train.values, mine.scores)

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coterie.core.local_training.fit import Params
+from coterie.assisted.state import Places
 from coterie.core.methods.kit.fields import counted, measured
-from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.expected import Number, Sized
 from coterie.core.protocol.messages import (
-    EVERYTHING,
     Down,
-    Private,
     Report,
     Reveals,
     Up,
@@ -25,26 +22,9 @@ from coterie.core.protocol.messages import (
     leaves,
 )
 from coterie.core.protocol.step import ListStep
-from coterie.core.tensors.appended import Appended
 
 PerPeer = dict[str, Tensor]
 """Number of an organisation -> values of cells, in the order in which they were named."""
-
-
-@dataclass(frozen=True)
-class Places:
-    """Cells of an organisation's matrix, as its peers may call them.
-
-    Attributes:
-        rows: ``(n,)`` int32 numbers that all organisations give to a common user (or item).
-        columns: ``(n,)`` int32 numbers that the organisation gives to its own items (or users).
-    """
-
-    rows: Tensor
-    columns: Tensor
-
-    def __len__(self) -> int:
-        return self.rows.numel()
 
 
 @dataclass(frozen=True)
@@ -70,25 +50,6 @@ class Pattern(Up):
 
     cells: Places = leaves("cells that residuals will be of", reveals=Reveals.PATTERN)
     queries: Places = leaves("held-out cells it wants outputs for", reveals=Reveals.PATTERN)
-
-
-@dataclass(frozen=True)
-class Peer:
-    """What an organisation knows of another one.
-
-    Attributes:
-        id: its number.
-        columns: number of its columns.
-        rows: ``(c,)`` int32 numbers of the rows that both have.
-        cells: where it has residuals, in these rows.
-        queries: where else it wants outputs.
-    """
-
-    id: int
-    columns: int
-    rows: Tensor
-    cells: Places
-    queries: Places
 
 
 @dataclass(frozen=True)
@@ -200,165 +161,9 @@ class Progress(Report):
     cells: Tensor = counted("number of its training cells")  # () int64
 
 
-@dataclass(frozen=True)
-class Held:
-    """Held-out ratings with their scores; sent where ``evaluation`` is pooled only.
-
-    Attributes:
-        rows: ``(n,)`` int64 numbers of the users (or items) in the data set, so that rankings are
-            of whole rows also where organisations do not know that theirs are the same.
-        ratings: ``(n,)``.
-        scores: ``(n,)``.
-        relevant: ``(n,)`` bool, whether the rating is good enough to be found.
-    """
-
-    rows: Tensor
-    ratings: Tensor
-    scores: Tensor
-    relevant: Tensor
-
-
-@dataclass(frozen=True)
-class Quality(Report):
-    """What an organisation measured on its held-out cells."""
-
-    rmse: Tensor = measured("RMSE of ratings", EVERYTHING)  # ()
-    accuracy: Tensor = measured("share of cells whose sign is right", EVERYTHING)  # ()
-    ap: Tensor = measured("MAP@10 over its rows", EVERYTHING)  # ()
-    ndcg: Tensor = measured("NDCG@10 over its rows", EVERYTHING)  # ()
-    cells: Tensor = counted("number of held-out cells")  # () int64
-    rows: Tensor = counted("number of rows with a held-out cell")  # () int64
-    held: Held | None = leaves(
-        "held-out ratings and their scores, where evaluation is pooled (not by default)",
-        reveals=Reveals.RATINGS,
-        depends_on=EVERYTHING,
-    )
-
-
-@dataclass(frozen=True)
-class Tested(Down):
-    """Which round's predictions are wanted."""
-
-    round: int = carries("t; predictions use the models of rounds 1 to t")
-
-
-@dataclass(frozen=True)
-class Query(Up):
-    """Cells that an organisation wants predicted (prediction stage)."""
-
-    cells: Places = leaves("cells it wants outputs for", reveals=Reveals.PATTERN)
-
-
-@dataclass(frozen=True)
-class Queries(Down):
-    """Cells that others want predicted."""
-
-    queries: dict[str, Places] = carries("cells to answer for", relays=True)
-    round: int = carries("t; the models of rounds 1 to t answer")
-    cells: dict[str, int] = carries("number of outputs that each waits for")
-    roster: Tensor | None = carries(  # (R,) int64
-        "who answers, and so shares masks (protect.sum)", default=None
-    )
-    attempt: int = carries("how often this was asked before (protect.sum)", default=0)
-
-
-@dataclass(frozen=True)
-class Answers(Up):
-    """Outputs of the models of all rounds (prediction stage), in one of two forms as `Fits`."""
-
-    values: PerPeer | None = leaves(  # each (t, n)
-        "outputs of the models of rounds 1 to t at the cells of each peer",
-        reveals=Reveals.FITS,
-        depends_on={"models", "peers", "shared"},
-        expected=Sized(2, "cells"),
-        relays=True,
-    )
-    masked: PerPeer | None = leaves(  # each (t, n)
-        "in their place (protect.sum): outputs behind masks that cancel in the sum over peers",
-        reveals=Reveals.NOTHING,
-        depends_on={"models", "peers", "shared"},
-        expected=Sized(2, "cells", dtype="int64"),
-    )
-    rounds: Tensor = leaves("rounds of which it has a model", reveals=Reveals.NOTHING)  # (t,)
-
-
-@dataclass(frozen=True)
-class Predictions(Down):
-    """What to measure: the newest validation scores, or those of the test by others' models."""
-
-    split: Split = carries("which cells, valid or test")
-
-    values: PerPeer = carries("outputs of each, for rounds 1 to t", relays=True)  # each (t_j, n)
-    rounds: PerPeer = carries("rounds of which each has a model", relays=True)  # each (t_j,)
-    round: int = carries("t")
-    total: Total | None = carries(  # (t, n)
-        "in place of outputs (protect.sum): their sum over peers, which only it can read",
-        default=None,
-    )
-
-
-@dataclass(frozen=True)
-class Model:
-    """f_k^t, which never leaves.
-
-    Attributes:
-        round: t.
-        params: of the network.
-    """
-
-    round: int
-    params: Params
-
-
-@dataclass(frozen=True)
-class RoundChoice:
-    """What an organisation chose in a round.
-
-    Attributes:
-        round: t.
-        models: ``(J,)`` int64 whose outputs it had, its own first.
-        eta: η_k^t, ``()``.
-        weights: w_k^t, ``(J,)``.
-    """
-
-    round: int
-    models: Tensor
-    eta: Tensor
-    weights: Tensor
-
-
-@dataclass(frozen=True)
-class OrganisationState(Private):
-    """What stays with an organisation.
-
-    Attributes:
-        shared: ``(m_k,)`` int32 numbers of common rows, -1 where a row is nobody else's.
-        peers: the others.
-        models: f_k^1 to f_k^t.
-        choices: η and w of rounds 1 to t.
-        scores: ``(n,)`` F_k^t at its training cells.
-        held: F_k^t at its validation cells.
-        own: f_k^t at both, end to end.
-        sent: ``(n,)`` its residuals of round t at all training cells as it protected them, where
-            it fits these itself; else empty.
-    """
-
-    shared: Tensor
-    peers: Appended[Peer]
-    models: Appended[Model]
-    choices: Appended[RoundChoice]
-    scores: Tensor
-    held: Tensor
-    own: Tensor
-    sent: Tensor
-
-
 ALIGN = ListStep("align", None, Announcement)
 PATTERN = ListStep("pattern", Alignment, Pattern)
 MEET = ListStep("meet", Peers, None)
 RESIDUAL = ListStep("residual", Turn, Residuals)
 FIT = ListStep("fit", PseudoTargets, Fits)
 COMBINE = ListStep("combine", Outputs, Progress)
-QUERY = ListStep("query", Tested, Query)
-ANSWER = ListStep("answer", Queries, Answers)
-MEASURE = ListStep("measure", Predictions, Quality)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.assisted.learner import Learner
-from coterie.assisted.messages import Held, Quality
+from coterie.assisted.prediction_messages import Held, Quality
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.metrics.rated_cells import average_precision, ndcg, rmse, sign_accuracy
 

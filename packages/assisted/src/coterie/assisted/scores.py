@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from coterie.assisted.messages import Held, Progress, Quality
+from coterie.assisted.messages import Progress
+from coterie.assisted.prediction_messages import Held, Quality
 from coterie.assisted.quality import LENGTH
 from coterie.assisted.settings.run import Settings
 from coterie.core.metrics.monitor import Monitor

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from coterie.assisted.data.organisations import OwnDomain
-from coterie.assisted.messages import Outputs, PerPeer, Predictions, RoundChoice, Total
+from coterie.assisted.messages import Outputs, PerPeer, Total
+from coterie.assisted.prediction_messages import Predictions
 from coterie.assisted.settings.protect import FEWEST, TOO_FEW
+from coterie.assisted.state import RoundChoice
 from coterie.core.errors import UserError
 from coterie.core.methods.kit.secure_sum import from_fixed, pairwise_masks, to_fixed
 from coterie.core.tensors.keys import Key

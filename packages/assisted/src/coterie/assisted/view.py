@@ -11,7 +11,7 @@ from torch import Tensor
 from coterie.assisted.aggregation import whole
 from coterie.assisted.data.organisations import OwnDomain
 from coterie.assisted.data.targets import Block, Matrices, Matrix
-from coterie.assisted.messages import OrganisationState, Peer, Places
+from coterie.assisted.state import OrganisationState, Peer, Places
 from coterie.core.data.interactions.cells import Cells
 
 

@@ -34,7 +34,7 @@ def run(argv: Sequence[str]) -> None:
         print_json({"papers": known, "data": sets, "presets": presets()})
         return
     for paper in known:
-        say(f"{paper['paper']}: {paper['title']}")
+        say(_folded(f"{paper['paper']}: ", cell(paper["title"])))
         for name in ("reference", "package", "methods", "variants"):
             say(_wrapped(name, cell(paper[name])))
     if not known:
@@ -44,7 +44,12 @@ def run(argv: Sequence[str]) -> None:
 
 
 def _wrapped(name: str, text: str) -> str:
-    """Fold a value to the width of the terminal, between words, below its name."""
-    head, width = f"  {name:<10} ", min(console().width, 100)
+    """A value below its name."""
+    return _folded(f"  {name:<10} ", text)
+
+
+def _folded(head: str, text: str) -> str:
+    """Fold a text to the width of the terminal, between words, behind a head."""
     indents: Any = {"initial_indent": head, "subsequent_indent": " " * len(head)}
+    width = min(console().width, 100)
     return textwrap.fill(text, width, **indents, break_long_words=False, break_on_hyphens=False)

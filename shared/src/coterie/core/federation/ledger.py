@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +18,7 @@ from coterie.core.tensors.stacked import Stacked
 SERVER, CLIENTS = "server", "clients"
 
 
-@dataclass(frozen=True)
-class Crossing:
+class Crossing(NamedTuple):
     """What crossed between two parties in a round, of one field of a step's messages.
 
     Attributes:
@@ -182,7 +181,7 @@ class Ledger:
     def parties(self) -> list[dict[str, Any]]:
         """What crossed in the newest round, between whom, as plain rows."""
         return [
-            asdict(crossing) | {"messages": count, "bytes": size}
+            crossing._asdict() | {"messages": count, "bytes": size}
             for crossing, (count, size) in self.of_round.items()
         ]
 

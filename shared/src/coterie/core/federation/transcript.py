@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,5 +131,5 @@ def _bytes(tensor: Tensor) -> Any:
 def _text(crossing: Crossing, line: _Line) -> str:
     counted = {"rows": line.rows, "values": line.values, "messages": line.messages}
     digest = line.hash.hexdigest() if line.values else None
-    about = asdict(crossing) | counted | {"bytes": line.bytes, "hash": digest}
+    about = crossing._asdict() | counted | {"bytes": line.bytes, "hash": digest}
     return json.dumps(about, separators=(",", ":")) + "\n"

@@ -15,7 +15,7 @@ from coterie.assisted.apart.model import Model
 from coterie.assisted.apart.untrained import Columns, Deviations
 from coterie.assisted.data.organisations import OwnDomain
 from coterie.assisted.learner import Learner
-from coterie.assisted.messages import Predictions, Quality
+from coterie.assisted.prediction_messages import Predictions, Quality
 from coterie.assisted.quality import quality
 from coterie.assisted.settings.run import Settings
 from coterie.core.data.interactions.cells import Cells

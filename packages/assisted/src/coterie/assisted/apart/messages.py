@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from coterie.assisted.aae.training import Trained
-from coterie.assisted.messages import Predictions, Quality
+from coterie.assisted.prediction_messages import Predictions, Quality
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.fields import counted, measured
 from coterie.core.protocol.messages import Down, Private, Report, carries

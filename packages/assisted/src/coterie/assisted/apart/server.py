@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from coterie.assisted.apart.messages import KEEP_BEST, MEASURE, TRAIN, Epochs, Loss
-from coterie.assisted.messages import Predictions
+from coterie.assisted.prediction_messages import Predictions
 from coterie.assisted.scores import monitor_of, note_quality
 from coterie.assisted.settings.run import Settings
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
