@@ -16,7 +16,7 @@ from tests.assisted.small_organisations import (
 
 from coterie.assisted.client import Organisation
 from coterie.assisted.data.organisations import Organisations
-from coterie.assisted.messages import COMBINE, FIT, RESIDUAL, Fits, Residuals, Turn
+from coterie.assisted.messages import COMBINE, FIT, PATTERN, RESIDUAL, Fits, Residuals, Turn
 from coterie.assisted.routes import align, check_common
 from coterie.core.errors import UserError
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
@@ -232,6 +232,36 @@ def test_who_sends_another_number_of_values_is_refused() -> None:
     assert (name, who) == ("residual", 2)
     wanted = len(run.newest_data[2].train)
     assert why == f"upload 'values' has {wanted - 1} numbers, not {wanted} numbers"
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "why"),
+    [
+        ("columns", 99, "column 99"),
+        ("columns", -1, "column -1"),
+        ("rows", 99, "not in common"),
+        ("rows", -1, "not in common"),
+    ],
+)
+def test_who_names_a_cell_that_it_cannot_have_is_left_out(part, value, why) -> None:
+    class Elsewhere(Organisation):
+        @PATTERN
+        def pattern(self, down, mine, data, key):
+            up, new = super().pattern(down, mine, data, key)
+            if data.id == 1:
+                wrong = getattr(up.cells, part).clone()
+                wrong[0] = value
+                up = replace(up, cells=replace(up.cells, **{part: wrong}))
+            return up, new
+
+    settings = make_settings(rounds=1)
+    run = make_run(settings, client=Elsewhere(settings))
+    run.advance()
+    ((name, who, said),) = run.journal.refused
+    assert (name, who) == ("pattern", 1)
+    assert why in said
+    assert sorted(state_of(run, 0).choices[-1].models.tolist()) == [0, 2]
+    assert len(state_of(run, 1).choices) == 0
 
 
 def test_rows_are_numbered_only_where_two_have_them() -> None:

@@ -194,6 +194,7 @@ UNJUDGED = {  # uploads whose form only the method that reads them can judge
     ("ClientKeys", "public"),
     ("ClientKeys", "wrapped"),
     ("Announcement", "tokens"),
+    ("Quality", "held"),
 }
 
 

@@ -22,11 +22,12 @@ from coterie.assisted.messages import (
     Alignment,
     Fits,
     Outputs,
+    Pattern,
     Residuals,
     Turn,
 )
-from coterie.assisted.prediction_messages import ANSWER, MEASURE, QUERY, Predictions, Tested
-from coterie.assisted.routes import Routes, align, check_common
+from coterie.assisted.prediction_messages import ANSWER, MEASURE, QUERY, Predictions, Query, Tested
+from coterie.assisted.routes import Routes, align, check_common, misplaced
 from coterie.assisted.scores import monitor_of, note_progress, note_quality
 from coterie.assisted.settings.protect import FEWEST
 from coterie.assisted.settings.run import Settings
@@ -84,9 +85,10 @@ class Relay(Selecting[RelayState]):
         told = PerClient({k: Alignment(each) for k, each in numbers.items()})
         placed = _part(cohort, announced.ids).ask(PATTERN, told)
         columns = {k: int(up.columns) for k, up in announced.ups.items()}
-        routes = Routes.of(numbers, placed.ups, columns)
-        peers = PerClient({k: routes.peers(k, placed.ups) for k in placed.ups})
-        _part(cohort, placed.ids).ask(MEET, peers)
+        ups = _placed(placed, numbers, columns, cohort)
+        routes = Routes.of(numbers, ups, columns)
+        peers = PerClient({k: routes.peers(k, ups) for k in ups})
+        _part(cohort, routes.ids).ask(MEET, peers)
         return replace(state, routes=state.routes.append(routes))
 
     def round(self, state: RelayState, cohort: Cohort, key: Key) -> RelayState:
@@ -113,7 +115,7 @@ class Relay(Selecting[RelayState]):
         down: Predictions | PerClient[Predictions] = Predictions(split, {}, {}, state.round)
         if split == "test":
             asked = members.ask(QUERY, Tested(_best(state)))
-            cells = {k: up.cells for k, up in asked.ups.items()}
+            cells = _named(asked, state.routes[0], cohort)
             answered = self.answered(state, members, cells)
             members = _part(members, torch.tensor(list(answered), dtype=torch.int64))
             down = PerClient(answered)
@@ -186,6 +188,33 @@ class Relay(Selecting[RelayState]):
 def _best(state: RelayState) -> int:
     """Round that is tested and served: the best one, or the last if none was measured."""
     return state.chosen.round or state.round
+
+
+def _placed(
+    replies: ListReplies[Pattern],
+    numbers: Mapping[int, Tensor],
+    columns: Mapping[int, int],
+    cohort: Cohort,
+) -> dict[int, Pattern]:
+    """Leave out, by name, organisations that name cells that they cannot have."""
+    found = {}
+    for k, up in replies.ups.items():
+        if why := misplaced(up, numbers[k], columns[k]):
+            cohort.journal.refuse("pattern", k, why)
+        else:
+            found[k] = up
+    return found
+
+
+def _named(replies: ListReplies[Query], routes: Routes, cohort: Cohort) -> dict[int, Places]:
+    """The cells that organisations want predicted, but for what they cannot have."""
+    found = {}
+    for k, up in replies.ups.items():
+        if why := misplaced(up.cells, routes.numbers[str(k)], routes.columns[str(k)]):
+            cohort.journal.refuse("query", k, why)
+        else:
+            found[k] = up.cells
+    return found
 
 
 def _part(cohort: Cohort, ids: Tensor) -> Cohort:

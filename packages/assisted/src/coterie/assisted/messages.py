@@ -25,6 +25,8 @@ from coterie.core.protocol.step import ListStep
 
 PerPeer = dict[str, Tensor]
 """Number of an organisation -> values of cells, in the order in which they were named."""
+PLACES = Number(1, dtype="int32")
+"""Form of rows and columns of cells."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,9 @@ class Announcement(Up):
     """Whom an organisation knows: the set U_k or V_k, under names that say nothing."""
 
     rows: Tensor = leaves(  # (m_k,) int64
-        "keyed hashes of its users (or items)", reveals=Reveals.IDENTITIES
+        "keyed hashes of its users (or items)",
+        reveals=Reveals.IDENTITIES,
+        expected=Number(1, dtype="int64"),
     )
     columns: Tensor = counted("number of its items (or users)")  # () int64
 
@@ -48,8 +52,12 @@ class Alignment(Down):
 class Pattern(Up):
     """Where an organisation has ratings, in common rows only."""
 
-    cells: Places = leaves("cells that residuals will be of", reveals=Reveals.PATTERN)
-    queries: Places = leaves("held-out cells it wants outputs for", reveals=Reveals.PATTERN)
+    cells: Places = leaves(
+        "cells that residuals will be of", reveals=Reveals.PATTERN, expected=PLACES
+    )
+    queries: Places = leaves(
+        "held-out cells it wants outputs for", reveals=Reveals.PATTERN, expected=PLACES
+    )
 
 
 @dataclass(frozen=True)

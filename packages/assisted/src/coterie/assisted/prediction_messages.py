@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coterie.assisted.messages import PerPeer, Total
+from coterie.assisted.messages import PLACES, PerPeer, Total
 from coterie.assisted.state import Places
 from coterie.core.methods.kit.fields import counted, measured
 from coterie.core.metrics.ranking_report import Split
-from coterie.core.protocol.expected import Sized
+from coterie.core.protocol.expected import Number, Sized
 from coterie.core.protocol.messages import (
     EVERYTHING,
     Down,
@@ -69,7 +69,7 @@ class Tested(Down):
 class Query(Up):
     """Cells that an organisation wants predicted (prediction stage)."""
 
-    cells: Places = leaves("cells it wants outputs for", reveals=Reveals.PATTERN)
+    cells: Places = leaves("cells it wants outputs for", reveals=Reveals.PATTERN, expected=PLACES)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,11 @@ class Answers(Up):
         depends_on={"models", "peers", "shared"},
         expected=Sized(2, "cells", dtype="int64"),
     )
-    rounds: Tensor = leaves("rounds of which it has a model", reveals=Reveals.NOTHING)  # (t,)
+    rounds: Tensor = leaves(
+        "rounds of which it has a model",
+        reveals=Reveals.NOTHING,
+        expected=Number(1, dtype="int64"),
+    )  # (t,)
 
 
 @dataclass(frozen=True)

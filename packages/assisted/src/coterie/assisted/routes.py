@@ -145,6 +145,32 @@ class Routes:
         return all(torch.equal(first, rows) for rows in others)
 
 
+def misplaced(up: Pattern | Places, numbers: Tensor, columns: int) -> str | None:
+    """Say what is wrong with the cells that an organisation names, if anything is.
+
+    Args:
+        up: where it has ratings, or cells that it wants outputs for.
+        numbers: ``(m_k,)`` of its rows.
+        columns: number of its columns.
+
+    Example:
+        >>> cells = Places(torch.tensor([0, 4]).int(), torch.tensor([2, 0]).int())
+        >>> misplaced(cells, torch.tensor([0, 4, -1]), columns=2)
+        'it names a cell in column 2, and has 2 columns'
+    """
+    parts = [up] if isinstance(up, Places) else [up.cells, up.queries]
+    for places in parts:
+        if places.rows.shape != places.columns.shape:
+            return "it names cells with more rows than columns, or fewer"
+        if bool((places.rows < 0).any()) or not bool(torch.isin(places.rows, numbers).all()):
+            return "it names a cell in a row that it has not in common with anybody"
+        wrong = (places.columns < 0) | (places.columns >= columns)
+        if bool(wrong.any()):
+            found = int(places.columns[wrong][0])
+            return f"it names a cell in column {found}, and has {columns} columns"
+    return None
+
+
 def align(rows: Mapping[int, Tensor]) -> dict[int, Tensor]:
     """Number the rows that at least two organisations have (Eq. 1 and 2).
 
