@@ -17,6 +17,7 @@ from tests.assisted.small_organisations import (
 from coterie.assisted.client import Organisation
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.messages import COMBINE, FIT, PATTERN, RESIDUAL, Fits, Residuals, Turn
+from coterie.assisted.prediction_messages import QUERY
 from coterie.assisted.routes import align, check_common
 from coterie.core.errors import UserError
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
@@ -262,6 +263,23 @@ def test_who_names_a_cell_that_it_cannot_have_is_left_out(part, value, why) -> N
     assert why in said
     assert sorted(state_of(run, 0).choices[-1].models.tolist()) == [0, 2]
     assert len(state_of(run, 1).choices) == 0
+
+
+def test_who_asks_for_a_cell_that_it_cannot_have_is_not_answered() -> None:
+    class Asking(Organisation):
+        @QUERY
+        def query(self, down, mine, data, key):
+            up, new = super().query(down, mine, data, key)
+            wrong = up.cells.columns + (99 if data.id == 1 else 0)
+            return replace(up, cells=replace(up.cells, columns=wrong)), new
+
+    settings = make_settings(rounds=1)
+    run = make_run(settings, client=Asking(settings))
+    run.advance()
+    ((name, who, said),) = run.journal.refused
+    assert (name, who) == ("query", 1)
+    assert "3 columns" in said
+    assert sorted(run.client_results["test/rmse"][0].tolist()) == [0, 2]
 
 
 def test_rows_are_numbered_only_where_two_have_them() -> None:
