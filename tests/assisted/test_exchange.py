@@ -14,11 +14,14 @@ from tests.assisted.small_organisations import (
     state_of,
 )
 
+from coterie.assisted.aae.network import AAE
+from coterie.assisted.bench.loop import PlainAAE
 from coterie.assisted.client import Organisation
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.messages import COMBINE, FIT, PATTERN, RESIDUAL, Fits, Residuals, Turn
-from coterie.assisted.prediction_messages import QUERY
+from coterie.assisted.prediction_messages import ANSWER, QUERY
 from coterie.assisted.routes import align, check_common
+from coterie.assisted.settings.run import AssistSettings
 from coterie.core.errors import UserError
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.tensors import tree
@@ -217,6 +220,40 @@ def test_who_sends_nan_is_left_out_for_the_round_and_named(step) -> None:
     assert len(state_of(run, 1).choices) == 2
     assert run.finished
     assert run.results["test/rmse"] < 3  # the prediction stage copes with the gap
+
+
+@pytest.mark.parametrize("own", ["use", "leave-out"])
+def test_predictions_do_without_who_does_not_answer_at_the_end(own) -> None:
+    """The others' mean stands in, so with equal weights theirs sum to 1 again."""
+
+    class Silent(Organisation):
+        @ANSWER
+        def answer(self, down, mine, data, key):
+            up, new = super().answer(down, mine, data, key)
+            broken = {name: values * torch.nan for name, values in up.values.items()}
+            return (replace(up, values=broken) if data.id == 1 else up), new
+
+    settings = make_settings(rounds=2, assist=AssistSettings(own=own))
+    run = finished(make_run(settings, client=Silent(settings)))
+    assert [(name, who) for name, who, _ in run.journal.refused] == [("answer", 1)]
+    whole = finished(make_run(settings))
+    one, mine = run.newest_data[0], state_of(whole, 0)
+    there = [0, 2] if own == "use" else [2]
+    learner = run.federation.client.learner(one)
+    scores = learner.start[one.test.columns.values].clone()
+    for t in range(2):
+        outputs = []
+        for k in there:
+            theirs, state = whole.newest_data[k], state_of(whole, k)
+            net = AAE(theirs.train.n_columns, 12, {}, 6, 4, 0.0)
+            plain = PlainAAE(net).double().load(state.models[t].params)
+            table = plain({"ratings": theirs.train.to_dense()}).detach()
+            # The columns of organisation 0 are the first ones.
+            outputs.append(table[one.test.rows, one.test.columns.values])
+        scores += settings.assist.eta * torch.stack(outputs).mean(0)
+    assert float(mine.choices[-1].eta) == settings.assist.eta
+    truth = (one.test.values - scores).square().mean().sqrt()
+    assert float(run.client_results["test/rmse"][1][0]) == pytest.approx(float(truth), abs=1e-6)
 
 
 def test_who_sends_another_number_of_values_is_refused() -> None:

@@ -127,7 +127,8 @@ class Predictor(Client[OrganisationState, OwnDomain]):
             found[peer] = dict(zip(rounds, values, strict=True))
 
         def outputs(choice: RoundChoice) -> Tensor:
-            of_peer = {peer: found[peer][choice.round] for peer in choice.models.tolist()}
+            models = choice.models.tolist()
+            of_peer = {peer: found.get(peer, {}).get(choice.round) for peer in models}
             mine = of_peer.pop(view.data.id, None)
             if mine is None:
                 mine = torch.zeros(len(cells), dtype=cells.values.dtype)

@@ -74,28 +74,33 @@ class View:
         return self._matrix([cells], {})
 
     def outputs(
-        self, cells: list[Cells], own: Tensor, peers: Mapping[int, Tensor], use_own: bool
+        self, cells: list[Cells], own: Tensor, peers: Mapping[int, Tensor | None], use_own: bool
     ) -> tuple[Tensor, Tensor]:
         """Put the outputs of all models at the organisation's cells side by side.
 
         Args:
             cells: of its own, end to end n of them.
             own: ``(n,)`` outputs of its own model.
-            peers: of each peer, at those cells whose row both have.
+            peers: of each peer, at those cells whose row both have; None if it does not answer.
             use_own: whether its own model counts.
 
         Returns:
             Numbers of the organisations, ``(J,)`` int64, its own first, and ``(n, J)`` outputs.
-            Where a peer does not know a row, `coterie.assisted.aggregation.whole` fills in.
+            `coterie.assisted.aggregation.whole` fills in where a peer does not know a row, or
+            does not answer.
         """
         ids = torch.tensor([self.data.id, *peers])
         counted = slice(0 if use_own or not peers else 1, None)
-        if all(values.numel() == own.numel() for values in peers.values()) and (use_own or peers):
-            return ids[counted], torch.stack([own, *peers.values()][counted], 1)
+        full = [one for one in peers.values() if one is not None and one.numel() == own.numel()]
+        if len(full) == len(peers) and (use_own or peers):
+            return ids[counted], torch.stack([own, *full][counted], 1)
         everywhere = torch.ones(own.shape, dtype=torch.bool)
         columns, known = [own], [everywhere if use_own else ~everywhere]
         for id_, values in peers.items():
-            if values.numel() == own.numel():  # it knows all rows
+            if values is None:
+                columns.append(torch.zeros_like(own))
+                known.append(~everywhere)
+            elif values.numel() == own.numel():  # it knows all rows
                 columns.append(values)
                 known.append(everywhere)
             else:
