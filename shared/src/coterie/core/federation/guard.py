@@ -107,10 +107,10 @@ def guard_state(new: Any, ids: Tensor, before: Versions) -> Verdict:
         ids: ``(C,)`` the clients.
         before: what `versions` gave of the state before; what did not change since is finite.
     """
-    verdict, found = _Verdict(ids), list(tree.finite(_fresh(new, before), ids.numel()))
-    if not _all(good for _, good in found):
-        for path, good in found:
-            verdict.refuse(~good, f"NaN or infinity in private state '{path}'")
+    verdict, found = _Verdict(ids), list(tree.totals(_fresh(new, before), ids.numel()))
+    if not _all(total for _, total in found):
+        for path, total in found:
+            verdict.refuse(~total.isfinite(), f"NaN or infinity in private state '{path}'")
     return verdict.ok, verdict.reasons
 
 
@@ -129,14 +129,20 @@ class _Verdict:
             self.ok &= ~broken
 
 
-def _all(goods: Iterable[Tensor]) -> bool:
-    """Whether all clients are good, ``(C,)`` bool each: read once, as reading takes longest."""
-    found = list(goods)
-    return not found or bool(torch.stack(found).all())
+def _all(judged: Iterable[Tensor]) -> bool:
+    """Whether all are true, or finite, ``(C,)`` each: read once, as reading takes longest."""
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
+    for one in judged:
+        by_dtype.setdefault(one.dtype, []).append(one)
+    every = {dtype: torch.stack(parts) for dtype, parts in by_dtype.items()}
+    return all(
+        bool((found if dtype == torch.bool else found.isfinite()).all())
+        for dtype, found in every.items()
+    )
 
 
 def _judged(up: Any, bounds: Bounds, n_clients: int) -> Iterator[Tensor]:
-    """Which clients' parts are accepted, field by field."""
+    """Which clients' parts are accepted, and what is finite where they are, field by field."""
     for field in declared(type(up)):
         value = getattr(up, field.name)
         if value is None:
@@ -146,8 +152,8 @@ def _judged(up: Any, bounds: Bounds, n_clients: int) -> Iterator[Tensor]:
         ):
             yield within[0]
         if not isinstance(field.expected, Like):  # what has a norm within bounds is finite
-            found = tree.finite(tree.values(value), n_clients, nan=isinstance(up, Report))
-            yield from (good for _, good in found)
+            found = tree.totals(tree.values(value), n_clients, nan=isinstance(up, Report))
+            yield from (total for _, total in found)
 
 
 def _blame(verdict: _Verdict, field: Leaving, up: Any, bounds: Bounds) -> None:
@@ -187,10 +193,11 @@ def _parts(mine: Any) -> Iterator[Tensor | Entry[Any]]:
     for _, leaf in tree.leaves(mine, whole=True):
         if isinstance(leaf, Tensor):
             yield leaf
+        elif isinstance(leaf, Appended):
+            if leaf.newest is not None:
+                yield leaf.newest
         elif isinstance(leaf, Stacked):
             yield from (tensor for _, tensor in tree.tensors(leaf))
-        elif isinstance(leaf, Appended) and leaf.newest is not None:
-            yield leaf.newest
 
 
 def _fresh(new: Any, before: Versions) -> Iterator[tuple[str, Tensor | Stacked]]:
@@ -205,5 +212,5 @@ def _fresh(new: Any, before: Versions) -> Iterator[tuple[str, Tensor | Stacked]]
 
 
 def _known(leaf: Any, before: Versions) -> bool:
-    parts = [part for _, part in tree.tensors(leaf)]
+    parts = [leaf] if isinstance(leaf, Tensor) else [part for _, part in tree.tensors(leaf)]
     return all(id(part) in before and before[id(part)][1] == part._version for part in parts)

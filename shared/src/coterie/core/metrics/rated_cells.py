@@ -83,7 +83,10 @@ def average_precision(
         >>> average_precision(scores, liked, rows, k=10)
         tensor([0.8333,    nan,    nan], dtype=torch.float64)
     """
-    order = ranking(scores, candidates, k)
+    return _precision(ranking(scores, candidates, k), relevant, candidates, k, empty)
+
+
+def _precision(order: Tensor, relevant: Tensor, candidates: Ragged, k: int, empty: Empty) -> Tensor:
     hit = relevant[order].double()
     found = _within_rows(hit.cumsum(0), candidates)
     listed = hit * (candidates.positions < k)
@@ -113,12 +116,33 @@ def ndcg(
     """
     if bool((gains < 0).any()):
         raise ValueError("a gain is negative")
-    order, gains = ranking(scores, candidates, k), gains.double()
+    return _gain(ranking(scores, candidates, k), gains, candidates, k, empty)
+
+
+def _gain(order: Tensor, gains: Tensor, candidates: Ragged, k: int, empty: Empty) -> Tensor:
     place = candidates.positions
     weight = torch.where(place < k, 1.0 / torch.log2(place.double() + 2), 0.0)
-    best = _row_sum(gains[_by_score(gains, candidates)] * weight, candidates)
-    value = _row_sum(gains[order] * weight, candidates) / best.where(best > 0, 1.0)
+    best = _row_sum(_highest_first(gains, candidates) * weight, candidates)
+    value = _row_sum(gains[order].double() * weight, candidates) / best.where(best > 0, 1.0)
     return _without_empty(value, best, candidates, empty)
+
+
+def _highest_first(gains: Tensor, candidates: Ragged) -> Tensor:
+    """Sort the gains of each row, ``(n,)`` float64."""
+    if gains.dtype == torch.bool:  # counted, not sorted
+        relevant = _row_sum(gains.double(), candidates)
+        return (candidates.positions < relevant[candidates.rows]).double()
+    gains = gains.double()
+    return gains[_by_score(gains, candidates)]
+
+
+def precision_and_ndcg(
+    scores: Tensor, relevant: Tensor, candidates: Ragged, k: int, empty: Empty = "skip"
+) -> tuple[Tensor, Tensor]:
+    """`average_precision` and `ndcg` of the same lists, which are sorted but once."""
+    order = ranking(scores, candidates, k)
+    args = order, relevant, candidates, k, empty
+    return _precision(*args), _gain(*args)
 
 
 def ranking(scores: Tensor, candidates: Ragged, k: int) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from coterie.core.metrics.rated_cells import Empty, average_precision, ndcg
+from coterie.core.metrics.rated_cells import Empty, precision_and_ndcg
 from coterie.core.tensors.ragged import Ragged
 
 
@@ -54,10 +54,7 @@ class RatedRanking(Metric):
         Raises:
             ValueError: as `average_precision`; nothing is added then.
         """
-        found = [
-            metric(scores, relevant, candidates, self.k, self.empty)
-            for metric in (average_precision, ndcg)
-        ]
+        found = precision_and_ndcg(scores, relevant, candidates, self.k, self.empty)
         self.values.append(torch.stack(found, dim=1))
 
     def per_row(self) -> Tensor:

@@ -62,7 +62,7 @@ def leaves(tree: Any, path: str = "", *, whole: bool = False) -> Iterator[tuple[
 
 def values(tree: Any) -> Iterator[tuple[str, Tensor | Stacked]]:
     """Yield the leaves that are tensors or `Stacked`."""
-    return ((p, leaf) for p, leaf in leaves(tree) if isinstance(leaf, (Tensor, Stacked)))
+    return ((p, leaf) for p, leaf in leaves(tree) if _kind(leaf) != "plain")
 
 
 def tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
@@ -200,20 +200,31 @@ def finite(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield ``(path, which clients' part is finite)``, ``(C,)`` bool, for every leaf.
 
+    Arguments as of `totals`.
+    """
+    return ((path, total.isfinite()) for path, total in totals(found, n_clients, nan=nan))
+
+
+def totals(
+    found: Iterable[tuple[str, Tensor | Stacked]], n_clients: int, *, nan: bool = False
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield ``(path, numbers that are finite where the clients' parts are)``, ``(C,)`` each.
+
     Args:
         found: leaves as `values` gives them, stacked over C clients or of one without the axis.
         n_clients: C.
         nan: whether NaN counts as finite in tensors.
     """
     for path, leaf in found:
-        if isinstance(leaf, Stacked):
+        if not isinstance(leaf, Tensor):
             # One client of the list form may keep a stack of as many parts as it likes.
-            yield path, leaf.finite().all()[None] if n_clients == 1 else leaf.finite()
+            good = leaf.finite().all()[None] if n_clients == 1 else leaf.finite()
+            yield path, torch.where(good, 0.0, torch.nan)
         elif leaf.is_floating_point() and leaf.numel():
             flat = leaf.reshape(n_clients, -1)
             if nan:
                 flat = torch.where(flat.isnan(), 0.0, flat)
-            yield path, flat.sum(1).isfinite()
+            yield path, flat.sum(1)
 
 
 def nbytes(leaf: Tensor | Stacked) -> int:
