@@ -208,7 +208,6 @@ def test_a_step_leaves_its_state_alone():
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"model": ModelSettings("bias"), "data": DomainSettings(feedback="implicit")}, "rate"),
         ({"model": ModelSettings("rate")}, "bias"),
         ({"train": TrainSettings(own_targets="none")}, "nothing to fit"),
         ({"method": "mtal", "model": ModelSettings("mf")}, "alone and joint"),

@@ -3,9 +3,11 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy import optimize
 from tests.assisted.plain_aae import dense
 from tests.assisted.small_domains import KEY, own_domain
 from torch import nn
@@ -199,15 +201,29 @@ def test_columns_by_hand(name):
     assert found == pytest.approx([expected[c] for c in data.test.columns.values.tolist()])
 
 
-def test_deviations_of_what_is_no_rating_are_the_rate():
-    """Of one organisation that has another loss than the feedback's."""
+def test_deviations_of_labels_are_a_ridge_logistic_regression():
+    """Also of one organisation that has another loss than the feedback's."""
     data = own_domain(implicit=True)
     learner = learner_of("bias", data)
     odd = replace(learner.settings, objectives={data.domain.name: "logistic"})
-    found = model_of(Learner(odd, data)).begin(KEY).params
-    expected = model_of(learner_of("rate", data, "implicit")).begin(KEY).params
-    assert found.keys() == {"column"}
-    assert torch.equal(found["column"], expected["column"])
+    row, column, label = (
+        data.train.rows.numpy(),
+        data.train.columns.values.numpy(),
+        data.train.values.numpy(),
+    )
+    n_rows = data.train.n_rows
+    share = (label.sum() + 1) / (len(label) + 2)
+    logit = math.log(share / (1 - share))
+
+    def loss(deviations):
+        score = logit + deviations[row] + deviations[n_rows + column]
+        return np.logaddexp(0, score).sum() - label @ score + deviations @ deviations  # ridge 2/2
+
+    found = optimize.minimize(loss, np.zeros(n_rows + data.train.n_columns), tol=1e-12)
+    for given in (odd, replace(learner_of("bias", data, "implicit").settings)):
+        params = model_of(Learner(given, data)).begin(KEY).params
+        assert params["row"].tolist() == pytest.approx(found.x[:n_rows], abs=1e-4)
+        assert (params["column"] - logit).tolist() == pytest.approx(found.x[n_rows:], abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["aae", "mf", "mlp", "ncf"])

@@ -59,6 +59,13 @@ def test_ratings_of_ml_100k_with_items_in_common(data_root) -> None:
 
 
 @pytest.mark.real_data
+def test_own_bias_models_give_every_rating_of_ml_100k_away(data_root) -> None:
+    settings = Settings(data=DomainSettings(domains="genre"), start="bias")
+    (plain,), scale = on_ml_100k(data_root, settings, [ProtectSettings()])
+    assert shares_of_ratings(plain, 1, scale)["certain"] == 1
+
+
+@pytest.mark.real_data
 def test_labels_of_ml_100k(data_root) -> None:
     settings = Settings(data=DomainSettings(domains="uniform", feedback="implicit"))
     (plain, *noisy), _ = on_ml_100k(data_root, settings, [ProtectSettings(), *DP[1:]])

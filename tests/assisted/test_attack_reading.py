@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.assisted.attack.overheard import Overheard
-from coterie.assisted.attack.reconstruction import nearest, read_labels, read_ratings, with_means
+from coterie.assisted.attack.reconstruction import (
+    Received,
+    nearest,
+    read_labels,
+    read_ratings,
+    with_means,
+)
 from coterie.assisted.attack.shares import share_of_pattern, shares_of_labels, shares_of_ratings
 
 STARS = torch.arange(1.0, 6.0).double()
@@ -20,6 +26,11 @@ def residuals_of(columns, slope=2.0):
     parts = [torch.tensor(ratings, dtype=torch.float64) for ratings in columns]
     number = torch.repeat_interleave(torch.tensor([len(part) for part in parts]))
     return torch.cat([slope * (part - part.mean()) for part in parts]), number
+
+
+def read(residuals, number, scale):
+    """Every cell is of another row."""
+    return read_ratings(Received(residuals, torch.arange(len(number)), number), scale)
 
 
 def possible(ratings, scale):
@@ -45,18 +56,18 @@ def test_the_reading_is_that_of_a_search_over_all_possible_columns(scale, data) 
     columns = data.draw(st.lists(st.lists(st.sampled_from(values), min_size=1), min_size=1))
     columns = [[values[0], values[-1]], *columns]  # by which the slope is known
     residuals, number = residuals_of(columns)
-    found = read_ratings(residuals, number, scale)
+    found = read(residuals, number, scale)
     for place, ratings in enumerate(columns):
         mine = number == place
         readings, best = expected(ratings, values)
         assert bool(found.certain[mine].all()) == (len(readings) == 1)
         assert bool(found.certain[mine].any()) == (len(readings) == 1)
-        read = [round(rating, 6) for rating in found.ratings[mine].tolist()]
-        assert read in readings
+        given = [round(rating, 6) for rating in found.ratings[mine].tolist()]
+        assert given in readings
         distances = [abs(sum(one) / len(one) - prior(values)) for one in readings]
-        assert distances[readings.index(read)] == pytest.approx(min(distances), abs=1e-6)
+        assert distances[readings.index(given)] == pytest.approx(min(distances), abs=1e-6)
         if len(readings) == 1:
-            assert read == ratings == readings[best]
+            assert given == ratings == readings[best]
 
 
 def prior(values):
@@ -65,25 +76,46 @@ def prior(values):
 
 def test_the_prior_is_the_mean_of_the_specification() -> None:
     residuals, number = residuals_of([[1, 5], [3, 3], [2, 4], [2, 5]])
-    found = read_ratings(residuals, number, STARS)
+    found = read(residuals, number, STARS)
     # Of a mean nearest to 3.3: 3 of (1..5), 3 of (2, 4), 3.5 of (2, 5).
     assert found.ratings.tolist() == [1, 5, 3, 3, 2, 4, 2, 5]
     assert found.certain.tolist() == [True, True] + 6 * [False]
-    found = read_ratings(*residuals_of([[1, 5], [5, 5], [1, 3], [1, 4]]), STARS)
+    found = read(*residuals_of([[1, 5], [5, 5], [1, 3], [1, 4]]), STARS)
     assert found.ratings.tolist() == [1, 5, 3, 3, 2, 4, 2, 5]
 
 
 def test_the_slope_of_the_loss_is_found_out() -> None:
     columns = [[1, 5, 2], [5, 1, 4], [3, 4]]
     for slope in (2.0, 1.0):
-        found = read_ratings(*residuals_of(columns, slope), STARS)
+        found = read(*residuals_of(columns, slope), STARS)
         assert found.slope == slope
         assert found.ratings.tolist()[:6] == [1, 5, 2, 5, 1, 4]
 
 
+@pytest.mark.parametrize("align", ["user", "item"])
+@pytest.mark.parametrize("slope", [2.0, 1.0])
+def test_deviations_of_rows_and_columns_hide_nothing(align, slope) -> None:
+    """Residuals of a bias model that the server has never seen, fitted by a loop."""
+    generator = torch.Generator().manual_seed(3)
+    row, column = (torch.rand(30, 12, generator=generator) < 0.3).nonzero(as_tuple=True)
+    ratings = torch.randint(1, 6, (len(row),), generator=generator).double()
+    user, item = (row, column) if align == "user" else (column, row)
+    rest = ratings - ratings.mean()
+    for place in (item, user):
+        for group in place.unique():
+            mine = place == group
+            rest[mine] -= rest[mine].sum() / (mine.sum() + 5)
+    found = read_ratings(Received(slope * rest, row, column, align), STARS)
+    assert found.slope == slope
+    assert found.certain.all()
+    assert torch.equal(found.ratings, ratings)
+    other = "item" if align == "user" else "user"
+    assert not read_ratings(Received(slope * rest, row, column, other), STARS).certain.all()
+
+
 def test_what_fits_nothing_is_read_with_the_prior() -> None:
     residuals = torch.tensor([-2.0, 0.1, 2.7, -9.0]).double()
-    found = read_ratings(residuals, torch.zeros(4, dtype=torch.int64), STARS)
+    found = read(residuals, torch.zeros(4, dtype=torch.int64), STARS)
     assert found.slope == 2.0
     assert found.ratings.tolist() == [2, 3, 5, 1]  # 2.3, 3.35, 4.65, -1.2
     assert not found.certain.any()
@@ -112,7 +144,8 @@ def overheard(columns, draws=None, held=None):
     ratings = torch.tensor([float(r) for column in columns for r in column]).double()
     base = torch.cat([torch.full((len(c),), sum(c) / len(c)) for c in columns]).double()
     received = residuals[None] if draws is None else draws
-    return Overheard(number, received, ratings, base, held or len(ratings))
+    rows = torch.arange(len(ratings))
+    return Overheard(rows, number, received, ratings, base, held or len(ratings))
 
 
 def test_shares_are_counted_by_hand() -> None:
@@ -139,7 +172,8 @@ def test_draws_are_averaged() -> None:
     one = overheard([[1, 5, 2, 4], [5, 1, 2, 2]], one.residuals + noise)
     assert shares_of_ratings([one], 1, STARS)["known"] < 1
     assert shares_of_ratings([one], 2, STARS)["known"] == 1
-    labels = Overheard(one.columns, one.residuals, (one.residuals[0] > 3).double(), one.base, 8)
+    liked = (one.residuals[0] > 3).double()
+    labels = Overheard(one.rows, one.columns, one.residuals, liked, one.base, 8)
     assert shares_of_labels([labels], 2)["labels"] == 1
     assert shares_of_labels([labels], 3)["labels"] < 1
     assert shares_of_labels([labels], 3)["frequent"] == 5 / 8
@@ -147,7 +181,7 @@ def test_draws_are_averaged() -> None:
 
 def test_nothing_received_gives_shares_of_0() -> None:
     nothing = torch.empty(0).double()
-    empty = Overheard(nothing.long(), nothing[None], nothing, nothing, 4)
+    empty = Overheard(nothing.long(), nothing.long(), nothing[None], nothing, nothing, 4)
     assert set(shares_of_ratings([empty], 1, STARS).values()) == {0.0}
     assert set(shares_of_labels([empty], 1).values()) == {0.0}
     assert share_of_pattern([empty]) == 0

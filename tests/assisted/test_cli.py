@@ -75,6 +75,8 @@ def test_data_without_ratings(capsys, tmp_path) -> None:
         (("--data.common", "1.5"), "'data.common' must be"),
         (("--data.valid", "0.7"), "'data.valid' must be"),
         (("--data.test", "0"), "'data.test' must be above 0"),
+        (("--assist.eta_rule", "validation", "--data.valid", "0"), "set data.valid above 0"),
+        (("--assist.eta_rule", "validation", "--reading", "released"), "other than released"),
         (("--model.name", "mf"), "'model.name' mf is for the methods alone and joint"),
         (("--model.sizes", "Drama=12"), "'model.sizes' of Drama must be as 64-32"),
         (("--model.sizes", "Drma=12-6"), "'model.sizes' names 'Drma'"),

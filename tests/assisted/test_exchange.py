@@ -107,7 +107,7 @@ def test_unaligned_rows_move_by_the_own_model_alone() -> None:
     parted = finished(make_run(settings, partly_common()))
     one = parted.newest_data[2]
     mine = state_of(parted, 2)
-    start = parted.federation.client.learner(one).start[one.train.columns.values]
+    start = parted.federation.client.learner(one).base.at(one.train)
     step = (mine.scores - start) / settings.assist.eta
     view_rows = one.train.rows
     model = mine.models[-1]
@@ -240,7 +240,7 @@ def test_predictions_do_without_who_does_not_answer_at_the_end(own) -> None:
     one, mine = run.newest_data[0], state_of(whole, 0)
     there = [0, 2] if own == "use" else [2]
     learner = run.federation.client.learner(one)
-    scores = learner.start[one.test.columns.values].clone()
+    scores = learner.base.at(one.test).clone()
     for t in range(2):
         outputs = []
         for k in there:

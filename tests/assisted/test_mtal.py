@@ -25,7 +25,7 @@ class Naive:
     def __init__(self, run, settings, loss, start):
         self.run, self.settings, self.loss = run, settings, loss
         self.data = run.newest_data.each
-        self.scores = [start(one.train).expand(len(one.rows), -1) for one in self.data]
+        self.scores = [start(one.train).expand(len(one.rows), -1).clone() for one in self.data]
         self.chosen = []
 
     def residuals(self):
@@ -118,7 +118,19 @@ def smoothed_logits(cells):
     return ((cells.to_dense().sum(0) + 1) / (known.sum(0) + 2)).logit()
 
 
-@pytest.mark.parametrize("feedback", ["explicit", "implicit"])
+def own_deviations(cells):
+    """Mean, deviations of columns, then of rows, each damped by five ratings."""
+    known = rated(cells)
+    mean = cells.values.mean()
+    rest = torch.where(known, cells.to_dense() - mean, 0.0)
+    column = rest.sum(0) / (known.sum(0) + 5)
+    rest = torch.where(known, rest - column, 0.0)
+    return mean + column + (rest.sum(1) / (known.sum(1) + 5))[:, None]
+
+
+@pytest.mark.parametrize(
+    ("feedback", "start"), [("explicit", None), ("implicit", None), ("explicit", "bias")]
+)
 @pytest.mark.parametrize(
     "assist",
     [
@@ -129,13 +141,12 @@ def smoothed_logits(cells):
     ],
     ids=["constant", "eta", "weights", "both"],
 )
-def test_rounds_are_algorithm_1_on_whole_matrices(feedback, assist) -> None:
-    settings = make_settings(feedback, assist=assist)
+def test_rounds_are_algorithm_1_on_whole_matrices(feedback, start, assist) -> None:
+    settings = make_settings(feedback, assist=assist, start=start)
     run = make_run(settings)
     explicit = feedback == "explicit"
-    naive = Naive(
-        run, settings, *((squared, column_means) if explicit else (logistic, smoothed_logits))
-    )
+    mean = own_deviations if start == "bias" else column_means
+    naive = Naive(run, settings, *((squared, mean) if explicit else (logistic, smoothed_logits)))
     # Adam makes of a gradient that is zero but for rounding a step of 1e-9; SLSQP is less exact.
     near = 1e-7 if assist.weights == assist.eta_rule == "constant" else 2e-4
     for t in range(1, settings.rounds + 1):
@@ -153,6 +164,32 @@ def test_rounds_are_algorithm_1_on_whole_matrices(feedback, assist) -> None:
             by_number = choice.weights[torch.argsort(choice.models)]
             torch.testing.assert_close(by_number, w, rtol=0, atol=near * 10)
             assert float(choice.eta) == pytest.approx(eta, abs=near * 100)
+
+
+@pytest.mark.parametrize("feedback", ["explicit", "implicit"])
+def test_a_rate_may_be_the_best_at_validation_cells(feedback) -> None:
+    """By scipy, of what a round gives there; training cells have no say, and no rate is below 0.
+
+    Stars are random numbers, of which nothing can be learnt, so that 0 is the best of them.
+    """
+    settings = make_settings(feedback, assist=AssistSettings(eta_rule="validation"), rounds=1)
+    constant = make_run(make_settings(feedback, rounds=1))
+    run = make_run(settings)
+    run.advance()
+    constant.advance()
+    loss, chosen = squared if feedback == "explicit" else logistic, []
+    for k, one in enumerate(run.newest_data.each):
+        before = run.federation.client.learner(one).base.at(one.valid)
+        step = (state_of(constant, k).held - before) / 0.3
+
+        def held_loss(eta, one=one, before=before, step=step):
+            return float(loss(before + eta * step, one.valid.values).mean())
+
+        wanted = optimize.minimize_scalar(held_loss, bounds=(0, 100), method="bounded").x
+        chosen.append(float(state_of(run, k).choices[-1].eta))
+        assert held_loss(chosen[-1]) <= held_loss(wanted) + 1e-9
+        assert chosen[-1] >= 0
+    assert (max(chosen) > 0) == (feedback == "implicit")
 
 
 def test_the_prediction_stage_gives_what_the_rounds_gave() -> None:

@@ -70,7 +70,7 @@ def test_a_federation_of_ratings_likes_and_a_loss_of_ones_own(expectile) -> None
     for k, loss in enumerate((Squared(), Logistic(), Expectile())):
         one, mine = run.newest_data[k], state_of(run, k)
         truth = one.train.values
-        start = run.federation.client.learner(one).start[one.train.columns.values]
+        start = run.federation.client.learner(one).base.at(one.train)
         assert loss.loss(truth, mine.scores).mean() < loss.loss(truth, start).mean()
     rmse = run.client_results["test/rmse"][1]
     assert torch.isfinite(rmse[[0, 2]]).all()

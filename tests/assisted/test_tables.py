@@ -31,7 +31,11 @@ COMMON = [
     "smoothed rate, joint or alone",
     "MTAL",
 ]
-OURS = ["MTAL, own fit left out (ours)", "MTAL, half of the inputs hidden (ours)"]
+OURS = [
+    "MTAL, η by validation (ours)",
+    "MTAL from own bias models (ours)",
+    "MTAL from own bias models, η by validation (ours)",
+]
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +70,13 @@ def test_rows_columns_and_notes(table):
     assert list(released) == COMMON
     assert list(table.view[0]) == ["reading", "method", EXPLICIT, IMPLICIT]
     for found in (recommended, released):
-        assert found["Alone bias model"][IMPLICIT] == "-"
         assert found["smoothed rate, joint or alone"][EXPLICIT] == "-"
         blank = [line for line in found.values() if "-" in (line[EXPLICIT], line[IMPLICIT])]
-        assert len(blank) == 3
+        assert len(blank) == 1
     notes = "\n".join(table.notes)
     assert "2 rounds of 1 epochs (10 of 20)" in table.notes[0]
     assert notes.count("MTAL minus: Joint Base") == 4  # readings and columns
-    assert notes.count("MTAL minus: MTAL, own fit left out (ours)") == 2
+    assert notes.count("MTAL minus: MTAL, η by validation (ours)") == 2
     assert "recommended: MTAL is better by the means than Alone bias model in" in notes
     assert table.figure.read_bytes().startswith(b"\x89PNG")
     assert imread(table.figure).shape[1] > 1000
@@ -84,8 +87,8 @@ def test_rows_columns_and_notes(table):
     [
         ("recommended", "explicit", "alone-mf"),
         ("recommended", "implicit", "joint-base"),
-        ("recommended", "implicit", "mtal-hidden"),
-        ("recommended", "explicit", "mtal-leave-out"),
+        ("recommended", "implicit", "mtal-bias-validation"),
+        ("recommended", "explicit", "mtal-bias"),
         ("released", "explicit", "joint-aae"),
         ("released", "implicit", "rate"),
     ],
@@ -105,11 +108,11 @@ def test_numbers_are_those_of_runs(table, file, out, reading, feedback, name):
                 how = configure(PAPER, [*argv_base, "--method=joint", "--start=mean"]).settings
             case "rate":
                 how = baseline(settings, "joint", "rate")
-            case "mtal-leave-out":
-                more = [f"--seed={seed}", "--assist.own=leave-out"]
+            case "mtal-bias":
+                more = [f"--seed={seed}", "--start=bias"]
                 how = configure(PAPER, [*argv, *more]).settings
-            case "mtal-hidden":
-                more = [f"--seed={seed}", "--train.hide=.5", "--train.own_targets=hidden"]
+            case "mtal-bias-validation":
+                more = [f"--seed={seed}", "--start=bias", "--assist.eta_rule=validation"]
                 how = configure(PAPER, [*argv, *more]).settings
         found.append(finished(how).results[metric])
     row = row_of(table, name, metric, reading=reading, feedback=feedback)
@@ -169,6 +172,18 @@ def test_the_best_rate_is_that_of_the_means():
     implicit = part(Cell("implicit", "user", "genre"), tests)
     assert implicit.rows["mtal"].settings.assist.eta_rule == "lbfgs"
     assert list(implicit.rows) == list(implicit.results) == ["mtal"]
+
+
+def test_mtal_stays_as_printed_where_options_are_configured():
+    chosen = ["--start=bias", "--assist.own=leave-out", "--model.inputs=centred"]
+    settings = configure(PAPER, chosen).settings
+    rows = {row.name: row.settings for row in own_rows(settings)}
+    assert rows["mtal"] == configure(PAPER, []).settings
+    assert rows["mtal-bias"] == configure(PAPER, ["--start=bias"]).settings
+    assert rows["mtal-configured"] == settings
+    assert all(row.settings.start is None for row in released_rows(settings))
+    kept = configure(PAPER, ["--start=logit"]).settings
+    assert own_rows(kept)[0].settings.start == "logit"
 
 
 def test_standing_counts_columns_where_mtal_is_better():
@@ -238,7 +253,7 @@ def test_an_interrupted_table_goes_on(file, tmp_path, monkeypatch):
     assert len(kept) == 5
     resumed = True
     report = made(file, tmp_path, *flags, table=1, seeds=(0,))
-    assert len(done) == len(report.view) == 12
+    assert len(done) == len(report.view) == 14
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 

@@ -41,7 +41,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Fit:
-    """The training loss (1/n) Σ L(R, F + η O w) of an organisation.
+    """The loss (1/n) Σ L(R, F + η O w) of an organisation at some of its cells.
 
     Attributes:
         objective: L.
@@ -55,14 +55,23 @@ class Fit:
     scores: Tensor
     outputs: Tensor
 
+    def at(self, cells: slice) -> Fit:
+        """The same at fewer cells."""
+        return Fit(self.objective, self.rating[cells], self.scores[cells], self.outputs[cells])
+
     def loss(self, eta: Tensor | float, weights: Tensor) -> Tensor:
         """The loss of a choice, ``()``."""
         moved = self.scores + eta * (self.outputs @ weights)
         return self.objective.loss(self.rating, moved).mean()
 
 
-def choose(fit: Fit, how: AssistSettings) -> Choice:
+def choose(fit: Fit, how: AssistSettings, held: Fit | None = None) -> Choice:
     """Choose w, then η (Eq. 6 and 7); L-BFGS chooses both at once, as the public code.
+
+    Args:
+        fit: at training cells.
+        how: what is chosen.
+        held: at validation cells, for the rule that looks at these.
 
     Example:
         >>> from coterie.assisted.objective import Squared
@@ -80,6 +89,8 @@ def choose(fit: Fit, how: AssistSettings) -> Choice:
         weights = best_weights(fit, how.eta)
     if how.eta_rule == "optimal":
         eta = best_eta(fit, weights, how.eta)
+    if how.eta_rule == "validation" and held is not None:
+        eta = best_eta(held, weights, how.eta).clamp_min(0.0)
     if "lbfgs" in (how.eta_rule, how.weights):
         return _by_lbfgs(fit, Choice(eta, weights), how)
     return Choice(eta, weights)

@@ -2,42 +2,76 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from coterie.assisted import deviations
 from coterie.assisted.objective import Objective
+from coterie.core.data.interactions.alignment import Alignment
 from coterie.core.data.interactions.cells import Cells
 
-Start = Literal["mean", "logit", "smoothed"]
+Start = Literal["mean", "logit", "smoothed", "bias"]
 
 
-def base_model(cells: Cells, objective: Objective, start: Start) -> Tensor:
-    """F⁰(R) = E(R) of every column, ``(n_columns,)`` (section 3.3).
+@dataclass(frozen=True)
+class Base:
+    """F⁰ of every cell: that of its column, and what its row deviates from it.
 
-    Of ratings it is the mean of the column. Of implicit feedback the share of positives among the
+    Attributes:
+        column: ``(n_columns,)``.
+        row: ``(m,)``; None where all rows are taken alike.
+    """
+
+    column: Tensor
+    row: Tensor | None = None
+
+    def at(self, cells: Cells) -> Tensor:
+        """F⁰ at some cells, ``(n,)``."""
+        found = self.column[cells.columns.values]
+        return found if self.row is None else found + self.row[cells.rows]
+
+
+def base_model(cells: Cells, objective: Objective, start: Start, align: Alignment = "user") -> Base:
+    """Fit F⁰ to an organisation's cells: F⁰(R) = E(R) of every column (section 3.3).
+
+    Of ratings that is the mean of the column. Of implicit feedback the share of positives among the
     rows that have a cell at all: as it is where ``start`` is "mean" (the public code, where the
     share is taken for its own logit), its logit, or the logit of (s + 1) / (n + 2), a column's
-    share of positives among its own n cells.
+    share of positives among its own n cells. "bias" adds what a row deviates, see
+    `coterie.assisted.deviations`; of ratings all others are the same.
+
+    Args:
+        cells: with ratings or labels.
+        objective: says which.
+        start: which base model.
+        align: what rows are.
 
     Example:
         >>> from coterie.assisted.objective import Squared
         >>> row, column = torch.tensor([0, 1, 0]), torch.tensor([0, 0, 1])
         >>> cells = Cells.from_pairs(row, column, torch.tensor([5.0, 3.0, 2.0]), 2, 3)
-        >>> base_model(cells, Squared(), "mean").tolist()
+        >>> base_model(cells, Squared(), "mean").column.tolist()
         [4.0, 2.0, 3.0]
     """
+    if start == "bias":
+        if objective.is_rating:
+            row, column = deviations.of_ratings(cells, align)
+        else:
+            row, column = deviations.of_labels(cells)
+        return Base(column, row)
     if objective.is_rating:
-        return column_mean(cells)
+        return Base(column_mean(cells))
     if start == "smoothed":
-        return smoothed_rate(cells).logit()
+        return Base(smoothed_rate(cells).logit())
     active = (cells.columns.lengths > 0).sum().clamp_min(1)
     share = _sums(cells) / active
     if start == "mean":
-        return share
+        return Base(share)
     half = 0.5 / active
-    return share.clamp(half, 1.0 - half).logit()
+    return Base(share.clamp(half, 1.0 - half).logit())
 
 
 def constant(cells: Cells, objective: Objective) -> Tensor:

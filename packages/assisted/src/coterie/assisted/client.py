@@ -48,15 +48,15 @@ class Organisation(Predictor):
     """
 
     def enrol(self, data: OwnDomain, key: Key) -> OrganisationState:
-        """Begin with the base model: F⁰ is a constant of every column (section 3.3)."""
-        start = self.learner(data).start
+        """Begin with the base model F⁰ (section 3.3)."""
+        base = self.learner(data).base
         return OrganisationState(
             shared=torch.full((data.train.n_rows,), -1, dtype=torch.int32),
             peers=Appended(),
             models=Appended(),
             choices=Appended(),
-            scores=start[data.train.columns.values],
-            held=start[data.valid.columns.values],
+            scores=base.at(data.train),
+            held=base.at(data.valid),
             own=torch.empty(0),
             sent=torch.empty(0),
         )
@@ -132,10 +132,14 @@ class Organisation(Predictor):
         else:  # a peer did not answer, so that nobody has outputs of the round
             stays = Choice(torch.tensor(0.0), torch.zeros(1))
             return self._progress(mine, data, stays), replace(mine, own=torch.empty(0))
-        rating, scores, outputs = (
-            each.double() for each in (data.train.values, mine.scores, outputs)
+        outputs = outputs.double()
+        every = Fit(
+            learner.objective,
+            torch.cat([part.values for part in cells]).double(),
+            torch.cat([mine.scores, mine.held]).double(),
+            outputs,
         )
-        choice = choose(Fit(learner.objective, rating, scores, outputs[:n]), how)
+        choice = choose(every.at(slice(n)), how, every.at(slice(n, None)))
         step = choice.step(outputs).to(mine.scores)
         mine = replace(
             mine,

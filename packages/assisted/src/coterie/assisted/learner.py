@@ -11,7 +11,7 @@ from torch import Tensor
 from coterie.assisted.aae.inputs import Inputs
 from coterie.assisted.aae.network import AAE
 from coterie.assisted.aae.training import Plan
-from coterie.assisted.base import base_model, column_mean
+from coterie.assisted.base import Base, base_model, column_mean
 from coterie.assisted.data.organisations import OwnDomain
 from coterie.assisted.objective import OF_FEEDBACK, Objective, objective
 from coterie.assisted.settings.run import Settings
@@ -41,9 +41,10 @@ class Learner:
         return self.settings.data.threshold if self.objective.is_rating else 0.5
 
     @cached_property
-    def start(self) -> Tensor:
-        """F⁰ of every column, ``(n_k,)``."""
-        return base_model(self.data.train, self.objective, self.settings.start or "smoothed")
+    def base(self) -> Base:
+        """F⁰, of its own cells only."""
+        start, align = self.settings.start or "smoothed", self.settings.data.align
+        return base_model(self.data.train, self.objective, start, align)
 
     def network(self, n_outputs: int) -> AAE:
         """The autoencoder from its own columns to ``n_outputs``."""

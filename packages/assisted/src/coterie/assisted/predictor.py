@@ -109,7 +109,7 @@ class Predictor(Client[OrganisationState, OwnDomain]):
             of_round = sums.of_rounds(data, down, own)
         else:
             of_round = self._given(view, down, own, cells)
-        scores = self.learner(data).start[cells.columns.values]
+        scores = self.learner(data).base.at(cells)
         for choice in mine.choices:
             if choice.round > down.round:
                 break

@@ -10,7 +10,7 @@ from torch import Tensor
 from coterie.assisted.learner import Learner
 from coterie.assisted.prediction_messages import Held, Quality
 from coterie.core.data.interactions.cells import Cells
-from coterie.core.metrics.rated_cells import average_precision, ndcg, rmse, sign_accuracy
+from coterie.core.metrics.rated_cells import precision_and_ndcg, rmse, sign_accuracy
 
 LENGTH = 10
 """k of MAP@k and NDCG@k."""
@@ -26,12 +26,11 @@ def quality(learner: Learner, cells: Cells, scores: Tensor, pooled: bool) -> Qua
         pooled: whether to send ratings and scores along.
     """
     relevant, found = cells.values > learner.relevant_above, scores.double()
-    ap = average_precision(found, relevant, cells.columns, LENGTH, empty="zero")
-    gain = ndcg(found, relevant, cells.columns, LENGTH, empty="zero")
+    ap, gain = precision_and_ndcg(found, relevant, cells.columns, LENGTH, empty="zero")
     is_rating = learner.objective.is_rating
     return Quality(
-        rmse=torch.tensor(rmse(found, cells.values) if is_rating else math.nan),
-        accuracy=torch.tensor(math.nan if is_rating else sign_accuracy(found, relevant)),
+        rmse=_double(rmse(found, cells.values) if is_rating else math.nan),
+        accuracy=_double(math.nan if is_rating else sign_accuracy(found, relevant)),
         ap=ap.nanmean(),
         ndcg=gain.nanmean(),
         cells=torch.tensor(len(cells)),
@@ -40,3 +39,7 @@ def quality(learner: Learner, cells: Cells, scores: Tensor, pooled: bool) -> Qua
         if pooled
         else None,
     )
+
+
+def _double(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64)

@@ -80,6 +80,7 @@ def unread(settings: Settings) -> list[str]:
         found += ["train.hide", "train.own_targets"]
     if model in UNTRAINED:
         found += ["model.code", "model.sizes", "train.", "data.side", "patience"]
-    if settings.data.feedback == "explicit" or (method != "mtal" and model != "base"):
+    by_column = settings.data.feedback == "explicit" and settings.start != "bias"
+    if by_column or (method != "mtal" and model != "base"):
         found += ["start"]
     return found

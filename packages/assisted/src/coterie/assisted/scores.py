@@ -14,7 +14,7 @@ from coterie.assisted.quality import LENGTH
 from coterie.assisted.settings.run import Settings
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import Split
-from coterie.core.metrics.rated_cells import average_precision, ndcg
+from coterie.core.metrics.rated_cells import precision_and_ndcg
 from coterie.core.metrics.row_batches import map_of_batches, rmse_of_batches
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.replies import ListReplies
@@ -90,10 +90,8 @@ def pooled(held: Sequence[Held], settings: Settings) -> dict[str, float]:
     scores = torch.cat([each.scores for each in held]).double()[order]
     relevant = torch.cat([each.relevant for each in held])[order]
     k, batch = LENGTH, settings.train.batch_rows
-    found = {
-        "map@10": float(average_precision(scores, relevant, rows, k, empty="zero").nanmean()),
-        "ndcg@10": float(ndcg(scores, relevant, rows, k, empty="zero").nanmean()),
-    }
+    ap, gain = precision_and_ndcg(scores, relevant, rows, k, empty="zero")
+    found = {"map@10": float(ap.nanmean()), "ndcg@10": float(gain.nanmean())}
     if settings.reading == "released":
         found["map@10"] = map_of_batches(scores, relevant, rows, k, batch)
         if settings.data.feedback == "explicit":

@@ -93,7 +93,7 @@ class View:
         counted = slice(0 if use_own or not peers else 1, None)
         full = [one for one in peers.values() if one is not None and one.numel() == own.numel()]
         if len(full) == len(peers) and (use_own or peers):
-            return ids[counted], torch.stack([own, *full][counted], 1)
+            return ids[counted], torch.stack([own, *full][counted]).T  # copies whole columns
         everywhere = torch.ones(own.shape, dtype=torch.bool)
         columns, known = [own], [everywhere if use_own else ~everywhere]
         for id_, values in peers.items():

@@ -12,7 +12,7 @@ from coterie.assisted.apart.autoencoder import Autoencoder
 from coterie.assisted.apart.factors import Factors
 from coterie.assisted.apart.messages import KEEP_BEST, MEASURE, TRAIN, ApartState, Epochs, Loss
 from coterie.assisted.apart.model import Model
-from coterie.assisted.apart.untrained import Columns, Deviations
+from coterie.assisted.apart.untrained import Untrained
 from coterie.assisted.data.organisations import OwnDomain
 from coterie.assisted.learner import Learner
 from coterie.assisted.prediction_messages import Predictions, Quality
@@ -93,9 +93,9 @@ def model_of(learner: Learner) -> Model:
             return Autoencoder(learner)
         case "mf" | "mlp" | "ncf":
             return Factors(learner)
-        case "bias" if learner.objective.is_rating:
-            return Deviations(learner)
         case "base":
-            return Columns(learner, smoothed=False)
-        case "bias" | "rate":  # also where its own loss is of the other kind of feedback
-            return Columns(learner, smoothed=True)
+            return Untrained(learner, learner.settings.start or "smoothed")
+        case "bias":
+            return Untrained(learner, "bias")
+        case "rate":  # of ratings, where its own loss is of these, the mean
+            return Untrained(learner, "smoothed")

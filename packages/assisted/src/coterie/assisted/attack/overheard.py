@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from coterie.assisted.algorithm import Relay, RelayState
+from coterie.assisted.attack.reconstruction import Received
 from coterie.assisted.client import Organisation
 from coterie.assisted.data.organisations import OwnDomain
 from coterie.assisted.experiment import Experiment
 from coterie.assisted.learner import Learner
 from coterie.assisted.routes import align
 from coterie.assisted.settings.run import Settings
+from coterie.core.data.interactions.alignment import Alignment
 from coterie.core.privacy.build import middleware
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.run.driver import FederatedRun
@@ -32,18 +34,26 @@ class Overheard:
     """What is received of an organisation, beside the truth.
 
     Attributes:
-        columns: ``(n,)`` int64 the organisation's own number of the column of every cell.
+        rows: ``(n,)`` int64 the organisation's own number of the row of every cell.
+        columns: ``(n,)`` int64 that of the column.
         residuals: ``(draws, n)``.
         ratings: ``(n,)`` the truth.
         base: ``(n,)`` F⁰.
         held: number of training cells that the organisation has, received or not.
+        align: what rows are.
     """
 
+    rows: Tensor
     columns: Tensor
     residuals: Tensor
     ratings: Tensor
     base: Tensor
     held: int
+    align: Alignment = "user"
+
+    def mean(self, draws: int) -> Received:
+        """What is received on average over so many draws."""
+        return Received(self.residuals[:draws].mean(0), self.rows, self.columns, self.align)
 
 
 class Eavesdropper(Relay):
@@ -113,10 +123,11 @@ def _heard(
     read = torch.ones_like(row[sent], dtype=torch.bool)
     if known is not None:
         read = torch.isin(row[sent], known)
-    columns = cells.columns.values[sent][read]
+    rows, columns = (each[sent][read] for each in (cells.rows, cells.columns.values))
     residuals = torch.stack([values[read] for values in received]).double()
-    ratings, base = cells.values[sent][read].double(), learner.start.double()[columns]
-    return Overheard(columns, residuals, ratings, base, len(cells))
+    ratings, base = (each[sent][read].double() for each in (cells.values, learner.base.at(cells)))
+    align = learner.settings.data.align
+    return Overheard(rows, columns, residuals, ratings, base, len(cells), align)
 
 
 def rating_scale(each: Sequence[OwnDomain]) -> Tensor:

@@ -31,12 +31,12 @@ def shares_of_ratings(heard: Sequence[Overheard], draws: int, scale: Tensor) -> 
     """
     found: dict[str, list[Tensor]] = {name: [] for name in ("certain", "guessed", "known")}
     for one in heard:
-        residuals = one.residuals[:draws].mean(0)
-        read = read_ratings(residuals, one.columns, scale)
+        received = one.mean(draws)
+        read = read_ratings(received, scale)
         right = read.ratings == one.ratings
         found["certain"].append(right & read.certain)
         found["guessed"].append(right)
-        with_mean = with_means(residuals, one.base, scale, read.slope)
+        with_mean = with_means(received.residuals, one.base, scale, read.slope)
         found["known"].append(with_mean == one.ratings)
     ratings = torch.cat([one.ratings for one in heard])
     rounded = nearest(torch.cat([one.base for one in heard]), scale)
@@ -54,7 +54,7 @@ def shares_of_labels(heard: Sequence[Overheard], draws: int) -> dict[str, float]
         ``labels``: by the sign of the mean over so many draws; ``frequent``: without residuals,
         always the most frequent label.
     """
-    right = [read_labels(one.residuals[:draws].mean(0)) == one.ratings for one in heard]
+    right = [read_labels(one.mean(draws).residuals) == one.ratings for one in heard]
     labels = torch.cat([one.ratings for one in heard])
     return {"labels": _share(torch.cat(right)), "frequent": _most_frequent(labels)}
 

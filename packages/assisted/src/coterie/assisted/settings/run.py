@@ -16,6 +16,7 @@ Method = Literal["mtal", "alone", "joint"]
 UNTRAINED = ("base", "bias", "rate")
 """Models in closed form: they need one round."""
 Rule = Literal["constant", "optimal", "lbfgs"]
+EtaRule = Literal["constant", "optimal", "lbfgs", "validation"]
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,9 @@ class ModelSettings:
 
     name: Literal["aae", "mf", "mlp", "ncf", "base", "bias", "rate"] = "aae"
     """aae is MTAL's; the methods alone and joint take the others too. Without training: base is the
-    mean of a column (of implicit feedback what start says), bias adds deviations of row and column
-    to the mean, rate is the smoothed share of positives of a column."""
+    mean of a column (of implicit feedback, or with start bias, what start says), bias adds
+    deviations of row and column to the mean, rate is the smoothed share of positives of a
+    column."""
     hidden: int = 256
     """Width of the hidden layers of encoder and decoder."""
     code: int = 128
@@ -94,9 +96,10 @@ class AssistSettings:
 
     eta: float = 0.3
     """η: gradient assisted learning rate, and where the search for a better one begins."""
-    eta_rule: Rule = "constant"
+    eta_rule: EtaRule = "constant"
     """constant; optimal: the η of the lowest training loss, in closed form or by Newton's method;
-    lbfgs: the same by L-BFGS steps, as the public code."""
+    lbfgs: the same by L-BFGS steps, as the public code; validation: the η of the lowest loss at the
+    organisation's own validation cells, which it has not fitted (ours)."""
     weights: Rule = "constant"
     """w, gradient assistance weights: constant is 1/K each; optimal minimises the training loss on
     the simplex; lbfgs takes steps on the logits of a softmax, as the public code."""
@@ -127,9 +130,10 @@ class Settings(BaseSettings):
     objectives: dict[str, str] | None = None
     """Loss of single organisations, as Drama=huber, where it is not that of the feedback: squared,
     logistic or huber."""
-    start: Literal["mean", "logit", "smoothed"] | None = None
-    """F⁰ of implicit feedback: the share of positives itself, its logit, or the logit of the
-    smoothed share (s+1)/(n+2); default is that of the reading."""
+    start: Literal["mean", "logit", "smoothed", "bias"] | None = None
+    """F⁰, the base model. Of ratings the mean of a column; of implicit feedback the share of
+    positives itself, its logit, or the logit of the smoothed share (s+1)/(n+2); default is that of
+    the reading. bias: of both, with the deviations of an organisation's own rows (ours)."""
     evaluation: Literal["local", "pooled"] | None = None
     """local, the default of the reading recommended: organisations measure themselves, so a ranking
     is of what one of them holds; pooled: held-out ratings and their scores are sent to whoever runs
@@ -149,15 +153,16 @@ class Settings(BaseSettings):
             )
         self.protect.check(self.method, self.assist.weights, self.data, self.privacy)
         self._check_apart()
+        held = self.reading != "released" and self.data.valid
+        if self.method == "mtal" and self.assist.eta_rule == "validation" and not held:
+            raise UserError(
+                "'assist.eta_rule' validation needs cells that are not those of the test: set "
+                "data.valid above 0, and a reading other than released"
+            )
 
     def _check_apart(self) -> None:
         """Refuse what the methods without exchange cannot do."""
         model, feedback = self.model.name, self.data.feedback
-        if model == "bias" and feedback == "implicit":
-            raise UserError(
-                "'model.name' bias is a mean of ratings and deviations from it: with data.feedback "
-                "implicit choose rate, or base"
-            )
         if model == "rate" and feedback == "explicit":
             raise UserError(
                 "'model.name' rate is a share of positives: with data.feedback explicit choose "

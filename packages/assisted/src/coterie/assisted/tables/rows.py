@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from coterie.assisted.baselines import AS_PRINTED, MODELS, baseline
 from coterie.assisted.settings.run import UNTRAINED, Settings
@@ -13,12 +14,18 @@ from coterie.core.settings.schema import changed, values_of
 Method = Literal["alone", "joint"]
 _APART: tuple[Method, ...] = ("joint", "alone")
 OWN = "mtal"
-LEAVE_OUT = {"assist.own": "leave-out"}
-HIDDEN = {"train.hide": 0.5, "train.own_targets": "hidden"}
-OURS = {
-    "mtal-leave-out": "MTAL, own fit left out (ours)",
-    "mtal-hidden": "MTAL, half of the inputs hidden (ours)",
-    "mtal-configured": "MTAL, as configured (ours)",
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "mtal-validation": ("MTAL, η by validation (ours)", {"assist.eta_rule": "validation"}),
+    "mtal-bias": ("MTAL from own bias models (ours)", {"start": "bias"}),
+    "mtal-bias-validation": (
+        "MTAL from own bias models, η by validation (ours)",
+        {"start": "bias", "assist.eta_rule": "validation"},
+    ),
+}
+"""Options of ours that are better on validation cells (docs/assisted.md): labels and settings."""
+_CONFIGURED = "mtal-configured"
+OURS = {name: label for name, (label, _) in VARIANTS.items()} | {
+    _CONFIGURED: "MTAL, as configured (ours)"
 }
 ORDER = (
     *(f"joint-{model}" for model in MODELS if model != "rate"),
@@ -61,7 +68,7 @@ def baselines(cell: Cell, settings: Settings) -> list[Row]:
     found = []
     for method in _APART:
         for model in MODELS:
-            if model in UNTRAINED and model not in ("base", cell.untrained):
+            if model == "rate" and not cell.higher:  # there are no labels
                 continue
             if model == "rate" and method == "alone":  # the same as joint
                 continue
@@ -73,14 +80,11 @@ def baselines(cell: Cell, settings: Settings) -> list[Row]:
 
 def own_rows(settings: Settings) -> list[Row]:
     """Give MTAL as printed, with the rate of the settings, and with options of ours."""
-    plain = changed(settings, AS_PRINTED)
-    variants = {
-        OWN: plain,
-        "mtal-leave-out": changed(plain, LEAVE_OUT),
-        "mtal-hidden": changed(plain, HIDDEN),
-    }
+    plain = as_printed(settings)
+    variants = {OWN: plain}
+    variants |= {name: changed(plain, more) for name, (_, more) in VARIANTS.items()}
     if settings not in variants.values():
-        variants["mtal-configured"] = settings
+        variants[_CONFIGURED] = settings
     side = "_s" if settings.data.side else ""
     labels = {OWN: "MTAL", **OURS}
     return [
@@ -89,9 +93,15 @@ def own_rows(settings: Settings) -> list[Row]:
     ]
 
 
+def as_printed(settings: Settings) -> Settings:
+    """Leave options of ours out."""
+    start = None if settings.start == "bias" else settings.start
+    return changed(settings, {**AS_PRINTED, "start": start})
+
+
 def released_rows(settings: Settings) -> list[Row]:
     """Give MTAL with each of the rates of the public code."""
-    plain = changed(settings, {**AS_PRINTED, "assist.weights": "constant"})
+    plain = changed(as_printed(settings), {"assist.weights": "constant"})
     return [
         Row(name, f"MTAL{'_s' if settings.data.side else ''}", rated(plain, rule, eta))
         for name, (rule, eta) in RATES.items()

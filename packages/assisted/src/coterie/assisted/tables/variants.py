@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coterie.assisted.baselines import AS_PRINTED, MODELS, baseline
+from coterie.assisted.baselines import MODELS, baseline
 from coterie.assisted.settings.run import Settings
 from coterie.assisted.tables.cells import Cell
-from coterie.assisted.tables.rows import rated
+from coterie.assisted.tables.rows import as_printed, rated
 from coterie.assisted.tables.study import Study
 from coterie.core.settings.schema import changed
 
@@ -51,7 +51,7 @@ def ablation(cell: Cell, settings: Settings) -> Ablation:
     settings, both held constant.
     """
     released = settings.reading == "released"
-    plain = changed(settings, {**AS_PRINTED, "assist.weights": "constant", "data.common": 1.0})
+    plain = changed(as_printed(settings), {"assist.weights": "constant", "data.common": 1.0})
     rule, eta = ("lbfgs", 0.1) if released else ("optimal", settings.assist.eta)
     reference = rated(plain, "constant", eta)
     variants = {f"η {rate:g}": rated(plain, "constant", rate) for rate in sorted({0.1, 0.3, eta})}
