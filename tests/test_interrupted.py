@@ -33,11 +33,14 @@ def start(*words: str, folder: Path, through: Sequence[str] = ()) -> subprocess.
 
 
 def interrupted(
-    *words: str, folder: Path, when: Callable[[], bool], after: float = 0.0
+    *words: str, folder: Path, when: Callable[[int], bool], after: float = 0.0
 ) -> tuple[int, str]:
-    """Press Ctrl-C in the terminal of a command as soon as something holds; status and stderr."""
+    """Press Ctrl-C in the terminal of a command as soon as something holds; status and stderr.
+
+    What is to hold is asked with the number of the process.
+    """
     process, began = start(*words, folder=folder), time.monotonic()
-    while not when():
+    while not when(process.pid):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() - began < PATIENCE
         time.sleep(0.005)
@@ -57,7 +60,7 @@ def advised(err: str, start: str) -> list[str]:
 
 
 def test_before_the_first_checkpoint(tmp_path: Path) -> None:
-    def made() -> bool:
+    def made(_: int) -> bool:
         return any(tmp_path.glob("runs/page/*/config.yaml"))
 
     status, err = interrupted("train", *ENDLESS, *QUIET, folder=tmp_path, when=made, after=0.5)
@@ -71,7 +74,7 @@ def test_before_the_first_checkpoint(tmp_path: Path) -> None:
     status, err = interrupted(
         *again,
         folder=tmp_path,
-        when=lambda: (run / "config.yaml").stat().st_mtime_ns > began,
+        when=lambda _: (run / "config.yaml").stat().st_mtime_ns > began,
         after=0.5,
     )
     assert status == 130
@@ -82,7 +85,7 @@ def test_before_the_first_checkpoint(tmp_path: Path) -> None:
 def test_in_the_middle(tmp_path: Path) -> None:
     flags = ["f3crec", "--rounds", "40", *QUIET]
 
-    def saved() -> bool:
+    def saved(_: int) -> bool:
         return any(tmp_path.glob("runs/f3crec/*/checkpoints/last.ckpt"))
 
     status, err = interrupted("train", *flags, folder=tmp_path, when=saved)
@@ -97,8 +100,14 @@ def test_in_the_middle(tmp_path: Path) -> None:
     assert json.loads((run / "summary.json").read_text())["rounds"] > 4
 
 
-def test_while_torch_is_imported(tmp_path: Path) -> None:
-    status, err = interrupted("train", "f3crec", folder=tmp_path, when=lambda: True, after=0.5)
+def torch_is_loaded(process: int) -> bool:
+    return "libtorch" in Path(f"/proc/{process}/maps").read_text()
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("after", [0.0, 0.2, 0.5])
+def test_while_torch_is_imported(after: float, tmp_path: Path) -> None:
+    status, err = interrupted("train", "f3crec", folder=tmp_path, when=torch_is_loaded, after=after)
     assert status == 130
     assert advised(err, "interrupted before anything was saved") == ["train", "f3crec"]
     assert not (tmp_path / "runs").exists()
@@ -111,13 +120,13 @@ def test_in_a_table(tmp_path: Path) -> None:
     def kept() -> set[Path]:
         return {path for path in cache.glob("*.json") if not path.name.startswith(".")}
 
-    status, err = interrupted(*words, folder=tmp_path, when=lambda: bool(kept()))
+    status, err = interrupted(*words, folder=tmp_path, when=lambda _: bool(kept()))
     assert status == 130
     again = advised(err, "interrupted; the runs that are done are kept; to go on")
     assert again == words
     done = {path: path.stat().st_mtime_ns for path in kept()}
     assert done
-    status, err = interrupted(*again, folder=tmp_path, when=lambda: len(kept()) > len(done))
+    status, err = interrupted(*again, folder=tmp_path, when=lambda _: len(kept()) > len(done))
     assert status == 130
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 
+from coterie.core.cli.interruptions import never_in_an_import
 from coterie.core.errors import Interrupted, UserError, nearest
 from coterie.core.registry.papers import papers
 
@@ -42,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Large tensors on huge pages: a page fault for 2 MB, not for 4 kB. torch reads it once.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
-        return _run(words)
+        with never_in_an_import():
+            return _run(words)
     except UserError as error:
         return _stop("error: " + " ".join(str(error).split()), BAD_INPUT)
     except (MemoryError, RuntimeError) as error:
