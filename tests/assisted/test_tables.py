@@ -33,7 +33,6 @@ COMMON = [
 ]
 OURS = [
     "MTAL, η by validation (ours)",
-    "MTAL from own bias models (ours)",
     "MTAL from own bias models, η by validation (ours)",
 ]
 
@@ -88,7 +87,7 @@ def test_rows_columns_and_notes(table):
         ("recommended", "explicit", "alone-mf"),
         ("recommended", "implicit", "joint-base"),
         ("recommended", "implicit", "mtal-bias-validation"),
-        ("recommended", "explicit", "mtal-bias"),
+        ("recommended", "explicit", "mtal-validation"),
         ("released", "explicit", "joint-aae"),
         ("released", "implicit", "rate"),
     ],
@@ -108,8 +107,8 @@ def test_numbers_are_those_of_runs(table, file, out, reading, feedback, name):
                 how = configure(PAPER, [*argv_base, "--method=joint", "--start=mean"]).settings
             case "rate":
                 how = baseline(settings, "joint", "rate")
-            case "mtal-bias":
-                more = [f"--seed={seed}", "--start=bias"]
+            case "mtal-validation":
+                more = [f"--seed={seed}", "--assist.eta_rule=validation"]
                 how = configure(PAPER, [*argv, *more]).settings
             case "mtal-bias-validation":
                 more = [f"--seed={seed}", "--start=bias", "--assist.eta_rule=validation"]
@@ -179,7 +178,8 @@ def test_mtal_stays_as_printed_where_options_are_configured():
     settings = configure(PAPER, chosen).settings
     rows = {row.name: row.settings for row in own_rows(settings)}
     assert rows["mtal"] == configure(PAPER, []).settings
-    assert rows["mtal-bias"] == configure(PAPER, ["--start=bias"]).settings
+    both = ["--start=bias", "--assist.eta_rule=validation"]
+    assert rows["mtal-bias-validation"] == configure(PAPER, both).settings
     assert rows["mtal-configured"] == settings
     assert all(row.settings.start is None for row in released_rows(settings))
     kept = configure(PAPER, ["--start=logit"]).settings

@@ -16,7 +16,6 @@ _APART: tuple[Method, ...] = ("joint", "alone")
 OWN = "mtal"
 VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mtal-validation": ("MTAL, η by validation (ours)", {"assist.eta_rule": "validation"}),
-    "mtal-bias": ("MTAL from own bias models (ours)", {"start": "bias"}),
     "mtal-bias-validation": (
         "MTAL from own bias models, η by validation (ours)",
         {"start": "bias", "assist.eta_rule": "validation"},
