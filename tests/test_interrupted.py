@@ -29,6 +29,8 @@ def start(*words: str, folder: Path, through: Sequence[str] = ()) -> subprocess.
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         start_new_session=True,
+        # Started in the background, pytest and so its children would ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

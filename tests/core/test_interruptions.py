@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -25,6 +26,14 @@ try:
 except BaseException:
     pass
 """
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_terminal() -> Iterator[None]:
+    """Hear Ctrl-C, which whoever starts pytest in the background has made it ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupted_while_importing(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> bool:
