@@ -18,7 +18,7 @@ def never_in_an_import() -> Iterator[None]:
 
     Modules with compiled parts do not expect it there: numpy goes on with half of itself, a
     module of matplotlib says that it cannot be initialised, C++ of torch ends the process. In
-    2 of 50 interruptions while torch is imported, that was a traceback or no end at all.
+    5 of 120 interruptions at the start of a command, that was a traceback or no end at all.
 
     Does nothing where signals cannot be heard (not in the main thread) or are not to be (nohup).
 
