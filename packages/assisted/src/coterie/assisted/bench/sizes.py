@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ class Size:
 
 PROFILE, ATTRIBUTES = ("profile", 30), ("attributes", 18)
 ML_100K = Size("ML-100K", 943, 1682, 90_000, 18, 100, (PROFILE, ATTRIBUTES))
+ML_100K_RATINGS = replace(ML_100K, name="ML-100K, ratings alone", sides=())
 ML_1M = Size("ML-1M", 6040, 3706, 900_000, 18, 500, (PROFILE, ATTRIBUTES))
 ML_10M = Size("ML-10M", 69_878, 10_677, 9_000_000, 18, 1000, (ATTRIBUTES,))
 

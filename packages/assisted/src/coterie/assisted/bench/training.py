@@ -14,7 +14,7 @@ from coterie.assisted.aae.packing import Packing
 from coterie.assisted.aae.pattern import Pattern
 from coterie.assisted.aae.training import Plan, Steps, Trained, batches_of, train
 from coterie.assisted.bench.loop import UserLoop
-from coterie.assisted.bench.sizes import ML_100K, Drawn, Size, draw
+from coterie.assisted.bench.sizes import ML_100K, ML_100K_RATINGS, Drawn, Size, draw
 from coterie.core.bench.hardware import Limits
 from coterie.core.bench.timing import CPU_MS, Row, in_turns, one_thread, row
 from coterie.core.local_training.fit import fit
@@ -29,7 +29,7 @@ _ROUND = 20
 
 
 def local_training(
-    sizes: Sequence[Size] = (ML_100K,), turns: int = 5, epochs: int = 5
+    sizes: Sequence[Size] = (ML_100K_RATINGS, ML_100K), turns: int = 5, epochs: int = _ROUND
 ) -> Iterator[Row]:
     """Measure one organisation's local training, on random data, in turns on one thread.
 
