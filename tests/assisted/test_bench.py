@@ -80,6 +80,17 @@ def test_random_data_have_their_size(size):
     assert torch.isin(places, cells.values + cells.rows * size.columns).all()
 
 
+def test_the_ratings_are_the_same_with_and_without_side_information():
+    both, alone = (sizes.draw(s, Key.from_seed(0)) for s in (sizes.ML_100K, sizes.ML_100K_RATINGS))
+    assert {name: value.shape[1] for name, value in both.inputs.sides.items()} == dict(
+        profile=30, attributes=18
+    )
+    assert not alone.inputs.sides
+    assert torch.equal(alone.inputs.values, both.inputs.values)
+    assert torch.equal(alone.pattern.columns.values, both.pattern.columns.values)
+    assert torch.equal(alone.values, both.values)
+
+
 @pytest.fixture
 def _threads():
     before = torch.get_num_threads()
