@@ -1,0 +1,1 @@
+"""PF-MSMTrec: personalised federated multi-scenario multi-task recommendation."""

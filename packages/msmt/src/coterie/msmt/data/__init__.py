@@ -1,0 +1,1 @@
+"""Samples of scenarios with several labels: generated, read, cut."""

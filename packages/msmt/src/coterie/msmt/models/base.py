@@ -1,0 +1,78 @@
+"""What all multi-task networks have in common: the loss, and what is measured."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torchmetrics.functional.classification import binary_auroc
+
+from coterie.core.metrics.monitor import Monitor
+from coterie.msmt.data.schema import Schema
+
+Batch = dict[str, Tensor]
+
+
+class MultiTask(nn.Module):
+    """Base of the networks: a subclass gives the logits of all tasks.
+
+    Args:
+        schema: form of the samples.
+    """
+
+    monitor = Monitor("eval/auc")
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__()
+        self.schema = schema
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Logits of the tasks' probabilities, ``(B, T)``."""
+        raise NotImplementedError(f"{type(self).__name__} must give logits")
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Mean over samples of the sum over tasks of the binary cross-entropy (Eq. 22)."""
+        logits = self.logits(batch)
+        return cross_entropy(logits, batch["labels"].to(logits.dtype))
+
+    def probabilities(self, batch: Batch) -> Tensor:
+        """Probabilities of the labels, ``(B, T)``."""
+        return self.logits(batch).sigmoid()
+
+    def predictions(self, batch: Batch) -> Batch:
+        """What is kept of each sample to measure by: ``score`` and ``label``, each ``(B, T)``."""
+        return {"score": self.probabilities(batch), "label": batch["labels"]}
+
+    def measures(self, predictions: Batch) -> dict[str, Tensor]:
+        """AUC of each task, and their mean as ``auc``; NaN where there is one class only."""
+        score, label = predictions["score"], predictions["label"]
+        found = {
+            f"auc_{task}": auc(score[:, number], label[:, number])
+            for number, task in enumerate(self.schema.tasks)
+        }
+        return {"auc": torch.stack(list(found.values())).nanmean(), **found}
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over samples of the sum over tasks; both ``(B, T)``."""
+    found = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+    return found / len(logits)
+
+
+def auc(score: Tensor, label: Tensor) -> Tensor:
+    """Area under the ROC curve, ties counted half; NaN where there is one class only.
+
+    Args:
+        score: ``(n,)``.
+        label: ``(n,)`` 0 or 1.
+
+    Returns:
+        ``()`` float64.
+
+    Example:
+        >>> auc(torch.tensor([0.1, 0.4, 0.4]), torch.tensor([0, 0, 1])).item()
+        0.75
+    """
+    positive = int(label.sum())
+    if not 0 < positive < len(label):
+        return torch.tensor(torch.nan, dtype=torch.float64)
+    return binary_auroc(score.double(), label.long()).double()

@@ -1,0 +1,17 @@
+"""What core knows of the PF-MSMTrec paper. Torch-free."""
+
+from typing import get_args
+
+from coterie.core.registry.papers import Paper
+from coterie.msmt.settings.run import Method
+
+PAPER = Paper(
+    name="pf-msmtrec",
+    package="msmt",
+    title="Towards Personalized Federated Multi-Scenario Multi-Task Recommendation",
+    reference="Ding et al., arXiv 2406.18938, 2024",
+    methods=get_args(Method),
+    settings="coterie.msmt.settings.run:Settings",
+    experiment="coterie.msmt.experiment:Experiment",
+    variant_keys=("data.name", "model.name"),
+)
