@@ -1,0 +1,137 @@
+"""Federated batch normalisation (section 3.3.1, Eqs. 7 to 10, Appendix A).
+
+The M = N·S parameters that S clients with N experts upload are one batch: they are normalised over
+that batch, coordinate by coordinate. Their mean is then β_g whatever they are (Appendix A), so the
+average of Eq. 10 tells nothing of what clients learned. What remains of use is σ_g: coordinates in
+which clients differ much are divided by more (`whitened`), which is the inner product
+⟨a, b⟩ = Σ a b / (σ_g² + ε_g) in which conflicts are judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+EPSILON = 1e-5
+"""ε_g where none is given; batch normalisation's usual one, since the paper gives none."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of the M uploaded parameters (Eq. 7).
+
+    Attributes:
+        mean: ``(...)`` μ_g, of the shape of one parameter.
+        variance: ``(...)`` σ_g², divided by M and not by M - 1.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+
+@dataclass(frozen=True)
+class Affine:
+    """γ and β of batch normalisation: of one, ``(d_in,)``, or of S clients, ``(S, d_in)``.
+
+    Attributes:
+        gamma: γ.
+        beta: β.
+
+    Example:
+        >>> both = Affine(torch.tensor([[1.0, 1.0], [3.0, 1.0]]), torch.zeros(2, 2))
+        >>> both.average().gamma.tolist()
+        [2.0, 1.0]
+    """
+
+    gamma: Tensor
+    beta: Tensor
+
+    def average(self) -> Affine:
+        """γ_g and β_g: plain means over the clients, whatever their samples (Eq. 9)."""
+        return Affine(self.gamma.mean(0), self.beta.mean(0))
+
+    def scalar(self) -> Affine:
+        """Means over the inputs, ``()`` each, for parameters that have no axis of inputs."""
+        return Affine(self.gamma.mean(-1), self.beta.mean(-1))
+
+
+def statistics(stack: Tensor) -> Statistics:
+    """Mean and variance over the M parameters of a stack ``(M, ...)`` (Eq. 7).
+
+    Example:
+        >>> statistics(torch.tensor([[1.0], [3.0]])).variance.tolist()
+        [1.0]
+    """
+    variance, mean = torch.var_mean(stack, 0, correction=0)
+    return Statistics(mean, variance)
+
+
+def federated_batch_norm(stack: Tensor, affine: Affine, eps: float = EPSILON) -> Tensor:
+    """Normalise the M uploaded parameters over themselves (Eq. 8).
+
+    Args:
+        stack: ``(M, d_in, ...)`` parameters; row a of each is multiplied by input a, which γ_a
+            scales, so γ_g and β_g are the same for all other axes.
+        affine: γ_g and β_g, ``(d_in,)``, or ``()`` for parameters without an axis of inputs.
+        eps: ε_g.
+
+    Returns:
+        ``(M, d_in, ...)``; its mean over M is β_g. Of a single parameter it is β_g itself.
+
+    Raises:
+        ValueError: the second axis of the stack is not that of γ_g.
+    """
+    found = statistics(stack)
+    gamma, beta = (_along_inputs(value, stack[0]) for value in (affine.gamma, affine.beta))
+    return gamma * ((stack - found.mean) / (found.variance + eps).sqrt()) + beta
+
+
+def normalised_average(affine: Affine, like: Tensor) -> Tensor:
+    """Average W̄ of all normalised parameters (Eq. 10), which is β_g (Appendix A).
+
+    Args:
+        affine: γ_g and β_g, ``(d_in,)``, or ``()``.
+        like: ``(d_in, ...)`` a parameter.
+
+    Returns:
+        ``(d_in, ...)``, a view that is not to be written to.
+
+    Raises:
+        ValueError: as `federated_batch_norm`.
+
+    Example:
+        >>> normalised_average(Affine(torch.ones(2), torch.tensor([5.0, 6.0])), torch.ones(2, 3))
+        tensor([[5., 5., 5.],
+                [6., 6., 6.]])
+    """
+    return _along_inputs(affine.beta, like).expand_as(like)
+
+
+def whitened(increments: Tensor, variance: Tensor, eps: float = EPSILON) -> Tensor:
+    """Divide increments by the spread of the parameters: Δ / sqrt(σ_g² + ε_g).
+
+    Args:
+        increments: ``(M, ...)``.
+        variance: ``(...)`` σ_g².
+        eps: ε_g; coordinates whose variance is far below it are not whitened.
+    """
+    return increments / (variance + eps).sqrt()
+
+
+def unwhitened(direction: Tensor, variance: Tensor, eps: float = EPSILON) -> Tensor:
+    """Undo `whitened`: U · sqrt(σ_g² + ε_g)."""
+    return direction * (variance + eps).sqrt()
+
+
+def _along_inputs(values: Tensor, parameter: Tensor) -> Tensor:
+    """Shape ``(d_in,)`` so that it broadcasts over the other axes of ``(d_in, ...)``."""
+    if values.dim() == 0:
+        return values
+    if parameter.dim() == 0 or len(parameter) != len(values):
+        raise ValueError(
+            f"γ and β of {len(values)} inputs do not fit a parameter of shape "
+            f"{tuple(parameter.shape)}: take Affine.scalar()"
+        )
+    return values.reshape(-1, *[1] * (parameter.dim() - 1))
