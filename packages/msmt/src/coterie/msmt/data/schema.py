@@ -46,7 +46,7 @@ class Schema:
 
     @property
     def n_inputs(self) -> int:
-        """How many embeddings a network's input has: one a categorical field, one of the numbers."""
+        """Embeddings in a network's input: one a categorical field, one of all numbers."""
         return len(self.vocabularies) + (self.n_numbers > 0)
 
     def to_plain(self) -> dict[str, Any]:

@@ -18,7 +18,8 @@ class Task:
         name: of the data set, for people.
         schema: form of the samples.
         clients: samples of the scenarios with the fields of `Schema`: ``ids`` int32 ``(n, F)``,
-            ``numbers`` float32 ``(n, P)``, ``scenario`` int64 ``(n,)``, ``labels`` uint8 ``(n, T)``.
+            ``numbers`` float32 ``(n, P)``, ``scenario`` int64 ``(n,)``,
+            ``labels`` uint8 ``(n, T)``.
         truth: ``(n_test, T)`` float64, the true probabilities of the test samples in their order,
             where the data are generated; the oracle.
         notes: what people should know of how it was read, a line each.

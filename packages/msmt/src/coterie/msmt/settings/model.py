@@ -23,10 +23,10 @@ Network = Literal[
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The network; the paper's sizes are embedding 128, experts [512,256,128], towers [128,64,32]."""
+    """The network; the paper has experts [512,256,128] and towers [128,64,32]."""
 
     name: Network = "template"
-    """template: experts with PF-MSMTrec's parameter template; else a network it is compared with."""
+    """template: experts with the paper's parameter template; else what it is compared with."""
     embedding: int = 8
     """d: numbers in the embedding of a categorical field, and of all numerical ones together."""
     experts: int = 4
