@@ -1,0 +1,69 @@
+"""What the networks see of a sample: an embedding of each field, end to end."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.errors import UserError
+from coterie.msmt.data.schema import Schema
+from coterie.msmt.models.base import Batch
+
+
+class Inputs(nn.Module):
+    """Embeddings of a sample's fields.
+
+    x = [E_1[c_1]; …; E_F[c_F]; W numbers + b], the layout of MTReclib: an embedding of each
+    categorical field, and one of all numerical fields together. There may be no categorical, or
+    no numerical fields.
+
+    Args:
+        schema: form of the samples.
+        width: d, numbers in an embedding.
+
+    Attributes:
+        n_features: D, length of x.
+        tables: F embeddings ``(vocabularies[f], d)``.
+        numbers: linear layer ``(P -> d)``; None where P = 0.
+
+    Raises:
+        UserError: the samples have no fields at all.
+
+    Example:
+        >>> inputs = Inputs(Schema(("ctr",), ("NL",), (10, 4), 3), 8)
+        >>> batch = {"ids": torch.zeros(5, 2, dtype=torch.uint16), "numbers": torch.ones(5, 3)}
+        >>> inputs(batch).shape
+        torch.Size([5, 24])
+    """
+
+    def __init__(self, schema: Schema, width: int) -> None:
+        super().__init__()
+        if not schema.n_inputs:
+            raise UserError("the samples have no fields: give categorical or numerical ones")
+        self.n_features = schema.n_inputs * width
+        tables = [nn.Embedding(size, width) for size in schema.vocabularies]
+        for table in tables:
+            nn.init.xavier_uniform_(table.weight)
+        self.tables = nn.ModuleList(tables)
+        self.numbers = nn.Linear(schema.n_numbers, width) if schema.n_numbers else None
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Embed the fields of samples, ``(B, D)``; ids may be of any integer dtype."""
+        ids = batch["ids"].long()
+        found = [table(column) for table, column in zip(self.tables, ids.unbind(1), strict=True)]
+        if self.numbers is not None:
+            found.append(self.numbers(batch["numbers"].to(self.numbers.weight.dtype)))
+        return torch.cat(found, dim=1)
+
+
+class ScenarioEmbedding(nn.Embedding):
+    """An embedding ``(S, d)`` of the samples' scenarios.
+
+    Args:
+        schema: form of the samples.
+        width: d, numbers in an embedding.
+    """
+
+    def __init__(self, schema: Schema, width: int) -> None:
+        super().__init__(schema.n_scenarios, width)
+        nn.init.xavier_uniform_(self.weight)
