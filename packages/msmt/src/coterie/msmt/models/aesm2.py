@@ -11,7 +11,7 @@ from coterie.core.errors import UserError
 from coterie.msmt.data.schema import Schema
 from coterie.msmt.models.base import Batch, MultiTask, cross_entropy
 from coterie.msmt.models.inputs import Inputs, ScenarioEmbedding
-from coterie.msmt.models.layers import BatchNorm, Experts, each_through, mix, mlp, towers_of
+from coterie.msmt.models.layers import Experts, each_through, mix, mlp, towers_of
 from coterie.msmt.settings.model import ModelSettings
 
 
@@ -83,7 +83,8 @@ class Aesm2(MultiTask):
         seen, task = self._for_each_task(torch.cat([z, scenario], dim=1))
         weights, more = self.by_task(seen, task)
         outputs = self.task_experts(z)
-        streams = [mix(of_task, outputs) for of_task in weights.split(len(z))]
+        of_tasks = weights.reshape(len(self.task), len(z), weights.shape[1])
+        streams = [mix(of_task, outputs) for of_task in of_tasks]
         return each_through(self.towers, streams), divergence + more
 
     def _for_each_task(self, seen: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,7 +137,7 @@ class Selection(nn.Module):
         self.n_gates, self.n_experts, self.noise = gates, experts, noise
         # The bias is the normalisation's.
         self.gates = nn.Sequential(
-            nn.Linear(n_in, gates * experts, bias=False), BatchNorm(gates * experts)
+            nn.Linear(n_in, gates * experts, bias=False), nn.BatchNorm1d(gates * experts)
         )
 
     def forward(self, seen: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:

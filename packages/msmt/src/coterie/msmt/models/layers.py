@@ -11,26 +11,6 @@ from coterie.msmt.data.schema import Schema
 from coterie.msmt.settings.model import ModelSettings
 
 
-class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation that stands a batch of one row, as the last batch of an epoch may be.
-
-    One row has no variance, and ``nn.BatchNorm1d`` refuses it. Here it is normalised in training
-    as in evaluation, by the running statistics, which it does not change.
-
-    Example:
-        >>> BatchNorm(2)(torch.ones(1, 2)).shape
-        torch.Size([1, 2])
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Normalise ``(B, n)``."""
-        if len(input) > 1 or self.running_mean is None or self.running_var is None:
-            return super().forward(input)
-        return nn.functional.batch_norm(
-            input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
-        )
-
-
 def mlp(n_in: int, widths: Iterable[int], dropout: float = 0.0, norm: bool = True) -> nn.Sequential:
     """Make a multi-layer perceptron: linear, batch normalisation, ReLU, dropout in each layer.
 
@@ -42,13 +22,13 @@ def mlp(n_in: int, widths: Iterable[int], dropout: float = 0.0, norm: bool = Tru
 
     Example:
         >>> [type(layer).__name__ for layer in mlp(3, [4])]
-        ['Linear', 'BatchNorm', 'ReLU', 'Dropout']
+        ['Linear', 'BatchNorm1d', 'ReLU', 'Dropout']
     """
     layers: list[nn.Module] = []
     for width in widths:
         layers.append(nn.Linear(n_in, width))
         if norm:
-            layers.append(BatchNorm(width))
+            layers.append(nn.BatchNorm1d(width))
         layers += [nn.ReLU(), nn.Dropout(dropout)]
         n_in = width
     return nn.Sequential(*layers)
