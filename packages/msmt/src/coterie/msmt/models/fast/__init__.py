@@ -1,0 +1,1 @@
+"""Layers of many networks side by side, feature-major; a first layer on projected tables."""
