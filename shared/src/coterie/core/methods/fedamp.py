@@ -11,7 +11,6 @@ from torch import Tensor
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.kit.local_sgd import changes
 from coterie.core.methods.kit.model_client import ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.settings.proximal import FedAMPSettings
@@ -36,6 +35,8 @@ UPDATE = Step("update", CloudModel, ModelUpdate)
 class FedAMPClient(ModelClient[OwnModel]):
     """Client of FedAMP (Huang et al., AAAI 2021, Algorithm 1) for any module."""
 
+    admits_alone = True
+
     @UPDATE
     def update(
         self, down: CloudModel, mine: OwnModel, data: SplitSamples, key: Key
@@ -44,18 +45,16 @@ class FedAMPClient(ModelClient[OwnModel]):
 
         Without data w_i is u_i.
         """
-        batches = self.local.batches(data.train, key)
         context = {"pull": down.pull, "cloud": down.weights}
-        fitted = self.local.train(dict(down.weights), batches, pull=_near, context=context)
-        kept = OwnModel(self.kept(fitted.params), mine.rounds + 1)
-        return ModelUpdate(changes(fitted.params, down.weights), data.lengths, fitted.loss), kept
+        up, fitted = self.train_from(dict(down.weights), mine, data, key, _near, context)
+        return up, self.after(mine, fitted)
 
 
 def _near(params: Params, context: Any) -> Params:
     strength, cloud = context["pull"], context["cloud"]
     return {
-        name: tree.columns(strength.to(value.dtype), value) * (value - cloud[name])
-        for name, value in params.items()
+        name: tree.columns(strength.to(near.dtype), near) * (params[name] - near)
+        for name, near in cloud.items()
     }
 
 
@@ -127,9 +126,9 @@ class FedAMPServer(ModelServer[ClientModels]):
 
     def begin(self, key: Key) -> ClientModels:
         """Draw the model at which all clients start."""
-        weights = self.initial(key)
-        nobody = {name: w.new_empty(0, *w.shape) for name, w in weights.items()}
-        return ClientModels(weights, models=nobody)
+        parts = self.parted(self.initial(key))
+        nobody = {name: w.new_empty(0, *w.shape) for name, w in parts["weights"].items()}
+        return ClientModels(parts["weights"], own=parts["own"], models=nobody)
 
     def round(self, state: ClientModels, cohort: Cohort, key: Key) -> ClientModels:
         """One round: mix the models, send each client chosen its mixture, keep what comes back."""
@@ -222,4 +221,4 @@ def _kept(
     silent = state.silent.index_copy(0, places, up.samples == 0)
     heard = models if bool(silent.all()) else tree.take(models, (~silent).nonzero().flatten())
     mean = {name: rows.mean(0) for name, rows in heard.items()}
-    return ClientModels(mean, state.ids, models, silent)
+    return replace(state, weights=mean, models=models, silent=silent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from coterie.core.errors import UserError
 from coterie.core.methods.settings.fedavg import (
@@ -100,6 +101,8 @@ class PFedMeOptions(Checked):
 @dataclass(frozen=True)
 class PFedMeSettings(PFedMeOptions, FedAvgSettings):
     """Settings of pFedMe, with those that it shares with FedAvg, but for ``lr``."""
+
+    plain: ClassVar[str] = "pFedMe"
 
 
 @dataclass(frozen=True)
