@@ -76,29 +76,28 @@ def fit(
 ) -> Fitted:
     """Train C clients side by side, each with its own number of steps.
 
-    The clients are sorted by their number of steps; who has finished leaves the stack. A single
-    client, or the last one at work, is trained in place, in copies of what is given.
+    Who has finished leaves the stack. A single client, or the last one at work, is trained in
+    place, in copies of what is given.
 
     Args:
         loss: ``loss(params, batch) -> ()`` of one client (no client axis), pure, without draws.
         params: each ``(C, ...)``.
         batches: gives the stacked batches.
-        opt: the optimizer.
+        opt: optimizer.
         lr: learning rate, one for all or ``(C,)``.
-        steps: number of steps, one for all or ``(C,)`` int64.
+        steps: one for all or ``(C,)`` int64.
         state: of the optimizers, to go on from; None = a fresh start.
         clip: largest norm of the loss's gradient, as ``lr``.
-        slope: gradients and values of ``loss`` where there is a faster way than autograd.
+        slope: gradients and values of ``loss``, where autograd is not the fastest way.
         pull: gradients added to those of the loss after clipping, ``pull(params, context)`` for
             the clients still at work: a proximal term, a control variate.
         context: stacked tree for ``pull``.
         fixed: what the loss takes beside ``params`` and is not trained, each ``(C, ...)``.
-        statistics: what the loss takes as well and writes into, each ``(C, ...)``; given, if empty,
-            clients are trained one after the other (see `coterie.core.local_training.alone`).
+        statistics: what it writes into, each ``(C, ...)``; given, even if empty, clients are
+            trained one after the other (`coterie.core.local_training.alone`).
 
     Example:
-        >>> def loss(params, batch):
-        ...     return (params["w"] - batch["x"]).square().sum()
+        >>> loss = lambda params, batch: (params["w"] - batch["x"]).square().sum()
         >>> x = torch.tensor([[1.0], [2.0]])
         >>> fitted = fit(loss, {"w": torch.zeros(2)}, lambda number, rows: {"x": x[rows]},
         ...              RowSGD(), 0.5, torch.tensor([0, 1]))

@@ -72,6 +72,19 @@ def squared_distances(vectors: Tensor) -> Tensor:
     return squares.clamp(min=0).fill_diagonal_(0)
 
 
+def median_distance(squares: Tensor) -> float:
+    """Median of the squared distances ``(N, N)`` between two different models; 0 for a single one.
+
+    Of an even number of them it is the lower one of the two in the middle.
+
+    Example:
+        >>> median_distance(torch.tensor([[0.0, 4.0], [4.0, 0.0]]))
+        4.0
+    """
+    pairs = squares[torch.triu_indices(*squares.shape, offset=1).unbind()]
+    return float(pairs.median()) if pairs.numel() else 0.0
+
+
 def message_weights(
     squares: Tensor, sigma: float, alpha: float, silent: Tensor
 ) -> tuple[Tensor, float]:
@@ -155,10 +168,16 @@ class FedAMPServer(ModelServer[ClientModels]):
         """
         settings = self.settings
         squares = squared_distances(flat(state.models))
-        weights, alpha = message_weights(squares, settings.sigma, settings.alpha, state.silent)
-        strength = _strength(settings, alpha)
+        median = median_distance(squares)
+        unit = (median or 1.0) if settings.relative else 1.0
+        sigma, most = settings.sigma * unit, settings.alpha * unit
+        weights, alpha = message_weights(squares, sigma, most, state.silent)
+        # Models that are all equal, as before the first round, have no unit, and nothing to pull.
+        idle = settings.relative and not median
+        strength = 0.0 if idle else _strength(settings, alpha, most)
         mine = weights[torch.searchsorted(state.ids, ids)]
-        cohort.journal.scalar("fed/alpha", alpha)
+        for name, value in (("alpha", alpha), ("sigma", sigma), ("distance", median)):
+            cohort.journal.scalar(f"fed/{name}", value)
         cohort.journal.scalar("fed/own_weight", weights.diagonal().mean())
         mixed = {
             name: (mine @ models.flatten(1)).reshape(len(ids), *models.shape[1:])
@@ -179,14 +198,16 @@ def check_for(settings: FedAMPSettings, lengths: Tensor) -> None:
     Raises:
         UserError: local steps on the proximal term would diverge.
     """
-    _strength(settings, min(settings.alpha, settings.sigma / max(len(lengths), 1)))
+    if not settings.relative:  # else the unit is not known yet
+        alpha = min(settings.alpha, settings.sigma / max(len(lengths), 1))
+        _strength(settings, alpha, settings.alpha)
 
 
-def _strength(settings: FedAMPSettings, alpha: float) -> float:
-    """λ/α_k, at which steps on the proximal term must converge."""
+def _strength(settings: FedAMPSettings, alpha: float, most: float) -> float:
+    """λ/α_k, at which steps on the proximal term must converge; α_k is ``most`` or less."""
     strength = settings.lam / alpha
-    if settings.lr * strength >= 2:
-        limit = "alpha" if alpha == settings.alpha else "sigma"
+    if settings.optimizer == "sgd" and settings.lr * strength >= 2:
+        limit = "alpha" if alpha == most else "sigma"
         raise UserError(
             f"'lr' times 'lam' / α_k is {settings.lr * strength:g} with α_k = {alpha:g}, "
             f"training diverges from 2 on: lower 'lr' or 'lam', or raise '{limit}'"
