@@ -14,7 +14,7 @@ from coterie.core.local_training.dropout import (
 )
 from coterie.core.local_training.fit import fit, masked, of_clients, pure
 from coterie.core.local_training.row_optimizer import RowAdam
-from coterie.core.methods.kit.local_sgd import LocalSGD, same_for_all
+from coterie.core.methods.kit.training import LocalTraining, same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key
 
@@ -187,7 +187,7 @@ def test_the_batch_decides_and_not_the_mode():
 
 
 def test_the_methods_for_any_module_draw_masks():
-    """`LocalSGD` trains a module with its dropout; one whose rate is zero is trained without.
+    """`LocalTraining` trains a module with its dropout; one whose rate is zero is trained without.
 
     All have one batch here, which is shuffled all the same.
     """
@@ -195,7 +195,7 @@ def test_the_methods_for_any_module_draw_masks():
     for rate in (0.0, 0.4):
         with KEY.torch_rng():
             module = Net(rate).double()
-        local = LocalSGD(module, FedAvgSettings(rounds=1, epochs=2, batch_size=size, lr=0.1))
+        local = LocalTraining(module, FedAvgSettings(rounds=1, epochs=2, batch_size=size, lr=0.1))
         keys = KEY.fold(data.ids)
         start = same_for_all(dict(module.named_parameters()), len(data))
         batches = local.batches(data, keys)

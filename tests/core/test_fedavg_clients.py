@@ -10,6 +10,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.fedprox import FedProxSettings
+from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldSettings
 from coterie.core.privacy.noise import Clip
 
 
@@ -131,7 +132,7 @@ def test_batch_normalisation_and_empty_modules_are_refused():
             self.norm = nn.BatchNorm1d(4)
 
     with pytest.raises(UserError, match="'norm' is batch normalisation"):
-        FedAvgClient(Normed(), FedAvgSettings())
+        ScaffoldClient(Normed(), ScaffoldSettings())
     with pytest.raises(UserError, match="Identity has no parameters"):
         FedAvgServer(nn.Identity, FedAvgSettings()).begin(KEY)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import grad_and_value
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
-from coterie.core.errors import UserError
+from coterie.core.errors import Unstackable, UserError
 from coterie.core.federation.store import PrivateStore
 from coterie.core.local_training import stacking
 from coterie.core.local_training.fit import fit, masked, of_clients, pure
@@ -284,7 +284,7 @@ def test_the_slow_fallback_of_torch_is_refused():
     module = Recurrent()
     params = {k: v.detach().expand(2, *v.shape) for k, v in module.named_parameters()}
     batch = {"x": torch.ones(2, 5, 4), "y": torch.ones(2, 5)}
-    with pytest.raises(stacking.Unstackable, match="fallback"):
+    with pytest.raises(Unstackable, match="fallback"):
         stacking.stacked(grad_and_value(pure(module, "loss")))(params, batch)
     assert torch._C._functorch._is_vmap_fallback_enabled()
 
@@ -343,7 +343,7 @@ def test_errors_of_the_loss_are_its_own():
 
     with pytest.raises(RuntimeError, match=r"size|shape") as caught:
         fit(loss, stacked_params(net()), batch_of, RowSGD(), 0.1, 1)
-    assert not isinstance(caught.value, stacking.Unstackable)
+    assert not isinstance(caught.value, Unstackable)
 
 
 def test_sample_data_that_does_not_fit_together_is_refused():

@@ -122,7 +122,7 @@ def test_personal_model_is_the_sum_of_both_heads():
         more = features @ kept.head["head.weight"][c].T + kept.head["head.bias"][c]
         torch.testing.assert_close(model(x), two.head(features) + more, atol=1e-12, rtol=1e-12)
         share = model.correct(samples_of(data.valid, c)).double().mean()
-        assert report.accuracy["personal/valid"][c] == share
+        assert report.measures["personal/valid/accuracy"][c] == share
 
 
 def test_closed_slope_equals_autograd():

@@ -32,11 +32,10 @@ from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
-from coterie.core.methods.kit.local_sgd import LocalSGD
-from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.methods.kit.model_server import ServerSamples
+from coterie.core.methods.kit.training import LocalTraining
 from coterie.core.methods.ranking.central import Central
-from coterie.core.methods.reference.central import CentralClient, CentralServer
+from coterie.core.methods.reference.central import CentralClient, CentralModel, CentralServer
 from coterie.core.methods.reference.local import LocalClient, LocalServer
 from coterie.core.methods.settings.reference import LocalSettings
 from coterie.core.run.driver import FederatedRun
@@ -184,7 +183,7 @@ def test_central_measures_the_global_model_and_keeps_nothing():
     mean = torch.stack(right).mean().item()
     assert made.journals[-1].scalars["eval/global_accuracy"] == pytest.approx(mean, abs=1e-12)
     assert made.private(data.ids).personal == {}
-    down = GlobalModel(made.state.weights)
+    down = CentralModel(made.state.weights, {})
     boundary_holds(client, {"evaluate": down}, made.private(data.ids), data)
 
 
@@ -248,7 +247,7 @@ def test_lightning_trains_a_classifier_as_the_stacked_step_does(build):
     data = labelled([13, 13])
     starts = [built(build), build()]
     settings = FedAvgSettings(batch_size=5, lr=0.1)
-    local = LocalSGD(built(build), settings)
+    local = LocalTraining(built(build), settings)
     key = KEY.fold("lightning").fold(torch.zeros(2, dtype=torch.int64))
     stack = {
         n: torch.stack([dict(m.named_parameters())[n].detach() for m in starts])

@@ -18,8 +18,8 @@ from coterie.core.methods.fedrecon import (
     MeasuredBase,
 )
 from coterie.core.methods.fedrod import FedRODClient, FedRODSettings
-from coterie.core.methods.kit.model_client import GlobalModel
-from coterie.core.methods.reference.central import CentralClient
+from coterie.core.methods.kit.model_client import GlobalModel, OwnStart
+from coterie.core.methods.reference.central import CentralClient, CentralModel
 from coterie.core.methods.reference.local import LocalClient
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.methods.settings.reference import LocalSettings
@@ -39,9 +39,12 @@ METHODS = {
     ),
     "local": (
         LocalClient(Net(), LocalSettings(**GENERAL)),
-        [("receive", MODEL), ("train", None), ("train", None), ("evaluate", None)],
+        [("receive", OwnStart(WEIGHTS)), ("train", None), ("train", None), ("evaluate", None)],
     ),
-    "central": (CentralClient(Net(), FedAvgSettings(**GENERAL)), [("evaluate", MODEL)]),
+    "central": (
+        CentralClient(Net(), FedAvgSettings(**GENERAL)),
+        [("evaluate", CentralModel(WEIGHTS, {}))],
+    ),
 }
 
 

@@ -29,6 +29,14 @@ class Interrupted(KeyboardInterrupt):
         self.saved = saved
 
 
+class Unstackable(RuntimeError):
+    """Something can serve one client at a time only; whoever asked for several goes one by one.
+
+    Torch cannot vectorise a function, as some recurrent layers and control flow that depends on
+    data, or samples come from files.
+    """
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Name the known word nearest to a misspelt one, as the end of an error message.
 

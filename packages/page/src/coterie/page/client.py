@@ -14,8 +14,8 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.divergence import has_diverged, restored
 from coterie.core.methods.kit.evaluation import Quality
-from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.training import changes, same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

@@ -15,6 +15,7 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.selection import best_of
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.model_server import ModelServer
+from coterie.core.methods.kit.quality import ACCURACY
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import Experiment as BaseExperiment
@@ -136,12 +137,11 @@ class Experiment(BaseExperiment[Settings]):
 
     def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the test of the round that was best on validation data, and of the last one."""
-        monitor = ModelServer.monitor
-        best = best_of(module.history, monitor).round
+        best = best_of(module.history, ACCURACY).round
         if not best:  # nothing was measured
             return {}
         of_best = module.history[best - 1]
-        last = next(row for row in reversed(module.history) if monitor.key in row)
+        last = next(row for row in reversed(module.history) if ACCURACY.key in row)
         found = {f"test/{n}": of_best[f"test/{n}"] for n in ACCURACIES if f"test/{n}" in of_best}
         found["test/best_round"] = float(best)
         found |= {f"last/{n}": last[f"test/{n}"] for n in ACCURACIES if f"test/{n}" in last}

@@ -8,6 +8,8 @@ KEYS = (
     MetricKey("fed/lr", "1", "learning rate, mean over clients, where they choose it"),
     MetricKey("fed/epochs", "epochs", "local epochs, mean over clients, where they choose them"),
     MetricKey("fed/alpha", "1", "FedAMP's α_k in force"),
+    MetricKey("fed/sigma", "1", "FedAMP's σ in force"),
+    MetricKey("fed/distance", "1", "median squared distance between two clients' models (FedAMP)"),
     MetricKey("fed/own_weight", "1", "FedAMP's ξ_ii, mean over clients"),
     MetricKey("eval/accuracy", "1", "what a round is chosen by: mean of the next two", "max"),
     MetricKey("eval/server_accuracy", "1", "global model on the server's validation", "max"),

@@ -11,8 +11,9 @@ import math
 import torch
 from torch import Tensor, nn
 
+from coterie.core.data.samples.samples import CountedBatches
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import Batch, Batches
+from coterie.core.local_training.fit import Batch
 from coterie.core.tensors.keys import Key
 
 
@@ -95,12 +96,17 @@ class DropoutBatches:
         module: has the layers; masks are of its parameters' dtype.
         key: the clients' keys, ``state`` of shape ``(C,)``.
 
+    Attributes:
+        per_epoch: as those of ``batches``.
+        steps: as those of ``batches``.
+
     Raises:
         UserError: two layers have one name.
     """
 
-    def __init__(self, batches: Batches, module: nn.Module, key: Key) -> None:
+    def __init__(self, batches: CountedBatches, module: nn.Module, key: Key) -> None:
         self._batches, self._layers, self._key = batches, keyed_layers(module), key.fold("dropout")
+        self.per_epoch, self.steps = batches.per_epoch, batches.steps
         self._dtype = next((value.dtype for value in module.parameters()), torch.float32)
 
     def __call__(self, number: int, rows: Tensor) -> Batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -49,11 +49,13 @@ class Fitted:
         params: each ``(C, ...)``.
         state: of the optimizers.
         loss: ``(C,)`` mean loss over the steps of each client; 0 for a client without steps.
+        statistics: running statistics of the module, each ``(C, ...)``; empty where it keeps none.
     """
 
     params: Params
     state: RowState
     loss: Tensor
+    statistics: Params = field(default_factory=dict)
 
 
 def fit(
@@ -70,32 +72,32 @@ def fit(
     pull: Pull | None = None,
     context: Any = None,
     fixed: Params | None = None,
+    statistics: Params | None = None,
 ) -> Fitted:
     """Train C clients side by side, each with its own number of steps.
 
-    The clients are sorted by their number of steps and those that have finished leave the stack,
-    so nothing moves them and no work is done for them. A single client, or the last one at work,
-    is trained in place, in copies of what is given.
+    Who has finished leaves the stack. A single client, or the last one at work, is trained in
+    place, in copies of what is given.
 
     Args:
-        loss: ``loss(params, batch) -> ()`` of one client (no client axis); it must be a pure
-            function without random draws.
+        loss: ``loss(params, batch) -> ()`` of one client (no client axis), pure, without draws.
         params: each ``(C, ...)``.
         batches: gives the stacked batches.
-        opt: the optimizer.
+        opt: optimizer.
         lr: learning rate, one for all or ``(C,)``.
-        steps: number of steps, one for all or ``(C,)`` int64.
+        steps: one for all or ``(C,)`` int64.
         state: of the optimizers, to go on from; None = a fresh start.
-        clip: largest norm of the loss's gradient, one for all or ``(C,)``.
-        slope: gradients and values of ``loss`` where there is a faster way than autograd.
-        pull: gradients to be added to those of the loss after clipping, ``pull(params, context)``
-            for the clients still at work: a proximal term, a control variate.
+        clip: largest norm of the loss's gradient, as ``lr``.
+        slope: gradients and values of ``loss``, where autograd is not the fastest way.
+        pull: gradients added to those of the loss after clipping, ``pull(params, context)`` for
+            the clients still at work: a proximal term, a control variate.
         context: stacked tree for ``pull``.
         fixed: what the loss takes beside ``params`` and is not trained, each ``(C, ...)``.
+        statistics: what it writes into, each ``(C, ...)``; given, even if empty, clients are
+            trained one after the other (`coterie.core.local_training.alone`).
 
     Example:
-        >>> def loss(params, batch):
-        ...     return (params["w"] - batch["x"]).square().sum()
+        >>> loss = lambda params, batch: (params["w"] - batch["x"]).square().sum()
         >>> x = torch.tensor([[1.0], [2.0]])
         >>> fitted = fit(loss, {"w": torch.zeros(2)}, lambda number, rows: {"x": x[rows]},
         ...              RowSGD(), 0.5, torch.tensor([0, 1]))
@@ -103,11 +105,11 @@ def fit(
         [0.0, 2.0]
     """
     first = next(iter(params.values()))
-    rows = torch.arange(len(first))
+    none = first.new_zeros(len(first))
     job = _Job(
         batches=batches,
         opt=opt,
-        start=Fitted(params, state or opt.begin(params), first.new_zeros(len(first))),
+        start=Fitted(params, state or opt.begin(params), none, statistics or {}),
         rates=_Rates(_per_row(lr, first), None if clip is None else _per_row(clip, first)),
         steps=torch.as_tensor(steps).expand(len(first)),
         slope=_gradient(loss) if slope is None else _of_trained(slope),
@@ -115,7 +117,7 @@ def fit(
         context={} if context is None else context,
         fixed=fixed or {},
     )
-    return by_rows(job.run, rows) if rows.numel() else job.start
+    return job.run_all(torch.arange(len(first)), alone=statistics is not None)
 
 
 def of_clients(
@@ -130,15 +132,14 @@ def of_clients(
         rows: ``(K,)`` int64 positions, K at least 1.
         number: of the batch, from 0.
     """
-    shared = len(next(iter(params.values()))) == 1
 
     def run(rows: Tensor) -> Tensor:
-        if shared:
-            mine = {
-                name: value.expand(len(rows), *value.shape[1:]) for name, value in params.items()
-            }
-        else:
-            mine = tree.take(params, rows)
+        mine = {
+            name: value.expand(len(rows), *value.shape[1:])
+            if len(value) == 1
+            else value.index_select(0, rows)
+            for name, value in params.items()
+        }
         value: Tensor = stacked(function)(mine, batches(number, rows))
         return value
 
@@ -167,6 +168,14 @@ class _Job:
     context: Any
     fixed: Params
 
+    def run_all(self, rows: Tensor, alone: bool) -> Fitted:
+        """Train all clients, side by side where nothing forbids it."""
+        if not rows.numel():
+            return self.start
+        if alone:
+            return concatenate([self.run(row) for row in rows.split(1)])
+        return by_rows(self.run, rows)
+
     @torch.no_grad()
     def run(self, rows: Tensor) -> Fitted:
         """Train the clients at some positions, ``(K,)`` int64."""
@@ -186,21 +195,21 @@ class _Job:
             now = self._step(now, self.batches(number, rows), spare, *rest)
         count_steps(sum(at_work))
         end = concatenate([now, *reversed(done)]) if done else now
-        mean = Fitted(end.params, end.state, end.loss / steps.clamp(min=1))
+        mean = replace(end, loss=end.loss / steps.clamp(min=1))
         return tree.take(mean, torch.argsort(order)) if order.numel() > 1 else mean
 
     def _step(
         self, now: Fitted, batch: Batch, spare: Params, rates: _Rates, context: Any, fixed: Params
     ) -> Fitted:
         alone = len(now.loss) == 1  # then all of `now` is its own copy, with memory to use again
-        grads, value = self.slope(now.params, fixed, batch)
+        grads, value = self.slope(now.params, {**fixed, **now.statistics}, batch)
         if rates.clip is not None:
             grads = clipped(grads, rates.clip, spare if alone else None)
         if self.pull is not None:
             more = self.pull(now.params, context)
             grads = {name: grad + more[name] for name, grad in grads.items()}
         params, state = self.opt.step(now.params, grads, now.state, rates.lr, in_place=alone)
-        return Fitted(params, state, now.loss + value)
+        return Fitted(params, state, now.loss + value, now.statistics)
 
 
 def _at_work(steps: Tensor) -> list[int]:

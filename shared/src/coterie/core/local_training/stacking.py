@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from coterie.core.errors import UserError
+from coterie.core.errors import Unstackable, UserError
 from coterie.core.tensors import tree
 
 log = logging.getLogger(__name__)
@@ -27,10 +27,6 @@ _UNSUPPORTED = (
     "hit the vmap fallback",
 )
 _RANDOM = "vmap: called random operation"
-
-
-class Unstackable(RuntimeError):
-    """Torch cannot vectorise a function (some recurrent layers, data-dependent control flow)."""
 
 
 def stacked(

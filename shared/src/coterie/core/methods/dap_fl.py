@@ -15,9 +15,9 @@ from coterie.core.methods.kit.averaging import Weighted, mean_added, noted
 from coterie.core.methods.kit.divergence import has_diverged, restored
 from coterie.core.methods.kit.evaluation import Quality
 from coterie.core.methods.kit.fields import changed, measured
-from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
+from coterie.core.methods.kit.training import changes, same_for_all
 from coterie.core.methods.settings.dap_fl import DapFLSettings
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.expected import Count, Flag
@@ -133,7 +133,8 @@ class DapFLClient(ModelClient[Tuner]):
         else:
             found = self.evaluator.of_clients(params, data.train)
         nothing = (data.lengths == 0) & (data.valid.lengths == 0)
-        return Quality(found.loss.masked_fill(nothing, 0.0), found.accuracy)
+        loss = found.loss.masked_fill(nothing, 0.0)
+        return Quality(found.values | {"loss": loss})
 
     def _bounded(self, found: Quality) -> Tensor:
         accuracy = found.accuracy.nan_to_num(0.0)

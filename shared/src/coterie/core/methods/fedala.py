@@ -8,35 +8,21 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from coterie.core.data.samples.samples import MiniBatches, SampleData
+from coterie.core.data.samples.samples import MiniBatches, Samples, in_memory
 from coterie.core.data.samples.shares import divide, share_counts
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Batch, Fitted, Params, fit
 from coterie.core.local_training.row_optimizer import RowSGD, RowState
 from coterie.core.methods.kit.fields import changed, measured
-from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.kit.parts import last_layers, without
+from coterie.core.methods.kit.training import changes, same_for_all
 from coterie.core.methods.settings.personal import FedALASettings
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 _OLD, _STEP = "old.", "step."  # before the names of what the mixture lies between
-
-
-def last_layers(names: list[str], count: int) -> list[str]:
-    """Names of the parameters in the last layers; a layer is a module with all its parameters.
-
-    Args:
-        names: of all parameters, in order.
-        count: of layers.
-
-    Example:
-        >>> last_layers(["body.0.weight", "body.0.bias", "head.weight", "head.bias"], 1)
-        ['head.weight', 'head.bias']
-    """
-    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
-    return [name for name in names if name.rpartition(".")[0] in layers[-count:]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +34,6 @@ class _BoxedSGD(RowSGD):
     ) -> tuple[Params, RowState]:
         moved, state = super().step(params, grads, state, lr, **more)  # type: ignore[arg-type]
         return {name: value.clamp(0, 1) for name, value in moved.items()}, state
-
-
-def _without(given: Params, names: list[str]) -> Params:
-    return {name: value for name, value in given.items() if name not in names}
 
 
 _OWN = {"personal", "rounds", "aggregation"}
@@ -121,7 +103,7 @@ class FedALAClient(ModelClient[FedALAModel]):
             old: θ_i, each ``(C, ...)``.
             new: θ, each ``(C, ...)``.
         """
-        ends = _without(new, self.learned)
+        ends = without(new, self.learned)
         for name in self.learned:
             ends[_OLD + name], ends[_STEP + name] = old[name], new[name] - old[name]
         return ends
@@ -131,7 +113,7 @@ class FedALAClient(ModelClient[FedALAModel]):
         others = {n: value for n, value in ends.items() if not n.startswith((_OLD, _STEP))}
         return others | {n: ends[_OLD + n] + ends[_STEP + n] * weights[n] for n in self.learned}
 
-    def learn(self, mine: FedALAModel, ends: Params, data: SampleData, key: Key) -> Params:
+    def learn(self, mine: FedALAModel, ends: Params, data: Samples, key: Key) -> Params:
         """Learn W_i by gradient steps on a share of the samples, clipped to [0, 1]: Eq. 5.
 
         In its first round a client learns nothing, in its second until the loss has settled, later
@@ -144,7 +126,7 @@ class FedALAClient(ModelClient[FedALAModel]):
             key: the clients' keys, ``(C,)``.
         """
         given, weights, turn = self.settings, mine.aggregation, mine.rounds
-        some, _ = divide(data, share_counts(data.lengths, given.s), key.fold("share"))
+        some, _ = divide(in_memory(data), share_counts(data.lengths, given.s), key.fold("share"))
         rows = ((turn > 0) & (data.lengths > 0)).nonzero().flatten()
         window = min(given.window, given.max_passes + 1)  # the one pass more never comes
         recent = torch.full((len(data), window), torch.nan, dtype=torch.float64)
@@ -174,10 +156,10 @@ class FedALAClient(ModelClient[FedALAModel]):
         )
 
     def _loss(self, given: Params, batch: Batch) -> Tensor:
-        return self.local.loss(self.mixed(given, _without(given, self.learned)), batch)
+        return self.local.loss(self.mixed(given, without(given, self.learned)), batch)
 
     def _slope(self, given: Params, batch: Batch) -> tuple[Params, Tensor]:
         """The module's own gradient, by the chain rule: dθ̂/dW = θ - θ_i."""
         assert self.local.slope is not None
-        grads, loss = self.local.slope(self.mixed(given, _without(given, self.learned)), batch)
+        grads, loss = self.local.slope(self.mixed(given, without(given, self.learned)), batch)
         return {name: grads[name] * given[_STEP + name] for name in self.learned}, loss

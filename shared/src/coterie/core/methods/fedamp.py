@@ -11,7 +11,6 @@ from torch import Tensor
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training.fit import Params
-from coterie.core.methods.kit.local_sgd import changes
 from coterie.core.methods.kit.model_client import ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.settings.proximal import FedAMPSettings
@@ -36,6 +35,8 @@ UPDATE = Step("update", CloudModel, ModelUpdate)
 class FedAMPClient(ModelClient[OwnModel]):
     """Client of FedAMP (Huang et al., AAAI 2021, Algorithm 1) for any module."""
 
+    admits_alone = True
+
     @UPDATE
     def update(
         self, down: CloudModel, mine: OwnModel, data: SplitSamples, key: Key
@@ -44,18 +45,16 @@ class FedAMPClient(ModelClient[OwnModel]):
 
         Without data w_i is u_i.
         """
-        batches = self.local.batches(data.train, key)
         context = {"pull": down.pull, "cloud": down.weights}
-        fitted = self.local.train(dict(down.weights), batches, pull=_near, context=context)
-        kept = OwnModel(self.kept(fitted.params), mine.rounds + 1)
-        return ModelUpdate(changes(fitted.params, down.weights), data.lengths, fitted.loss), kept
+        up, fitted = self.train_from(dict(down.weights), mine, data, key, _near, context)
+        return up, self.after(mine, fitted)
 
 
 def _near(params: Params, context: Any) -> Params:
     strength, cloud = context["pull"], context["cloud"]
     return {
-        name: tree.columns(strength.to(value.dtype), value) * (value - cloud[name])
-        for name, value in params.items()
+        name: tree.columns(strength.to(near.dtype), near) * (params[name] - near)
+        for name, near in cloud.items()
     }
 
 
@@ -71,6 +70,19 @@ def squared_distances(vectors: Tensor) -> Tensor:
     norms = centred.square().sum(1)
     squares = norms[:, None] + norms - 2 * centred @ centred.T
     return squares.clamp(min=0).fill_diagonal_(0)
+
+
+def median_distance(squares: Tensor) -> float:
+    """Median of the squared distances ``(N, N)`` between two different models; 0 for a single one.
+
+    Of an even number of them it is the lower one of the two in the middle.
+
+    Example:
+        >>> median_distance(torch.tensor([[0.0, 4.0], [4.0, 0.0]]))
+        4.0
+    """
+    pairs = squares[torch.triu_indices(*squares.shape, offset=1).unbind()]
+    return float(pairs.median()) if pairs.numel() else 0.0
 
 
 def message_weights(
@@ -127,9 +139,9 @@ class FedAMPServer(ModelServer[ClientModels]):
 
     def begin(self, key: Key) -> ClientModels:
         """Draw the model at which all clients start."""
-        weights = self.initial(key)
-        nobody = {name: w.new_empty(0, *w.shape) for name, w in weights.items()}
-        return ClientModels(weights, models=nobody)
+        parts = self.parted(self.initial(key))
+        nobody = {name: w.new_empty(0, *w.shape) for name, w in parts["weights"].items()}
+        return ClientModels(parts["weights"], own=parts["own"], models=nobody)
 
     def round(self, state: ClientModels, cohort: Cohort, key: Key) -> ClientModels:
         """One round: mix the models, send each client chosen its mixture, keep what comes back."""
@@ -156,10 +168,16 @@ class FedAMPServer(ModelServer[ClientModels]):
         """
         settings = self.settings
         squares = squared_distances(flat(state.models))
-        weights, alpha = message_weights(squares, settings.sigma, settings.alpha, state.silent)
-        strength = _strength(settings, alpha)
+        median = median_distance(squares)
+        unit = (median or 1.0) if settings.relative else 1.0
+        sigma, most = settings.sigma * unit, settings.alpha * unit
+        weights, alpha = message_weights(squares, sigma, most, state.silent)
+        # Models that are all equal, as before the first round, have no unit, and nothing to pull.
+        idle = settings.relative and not median
+        strength = 0.0 if idle else _strength(settings, alpha, most)
         mine = weights[torch.searchsorted(state.ids, ids)]
-        cohort.journal.scalar("fed/alpha", alpha)
+        for name, value in (("alpha", alpha), ("sigma", sigma), ("distance", median)):
+            cohort.journal.scalar(f"fed/{name}", value)
         cohort.journal.scalar("fed/own_weight", weights.diagonal().mean())
         mixed = {
             name: (mine @ models.flatten(1)).reshape(len(ids), *models.shape[1:])
@@ -180,14 +198,16 @@ def check_for(settings: FedAMPSettings, lengths: Tensor) -> None:
     Raises:
         UserError: local steps on the proximal term would diverge.
     """
-    _strength(settings, min(settings.alpha, settings.sigma / max(len(lengths), 1)))
+    if not settings.relative:  # else the unit is not known yet
+        alpha = min(settings.alpha, settings.sigma / max(len(lengths), 1))
+        _strength(settings, alpha, settings.alpha)
 
 
-def _strength(settings: FedAMPSettings, alpha: float) -> float:
-    """λ/α_k, at which steps on the proximal term must converge."""
+def _strength(settings: FedAMPSettings, alpha: float, most: float) -> float:
+    """λ/α_k, at which steps on the proximal term must converge; α_k is ``most`` or less."""
     strength = settings.lam / alpha
-    if settings.lr * strength >= 2:
-        limit = "alpha" if alpha == settings.alpha else "sigma"
+    if settings.optimizer == "sgd" and settings.lr * strength >= 2:
+        limit = "alpha" if alpha == most else "sigma"
         raise UserError(
             f"'lr' times 'lam' / α_k is {settings.lr * strength:g} with α_k = {alpha:g}, "
             f"training diverges from 2 on: lower 'lr' or 'lam', or raise '{limit}'"
@@ -222,4 +242,4 @@ def _kept(
     silent = state.silent.index_copy(0, places, up.samples == 0)
     heard = models if bool(silent.all()) else tree.take(models, (~silent).nonzero().flatten())
     mean = {name: rows.mean(0) for name, rows in heard.items()}
-    return ClientModels(mean, state.ids, models, silent)
+    return replace(state, weights=mean, models=models, silent=silent)

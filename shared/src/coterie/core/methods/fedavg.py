@@ -7,7 +7,6 @@ from dataclasses import replace
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Params, Pull
 from coterie.core.methods.kit.averaging import Weighted, WeightedSum, mean_added, noted
-from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import (
     UPDATE,
     GlobalModel,
@@ -16,6 +15,7 @@ from coterie.core.methods.kit.model_client import (
     OwnModel,
 )
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
+from coterie.core.methods.kit.training import same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.tensors.keys import Key
@@ -23,6 +23,8 @@ from coterie.core.tensors.keys import Key
 
 class FedAvgClient(ModelClient[OwnModel]):
     """ClientUpdate of FedAvg (McMahan et al., AISTATS 2017, Algorithm 1) for any module."""
+
+    admits_alone = True
 
     @property
     def pull(self) -> Pull | None:
@@ -33,12 +35,10 @@ class FedAvgClient(ModelClient[OwnModel]):
     def update(
         self, down: GlobalModel, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[ModelUpdate, OwnModel]:
-        """Run E epochs of SGD from w; a client without data changes nothing and weighs 0."""
-        start = same_for_all(down.weights, len(data))
-        batches = self.local.batches(data.train, key)
-        fitted = self.local.train(start, batches, pull=self.pull, context=start)
-        kept = OwnModel(self.kept(fitted.params), mine.rounds + 1)
-        return ModelUpdate(changes(fitted.params, down.weights), data.lengths, fitted.loss), kept
+        """Train for E epochs from w; a client without data changes nothing and weighs 0."""
+        given = same_for_all(down.weights, len(data))
+        up, fitted = self.train_from(given, mine, data, key, self.pull)
+        return up, self.after(mine, fitted)
 
 
 class FedAvgServer(ModelServer[ServerModel]):

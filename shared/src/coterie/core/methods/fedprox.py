@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coterie.core.local_training.fit import Pull
 from coterie.core.methods.fedavg import FedAvgClient
-from coterie.core.methods.kit.local_sgd import towards
+from coterie.core.methods.kit.training import towards
 from coterie.core.methods.settings.proximal import FedProxSettings
 
 

@@ -17,7 +17,6 @@ from coterie.core.methods.fedavg import FedAvgServer
 from coterie.core.methods.kit.averaging import WeightedSum
 from coterie.core.methods.kit.fields import changed, counted, measured
 from coterie.core.methods.kit.head import HEAD, with_head
-from coterie.core.methods.kit.local_sgd import LocalSGD, changes, same_for_all
 from coterie.core.methods.kit.model_client import (
     GlobalModel,
     ModelClient,
@@ -26,6 +25,8 @@ from coterie.core.methods.kit.model_client import (
     QualityReport,
 )
 from coterie.core.methods.kit.model_server import ServerModel
+from coterie.core.methods.kit.parts import matching, part, without
+from coterie.core.methods.kit.training import LocalTraining, changes, same_for_all
 from coterie.core.methods.settings.personal import FedReconSettings
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.messages import Down, carries
@@ -35,7 +36,7 @@ from coterie.core.tensors.keys import Key
 
 
 def reconstruct(
-    local: LocalSGD, base: Params, head: Params, support: SampleData, key: Key
+    local: LocalTraining, base: Params, head: Params, support: SampleData, key: Key
 ) -> Params:
     """The algorithm R of FedRECON (Singhal et al., NeurIPS 2021, Algorithm 1): gradient descent.
 
@@ -72,8 +73,8 @@ def parted(params: Params) -> tuple[Params, Params]:
         >>> parted({"body.w": 1, "head.w": 2})
         ({'body.w': 1}, {'head.w': 2})
     """
-    head = {name: value for name, value in params.items() if name.startswith(HEAD)}
-    return {name: value for name, value in params.items() if name not in head}, head
+    head = matching(params, [HEAD + "*"])
+    return without(params, head), part(params, head)
 
 
 @dataclass(frozen=True)
@@ -203,6 +204,6 @@ class FedReconServer(FedAvgServer):
         own = SampleData(torch.zeros(1).long(), self.samples.valid, torch.tensor([0, count]))
         base, initial = parted(same_for_all(weights, 1))
         # Measuring must change no draw of the run, and the same model always measures the same.
-        local = LocalSGD(self.module, self.settings, self._as_batch)
+        local = LocalTraining(self.module, self.settings, self._as_batch)
         found = reconstruct(local, base, initial, own, Key.from_seed(0).fold(own.ids))
         return {name: value[0] for name, value in found.items()}

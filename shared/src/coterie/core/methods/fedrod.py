@@ -17,8 +17,9 @@ from coterie.core.local_training.row_optimizer import RowSGD, RowState, clipped
 from coterie.core.methods.fedavg import FedAvgServer
 from coterie.core.methods.kit.fields import changed, measured
 from coterie.core.methods.kit.head import HEAD, with_head
-from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.kit.parts import matching, part, without
+from coterie.core.methods.kit.training import changes, same_for_all
 from coterie.core.methods.settings.personal import FedRODSettings
 from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
@@ -69,7 +70,7 @@ class FedRODClient(ModelClient[FedRODModel]):
     ) -> None:
         super().__init__(module, settings, as_batch)
         self.classifier = with_head(module, "Fed-ROD")
-        self._heads = [name for name in self._form if name.startswith(HEAD)]
+        self._heads = matching(self._form, [HEAD + "*"])
         self._optimizer = _ClippedApart(weight_decay=settings.weight_decay, limit=settings.clip)
 
     def newcomers(self, n_clients: int) -> FedRODModel:
@@ -96,7 +97,7 @@ class FedRODClient(ModelClient[FedRODModel]):
             slope=self._slope,
             fixed={_PRIOR: self._prior(data.train)},
         )
-        generic = {name: fitted.params[name] for name in down.weights}
+        generic = part(fitted.params, down.weights)
         head = {name: fitted.params[_OWN + name] for name in self._heads}
         personal = {**generic, **{name: generic[name] + value for name, value in head.items()}}
         update = FedRODUpdate(changes(generic, down.weights), data.lengths, fitted.loss)
@@ -165,9 +166,11 @@ class _ClippedApart(RowSGD):
         self, params: Params, grads: Params, state: RowState, lr: float | Tensor, **more: object
     ) -> tuple[Params, RowState]:
         if self.limit is not None:
-            own = {name: grad for name, grad in grads.items() if name.startswith(_OWN)}
-            generic = {name: grad for name, grad in grads.items() if name not in own}
-            grads = {**clipped(generic, self.limit), **clipped(own, self.limit)}
+            own = matching(grads, [_OWN + "*"])
+            grads = {
+                **clipped(without(grads, own), self.limit),
+                **clipped(part(grads, own), self.limit),
+            }
         return super().step(params, grads, state, lr, **more)  # type: ignore[arg-type]
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.core.data.samples.samples import MiniBatches, batch_counts
+from coterie.core.data.samples.samples import CountedBatches, batch_counts
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Batch, Params, fit
 from coterie.core.local_training.row_optimizer import RowOptimizer, RowState
 from coterie.core.methods.kit.averaging import Weighted, noted
-from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import (
     UPDATE,
     GlobalModel,
@@ -21,6 +20,7 @@ from coterie.core.methods.kit.model_client import (
     OwnModel,
 )
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
+from coterie.core.methods.kit.training import changes, same_for_all
 from coterie.core.methods.settings.proximal import PFedMeSettings
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.step import Step
@@ -146,7 +146,7 @@ class PFedMeClient(ModelClient[OwnModel]):
 class _Repeated:
     """Batches each of which is seen ``times`` times in a row."""
 
-    batches: MiniBatches
+    batches: CountedBatches
     times: int
 
     def __call__(self, number: int, rows: Tensor) -> Batch:

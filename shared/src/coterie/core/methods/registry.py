@@ -132,7 +132,7 @@ def server_half(
         settings: as `settings_of` gives them.
         samples: what the server holds.
         pooled: what all clients train on; read by "central" only, whose server has it all.
-        as_batch: see `coterie.core.methods.kit.local_sgd.LocalSGD`.
+        as_batch: see `coterie.core.methods.kit.training.LocalTraining`.
 
     Raises:
         UserError: the method cannot train this module, or is "central" without the samples.

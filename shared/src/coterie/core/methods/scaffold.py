@@ -12,10 +12,10 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.averaging import Weighted, noted
 from coterie.core.methods.kit.fields import changed, measured
-from coterie.core.methods.kit.local_sgd import changes, same_for_all
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.methods.kit.sizes import SizedModel, Sizes, TellsSize, anew, ask_sizes
+from coterie.core.methods.kit.training import changes, same_for_all
 from coterie.core.methods.settings.drift import ScaffoldSettings
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.messages import carries

@@ -20,7 +20,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation.in_process import fitting
 from coterie.core.local_training.fit import Params
 from coterie.core.local_training.stacking import concatenate
-from coterie.core.methods.kit.local_sgd import same_for_all
+from coterie.core.methods.kit.training import same_for_all
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.data.samples.samples import MiniBatches
+from coterie.core.data.samples.samples import CountedBatches
 from coterie.core.local_training.fit import Batch, Fitted, Params
 from coterie.core.methods.kit.divergence import has_diverged, restored
 from coterie.core.methods.kit.evaluation import Quality
-from coterie.core.methods.kit.local_sgd import changes
+from coterie.core.methods.kit.training import changes
 from coterie.core.tensors import tree
 from coterie.page.algorithm import aggregated
 
@@ -110,9 +110,10 @@ class RepeatedBatches:
         epochs: ``(K,)`` int64 passes of each row.
     """
 
-    def __init__(self, batches: MiniBatches, who: Tensor, epochs: Tensor) -> None:
+    def __init__(self, batches: CountedBatches, who: Tensor, epochs: Tensor) -> None:
         self._batches, self._who = batches, who
-        self.steps = epochs * batches.per_epoch[who]
+        self.per_epoch = batches.per_epoch[who]
+        self.steps = epochs * self.per_epoch
 
     def __call__(self, number: int, rows: Tensor) -> Batch:
         """Batch ``number`` of the rows."""

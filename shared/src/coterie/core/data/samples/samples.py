@@ -4,12 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key, shuffle_rows
 from coterie.core.tensors.ragged import Ragged
+
+S = TypeVar("S", bound="Samples")
+
+
+class CountedBatches(Protocol):
+    """Batches that know how many there are of each client.
+
+    Attributes:
+        per_epoch: ``(C,)`` int64, in an epoch.
+        steps: ``(C,)`` int64, in all epochs.
+    """
+
+    per_epoch: Tensor
+    steps: Tensor
+
+    def __call__(self, number: int, rows: Tensor) -> dict[str, Tensor]:
+        """Batch ``number`` of the clients ``rows``, each field ``(K, B, ...)``."""
+        ...
+
+
+class Samples(Protocol):
+    """Samples of C clients, wherever they lie: `SampleData` in memory, others on disk."""
+
+    @property
+    def ids(self) -> Tensor:
+        """``(C,)`` int64, ascending client ids."""
+        ...
+
+    @property
+    def lengths(self) -> Tensor:
+        """Number of samples of each client, ``(C,)`` int64."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def take(self: S, index: Tensor) -> S:
+        """Samples of the clients at the positions ``index``, ``(K,)`` int64."""
+        ...
+
+    def batches(
+        self,
+        epochs: int | Tensor,
+        batch_size: int | None,
+        key: Key | None,
+        *,
+        by_place: bool = False,
+        at_least: int = 1,
+    ) -> CountedBatches:
+        """Shuffled mini-batches; arguments as of `MiniBatches`."""
+        ...
+
+    def sample_bytes(self) -> int:
+        """Bytes of one sample."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -81,6 +137,36 @@ class SampleData:
         samples = {name: values[places.values] for name, values in self.samples.items()}
         return SampleData(self.ids[index], samples, places.offsets)
 
+    def batches(
+        self,
+        epochs: int | Tensor,
+        batch_size: int | None,
+        key: Key | None,
+        *,
+        by_place: bool = False,
+        at_least: int = 1,
+    ) -> MiniBatches:
+        """Shuffle and cut the samples; arguments as of `MiniBatches`."""
+        return MiniBatches(self, epochs, batch_size, key, by_place=by_place, at_least=at_least)
+
+    def sample_bytes(self) -> int:
+        """Bytes of one sample."""
+        return sum(v[:1].numel() * v.element_size() for v in self.samples.values())
+
+
+def in_memory(samples: Samples) -> SampleData:
+    """Give samples as tensors, for what must look into them.
+
+    Raises:
+        UserError: they lie on disk.
+    """
+    if not isinstance(samples, SampleData):
+        raise UserError(
+            "this needs all samples in memory, and they are read from files batch by batch: choose "
+            "another method, or fewer samples"
+        )
+    return samples
+
 
 class MiniBatches:
     """Shuffled mini-batches of a chunk of clients, as `coterie.core.local_training.fit.fit` takes.
@@ -95,10 +181,13 @@ class MiniBatches:
         key: the clients' keys, ``state`` of shape ``(C,)``; None = nothing is shuffled.
         by_place: whether a sample's place in its batch matters, as for a mask of dropout. Then all
             are shuffled if B is a number; else a client with one batch only where another has more.
+        at_least: fewer samples than these are no last batch of their own, but join the one before;
+            2 for batch normalisation, which can do nothing with one.
 
     Attributes:
-        per_epoch: ``(C,)`` int64, number of batches of each client in an epoch: ⌈n_c / B⌉.
-        steps: ``(C,)`` int64, number of batches of each client: E ⌈n_c / B⌉.
+        per_epoch: ``(C,)`` int64, number of batches of each client in an epoch: ⌈n_c / B⌉, or one
+            less where the last two are joined.
+        steps: ``(C,)`` int64, number of batches of each client: E times as many.
 
     Example:
         >>> data = SampleData.from_clients([{"x": torch.ones(2)}, {"x": torch.zeros(1)}])
@@ -115,11 +204,12 @@ class MiniBatches:
         key: Key | None,
         *,
         by_place: bool = False,
+        at_least: int = 1,
     ) -> None:
         longest = int(data.lengths.max()) if len(data) else 0
         self._size = max(longest if batch_size is None else batch_size, 1)
         self._data = data
-        self.per_epoch = batch_counts(data.lengths, batch_size)
+        self.per_epoch = batch_counts(data.lengths, batch_size, at_least)
         most = int(torch.as_tensor(epochs).max()) if len(data) else 0
         matters = bool((self.per_epoch > 1).any()) or (by_place and batch_size is not None)
         if key is None or not matters:
@@ -134,9 +224,12 @@ class MiniBatches:
         if self._alike is not None:
             epoch, part = divmod(number, self._alike)
             order = self._order[epoch].view(len(self._data), -1)
-            return self._samples(order[:, part * self._size : (part + 1) * self._size][rows])
-        done = number % self.per_epoch[rows] * self._size
-        sizes = (self._data.lengths[rows] - done).clamp(max=self._size)
+            end = None if part == self._alike - 1 else (part + 1) * self._size
+            return self._samples(order[:, part * self._size : end][rows])
+        in_epoch = number % self.per_epoch[rows]
+        done = in_epoch * self._size
+        is_last = in_epoch == self.per_epoch[rows] - 1
+        sizes = (self._data.lengths[rows] - done).where(is_last, self._size)
         column = torch.arange(int(sizes.max()))
         # Padding repeats a sample of the client, so that no loss meets a value it cannot take.
         place = column.minimum(sizes[:, None] - 1) + (self._data.offsets[rows] + done)[:, None]
@@ -152,16 +245,23 @@ class MiniBatches:
         return {name: v.index_select(0, flat).unflatten(0, place.shape) for name, v in samples}
 
 
-def batch_counts(lengths: Tensor, batch_size: int | None) -> Tensor:
+def batch_counts(lengths: Tensor, batch_size: int | None, at_least: int = 1) -> Tensor:
     """Batches in one epoch of each client, ``(C,)`` int64.
 
     Args:
         lengths: ``(C,)`` numbers of samples.
         batch_size: None = one batch.
+        at_least: a last batch of fewer joins the one before.
+
+    Example:
+        >>> batch_counts(torch.tensor([0, 1, 8, 9]), 4, at_least=2).tolist()
+        [0, 1, 2, 2]
     """
     if batch_size is None:
         return (lengths > 0).long()
-    return (lengths + batch_size - 1) // batch_size
+    counts = (lengths + batch_size - 1) // batch_size
+    joined = (lengths > batch_size) & (lengths - (counts - 1) * batch_size < at_least)
+    return counts - joined.long()
 
 
 def _shuffles(data: SampleData, epochs: int, key: Key) -> Tensor:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic
 
 import torch
 from torch import Tensor
 
-from coterie.core.data.samples.samples import SampleData
+from coterie.core.data.samples.samples import SampleData, Samples
+
+if TYPE_CHECKING:  # before Python 3.13 a type variable has no default at run time
+    from typing_extensions import TypeVar
+
+    S = TypeVar("S", bound=Samples, default=SampleData)
+else:
+    from typing import TypeVar
+
+    S = TypeVar("S", bound=Samples)
 
 
 @dataclass(frozen=True)
-class SplitSamples:
-    """Samples of C clients; any part of any client may be empty.
+class SplitSamples(Generic[S]):
+    """Samples of C clients, in memory unless said otherwise; any part of any client may be empty.
 
     Attributes:
         train: what local training sees.
@@ -28,9 +38,9 @@ class SplitSamples:
         ([2], [0])
     """
 
-    train: SampleData
-    valid: SampleData
-    test: SampleData
+    train: S
+    valid: S
+    test: S
 
     def __post_init__(self) -> None:
         for part in (self.valid, self.test):
@@ -57,7 +67,7 @@ class SplitSamples:
         """Number of training samples of each client, ``(C,)`` int64."""
         return self.train.lengths
 
-    def take(self, index: Tensor) -> SplitSamples:
+    def take(self, index: Tensor) -> SplitSamples[S]:
         """Data of the clients at the positions ``index``, ``(K,)`` int64."""
         return SplitSamples(self.train.take(index), self.valid.take(index), self.test.take(index))
 

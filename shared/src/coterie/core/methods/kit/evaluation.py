@@ -1,34 +1,29 @@
-"""How good a model is on samples: mean loss, and accuracy where the module can tell it."""
+"""How good a model is on samples: mean loss and accuracy, or what the module itself measures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from coterie.core.data.samples.samples import MiniBatches, SampleData
+from coterie.core.data.samples.samples import SampleData, Samples
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import AsBatch, Batch, Params, masked, of_clients, pure
+from coterie.core.local_training.alone import in_mode, trained_alone
+from coterie.core.local_training.fit import (
+    AsBatch,
+    Batch,
+    Loss,
+    Params,
+    masked,
+    of_clients,
+    pure,
+)
+from coterie.core.methods.kit.quality import MeasuresItself, Quality
 
-_NAMES = ("loss", "accuracy")
 _BATCH = 1000  # samples of a model at a time
 _NUMBERS = 1 << 22  # in the samples of models measured together; layers make many times as many
-
-
-@dataclass(frozen=True)
-class Quality:
-    """Measurements of C models; NaN where there is no sample, or no accuracy.
-
-    Attributes:
-        loss: ``(C,)`` mean loss.
-        accuracy: ``(C,)`` share of samples that the model gets right.
-    """
-
-    loss: Tensor
-    accuracy: Tensor
 
 
 class Evaluator:
@@ -36,34 +31,49 @@ class Evaluator:
 
     Args:
         module: has ``loss(batch)``, a mean over samples, and for the accuracy ``correct(batch)``,
-            ``(B,)`` bool.
+            ``(B,)`` bool; or says itself how it is measured
+            (`coterie.core.methods.kit.quality.MeasuresItself`). It is measured in evaluation mode.
         as_batch: see `coterie.core.local_training.fit.pure`.
     """
 
     def __init__(self, module: nn.Module, as_batch: AsBatch | None = None) -> None:
-        measures = {"loss": pure(module, "loss", as_batch)}
-        if hasattr(module, "correct"):
-            correct = pure(module, "correct", as_batch)
-            measures["accuracy"] = lambda params, batch: correct(params, batch).double().mean()
-        self._measures = {name: masked(measure) for name, measure in measures.items()}
+        module, alone = in_mode(module, training=False), trained_alone(module)
+        self._means: dict[str, Loss] = {}
+        self._whole: Loss | None = None
+        if isinstance(module, MeasuresItself):
+            self._itself: MeasuresItself = module
+            self._whole = pure(module, "predictions", as_batch)
+        else:
+            self._means["loss"] = pure(module, "loss", as_batch)
+            if hasattr(module, "correct"):
+                correct = pure(module, "correct", as_batch)
+                self._means["accuracy"] = lambda params, batch: (
+                    correct(params, batch).double().mean()
+                )
+        self._one_by_one = alone or self._whole is not None
 
-    def of_clients(self, params: Params, data: SampleData) -> Quality:
+    def of_clients(self, params: Params, data: Samples) -> Quality:
         """Measure on each client's samples one model a client, or the same for all.
 
         Args:
-            params: each ``(C, ...)``, or ``(1, ...)`` where all clients have the same.
+            params: each ``(C, ...)``, or ``(1, ...)`` where all clients have the same; running
+                statistics of the module among them.
             data: of C clients.
         """
-        batches = MiniBatches(data, 1, _BATCH, None)
-        found = {name: torch.zeros(len(data), dtype=torch.float64) for name in _NAMES}
+        if self._one_by_one or not isinstance(data, SampleData):
+            parts = [data] if len(data) == 1 else map(data.take, torch.arange(len(data)).split(1))
+            return self._stacked(
+                [self._alone(_of_client(params, row), part) for row, part in enumerate(parts)]
+            )
+        batches = data.batches(1, _BATCH, None)
+        found = {name: torch.zeros(len(data), dtype=torch.float64) for name in self._means}
+        measures = {name: masked(measure) for name, measure in self._means.items()}
         for number, rows in _side_by_side(data, batches.per_epoch):
             sizes = (data.lengths[rows] - number * _BATCH).clamp(max=_BATCH)
-            for name, measure in self._measures.items():
+            for name, measure in measures.items():
                 values = of_clients(measure, params, batches, rows, number).double()
                 found[name].index_add_(0, rows, sizes * values)
-        none = {name: torch.full_like(found[name], torch.nan) for name in _NAMES}
-        means = {name: found[name] / data.lengths for name in self._measures}
-        return Quality(**none | means)
+        return Quality({name: total / data.lengths for name, total in found.items()})
 
     def held_out(self, params: Params, data: SplitSamples) -> Quality:
         """Measure on validation samples, or on the training samples of a client without any.
@@ -74,30 +84,64 @@ class Evaluator:
         some = data.valid.lengths > 0
         if bool(some.all()):
             return valid
-        train = self.of_clients(params, data.train)
-        return Quality(
-            torch.where(some, valid.loss, train.loss),
-            torch.where(some, valid.accuracy, train.accuracy),
-        )
+        train = self.of_clients(params, data.train).values
+        return Quality({n: torch.where(some, v, train[n]) for n, v in valid.values.items()})
 
     def of_models(self, params: Params, samples: Batch) -> Quality:
         """Measure C models on the same samples, as many at a time as there is memory for.
 
         Args:
             params: each ``(C, ...)``.
-            samples: fields by name, each ``(n, ...)``.
+            samples: fields by name, each ``(n, ...)``; none gives NaN.
         """
         count = len(next(iter(samples.values()), ()))
         n_models = len(next(iter(params.values())))
-        found = {name: torch.full((n_models,), torch.nan, dtype=torch.float64) for name in _NAMES}
-        for name, measure in self._measures.items() if count else ():
-            total = torch.zeros(n_models, dtype=torch.float64)
+        if self._one_by_one and count:
+            data = SampleData.from_clients([samples])
+            models = (_of_client(params, row) for row in range(n_models))
+            return self._stacked([self._alone(model, data) for model in models])
+        found = {
+            name: torch.full((n_models,), torch.nan, dtype=torch.float64) for name in self._names
+        }
+        for name, mean in self._means.items() if count else ():
+            measure, total = masked(mean), torch.zeros(n_models, dtype=torch.float64)
             for start in range(0, count, _BATCH):
                 part = {field: values[start : start + _BATCH] for field, values in samples.items()}
                 size = len(next(iter(part.values())))
                 total += size * self._on_one(measure, params, part, n_models).double()
             found[name] = total / count
-        return Quality(**found)
+        return Quality(found)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self._means) if self._whole is None else self._itself.measure_names
+
+    @torch.no_grad()
+    def _alone(self, params: Params, data: Samples) -> dict[str, Tensor]:
+        """Measure one model on the samples of one client, batch by batch; each ``()``."""
+        count = int(data.lengths[0])
+        if not count:
+            return {name: torch.tensor(torch.nan, dtype=torch.float64) for name in self._names}
+        batches, first = data.batches(1, _BATCH, None), torch.tensor([0])
+        sums, kept = dict.fromkeys(self._means, torch.zeros((), dtype=torch.float64)), []
+        for number in range(int(batches.steps[0])):
+            batch = {name: values[0] for name, values in batches(number, first).items()}
+            size = len(next(iter(batch.values())))
+            for name, measure in self._means.items():
+                sums[name] = sums[name] + size * measure(params, batch).double()
+            if self._whole is not None:
+                kept.append(self._whole(params, batch))
+        found = {name: total / count for name, total in sums.items()}
+        if kept:
+            joined = {name: torch.cat([part[name] for part in kept]) for name in kept[0]}
+            found |= {n: v.double() for n, v in self._itself.measures(joined).items()}
+        return found
+
+    def _stacked(self, found: list[dict[str, Tensor]]) -> Quality:
+        none = torch.zeros(0, dtype=torch.float64)
+        return Quality(
+            {n: torch.stack([one[n] for one in found]) if found else none for n in self._names}
+        )
 
     def _on_one(self, measure: Any, params: Params, part: Batch, n_models: int) -> Tensor:
         def shared(number: int, rows: Tensor) -> Batch:
@@ -106,6 +150,11 @@ class Evaluator:
         together = max(1, _NUMBERS // sum(values.numel() for values in part.values()))
         rows = torch.arange(n_models).split(together)
         return torch.cat([of_clients(measure, params, shared, some) for some in rows])
+
+
+def _of_client(params: Params, row: int) -> Params:
+    """Parameters of one client; those with one row are the same for all."""
+    return {name: value[row if len(value) > 1 else 0] for name, value in params.items()}
 
 
 def _side_by_side(data: SampleData, n_batches: Tensor) -> Iterator[tuple[int, Tensor]]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import AsBatch, Params
-from coterie.core.methods.kit.evaluation import Evaluator, Quality
+from coterie.core.local_training.alone import as_clients, statistics_of
+from coterie.core.local_training.fit import AsBatch, Fitted, Params, Pull
+from coterie.core.local_training.row_optimizer import RowSGD, RowState
+from coterie.core.methods.kit.evaluation import Evaluator
 from coterie.core.methods.kit.fields import changed, counted, measured
-from coterie.core.methods.kit.local_sgd import LocalSGD, same_for_all
+from coterie.core.methods.kit.parts import matching, part, without
+from coterie.core.methods.kit.training import LocalTraining, changes, same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.messages import Down, Private, Report, Up, carries
@@ -20,35 +24,48 @@ from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
-_OWN = {"personal", "rounds"}  # the private fields that the quality of one's own model depends on
+_KEPT = {"own", "optimizer", "statistics"}
+"""The private fields that training depends on: empty where the whole model is shared, its optimizer
+has no memory, and it keeps no statistics."""
+_NO_STACK = 1 << 40
+"""Bytes of a client that is to be alone in its chunk."""
+_OWN = {"personal", "rounds", "own", "statistics"}
+"""Those that the quality of one's own model depends on."""
 
 
 @dataclass(frozen=True)
 class GlobalModel(Down):
     """The server's model w."""
 
-    weights: Params = carries("the server's model w, parameters by name")
+    weights: Params = carries("the shared parameters of the server's model w, by name")
+
+
+@dataclass(frozen=True)
+class OwnStart(Down):
+    """What a newcomer's model starts with."""
+
+    own: Params = carries("first values of the parameters that are not shared, by name")
 
 
 @dataclass(frozen=True)
 class ModelUpdate(Up):
     """What a client's local training changed; stacked over C clients."""
 
-    change: Params = changed("the model's parameters, w_k - w")  # each (C, ...)
+    change: Params = changed("the model's parameters, w_k - w", _KEPT)  # each (C, ...)
     samples: Tensor = counted("number of samples n_k")  # (C,) int64
-    loss: Tensor = measured("mean training loss")  # (C,)
+    loss: Tensor = measured("mean training loss", _KEPT)  # (C,)
 
 
 @dataclass(frozen=True)
 class QualityReport(Report):
     """How good models are on the clients' samples; NaN for a client without any.
 
-    The keys are ``global/valid``, ``global/test``, ``personal/valid`` and ``personal/test``, those
-    of ``samples`` ``valid`` and ``test``; each value is ``(C,)``.
+    The keys are ``global/valid/loss`` and so on: the server's model or the client's ``personal``
+    one, on ``valid`` or ``test`` samples, and the measure; those of ``samples`` are ``valid`` and
+    ``test``. Each value is ``(C,)``.
     """
 
-    loss: dict[str, Tensor] = measured("mean losses of the server's and its own model", _OWN)
-    accuracy: dict[str, Tensor] = measured("accuracies of the server's and its own model", _OWN)
+    measures: dict[str, Tensor] = measured("quality of the server's and its own model", _OWN)
     samples: dict[str, Tensor] = counted("numbers of samples to measure on")
 
 
@@ -57,36 +74,52 @@ class OwnModel(Private):
     """What a client keeps.
 
     Attributes:
-        personal: parameters of its own model, each ``(C, ...)``; empty where none is kept.
+        personal: parameters of its own model, each ``(C, ...)``; empty where none is kept. Where a
+            part of the model is shared, only that part.
         rounds: ``(C,)`` int64, rounds that it has trained in; before, its own model is the
             server's.
+        own: the other parameters, which no one else has, each ``(C, ...)``.
+        optimizer: its state, where it remembers anything from round to round.
+        statistics: running statistics of its batch normalisation, each ``(C, ...)``.
     """
 
     personal: Params
     rounds: Tensor
+    own: Params = field(default_factory=dict, kw_only=True)
+    optimizer: RowState | None = field(default=None, kw_only=True)
+    statistics: Params = field(default_factory=dict, kw_only=True)
 
 
+RECEIVE = Step("receive", OwnStart, None)
 UPDATE = Step("update", GlobalModel, ModelUpdate)
 EVALUATE = Step("evaluate", GlobalModel, QualityReport)
 
 P = TypeVar("P", bound=OwnModel)
 
 
-class ModelClient(Client[P, SplitSamples]):
+class ModelClient(Client[P, SplitSamples[SampleData]]):
     """Base of the clients: a newcomer's state, and the evaluation.
 
-    Arguments and errors are those of `coterie.core.methods.kit.local_sgd.LocalSGD`; of a module
-    with ``correct(batch)``, ``(B,)`` bool, accuracies are measured too.
+    Arguments and errors are those of `coterie.core.methods.kit.training.LocalTraining`; what is
+    measured is said in `coterie.core.methods.kit.evaluation.Evaluator`.
+
+    Attributes:
+        admits_alone: whether the method keeps what modules need that are trained one client at a
+            time (`coterie.core.local_training.alone`); else these are refused.
+        shared: names of the parameters that are federated.
     """
+
+    admits_alone: ClassVar[bool] = False
 
     def __init__(
         self, module: nn.Module, settings: FedAvgSettings, as_batch: AsBatch | None = None
     ) -> None:
         self.module, self.settings, self._as_batch = module, settings, as_batch
-        self.local = LocalSGD(module, settings, as_batch)
+        self.local = LocalTraining(module, settings, as_batch, admits_alone=self.admits_alone)
         self.evaluator = Evaluator(module, as_batch)
         named = module.named_parameters()
         self._form = {name: value.detach() for name, value in named if value.requires_grad}
+        self.shared = matching(self._form, settings.share)
 
     def enrol(self, data: SplitSamples, key: Key) -> P:
         """Start without a model; it comes from the server."""
@@ -94,8 +127,71 @@ class ModelClient(Client[P, SplitSamples]):
 
     def newcomers(self, n_clients: int) -> OwnModel:
         """Private state before the first round, for C clients."""
-        kept = self.zeros(n_clients) if self.settings.keep_models else {}
-        return OwnModel(kept, torch.zeros(n_clients, dtype=torch.int64))
+        models = self.zeros(n_clients)
+        kept = part(models, self.shared) if self.settings.keep_models else {}
+        return OwnModel(
+            kept,
+            torch.zeros(n_clients, dtype=torch.int64),
+            own=without(models, self.shared),
+            optimizer=self.moments(self.local.optimizer.begin(models)),
+            statistics=as_clients(statistics_of(self.module), n_clients),
+        )
+
+    @RECEIVE
+    def receive(self, down: OwnStart, mine: P, data: SplitSamples, key: Key) -> tuple[None, P]:
+        """Take the first values of what is not shared, once."""
+        return None, replace(mine, own=tree.clone(same_for_all(down.own, len(data))))
+
+    def started(self, shared: Params, mine: P) -> Params:
+        """The model that a client begins to train: the shared part given, the rest its own."""
+        return part({**shared, **mine.own}, self._form)
+
+    def moments(self, state: RowState) -> RowState | None:
+        """What a client keeps of its optimizer's state from round to round."""
+        if isinstance(self.local.optimizer, RowSGD) or not self.settings.keep_moments:
+            return None
+        return state
+
+    def train_from(
+        self,
+        given: Params,
+        mine: P,
+        data: SplitSamples,
+        key: Key,
+        pull: Pull | None = None,
+        context: Any = None,
+    ) -> tuple[ModelUpdate, Fitted]:
+        """Train for E epochs from shared parameters and one's own; a client without data stays.
+
+        Args:
+            given: the shared parameters, each ``(C, ...)``.
+            mine: of C clients.
+            data: of the clients.
+            key: the clients' keys, ``(C,)``.
+            pull: what the method adds to the gradients.
+            context: of the pull; None = ``given``.
+        """
+        fitted = self.local.train(
+            self.started(given, mine),
+            self.local.batches(data.train, key),
+            pull=pull,
+            context=given if context is None else context,
+            state=mine.optimizer,
+            statistics=mine.statistics,
+        )
+        change = changes(part(fitted.params, self.shared), given)
+        return ModelUpdate(change, data.lengths, fitted.loss), fitted
+
+    def after(self, mine: P, fitted: Fitted) -> P:
+        """What a client keeps of a round's training."""
+        return replace(
+            mine,
+            personal=self.kept(part(fitted.params, self.shared)),
+            rounds=mine.rounds + 1,
+            own=without(fitted.params, self.shared),
+            optimizer=self.moments(fitted.state),
+            statistics=fitted.statistics,
+        )
 
     def zeros(self, n_clients: int) -> Params:
         """Zeros in the form of the model's parameters, each ``(C, ...)``."""
@@ -111,9 +207,10 @@ class ModelClient(Client[P, SplitSamples]):
 
     def footprint(self, data: SplitSamples, down: Any) -> Tensor:
         """Bytes of parameters, gradients and new parameters of a client, batch and orders."""
+        if self.local.alone:
+            return torch.full_like(data.lengths, _NO_STACK)
         model = sum(value.numel() * value.element_size() for value in self._form.values())
-        samples = data.train.samples.values()
-        sample = sum(value[:1].numel() * value.element_size() for value in samples)
+        sample = data.train.sample_bytes()
         batch = self.settings.batch_size or int(data.lengths.max())
         orders = 8 * self.settings.epochs * data.lengths  # of all epochs, int64
         return orders + (4 * model + 4 * batch * sample)
@@ -127,25 +224,27 @@ class ModelClient(Client[P, SplitSamples]):
         A client that has not trained yet has the server's; else a mean over clients would begin
         with the few that trained first, and its best round be theirs.
         """
-        models = {"global": {name: value[None] for name, value in down.weights.items()}}
+        rest = {**mine.own, **mine.statistics}
+        shared = {name: value[None] for name, value in down.weights.items()}
+        models = {"global": {**shared, **rest}}
         if mine.personal:
             given = same_for_all(down.weights, len(data))
-            models["personal"] = tree.where_rows(mine.rounds > 0, mine.personal, given)
+            personal = tree.where_rows(mine.rounds > 0, mine.personal, given)
+            models["personal"] = {**personal, **rest}
         return self.measured(models, data), None
 
     def measured(self, models: dict[str, Params], data: SplitSamples) -> QualityReport:
         """Measure models on the validation and test samples.
 
         Args:
-            models: ``global``, each ``(1, ...)``, ``personal``, each ``(C, ...)``, or both.
+            models: ``global``, ``personal``, or both; each parameter, and running statistics where
+                the module keeps any, ``(C, ...)``, or ``(1, ...)`` where all have the same.
             data: of C clients.
         """
-        found: dict[str, Quality] = {}
+        found: dict[str, Tensor] = {}
         for model, params in models.items():
-            for part, samples in (("valid", data.valid), ("test", data.test)):
-                found[f"{model}/{part}"] = self.evaluator.of_clients(params, samples)
-        return QualityReport(
-            {name: quality.loss for name, quality in found.items()},
-            {name: quality.accuracy for name, quality in found.items()},
-            {"valid": data.valid.lengths, "test": data.test.lengths},
-        )
+            for name, samples in (("valid", data.valid), ("test", data.test)):
+                quality = self.evaluator.of_clients(params, samples)
+                found |= {f"{model}/{name}/{n}": value for n, value in quality.values.items()}
+        lengths = {"valid": data.valid.lengths, "test": data.test.lengths}
+        return QualityReport(found, lengths)

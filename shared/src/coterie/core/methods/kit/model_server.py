@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Generic, TypeVar
+from itertools import product
+from typing import Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
 from coterie.core.local_training.fit import AsBatch, Batch, Params
 from coterie.core.local_training.step_count import not_counting_steps
 from coterie.core.methods.kit.evaluation import Evaluator
-from coterie.core.methods.kit.model_client import EVALUATE, GlobalModel, QualityReport
+from coterie.core.methods.kit.model_client import (
+    EVALUATE,
+    RECEIVE,
+    GlobalModel,
+    OwnStart,
+    QualityReport,
+)
+from coterie.core.methods.kit.parts import matching, part, without
+from coterie.core.methods.kit.quality import monitor_of, shown_names
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.cohort import Cohort
@@ -28,10 +38,12 @@ class ServerModel:
     """State of the server.
 
     Attributes:
-        weights: w, parameters by name.
+        weights: w, parameters by name; where a part of the model is shared, that part.
+        own: first values of the others, for newcomers.
     """
 
     weights: Params
+    own: Params = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -48,7 +60,6 @@ class ServerSamples:
 
 
 S = TypeVar("S", bound=ServerModel)
-_CHOSEN_BY = ("eval/server_accuracy", "eval/personal_accuracy")
 _SHOWN = {"valid": "eval", "test": "test"}  # part of the samples -> prefix of its metrics
 
 
@@ -59,13 +70,8 @@ class ModelServer(Server[S], Generic[S]):
         build: makes the module; its initial parameters are drawn under the server's key.
         settings: of the method.
         samples: of the server, on which w is measured.
-        as_batch: see `coterie.core.methods.kit.local_sgd.LocalSGD`.
-
-    Attributes:
-        monitor: what the best round is chosen by.
+        as_batch: see `coterie.core.methods.kit.training.LocalTraining`.
     """
-
-    monitor: ClassVar = Monitor("eval/accuracy")
 
     def __init__(
         self,
@@ -77,6 +83,11 @@ class ModelServer(Server[S], Generic[S]):
         self.settings, self.rounds = settings, settings.rounds
         self.samples = samples or ServerSamples()
         self._build, self._as_batch = build, as_batch
+
+    @property
+    def monitor(self) -> Monitor:
+        """What the best round is chosen by."""
+        return monitor_of(self.module)
 
     @cached_property
     def module(self) -> nn.Module:
@@ -105,12 +116,29 @@ class ModelServer(Server[S], Generic[S]):
 
     def begin(self, key: Key) -> S:
         """Start with the initial parameters; errors as for `initial`."""
-        return ServerModel(self.initial(key))  # type: ignore[return-value]
+        parts = self.parted(self.initial(key))
+        return ServerModel(parts["weights"], own=parts["own"])  # type: ignore[return-value]
+
+    def parted(self, weights: Params) -> dict[str, Params]:
+        """Part initial parameters into those that are shared and those that clients keep.
+
+        Raises:
+            UserError: a pattern of the settings fits no parameter.
+        """
+        shared = matching(weights, self.settings.share)
+        return {"weights": part(weights, shared), "own": without(weights, shared)}
 
     def start_block(self, state: S, block: int, cohort: Cohort, key: Key) -> S:
-        """Enrol newcomers."""
-        cohort.enrol()
+        """Enrol newcomers, and give them what their models start with beside the shared part."""
+        self.welcome(cohort, state.own)
         return state
+
+    def welcome(self, cohort: Cohort, own: Params) -> None:
+        """Enrol newcomers, and give them first values of what is their own, if there is any."""
+        newcomers = cohort.enrol()
+        if own and newcomers.numel():
+            places = torch.searchsorted(cohort.ids, newcomers)
+            cohort.part(places).ask(RECEIVE, OwnStart(own))
 
     def model(self, state: S) -> Params:
         """The global model, as it is measured."""
@@ -119,21 +147,25 @@ class ModelServer(Server[S], Generic[S]):
     def evaluate_if_due(self, state: S, cohort: Cohort) -> None:
         """Evaluate after every so many rounds and after the last, and note what one is chosen by.
 
-        That is ``eval/accuracy``, the mean of ``eval/server_accuracy`` and
-        ``eval/personal_accuracy``, or the one that there is.
+        That is ``eval/accuracy``, or the measure that the module names: the mean over the models of
+        ``settings.chosen_by`` that there are, by default of ``eval/server_accuracy`` and
+        ``eval/personal_accuracy``. Of a module with measures of its own all are so averaged.
         """
         every, now = self.settings.evaluate_every, cohort.when[-1]
         if not every or (now % every and now != self.settings.rounds):
             return
         with not_counting_steps():
             self.test(state, cohort)
-        scalars = cohort.journal.scalars
-        found = [scalars[name] for name in _CHOSEN_BY if name in scalars]
-        if found:
-            cohort.journal.scalar(self.monitor.key, sum(found) / len(found))
+        scalars, names = cohort.journal.scalars, shown_names(self.module)
+        parts = tuple(_SHOWN.values()) if len(names) > 1 else ("eval",)
+        for prefix, name in product(parts, names):
+            models = (f"{prefix}/{who}_{name}" for who in self.settings.chosen_by)
+            found = [scalars[model] for model in models if model in scalars]
+            if found:
+                cohort.journal.scalar(f"{prefix}/{name}", sum(found) / len(found))
 
     def test(self, state: S, cohort: Cohort) -> None:
-        """Enter the three accuracies and losses into the cohort's journal.
+        """Enter the accuracies and losses, or the module's own measures, into the cohort's journal.
 
         Under ``eval/`` they are measured on validation samples, under ``test/`` on test samples:
         ``server_…`` is w on the server's, ``global_…`` w on each client's, ``personal_…`` its own
@@ -145,19 +177,24 @@ class ModelServer(Server[S], Generic[S]):
     def test_server(self, weights: Params, cohort: Cohort) -> None:
         """Measure a model on the server's samples."""
         one = {name: value[None] for name, value in weights.items()}
-        for part, prefix in _SHOWN.items():
-            quality = self.evaluator.of_models(one, getattr(self.samples, part))
-            self._note(cohort, f"{prefix}/server", quality.loss, quality.accuracy)
+        for held, prefix in _SHOWN.items():
+            quality = self.evaluator.of_models(one, getattr(self.samples, held))
+            for name, values in quality.values.items():
+                self._note(cohort, f"{prefix}/server_{name}", values)
 
     def note_clients(self, replies: StackedReplies[QualityReport], cohort: Cohort) -> None:
-        """Note the means of what the clients measured, and each client's accuracy."""
+        """Note the means of what the clients measured, and each client's own, but for the loss.
+
+        A client whose measure is not defined, as an AUC of one class, is left out of the mean.
+        """
         if (report := replies.up) is None:
             return
-        for name in report.loss:
-            model, part = name.split("/")
-            key = f"{_SHOWN[part]}/{model}"
-            self._note(cohort, key, report.loss[name], report.accuracy[name])
-            cohort.journal.per_client(f"{key}_accuracy", replies.ids, report.accuracy[name])
+        for path, values in report.measures.items():
+            model, held, name = path.split("/")
+            key = f"{_SHOWN[held]}/{model}_{name}"
+            self._note(cohort, key, values)
+            if name != "loss":
+                cohort.journal.per_client(key, replies.ids, values)
 
     def reopen(self, state: S, history: Sequence[dict[str, float]]) -> S:
         """Go on after the last round, unless it was evaluated for being the last.
@@ -172,7 +209,6 @@ class ModelServer(Server[S], Generic[S]):
             )
         return super().reopen(state, history)
 
-    def _note(self, cohort: Cohort, key: str, loss: Tensor, accuracy: Tensor) -> None:
-        for name, values in (("loss", loss), ("accuracy", accuracy)):
-            if not values.isnan().all():
-                cohort.journal.scalar(f"{key}_{name}", values.nanmean())
+    def _note(self, cohort: Cohort, key: str, values: Tensor) -> None:
+        if not values.isnan().all():
+            cohort.journal.scalar(key, values.nanmean())

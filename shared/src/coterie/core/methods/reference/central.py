@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -11,26 +11,69 @@ from torch import nn
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.shares import pooled
+from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import AsBatch
-from coterie.core.methods.kit.local_sgd import LocalSGD, same_for_all
-from coterie.core.methods.kit.model_client import ModelClient, OwnModel
+from coterie.core.local_training.alone import statistics_of
+from coterie.core.local_training.fit import AsBatch, Params
+from coterie.core.local_training.row_optimizer import RowState
+from coterie.core.methods.kit.model_client import (
+    GlobalModel,
+    ModelClient,
+    OwnModel,
+    QualityReport,
+)
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel, ServerSamples
+from coterie.core.methods.kit.training import LocalTraining, same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.messages import carries
+from coterie.core.protocol.step import Step
 from coterie.core.tensors.keys import Key
+
+
+@dataclass(frozen=True)
+class CentralModel(GlobalModel):
+    """The server's model w, whole."""
+
+    statistics: Params = carries("running statistics of its batch normalisation, by name")
+
+
+EVALUATE = Step("evaluate", CentralModel, QualityReport)
 
 
 class CentralClient(ModelClient[OwnModel]):
     """Client that trains nothing, keeps nothing, and evaluates."""
 
+    admits_alone = True
+
     def newcomers(self, n_clients: int) -> OwnModel:
         """Private state: nothing."""
         return OwnModel({}, torch.zeros(n_clients, dtype=torch.int64))
 
+    @EVALUATE
+    def evaluate(
+        self, down: CentralModel, mine: OwnModel, data: SplitSamples, key: Key
+    ) -> tuple[QualityReport, None]:
+        """Measure the server's model on the validation and test samples."""
+        model = {**down.weights, **down.statistics}
+        return self.measured({"global": {n: v[None] for n, v in model.items()}}, data), None
 
-class CentralServer(ModelServer[ServerModel]):
-    """Server that has the training samples of all clients and runs E epochs of SGD in a round.
+
+@dataclass(frozen=True)
+class TrainedModel(ServerModel):
+    """State of the server.
+
+    Attributes:
+        optimizer: state of its optimizer, where that remembers anything; None before a round.
+        statistics: running statistics of its batch normalisation.
+    """
+
+    optimizer: RowState | None = field(default=None, kw_only=True)
+    statistics: Params = field(default_factory=dict, kw_only=True)
+
+
+class CentralServer(ModelServer[TrainedModel]):
+    """Server that has the training samples of all clients and makes E epochs in a round.
 
     It makes the steps of one FedAvg client that holds everything. ``fraction``, ``weighting`` and
     ``keep_models`` mean nothing here; there are no personal models. Takes the training samples of
@@ -49,24 +92,46 @@ class CentralServer(ModelServer[ServerModel]):
         self.train = pooled(train)
 
     @cached_property
-    def local(self) -> LocalSGD:
+    def local(self) -> LocalTraining:
         """Trains the model."""
-        return LocalSGD(self.module, self.settings, self._as_batch)
+        return LocalTraining(self.module, self.settings, self._as_batch, admits_alone=True)
 
-    def round(self, state: ServerModel, cohort: Cohort, key: Key) -> ServerModel:
-        """Run E epochs of SGD on all samples.
+    def begin(self, key: Key) -> TrainedModel:
+        """Start with the initial parameters."""
+        statistics = {n: v.detach().clone() for n, v in statistics_of(self.module).items()}
+        return TrainedModel(self.initial(key), statistics=statistics)
+
+    def round(self, state: TrainedModel, cohort: Cohort, key: Key) -> TrainedModel:
+        """Make E epochs over all samples.
 
         Raises:
             UserError: the training diverged.
         """
         batches = self.local.batches(self.train, key.fold("central").fold(self.train.ids))
-        fitted = self.local.train(same_for_all(state.weights, 1), batches)
+        fitted = self.local.train(
+            same_for_all(state.weights, 1),
+            batches,
+            state=state.optimizer,
+            statistics=same_for_all(state.statistics, 1),
+        )
         if not all(bool(value.isfinite().all()) for value in fitted.params.values()):
             raise UserError(
                 "central training diverged: lower the learning rate, or clip gradients at a norm"
             )
         if batches.steps.any():
             cohort.journal.scalar("fed/loss", fitted.loss[0])
-        state = replace(state, weights={name: v[0] for name, v in fitted.params.items()})
+        keeps = self.settings.optimizer != "sgd" and self.settings.keep_moments
+        state = replace(
+            state,
+            weights={name: v[0] for name, v in fitted.params.items()},
+            optimizer=fitted.state if keeps else None,
+            statistics={name: v[0] for name, v in fitted.statistics.items()},
+        )
         self.evaluate_if_due(state, cohort)
         return state
+
+    def test(self, state: TrainedModel, cohort: Cohort) -> None:
+        """Enter the measures of the model on the server's samples and on those of the clients."""
+        self.test_server({**state.weights, **state.statistics}, cohort)
+        down = CentralModel(state.weights, state.statistics)
+        self.note_clients(cohort.ask(EVALUATE, down), cohort)

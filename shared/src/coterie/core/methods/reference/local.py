@@ -2,46 +2,53 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import replace
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.methods.kit.local_sgd import same_for_all
-from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, OwnModel, QualityReport
+from coterie.core.methods.kit.model_client import (
+    RECEIVE,
+    ModelClient,
+    OwnModel,
+    OwnStart,
+    QualityReport,
+)
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
+from coterie.core.methods.kit.training import same_for_all
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
-RECEIVE = Step("receive", GlobalModel, None)
 TRAIN = Step("train", None, None)
 EVALUATE = Step("evaluate", None, QualityReport)
 
 
 class LocalClient(ModelClient[OwnModel]):
-    """Client that learns alone; all start from the same model."""
+    """Client that learns alone; all start from the same model, of which nothing is shared."""
+
+    admits_alone = True
 
     @RECEIVE
     def receive(
-        self, down: GlobalModel, mine: OwnModel, data: SplitSamples, key: Key
+        self, down: OwnStart, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[None, OwnModel]:
         """Take the initial model, once."""
-        return None, OwnModel(tree.clone(same_for_all(down.weights, len(data))), mine.rounds)
+        return None, replace(mine, personal=tree.clone(same_for_all(down.own, len(data))))
 
     @TRAIN
     def train(
         self, down: None, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[None, OwnModel]:
-        """Run E epochs of SGD from its own model."""
-        fitted = self.local.train(mine.personal, self.local.batches(data.train, key))
-        return None, OwnModel(dict(fitted.params), mine.rounds + 1)
+        """Train for E epochs from its own model."""
+        _, fitted = self.train_from(mine.personal, mine, data, key)
+        return None, self.after(mine, fitted)
 
     @EVALUATE
     def evaluate(
         self, down: None, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[QualityReport, None]:
         """Measure its own model; there is no other."""
-        return self.measured({"personal": mine.personal}, data), None
+        return self.measured({"personal": {**mine.personal, **mine.statistics}}, data), None
 
 
 class LocalServer(ModelServer[ServerModel]):
@@ -53,10 +60,7 @@ class LocalServer(ModelServer[ServerModel]):
 
     def start_block(self, state: ServerModel, block: int, cohort: Cohort, key: Key) -> ServerModel:
         """Enrol newcomers and give them the initial model."""
-        newcomers = cohort.enrol()
-        if newcomers.numel():
-            places = torch.searchsorted(cohort.ids, newcomers)
-            cohort.part(places).ask(RECEIVE, GlobalModel(state.weights))
+        self.welcome(cohort, state.weights)
         return state
 
     def round(self, state: ServerModel, cohort: Cohort, key: Key) -> ServerModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
@@ -44,6 +44,8 @@ class DapFLOptions(Checked):
 @dataclass(frozen=True)
 class DapFLSettings(DapFLOptions, FedAvgSettings):
     """Dap-FL with the settings that it shares with FedAvg."""
+
+    plain: ClassVar[str] = "Dap-FL"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings, finite_positive, steady
 
@@ -27,6 +28,8 @@ class ScaffoldOptions(Checked):
 class ScaffoldSettings(ScaffoldOptions, FedAvgSettings):
     """SCAFFOLD with the settings that it shares with FedAvg."""
 
+    plain: ClassVar[str] = "SCAFFOLD"
+
 
 @dataclass(frozen=True)
 class FedDynOptions(Checked):
@@ -49,6 +52,8 @@ class FedDynOptions(Checked):
 @dataclass(frozen=True)
 class FedDynSettings(FedDynOptions, FedAvgSettings):
     """FedDyn with the settings that it shares with FedAvg."""
+
+    plain: ClassVar[str] = "FedDyn"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from coterie.core.errors import UserError
 from coterie.core.settings.sections import each_at_least, each_positive
@@ -25,6 +25,10 @@ class Checked:
 class FedAvgSettings(Checked):
     """FedAvg (McMahan et al., AISTATS 2017, Algorithm 1); symbols as there."""
 
+    plain: ClassVar[str] = ""
+    """Name of a method that is derived for gradient descent on the whole model, and refuses another
+    optimizer or a part of it."""
+
     fraction: float = 1.0
     """C: share of the clients that take part in a round, in (0, 1]."""
     epochs: int = 1
@@ -33,6 +37,10 @@ class FedAvgSettings(Checked):
     """B: local mini-batch size; null is B = ∞, all data in one batch (FedSGD if E is 1)."""
     lr: float = 0.1
     """η: learning rate of the clients."""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """What makes local steps: plain gradient descent, or Adam (Kingma and Ba, ICLR 2015)."""
+    keep_moments: bool = True
+    """Adam's moments and step count stay with a client from round to round; false begins anew."""
     weight_decay: float = 0.0
     """L2 pull on all parameters in local training."""
     clip: float | None = None
@@ -44,6 +52,13 @@ class FedAvgSettings(Checked):
     evaluate_every: int = 1
     """Rounds from one evaluation on all clients to the next; round T is evaluated too; 0 is
     never."""
+    share: tuple[str, ...] = ()
+    """Patterns of the names of the parameters that are federated, as experts.*; the others stay
+    with the client. All if none is named."""
+    chosen_by: tuple[Literal["server", "global", "personal"], ...] = ("server", "personal")
+    """Whose measure on validation samples a round is chosen by: the mean over those named that
+    there are; as `server` the global model on the server's samples, as `global` on the clients',
+    as `personal` the clients' own models."""
     keep_models: bool = True
     """Clients keep the model they trained last, which is measured as their personal one; false
     saves memory."""
@@ -56,6 +71,10 @@ class FedAvgSettings(Checked):
         each_positive(self, "lr", "clip")
         each_at_least(self, 0, "weight_decay", "evaluate_every")
         finite(self, "lr", "weight_decay", "clip")
+        if self.plain and self.optimizer != "sgd":
+            raise UserError(f"{self.plain} is defined for gradient descent: set 'optimizer' to sgd")
+        if self.plain and self.share:
+            raise UserError(f"{self.plain} shares the whole model: leave 'share' out")
 
 
 def finite(settings: object, *names: str) -> None:

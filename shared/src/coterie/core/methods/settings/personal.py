@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from coterie.core.errors import UserError
 from coterie.core.methods.settings.fedavg import (
@@ -47,6 +48,8 @@ class FedALAOptions(Checked):
 class FedALASettings(FedALAOptions, FedAvgSettings):
     """FedALA with the settings that it shares with FedAvg."""
 
+    plain: ClassVar[str] = "FedALA"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         must_keep_models("FedALA", self.keep_models)
@@ -69,6 +72,8 @@ class FedRODOptions(Checked):
 @dataclass(frozen=True)
 class FedRODSettings(FedRODOptions, FedAvgSettings):
     """Fed-ROD with the settings that it shares with FedAvg."""
+
+    plain: ClassVar[str] = "Fed-ROD"
 
 
 @dataclass(frozen=True)
@@ -99,3 +104,5 @@ class FedReconOptions(Checked):
 @dataclass(frozen=True)
 class FedReconSettings(FedReconOptions, FedAvgSettings):
     """FedRECON with the settings that it shares with FedAvg."""
+
+    plain: ClassVar[str] = "FedRECON"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from coterie.core.errors import UserError
 from coterie.core.methods.settings.fedavg import (
@@ -101,6 +102,8 @@ class PFedMeOptions(Checked):
 class PFedMeSettings(PFedMeOptions, FedAvgSettings):
     """Settings of pFedMe, with those that it shares with FedAvg, but for ``lr``."""
 
+    plain: ClassVar[str] = "pFedMe"
+
 
 @dataclass(frozen=True)
 class FedAMPOptions(Checked):
@@ -116,6 +119,10 @@ class FedAMPOptions(Checked):
     own weight would fall below that of another, the largest that avoids this."""
     sigma: float = 100.0
     """σ: squared distance of models over which the attention A(x) = 1 - exp(-x/σ) levels off."""
+    relative: bool = False
+    """Distances are measured in units of the median squared distance between two clients' models,
+    so that sigma and alpha are multiples of it. In absolute units all weights of others underflow
+    where models have millions of parameters, and FedAMP is local training."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

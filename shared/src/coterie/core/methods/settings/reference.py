@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coterie.core.errors import UserError
 from coterie.core.methods.settings.fedavg import Checked, FedAvgSettings, must_keep_models
 from coterie.core.settings.sections import at_least
 
@@ -15,6 +16,7 @@ class LocalSettings(FedAvgSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         must_keep_models("local training", self.keep_models)
+        _nothing_shared("local training", self)
 
 
 @dataclass(frozen=True)
@@ -33,3 +35,12 @@ class CentralOptions(Checked):
 @dataclass(frozen=True)
 class CentralSettings(CentralOptions, FedAvgSettings):
     """Central training with the settings that it shares with FedAvg."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _nothing_shared("central training", self)
+
+
+def _nothing_shared(method: str, settings: FedAvgSettings) -> None:
+    if settings.share:
+        raise UserError(f"'share' has no effect in {method}, where no model travels: leave it out")
