@@ -81,7 +81,7 @@ def median_distance(squares: Tensor) -> float:
         >>> median_distance(torch.tensor([[0.0, 4.0], [4.0, 0.0]]))
         4.0
     """
-    pairs = squares[torch.triu_indices(*squares.shape, offset=1).unbind()]
+    pairs = squares[torch.triu_indices(len(squares), len(squares), 1).unbind()]
     return float(pairs.median()) if pairs.numel() else 0.0
 
 

@@ -38,18 +38,27 @@ class MultiTask(nn.Module):
         """Probabilities of the labels, ``(B, T)``."""
         return self.logits(batch).sigmoid()
 
+    @property
+    def measure_names(self) -> tuple[str, ...]:
+        """What is measured: loss, mean AUC, AUC of each task."""
+        return ("loss", "auc", *(f"auc_{task}" for task in self.schema.tasks))
+
     def predictions(self, batch: Batch) -> Batch:
-        """What is kept of each sample to measure by: ``score`` and ``label``, each ``(B, T)``."""
-        return {"score": self.probabilities(batch), "label": batch["labels"]}
+        """What is kept of each sample to measure by: ``logit`` and ``label``, each ``(B, T)``."""
+        return {"logit": self.logits(batch), "label": batch["labels"]}
 
     def measures(self, predictions: Batch) -> dict[str, Tensor]:
-        """AUC of each task, and their mean as ``auc``; NaN where there is one class only."""
-        score, label = predictions["score"], predictions["label"]
+        """Cross-entropy, and AUC of each task with their mean; NaN where there is one class only.
+
+        AUCs are of the logits: probabilities near 0 and 1 would tie by rounding.
+        """
+        logit, label = predictions["logit"], predictions["label"]
         found = {
-            f"auc_{task}": auc(score[:, number], label[:, number])
+            f"auc_{task}": auc(logit[:, number], label[:, number])
             for number, task in enumerate(self.schema.tasks)
         }
-        return {"auc": torch.stack(list(found.values())).nanmean(), **found}
+        mean = torch.stack(list(found.values())).nanmean()
+        return {"loss": cross_entropy(logit, label.to(logit.dtype)), "auc": mean, **found}
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
