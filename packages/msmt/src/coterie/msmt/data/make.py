@@ -1,0 +1,96 @@
+"""Make a task from its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+
+from coterie.core.data.sources.catalogue import data_folder
+from coterie.core.errors import UserError, nearest
+from coterie.core.registry.data_sets import data_set
+from coterie.core.registry.papers import load
+from coterie.core.tensors.keys import Key
+from coterie.msmt.data.describe import undefined
+from coterie.msmt.data.drawn import Amounts, Form
+from coterie.msmt.data.task import Task
+from coterie.msmt.data.teacher import Teacher, make_teacher
+from coterie.msmt.data.worlds import World, make_world
+from coterie.msmt.settings.data import ScenarioData
+from coterie.msmt.settings.data_sets import OPTIONS
+
+READERS: dict[str, str] = {
+    "ml-1m": "coterie.msmt.data.movielens:read_movielens",
+    "census-income": "coterie.msmt.data.census:read_census",
+}
+"""``module:function`` of the sets that are read, imported where one is asked for: a function of
+folder, settings, key and dtype that gives the task."""
+
+_SAMPLE = World(form=Form((10, 4, 6, 21, 7, 8), 12))
+
+
+def make_task(settings: ScenarioData, key: Key, dtype: torch.dtype = torch.float32) -> Task:
+    """Draw or read a task, and cut it into scenarios, each a client.
+
+    Args:
+        settings: the section ``data``.
+        key: of all draws.
+        dtype: of the numbers, whose values do not depend on it.
+
+    Raises:
+        UserError: there is no such data set, its files are missing or malformed, or it has too few
+            samples.
+    """
+    drawn: Mapping[str, Callable[[], Task]] = {
+        "sample": lambda: _sample(settings, key, dtype),
+        "world": lambda: _world(settings, key, dtype),
+        "teacher": lambda: _teacher(settings, key, dtype),
+    }
+    if settings.name in drawn:
+        task = drawn[settings.name]()
+    elif settings.name in READERS:
+        folder = data_folder(data_set(settings.name), settings.root)
+        task = load(READERS[settings.name])(folder, settings, key, dtype)
+    elif settings.is_file:
+        from coterie.msmt.data.own_file import read_own_file  # pyarrow is heavy
+
+        task = read_own_file(settings, key, dtype)
+    else:
+        raise UserError(
+            f"'{settings.name}' is neither a data set with scenarios and tasks nor a file: "
+            + nearest(settings.name, OPTIONS)
+        )
+    return replace(task, notes=(*task.notes, *undefined(task)))
+
+
+def _sample(settings: ScenarioData, key: Key, dtype: torch.dtype) -> Task:
+    amounts = Amounts((500, 1000, 2000, 4000), None if settings.paper_protocol else 1000, 2000)
+    return make_world(_SAMPLE, amounts, key, dtype, name="sample")
+
+
+def _world(settings: ScenarioData, key: Key, dtype: torch.dtype) -> Task:
+    world = World(cov_shift=settings.cov_shift, rho=settings.rho)
+    if settings.shift is not None:
+        world = replace(world, shift=settings.shift)
+    if settings.snr is not None:
+        world = replace(world, snr=settings.snr)
+    amounts = _amounts(settings, (1000, 2000, 4000, 8000), 2000, 6000)
+    return make_world(world, amounts, key, dtype)
+
+
+def _teacher(settings: ScenarioData, key: Key, dtype: torch.dtype) -> Task:
+    teacher = Teacher(rho=settings.rho)
+    if settings.shift is not None:
+        teacher = replace(teacher, shift=settings.shift)
+    if settings.snr is not None:
+        teacher = replace(teacher, snr=settings.snr)
+    return make_teacher(teacher, _amounts(settings, (500,) * 12, 1000, 3000), key, dtype)
+
+
+def _amounts(settings: ScenarioData, train: tuple[int, ...], valid: int, test: int) -> Amounts:
+    return Amounts(
+        settings.rows or train,
+        None if settings.paper_protocol else settings.valid_rows or valid,
+        settings.test_rows or test,
+    )

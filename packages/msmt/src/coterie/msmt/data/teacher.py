@@ -1,0 +1,168 @@
+"""Labels by a network of PF-MSMTrec's own shape, whose scenarios share a template and nothing else.
+
+In a world of `coterie.msmt.data.worlds` embeddings and expert weights are what transfers, and those
+the method keeps local. Here a teacher of the form of Eq. 4 scores an impression of scenario j: with
+blocks ``x = [E_1j[c_1], …, E_Fj[c_F], numbers V_j]``, each d wide, and experts n,
+
+    H_n = ReLU(x (W_jn ⊗ W_s) + b_jn)    a = softmax(x (G_j ⊗ w_s))    z_jt = (Σ_n a_n H_n) · θ_jt
+
+Embeddings E, V, expert weights W_jn, gates G and towers θ are drawn anew for every scenario: their
+values in one say nothing about those in another. Common is the template alone, constant along the
+hidden units (``1 + u_a + v_b`` with v = 0, the factored generator's form):
+
+    W_s[a, b] = w_s[a] = 1 + u_a = √(K/R) where coordinate a belongs to a relevant block, else 0
+
+R of the K blocks are relevant, so all else in an impression is noise. A scenario with few samples
+fits that noise, as it cannot tell what is relevant; all scenarios together can, since the
+multiplier of a relevant coordinate grows wherever it is learned, whatever the weights beside it. A
+model that is averaged as a whole learns nothing, because the same value of a relevant field is
+liked in one scenario and disliked in the next.
+
+Block k is relevant in scenario j if ``√(1-shift²) g_k + shift g_jk``, with g normal, is among the R
+largest: with ``shift`` scenarios disagree about the template too. ``rho`` is the correlation of the
+towers of the two tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.core.tensors.keys import Key
+from coterie.msmt.data.drawn import Amounts, Form, Funnel, Inputs, draw, mix
+from coterie.msmt.data.task import Task
+
+_FORM = Form((20,) * 16, 8)
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """How labels are made.
+
+    Attributes:
+        form: of the inputs.
+        relevant: R, blocks that matter.
+        shift: share of the scenarios' own in what is relevant, in [0, 1].
+        rho: correlation of the tasks' towers, in [-1, 1].
+        snr: deviation of the scores against that of the noise.
+        rates: base rates of clicks, and of conversions among all impressions.
+        width: d of an embedding.
+        experts: N.
+        units: of an expert.
+    """
+
+    form: Form = _FORM
+    relevant: int = 2
+    shift: float = 0.0
+    rho: float = 0.5
+    snr: float = 1.2
+    rates: tuple[float, float] = (0.3, 0.1)
+    width: int = 8
+    experts: int = 2
+    units: int = 32
+
+    @property
+    def blocks(self) -> int:
+        """K: one for each categorical field, one for all numbers."""
+        return len(self.form.values) + (self.form.n_numbers > 0)
+
+
+def make_teacher(
+    teacher: Teacher,
+    amounts: Amounts,
+    key: Key,
+    dtype: torch.dtype = torch.float32,
+    name: str = "teacher",
+) -> Task:
+    """Draw the samples that the teacher labels.
+
+    Args:
+        teacher: how they are labelled.
+        amounts: how many samples of how many scenarios.
+        key: of all draws.
+        dtype: of the numbers, which are the same in all.
+        name: of the data set.
+
+    Example:
+        >>> task = make_teacher(Teacher(), Amounts((10, 20), 5, 5), Key.from_seed(0))
+        >>> task.clients.lengths.tolist(), task.truth.shape
+        ([10, 20], torch.Size([10, 2]))
+    """
+    law = key.fold("law")
+    laws = []
+    for number in range(len(amounts.train)):
+        own = law.fold("scenario", number)
+        inputs = Inputs(teacher.form, law.fold("inputs"), own.fold("inputs"), 0.0)
+        network = Network(teacher, relevant_blocks(teacher, law, own), own.fold("network"))
+        funnel = Funnel(inputs, network, teacher.rates, teacher.snr, own.fold("scale"))
+        laws.append((inputs, funnel))
+    return draw(name, teacher.form, laws, amounts, key.fold("samples"), dtype)
+
+
+def relevant_blocks(teacher: Teacher, shared: Key, own: Key) -> Tensor:
+    """Which blocks are relevant in a scenario, ``(K,)`` bool.
+
+    Args:
+        teacher: says how many, and how far scenarios disagree.
+        shared: key of what all scenarios share.
+        own: key of the scenario.
+    """
+    first, second = (
+        key.fold("relevance").normal(teacher.blocks, dtype=torch.float64) for key in (shared, own)
+    )
+    chosen = mix(first, second, teacher.shift).argsort(descending=True)[: teacher.relevant]
+    return torch.zeros(teacher.blocks, dtype=torch.bool).index_fill_(0, chosen, True)
+
+
+class Network:
+    """The teacher of one scenario, `coterie.msmt.data.drawn.Scores`.
+
+    Args:
+        teacher: its sizes.
+        relevant: ``(K,)`` bool.
+        key: of its weights.
+
+    Attributes:
+        template: w_s, ``(K d,)``, the multiplier of each coordinate.
+    """
+
+    def __init__(self, teacher: Teacher, relevant: Tensor, key: Key) -> None:
+        def normal(name: str, *shape: int) -> Tensor:
+            return key.fold(name).normal(*shape, dtype=torch.float64)
+
+        form, width, experts, units = teacher.form, teacher.width, teacher.experts, teacher.units
+        total, most = teacher.blocks * width, max(form.n_numbers, 1)
+        self._tables = [
+            _standard(normal(f"table {k}", n, width)) for k, n in enumerate(form.values)
+        ]
+        self._of_numbers = normal("numbers", form.n_numbers, width) / (0.32 * most**0.5)
+        scale = math.sqrt(teacher.blocks / teacher.relevant)
+        self.template = (relevant * scale).repeat_interleave(width)
+        weights = normal("experts", total, experts * units) / total**0.5
+        self._weights = weights * self.template[:, None]
+        self._bias = 0.5 * normal("bias", experts * units)
+        self._gate = normal("gate", total, experts) / total**0.5 * self.template[:, None]
+        first, noise = normal("click", units), normal("buy", units)
+        second = teacher.rho * first + math.sqrt(1.0 - teacher.rho**2) * noise
+        self._towers = torch.stack([first, second], 1)
+
+    def __call__(self, ids: Tensor, numbers: Tensor) -> Tensor:
+        """Scores ``(n, 2)`` of ids ``(n, F)`` and numbers ``(n, P)``."""
+        columns = zip(ids.unbind(1), self._tables, strict=True)
+        parts = [table[column] for column, table in columns]
+        if numbers.shape[1]:
+            parts.append((numbers - 0.28) @ self._of_numbers)
+        x = torch.cat(parts, 1)
+        hidden = torch.addmm(self._bias, x, self._weights).relu_()
+        shares = (x @ self._gate).softmax(1)
+        mixed = (hidden.view(len(x), shares.shape[1], -1) * shares[:, :, None]).sum(1)
+        return mixed @ self._towers
+
+
+def _standard(table: Tensor) -> Tensor:
+    """Make each column's mean 0 and variance 1, so that blocks weigh alike."""
+    centred = table - table.mean(0)
+    return centred / centred.std(0, correction=0).clamp(min=1e-12)
