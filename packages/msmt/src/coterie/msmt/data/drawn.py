@@ -1,14 +1,15 @@
 """Draw the samples of scenarios by laws: what they look like, and how they are labelled.
 
-An impression has category ids and numbers. With the scores ``z`` ``(2,)`` that a law gives it, and
-``σ = snr π/√3`` (the noise of a logistic model has the standard deviation π/√3),
+An impression has category ids and numbers. A law gives it the scores y and y'; z is y with mean 0
+and deviation 1 in its scenario, z' is so what of y' does not go with y. With ``σ = snr π/√3`` (the
+noise of a logistic model has the standard deviation π/√3),
 
-    P(click) = sigmoid(σ z_1 + b_1)    P(conversion | click) = sigmoid(σ z_2 + b_2)
+    P(click) = sigmoid(σ z + b)    P(conversion | click) = sigmoid(σ (rho z + √(1-rho²) z') + b')
 
-where scores have mean 0 and deviation 1 in each scenario, and b makes the mean probabilities of
-the labels ``ctr`` (click) and ``ctcvr`` (click and conversion) equal to the base rates. What a
-sample is depends on its scenario, its part and its number alone, so more scenarios or samples leave
-the others as they were.
+where b and b' make the mean probabilities of the labels ``ctr`` (click) and ``ctcvr`` (click and
+conversion) equal to the base rates. So rho is the correlation of what the tasks depend on: at 1 the
+same is clicked and bought, at -1 what is clicked is not bought. What a sample is depends on its
+scenario, its part and its number alone: more scenarios or samples leave the others as they were.
 """
 
 from __future__ import annotations
@@ -117,33 +118,63 @@ class Inputs:
         return torch.stack(list(columns), 1), above.pow_(self._power).float().double()
 
 
+@dataclass(frozen=True)
+class Noise:
+    """How scores become labels.
+
+    Attributes:
+        rho: correlation of what the tasks depend on, in [-1, 1].
+        snr: deviation of the scores against that of the noise.
+        rates: base rates of `TASKS`; conversions are fewer than clicks.
+    """
+
+    rho: float = 0.5
+    snr: float = 0.9
+    rates: tuple[float, float] = (0.3, 0.1)
+
+
+USUAL = Noise()
+
+
 class Funnel:
     """The probabilities of clicks and conversions in one scenario.
 
     Args:
         inputs: of the scenario.
-        scores: of the scenario, at any scale.
-        rates: base rates of `TASKS`; conversions are fewer than clicks.
-        snr: deviation of the scores against that of the noise.
+        scores: y and y' of the scenario, at any scale.
+        noise: how they become labels.
         key: of the samples by which scores are scaled.
     """
 
-    def __init__(
-        self, inputs: Inputs, scores: Scores, rates: tuple[float, float], snr: float, key: Key
-    ) -> None:
+    def __init__(self, inputs: Inputs, scores: Scores, noise: Noise, key: Key) -> None:
         self._scores = scores
         found = scores(*inputs.draw(key, 0, _CALIBRATION))
         self._mean = found.mean(0)
-        self._scale = snr * NOISE / found.std(0).clamp(min=torch.finfo(found.dtype).tiny)
-        click, conversion = ((found - self._mean) * self._scale).unbind(1)
-        first = intercept(click, rates[0])
-        second = intercept(conversion, rates[1], (click + first).sigmoid())
+        # (z, z') = (y - mean, y' - mean) L^-T, where L L^T is the covariance
+        root = torch.linalg.cholesky(found.T.cov())
+        tasks = [[1.0, noise.rho], [0.0, math.sqrt(1.0 - noise.rho**2)]]
+        turned = torch.linalg.solve_triangular(root.T, torch.tensor(tasks).double(), upper=True)
+        self._turn = noise.snr * NOISE * turned
+        click, conversion = ((found - self._mean) @ self._turn).unbind(1)
+        first = intercept(click, noise.rates[0])
+        second = intercept(conversion, noise.rates[1], (click + first).sigmoid())
         self._intercepts = torch.tensor([first, second], dtype=torch.float64)
 
     def probabilities(self, ids: Tensor, numbers: Tensor) -> Tensor:
         """P(click) and P(click and conversion), ``(n, 2)`` float64."""
-        logits = (self._scores(ids, numbers) - self._mean) * self._scale + self._intercepts
-        return logits.sigmoid().cumprod(1)
+        return self.logits(ids, numbers).sigmoid().cumprod(1)
+
+    def logits(self, ids: Tensor, numbers: Tensor) -> Tensor:
+        """Logits of P(click) and P(conversion | click), ``(n, 2)`` float64."""
+        return (self._scores(ids, numbers) - self._mean) @ self._turn + self._intercepts
+
+
+@dataclass(frozen=True, eq=False)
+class Law:
+    """By what the samples of one scenario are drawn."""
+
+    inputs: Inputs
+    labels: Funnel
 
 
 def mix(shared: Tensor, own: Tensor, share: float) -> Tensor:
@@ -181,7 +212,7 @@ def intercept(logits: Tensor, rate: float, weights: Tensor | None = None) -> flo
 def draw(
     name: str,
     form: Form,
-    laws: Sequence[tuple[Inputs, Funnel]],
+    laws: Sequence[Law],
     amounts: Amounts,
     key: Key,
     dtype: torch.dtype,
@@ -208,7 +239,7 @@ def draw(
 
 
 def _part(
-    laws: Sequence[tuple[Inputs, Funnel]], sizes: Sequence[int], key: Key, dtype: torch.dtype
+    laws: Sequence[Law], sizes: Sequence[int], key: Key, dtype: torch.dtype
 ) -> tuple[SampleData, Tensor]:
     """One part of all scenarios, and the true probabilities of its labels, ``(n, 2)``."""
     clients, truth = [], []
@@ -225,12 +256,9 @@ def _part(
     return SampleData.from_clients(clients), torch.cat(truth)
 
 
-def _piece(
-    law: tuple[Inputs, Funnel], key: Key, start: int, stop: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    inputs, funnel = law
-    ids, numbers = inputs.draw(key, start, stop)
-    chances = funnel.probabilities(ids, numbers)
+def _piece(law: Law, key: Key, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ids, numbers = law.inputs.draw(key, start, stop)
+    chances = law.labels.probabilities(ids, numbers)
     # One uniform number decides both labels, since P(click and conversion) <= P(click).
     u = uniforms(key.fold("labels"), start, stop, 1)
     return (ids + 1).int(), numbers.float(), (u < chances).byte(), chances

@@ -13,7 +13,7 @@ from coterie.core.registry.data_sets import data_set
 from coterie.core.registry.papers import load
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.describe import undefined
-from coterie.msmt.data.drawn import Amounts, Form
+from coterie.msmt.data.drawn import Amounts, Form, Noise
 from coterie.msmt.data.task import Task
 from coterie.msmt.data.teacher import Teacher, make_teacher
 from coterie.msmt.data.worlds import World, make_world
@@ -70,22 +70,25 @@ def _sample(settings: ScenarioData, key: Key, dtype: torch.dtype) -> Task:
 
 
 def _world(settings: ScenarioData, key: Key, dtype: torch.dtype) -> Task:
-    world = World(cov_shift=settings.cov_shift, rho=settings.rho)
+    world = World(cov_shift=settings.cov_shift)
+    world = replace(world, noise=_noise(settings, world.noise))
     if settings.shift is not None:
         world = replace(world, shift=settings.shift)
-    if settings.snr is not None:
-        world = replace(world, snr=settings.snr)
     amounts = _amounts(settings, (1000, 2000, 4000, 8000), 2000, 6000)
     return make_world(world, amounts, key, dtype)
 
 
 def _teacher(settings: ScenarioData, key: Key, dtype: torch.dtype) -> Task:
-    teacher = Teacher(rho=settings.rho)
+    teacher = Teacher()
+    teacher = replace(teacher, noise=_noise(settings, teacher.noise))
     if settings.shift is not None:
         teacher = replace(teacher, shift=settings.shift)
-    if settings.snr is not None:
-        teacher = replace(teacher, snr=settings.snr)
     return make_teacher(teacher, _amounts(settings, (500,) * 12, 1000, 3000), key, dtype)
+
+
+def _noise(settings: ScenarioData, default: Noise) -> Noise:
+    snr = default.snr if settings.snr is None else settings.snr
+    return replace(default, rho=settings.rho, snr=snr)
 
 
 def _amounts(settings: ScenarioData, train: tuple[int, ...], valid: int, test: int) -> Amounts:

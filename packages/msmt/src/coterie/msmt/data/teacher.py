@@ -4,11 +4,11 @@ In a world of `coterie.msmt.data.worlds` embeddings and expert weights are what 
 the method keeps local. Here a teacher of the form of Eq. 4 scores an impression of scenario j: with
 blocks ``x = [E_1j[c_1], …, E_Fj[c_F], numbers V_j]``, each d wide, and experts n,
 
-    H_n = ReLU(x (W_jn ⊗ W_s) + b_jn)    a = softmax(x (G_j ⊗ w_s))    z_jt = (Σ_n a_n H_n) · θ_jt
+    H_n = ReLU(x (W_jn ⊗ W_s) + b_jn)    a = softmax(x (G_j ⊗ w_s))    y_j = (Σ_n a_n H_n) · θ_j
 
-Embeddings E, V, expert weights W_jn, gates G and towers θ are drawn anew for every scenario: their
-values in one say nothing about those in another. Common is the template alone, constant along the
-hidden units (``1 + u_a + v_b`` with v = 0, the factored generator's form):
+and y' by another tower. Embeddings E, V, expert weights W_jn, gates G and towers θ are drawn anew
+for every scenario: their values in one say nothing about those in another. Common is the template
+alone, constant along the hidden units (``1 + u_a + v_b`` with v = 0, the factored generator's form):
 
     W_s[a, b] = w_s[a] = 1 + u_a = √(K/R) where coordinate a belongs to a relevant block, else 0
 
@@ -19,8 +19,8 @@ model that is averaged as a whole learns nothing, because the same value of a re
 liked in one scenario and disliked in the next.
 
 Block k is relevant in scenario j if ``√(1-shift²) g_k + shift g_jk``, with g normal, is among the R
-largest: with ``shift`` scenarios disagree about the template too. ``rho`` is the correlation of the
-towers of the two tasks.
+largest: with ``shift`` scenarios disagree about the template too. Inputs and labels are those of
+`coterie.msmt.data.drawn`; inputs have the same law everywhere.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ import torch
 from torch import Tensor
 
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.drawn import Amounts, Form, Funnel, Inputs, draw, mix
+from coterie.msmt.data.drawn import Amounts, Form, Funnel, Inputs, Law, Noise, draw, mix
 from coterie.msmt.data.task import Task
 
 _FORM = Form((20,) * 16, 8)
+_NOISE = Noise(snr=1.2)
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,7 @@ class Teacher:
         form: of the inputs.
         relevant: R, blocks that matter.
         shift: share of the scenarios' own in what is relevant, in [0, 1].
-        rho: correlation of the tasks' towers, in [-1, 1].
-        snr: deviation of the scores against that of the noise.
-        rates: base rates of clicks, and of conversions among all impressions.
+        noise: how scores become labels.
         width: d of an embedding.
         experts: N.
         units: of an expert.
@@ -57,9 +56,7 @@ class Teacher:
     form: Form = _FORM
     relevant: int = 2
     shift: float = 0.0
-    rho: float = 0.5
-    snr: float = 1.2
-    rates: tuple[float, float] = (0.3, 0.1)
+    noise: Noise = _NOISE
     width: int = 8
     experts: int = 2
     units: int = 32
@@ -91,15 +88,20 @@ def make_teacher(
         >>> task.clients.lengths.tolist(), task.truth.shape
         ([10, 20], torch.Size([10, 2]))
     """
-    law = key.fold("law")
-    laws = []
-    for number in range(len(amounts.train)):
-        own = law.fold("scenario", number)
-        inputs = Inputs(teacher.form, law.fold("inputs"), own.fold("inputs"), 0.0)
-        network = Network(teacher, relevant_blocks(teacher, law, own), own.fold("network"))
-        funnel = Funnel(inputs, network, teacher.rates, teacher.snr, own.fold("scale"))
-        laws.append((inputs, funnel))
+    laws = teacher_laws(teacher, len(amounts.train), key.fold("law"))
     return draw(name, teacher.form, laws, amounts, key.fold("samples"), dtype)
+
+
+def teacher_laws(teacher: Teacher, n_scenarios: int, key: Key) -> list[Law]:
+    """Give the laws of the scenarios; that of one does not depend on how many there are."""
+    laws = []
+    for number in range(n_scenarios):
+        own = key.fold("scenario", number)
+        inputs = Inputs(teacher.form, key.fold("inputs"), own.fold("inputs"), 0.0)
+        network = Network(teacher, relevant_blocks(teacher, key, own), own.fold("network"))
+        labels = Funnel(inputs, network, teacher.noise, own.fold("scale"))
+        laws.append(Law(inputs, labels))
+    return laws
 
 
 def relevant_blocks(teacher: Teacher, shared: Key, own: Key) -> Tensor:
@@ -127,6 +129,7 @@ class Network:
 
     Attributes:
         template: w_s, ``(K d,)``, the multiplier of each coordinate.
+        local: W of all experts side by side, ``(K d, N units)``.
     """
 
     def __init__(self, teacher: Teacher, relevant: Tensor, key: Key) -> None:
@@ -141,13 +144,11 @@ class Network:
         self._of_numbers = normal("numbers", form.n_numbers, width) / (0.32 * most**0.5)
         scale = math.sqrt(teacher.blocks / teacher.relevant)
         self.template = (relevant * scale).repeat_interleave(width)
-        weights = normal("experts", total, experts * units) / total**0.5
-        self._weights = weights * self.template[:, None]
+        self.local = normal("experts", total, experts * units) / total**0.5
+        self._weights = self.local * self.template[:, None]
         self._bias = 0.5 * normal("bias", experts * units)
         self._gate = normal("gate", total, experts) / total**0.5 * self.template[:, None]
-        first, noise = normal("click", units), normal("buy", units)
-        second = teacher.rho * first + math.sqrt(1.0 - teacher.rho**2) * noise
-        self._towers = torch.stack([first, second], 1)
+        self._towers = normal("towers", units, 2)
 
     def __call__(self, ids: Tensor, numbers: Tensor) -> Tensor:
         """Scores ``(n, 2)`` of ids ``(n, F)`` and numbers ``(n, P)``."""

@@ -1,26 +1,35 @@
 """Worlds of scenarios that agree as far as is wished: what federated learning can win, and lose.
 
 All scenarios see the same random features of an impression, ``φ = tanh(1.5 h W + c)``, where h is
-half by the embeddings of the ids and half by a projection of the numbers. Scenario j scores task t
+half by the embeddings of the ids and half by a projection of the numbers. Scenario j scores them
 
-    z_jt = φ · θ_jt    θ_jt = √(1-shift²) θ_t + shift δ_jt
+    y_j = φ · θ_j    θ_j = √(1-shift²) θ + shift δ_j
 
-so ``shift`` is how far scenarios disagree about what is liked (concept shift): 0 = they agree, 1 =
-they have nothing in common. The second task's ``θ_2 = rho θ_1 + √(1-rho²) ε`` (its δ likewise): at
-rho = 1 clicks and conversions have the same cause, at -1 what is clicked is not bought. Inputs and
-labels are those of `coterie.msmt.data.drawn`; ``cov_shift`` is how far inputs differ.
+and y' likewise, with all of its own, so ``shift`` is how far scenarios disagree about what is liked
+(concept shift): 0 = they agree, 1 = they have nothing in common. Inputs and labels are those of
+`coterie.msmt.data.drawn`; ``cov_shift`` is how far inputs differ.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.drawn import ALIEXPRESS, Amounts, Form, Funnel, Inputs, draw, mix
+from coterie.msmt.data.drawn import (
+    ALIEXPRESS,
+    USUAL,
+    Amounts,
+    Form,
+    Funnel,
+    Inputs,
+    Law,
+    Noise,
+    draw,
+    mix,
+)
 from coterie.msmt.data.task import Task
 
 _STEEPNESS = 1.5
@@ -35,9 +44,7 @@ class World:
         form: of the inputs.
         shift: share of the scenarios' own taste, in [0, 1].
         cov_shift: share of the scenarios' own inputs, in [0, 1].
-        rho: correlation of the tasks' tastes, in [-1, 1].
-        snr: deviation of the scores against that of the noise.
-        rates: base rates of clicks, and of conversions among all impressions.
+        noise: how scores become labels.
         width: of h.
         features: of φ.
     """
@@ -45,9 +52,7 @@ class World:
     form: Form = ALIEXPRESS
     shift: float = 0.3
     cov_shift: float = 0.3
-    rho: float = 0.5
-    snr: float = 0.88
-    rates: tuple[float, float] = (0.3, 0.1)
+    noise: Noise = USUAL
     width: int = 8
     features: int = 32
 
@@ -73,16 +78,21 @@ def make_world(
         >>> task.clients.lengths.tolist(), task.truth.shape
         ([10, 20], torch.Size([10, 2]))
     """
-    law = key.fold("law")
-    embed = _Features(world, law)
-    laws = []
-    for number in range(len(amounts.train)):
-        own = law.fold("scenario", number)
-        inputs = Inputs(world.form, law.fold("inputs"), own.fold("inputs"), world.cov_shift)
-        tastes = mix(_tastes(world, law), _tastes(world, own), world.shift)
-        scores = _Scores(embed, tastes)
-        laws.append((inputs, Funnel(inputs, scores, world.rates, world.snr, own.fold("scale"))))
+    laws = world_laws(world, len(amounts.train), key.fold("law"))
     return draw(name, world.form, laws, amounts, key.fold("samples"), dtype)
+
+
+def world_laws(world: World, n_scenarios: int, key: Key) -> list[Law]:
+    """Give the laws of a world's scenarios; that of one does not depend on how many there are."""
+    features, laws = _Features(world, key), []
+    for number in range(n_scenarios):
+        own = key.fold("scenario", number)
+        inputs = Inputs(world.form, key.fold("inputs"), own.fold("inputs"), world.cov_shift)
+        tastes = mix(_tastes(world, key), _tastes(world, own), world.shift)
+        scores = _Scores(features, tastes)
+        labels = Funnel(inputs, scores, world.noise, own.fold("scale"))
+        laws.append(Law(inputs, labels))
+    return laws
 
 
 class _Features:
@@ -120,9 +130,5 @@ class _Scores:
 
 
 def _tastes(world: World, key: Key) -> Tensor:
-    """θ of both tasks, ``(m, 2)``; those of a scenario's own come from its own key."""
-    first, noise = (
-        key.fold(name).normal(world.features, dtype=torch.float64) for name in ("click", "buy")
-    )
-    second = world.rho * first + math.sqrt(1.0 - world.rho**2) * noise
-    return torch.stack([first, second], 1)
+    """Two tastes θ, ``(m, 2)``; those of a scenario's own come from its own key."""
+    return key.fold("tastes").normal(world.features, 2, dtype=torch.float64)

@@ -33,7 +33,7 @@ class ScenarioData(NamedData):
     rho: float = 0.5
     """world, teacher: correlation of what the two tasks depend on, from -1 to 1."""
     snr: float | None = None
-    """world, teacher: deviation of the score behind a label against that of the noise; default 0.88
+    """world, teacher: deviation of the score behind a label against that of the noise; default 0.9
     for world, 1.2 for teacher."""
     rows: tuple[int, ...] | None = None
     """world, teacher: training samples of each scenario; default [1000,2000,4000,8000] for world,
