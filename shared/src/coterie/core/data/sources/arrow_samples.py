@@ -6,7 +6,7 @@ without rows, whose metadata say as JSON what the file was made of. They cannot 
 which is written before the first row is read.
 
 `pyarrow.ipc.open_file` reads it, and whatever builds on Arrow. Hugging Face's
-``datasets.Dataset.from_file`` does not (5.2 reads Arrow *streams* only); ``datasets.Dataset(table)``
+``datasets.Dataset.from_file`` does not (5.2 reads *streams* only); ``datasets.Dataset(table)``
 takes the table of ``pyarrow.ipc.open_file(pyarrow.memory_map(path)).read_all()``, and
 ``load_dataset("arrow", data_files=path)`` copies the file into its cache.
 """
