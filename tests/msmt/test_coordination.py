@@ -263,6 +263,19 @@ def test_with_own_centres_each_increment_has_a_problem(m):
         assert least_help(vectors, u) == pytest.approx(best, abs=1e-6 * centre @ centre)
 
 
+def test_a_conflict_that_almost_cancels_is_solved():
+    """Twenty increments in six dimensions, of which the search alone finds the wrong ones."""
+    checked(increments_of(179, 20, 6))
+
+
+def test_a_mean_of_nothing_but_rounding_gives_no_direction():
+    increments = increments_of(13, 6)
+    increments -= increments.mean(0)
+    found = coordinate(gram_of([increments]), C)
+    assert found.gap.tolist() == [0.0]
+    assert float(found.direction(increments).norm()) <= 1e-12
+
+
 def test_increments_of_unequal_lengths_are_certified_too():
     for seed in range(4):
         lengths = torch.logspace(-3, 1, 16, dtype=torch.float64)[:, None]
