@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from coterie.core.data.samples.arrow_rows import ArrowRows
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.streamed import RowRange, StreamedBatches, StreamedSamples
-from coterie.core.errors import UserError
+from coterie.core.errors import Unstackable, UserError
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.row_optimizer import RowSGD
-from coterie.core.local_training.stacking import Unstackable
 from coterie.core.tensors.device import computing_on
 from coterie.core.tensors.keys import Key
 

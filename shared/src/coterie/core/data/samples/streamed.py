@@ -15,8 +15,7 @@ from torch import Tensor
 
 from coterie.core.data.samples.arrow_rows import ArrowRows, Views
 from coterie.core.data.samples.samples import SampleData, batch_counts
-from coterie.core.errors import UserError
-from coterie.core.local_training.stacking import Unstackable
+from coterie.core.errors import Unstackable, UserError
 from coterie.core.tensors.keys import Key
 
 _MOST_CLIENTS = 8  # whose record batches stay mapped
@@ -151,10 +150,7 @@ class StreamedBatches:
     ) -> None:
         self._data, self._size = data, batch_size
         self._key = None if key is None else Key(key.state.cpu())  # files are read on the host
-        self.per_epoch = batch_counts(data.lengths, batch_size)
-        if batch_size is not None:
-            last = data.lengths - (self.per_epoch - 1) * batch_size
-            self.per_epoch -= ((last < at_least) & (self.per_epoch > 1)).long()
+        self.per_epoch = batch_counts(data.lengths, batch_size, at_least)
         self.steps = epochs * self.per_epoch
         self._clients: OrderedDict[int, _Client] = OrderedDict()
 
