@@ -10,6 +10,7 @@ from tests.msmt.naive_network import SCHEMA, SIZES, drawn, moved, shaken
 from torch import nn
 from torch.func import functional_call
 
+from coterie.core.local_training.alone import statistics_of
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.schema import Schema
 from coterie.msmt.models.aesm2 import Aesm2
@@ -50,7 +51,7 @@ class Loss(nn.Module):
 
 @each_network
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_loss_is_finite_and_scores_are_probabilities(make: Make, dropout: float) -> None:
+def test_loss_is_finite_and_probabilities_are_such(make: Make, dropout: float) -> None:
     with KEY.fold("start").torch_rng():
         network = make(SCHEMA, ModelSettings(embedding=3, dropout=dropout))
         batch = drawn(SCHEMA, 30)
@@ -59,9 +60,10 @@ def test_loss_is_finite_and_scores_are_probabilities(make: Make, dropout: float)
     assert loss.shape == ()
     assert loss.dtype == torch.float32
     assert 0 < loss < 10
-    assert predictions["score"].shape == (30, 2)
-    assert 0 < predictions["score"].min() <= predictions["score"].max() < 1
-    assert set(network.measures(predictions)) == {"auc", "auc_click", "auc_buy"}
+    assert all(value.shape == (30, 2) for value in predictions.values())
+    probabilities = network.probabilities(batch)
+    assert 0 < probabilities.min() <= probabilities.max() < 1
+    assert set(network.measures(predictions)) == set(network.measure_names)
 
 
 @each_network
@@ -92,9 +94,7 @@ def test_it_is_a_function_of_named_values(make: Make) -> None:
     assert loss.item() == expected.item()
     assert all(torch.equal(value, own[name]) for name, value in module.state_dict().items())
     assert all(value.grad is None for value in module.parameters())
-    statistics = {name for name, _ in module.named_buffers()}
-    ends = {name.rpartition(".")[2] for name in statistics}
-    assert ends == {"running_mean", "running_var", "num_batches_tracked"}
+    assert set(statistics_of(module)) == {name for name, _ in module.named_buffers()}
     for name, value in Loss(other).named_buffers():
         assert torch.equal(taken[name], value)
         assert not torch.equal(taken[name], given[name])

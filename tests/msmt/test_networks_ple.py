@@ -109,7 +109,15 @@ def test_a_task_reaches_another_ones_experts_by_the_shared_stream_only(levels: i
 
 @pytest.mark.parametrize(
     ("n_tasks", "experts", "own", "shared"),
-    [(2, 4, 1, 2), (2, 8, 2, 4), (2, 3, 1, 1), (2, 6, 1, 4), (3, 4, 1, 1), (3, 12, 2, 6)],
+    [
+        (2, 4, 1, 2),
+        (2, 8, 2, 4),
+        (2, 3, 1, 1),
+        (2, 6, 1, 4),
+        (3, 4, 1, 1),
+        (3, 12, 2, 6),
+        (1, 6, 3, 3),
+    ],
 )
 def test_how_experts_are_shared_out(n_tasks: int, experts: int, own: int, shared: int) -> None:
     schema = Schema(tuple("abc"[:n_tasks]), ("NL",), (5,), 0)

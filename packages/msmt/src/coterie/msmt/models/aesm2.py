@@ -89,7 +89,7 @@ class Aesm2(MultiTask):
 
     def _for_each_task(self, seen: Tensor) -> tuple[Tensor, Tensor]:
         """Put samples beside each task: ``(T·B, …)`` with the task's embedding, its number."""
-        task = torch.arange(len(self.task), device=seen.device).repeat_interleave(len(seen))
+        task = torch.arange(len(self.task)).repeat_interleave(len(seen))
         return torch.cat([seen.repeat(len(self.task), 1), self.task[task]], dim=1), task
 
 
@@ -156,8 +156,8 @@ class Selection(nn.Module):
         if self.training and self.noise:
             noisy = logits + self.noise * self.n_experts * torch.randn_like(logits)
         selected, divergence = self.select(noisy, own)
-        mine = logits[torch.arange(len(own), device=own.device), own]
-        return mine.masked_fill(~selected, -torch.inf).softmax(1), divergence
+        weights = _of_own(logits, own).masked_fill(~selected, -torch.inf).softmax(1)
+        return weights, divergence
 
     def select(self, logits: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         """Select experts by gates' logits ``(B, m, n)``.
@@ -198,8 +198,13 @@ def divergences(logits: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         (True, tensor(True))
     """
     log_p = logits.log_softmax(1)
-    row = torch.arange(len(own), device=own.device)
-    return -log_p[row, own], -math.log(logits.shape[1]) - log_p.mean(1)
+    return -_of_own(log_p, own), -math.log(logits.shape[1]) - log_p.mean(1)
+
+
+def _of_own(values: Tensor, own: Tensor) -> Tensor:
+    """Take of ``(B, m, n)`` each sample's own gate ``(B,)``: ``(B, n)``."""
+    index = own.view(-1, 1, 1).expand(-1, 1, values.shape[2])
+    return values.gather(1, index).squeeze(1)
 
 
 def _experts(n_in: int, widths: tuple[int, ...], settings: ModelSettings) -> Experts:
