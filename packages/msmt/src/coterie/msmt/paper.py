@@ -3,6 +3,8 @@
 from typing import get_args
 
 from coterie.core.registry.papers import Paper
+from coterie.msmt.keys import KEYS, PANELS
+from coterie.msmt.settings.data_sets import DATA_SETS
 from coterie.msmt.settings.run import Method
 
 PAPER = Paper(
@@ -13,5 +15,11 @@ PAPER = Paper(
     methods=get_args(Method),
     settings="coterie.msmt.settings.run:Settings",
     experiment="coterie.msmt.experiment:Experiment",
+    client="coterie.msmt.client:PFClient",
+    client_half="coterie.msmt.methods:make_client",
+    server_half="coterie.msmt.halves:make_server",
     variant_keys=("data.name", "model.name"),
+    keys=KEYS,
+    panels=PANELS,
+    data_sets=DATA_SETS,
 )

@@ -106,6 +106,31 @@ class Like(Expected):
 
 
 @dataclass(frozen=True)
+class Shaped(Like):
+    """Real numbers under the names and in the shapes that a field of the message says.
+
+    For uploads like nothing that was sent with the request; their norm is bounded as well.
+
+    Attributes:
+        field: of the message that the step receives, a dict of shapes, tuples of int.
+    """
+
+    def form(self, value: Any, down: Any, one_each: bool, n_clients: int | None) -> str | None:
+        """Compare names and shapes."""
+        wanted: dict[str, tuple[int, ...]] = getattr(down, self.field)
+        found = dict(tree.values(value))
+        if found.keys() != wanted.keys():
+            name = next(iter(found.keys() ^ wanted.keys()))
+            return f"{'lacks' if name in wanted else 'has'} '{name}'"
+        for name, leaf in found.items():
+            dtype, shape = _form(leaf, n_clients)
+            if dtype is None or not dtype.is_floating_point or shape != tuple(wanted[name]):
+                asked = f"real numbers {list(wanted[name])}"
+                return f"'{name}' is {_words(dtype, shape)}, not {asked}"
+        return None
+
+
+@dataclass(frozen=True)
 class Number(Expected):
     """Real numbers a client, such as a loss: one, or in each leaf as many axes as said.
 

@@ -9,11 +9,11 @@ round of the server is, with the numbers of the paper's equations,
     U*       their coordinated direction           Eqs. 13 to 17
     W ← W + ΔW̄ + ψ U*                              Eqs. 18, 21
 
-where the server makes W + ΔW̄ and U* (`personalised`), and the client, who alone knows ψ, the rest
-(`applied`). The paper writes Δ and W̄ for two things each, so there are two readings of Eq. 14:
-increments of each client's parameters, as Eqs. 11 and 12 have them, and, as printed, differences of
-averages over all clients (`average_increments`). The latter are the same for all clients, so that
-U* = (1 + c) ΔW̄ whatever the clients sent.
+where the server makes ΔW̄ and U* (`personalised`), and the client, who alone knows ψ and with it
+its W, the rest (`applied`). The paper writes Δ and W̄ for two things each, so there are two readings
+of Eq. 14: increments of each client's parameters, as Eqs. 11 and 12 have them, and, as printed,
+differences of averages over all clients (`average_increments`). The latter are the same for all
+clients, so that U* = (1 + c) ΔW̄ whatever the clients sent.
 """
 
 from __future__ import annotations
@@ -79,21 +79,21 @@ class Aggregated:
     """What the server sends; trees of ``(S, K, ...)``, which may be views: not to be written to.
 
     Attributes:
-        base: [W]^{r-1} + [ΔW̄]^r, Eqs. 18 and 21 without their last term.
+        mean: [ΔW̄]^r.
         direction: U*.
         average: W̄, each ``(K, ...)``: what Eq. 23 pulls towards, and `personalised`'s ``before`` of
             the next round.
         found: the conflicts, one for each problem.
     """
 
-    base: Tree
+    mean: Tree
     direction: Tree
     average: Tree
     found: tuple[Coordinated, ...] = ()
 
 
 def personalised(
-    uploaded: Mapping[str, Tensor],
+    increments: Mapping[str, Tensor],
     held: Mapping[str, Tensor],
     rule: Rule,
     *,
@@ -104,43 +104,41 @@ def personalised(
     """Aggregate the uploads of a round (Eqs. 12 to 18, or 21).
 
     Args:
-        uploaded: what the clients trained, each ``(S, K, ...)``.
-        held: what they began from, [W]^{r-1}.
+        increments: of the clients' parameters in the round, each ``(S, K, ...)`` (Eq. 11).
+        held: what they began from, [W]^{r-1}, as far as the server knows it, ``(S, K, ...)``;
+            statistics and averages are of the sum of both.
         rule: how.
         affine: γ_j and β_j of the clients, ``(S, d_in)``; needed with ``fedbn`` "literal". A tensor
             that has not d_in rows takes their means over the inputs.
         before: W̄ of the round before, each ``(K, ...)``; needed with ``increments`` "averages". In
             the first round it is `average` of what clients begin with.
-        sound: ``(S,)`` bool, clients whose upload counts, default all; base and direction are made
+        sound: ``(S,)`` bool, clients whose upload counts, default all; mean and direction are made
             for the others too.
 
     Raises:
         ValueError: what the rule needs is not given, no upload counts, or one that does is not
             finite.
     """
-    counts = _all_of(uploaded) if sound is None else sound
+    counts = _all_of(increments) if sound is None else sound
+    own = _cleared(increments, counts)
+    uploaded = {name: held[name] + value for name, value in own.items()}
     mean = average(uploaded, rule, affine=affine, sound=counts)
     if rule.increments == "averages":
         if before is None:
             raise ValueError("the averages of the round before are needed: begin with `average`")
-        increments = average_increments(mean, before, len(counts))
-    else:
-        increments = parameter_increments(uploaded, held, counts)
+        own = average_increments(mean, before, len(counts))
     scales = _scales(uploaded, rule, counts) if rule.fedbn == "increment" else None
-    found = _coordinated(increments, rule, counts, scales)
-    added = _of_problems(increments, rule, lambda p, part: combined(found[p].mean, part)[None])
-    direction = _of_problems(increments, rule, lambda p, part: found[p].direction(part))
-    base = {name: held[name] + value for name, value in added.items()}
-    return Aggregated(base, direction, mean, found)
+    found = _coordinated(own, rule, counts, scales)
+    added = _of_problems(own, rule, lambda p, part: combined(found[p].mean, part)[None])
+    direction = _of_problems(own, rule, lambda p, part: found[p].direction(part))
+    return Aggregated(added, direction, mean, found)
 
 
 def applied(base: Mapping[str, Tensor], direction: Mapping[str, Tensor], psi: Tensor) -> Tree:
     """Give the client's parameters, W = [W]^{r-1} + ΔW̄ + ψ U* (Eqs. 18, 21).
 
-    Its gradient by ψ is ⟨∂L/∂W, U*⟩, so that ψ learns with the client's other parameters.
-
     Args:
-        base: each ``(K, ...)``, or ``(C, K, ...)`` of several clients.
+        base: [W]^{r-1} + ΔW̄, each ``(K, ...)``, or ``(C, K, ...)`` of several clients.
         direction: likewise.
         psi: ``(K,)`` or ``(C, K)``, a number for each expert or task; it never leaves the client.
 
@@ -184,17 +182,6 @@ def average(
     }
 
 
-def parameter_increments(
-    uploaded: Mapping[str, Tensor], held: Mapping[str, Tensor], sound: Tensor
-) -> Tree:
-    """Increments of each client's parameters in the round (Eq. 11), 0 where an upload is not sound.
-
-    Arguments as of `personalised`. With gradients out of reach, they stand for -η Σ g (Eq. 12).
-    """
-    increments = {name: value - held[name] for name, value in uploaded.items()}
-    return increments if bool(sound.all()) else _cleared(increments, sound)
-
-
 def average_increments(
     now: Mapping[str, Tensor], before: Mapping[str, Tensor], n_clients: int
 ) -> Tree:
@@ -213,27 +200,27 @@ def average_increments(
 
 
 def federated_average(
-    uploaded: Mapping[str, Tensor], shares: Tensor, *, sound: Tensor | None = None
-) -> Aggregated:
-    """Average the parameters themselves over the clients, part by part (FedAvg); U* is 0.
+    increments: Mapping[str, Tensor], shares: Tensor, *, sound: Tensor | None = None
+) -> Tree:
+    """Mean increments over the clients, part by part (FedAvg), each ``(S, K, ...)``, views.
 
     Args:
-        uploaded: each ``(S, K, ...)``.
+        increments: each ``(S, K, ...)``.
         shares: ``(S,)`` weights, as numbers of samples; equal ones are the plain mean.
         sound: as of `personalised`.
 
     Raises:
         ValueError: the weights of the uploads that count sum to 0.
     """
-    counts = _all_of(uploaded) if sound is None else sound
+    counts = _all_of(increments) if sound is None else sound
     weights = shares.double() * counts
     if not float(weights.sum()) > 0.0:
         raise ValueError("no upload has a weight: leave the parameters as they are")
     weights = weights / weights.sum()
-    mean = {n: combined(weights, value) for n, value in _cleared(uploaded, counts).items()}
-    base = {name: mean[name].expand_as(value) for name, value in uploaded.items()}
-    none = {name: value.new_zeros(()).expand_as(value) for name, value in uploaded.items()}
-    return Aggregated(base, none, mean)
+    return {
+        name: combined(weights, value).expand_as(value)
+        for name, value in _cleared(increments, counts).items()
+    }
 
 
 def _plain_average(uploaded: Mapping[str, Tensor], rule: Rule, sound: Tensor) -> Tree:

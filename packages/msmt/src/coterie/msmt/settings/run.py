@@ -8,8 +8,10 @@ from typing import Literal
 from coterie.core.methods.settings.proximal import DittoOptions, FedAMPOptions, FedProxOptions
 from coterie.core.methods.settings.reference import CentralOptions
 from coterie.core.settings.base import BaseSettings
+from coterie.msmt.settings.aggregation import AggregationOptions
 from coterie.msmt.settings.data import ScenarioData
 from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings.train import TrainSettings
 
 Method = Literal["pf-msmtrec", "fedavg", "fedprox", "ditto", "fedamp", "local", "central"]
 
@@ -24,6 +26,8 @@ class Settings(BaseSettings):
     """Most communication rounds."""
     data: ScenarioData = field(default_factory=ScenarioData)
     model: ModelSettings = field(default_factory=ModelSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    pf: AggregationOptions = field(default_factory=AggregationOptions)
     fedprox: FedProxOptions = field(default_factory=FedProxOptions)
     ditto: DittoOptions = field(default_factory=DittoOptions)
     fedamp: FedAMPOptions = field(default_factory=FedAMPOptions)

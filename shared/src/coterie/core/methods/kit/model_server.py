@@ -183,18 +183,21 @@ class ModelServer(Server[S], Generic[S]):
                 self._note(cohort, f"{prefix}/server_{name}", values)
 
     def note_clients(self, replies: StackedReplies[QualityReport], cohort: Cohort) -> None:
-        """Note the means of what the clients measured, and each client's own, but for the loss.
+        """Note what the clients that answered measured, see `note_measures`."""
+        if (report := replies.up) is not None:
+            self.note_measures(report, replies.ids, cohort)
+
+    def note_measures(self, report: QualityReport, ids: Tensor, cohort: Cohort) -> None:
+        """Note the means of what the clients ``ids`` measured, and their own, but for the loss.
 
         A client whose measure is not defined, as an AUC of one class, is left out of the mean.
         """
-        if (report := replies.up) is None:
-            return
         for path, values in report.measures.items():
             model, held, name = path.split("/")
             key = f"{_SHOWN[held]}/{model}_{name}"
             self._note(cohort, key, values)
             if name != "loss":
-                cohort.journal.per_client(key, replies.ids, values)
+                cohort.journal.per_client(key, ids, values)
 
     def reopen(self, state: S, history: Sequence[dict[str, float]]) -> S:
         """Go on after the last round, unless it was evaluated for being the last.

@@ -1,0 +1,114 @@
+"""One run of a federation of scenarios: its data, its two halves, its description."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.federation.selection import best_of
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_server import ModelServer
+from coterie.core.run.driver import FederatedRun
+from coterie.core.run.experiment import Experiment as BaseExperiment
+from coterie.core.tensors.device import moved
+from coterie.core.tensors.keys import Key
+from coterie.msmt.data.describe import describe
+from coterie.msmt.data.make import make_task
+from coterie.msmt.data.task import Task
+from coterie.msmt.halves import halves
+from coterie.msmt.methods import remarks
+from coterie.msmt.models.base import MultiTask
+from coterie.msmt.models.make import network
+from coterie.msmt.readings import resolve
+from coterie.msmt.settings.run import Settings
+
+
+class Experiment(BaseExperiment[Settings]):
+    """Build everything that `coterie train pf-msmtrec` runs.
+
+    Args:
+        settings: as the user gave them; the reading's choices are filled in.
+    """
+
+    paper = "pf-msmtrec"
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(resolve(settings))
+
+    @property
+    def source(self) -> str:
+        """What the data are, for people."""
+        return self.task.name
+
+    @cached_property
+    def task(self) -> Task:
+        """What the scenarios hold."""
+        dtype = getattr(torch, self.settings.engine.dtype)
+        return make_task(self.settings.data, Key.from_seed(self.settings.seed).fold("data"), dtype)
+
+    @property
+    def build(self) -> Callable[[], MultiTask]:
+        """Makes the network."""
+        return network(self.settings, self.task.schema)
+
+    def public(self) -> dict[str, Any]:
+        """Give the form of the samples."""
+        return self.task.schema.to_plain()
+
+    def describe_data(self) -> list[dict[str, Any]]:
+        """Count the samples of each scenario, and the share of each label."""
+        return describe(self.task)
+
+    @property
+    def blocks(self) -> list[SplitSamples]:
+        """The scenarios' samples: there is one block."""
+        return [self.task.clients]
+
+    def halves(self) -> tuple[ModelServer[Any], ModelClient[Any]]:
+        """Build both halves."""
+        return halves(self.settings, self.build, moved(self.task, self.device))
+
+    def client_columns(self) -> tuple[str, ...]:
+        """Name a scenario's AUCs."""
+        who = "personal" if self.answer_is_own else "global"
+        return tuple(f"test/{who}_auc_{task}" for task in self.task.schema.tasks)
+
+    @property
+    def answer_is_own(self) -> bool:
+        """Whether a method gives each scenario its own model."""
+        return self.settings.method not in ("fedavg", "fedprox", "central")
+
+    def final_metrics(self, module: FederatedRun) -> dict[str, float]:
+        """Give the test of the round that was best on validation samples, and of the last one."""
+        names = ("auc", *(f"auc_{task}" for task in self.task.schema.tasks), "loss")
+        best = best_of(module.history, MultiTask.monitor).round
+        if not best:
+            return {}
+        of_best, last = module.history[best - 1], module.history[-1]
+        found = {f"test/{n}": of_best[f"test/{n}"] for n in names if f"test/{n}" in of_best}
+        found["test/best_round"] = float(best)
+        found |= {f"last/{n}": last[f"test/{n}"] for n in names if f"test/{n}" in last}
+        return found
+
+    def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
+        """Give what every scenario had in the last round that was evaluated."""
+        rows: list[dict[str, Any]] = [
+            {"scenario": name, "train": int(count)}
+            for name, count in zip(
+                self.task.schema.scenarios, self.task.clients.lengths, strict=True
+            )
+        ]
+        for column in self.client_columns():
+            ids, values = module.client_results.get(column, (torch.empty(0), Tensor()))
+            for client, value in zip(ids.tolist(), values.tolist(), strict=True):
+                rows[int(client)][column.rpartition("_auc_")[2]] = value
+        return rows
+
+    def notes(self, module: FederatedRun) -> list[str]:
+        """Say what is to be known of the data, and which settings have no effect."""
+        return [*self.task.notes, *remarks(self.settings)]

@@ -1,0 +1,43 @@
+"""What runs of this paper measure, beside what the core does. Torch-free."""
+
+from __future__ import annotations
+
+from coterie.core.registry.keys import MetricKey, Panel
+
+KEYS = (
+    MetricKey(
+        "eval/auc",
+        "1",
+        "validation AUC, mean over tasks and scenarios: rounds are chosen by it",
+        "max",
+    ),
+    MetricKey("eval/auc_*", "1", "validation AUC of a task, mean over scenarios", "max"),
+    MetricKey("eval/loss", "1", "validation cross-entropy, mean over scenarios", "min"),
+    MetricKey("test/auc", "1", "test AUC, mean over tasks and scenarios"),
+    MetricKey("test/auc_*", "1", "test AUC of a task, mean over scenarios"),
+    MetricKey("test/loss", "1", "test cross-entropy, mean over scenarios"),
+    MetricKey("eval/global_*", "1", "of one model for all scenarios, on validation samples"),
+    MetricKey("eval/personal_*", "1", "of the scenarios' own models, on validation samples"),
+    MetricKey("test/global_*", "1", "of one model for all scenarios, on test samples"),
+    MetricKey("test/personal_*", "1", "of the scenarios' own models, on test samples"),
+    MetricKey("last/auc*", "1", "test AUC of the last round"),
+    MetricKey("msmt/psi", "1", "ψ, mean over experts and scenarios"),
+    MetricKey("msmt/psi_tower", "1", "ψ' of the towers, mean over tasks and scenarios"),
+    MetricKey("msmt/distance", "1", "root mean square of W_s - W̄, mean over scenarios"),
+    MetricKey("msmt/conflict", "1", "mean cosine of two increments of scenario parameters"),
+    MetricKey("msmt/opposed", "1", "share of pairs of increments with a cosine below 0"),
+    MetricKey("msmt/dual_weights", "1", "largest weight w* of an increment; by scenario their sum"),
+    MetricKey("msmt/dual_gap", "1", "how far U* may be from the best, over the mean's square"),
+    MetricKey("fed/alpha", "1", "FedAMP's α_k in force"),
+    MetricKey("fed/sigma", "1", "FedAMP's σ in force"),
+    MetricKey("fed/distance", "1", "median squared distance of two scenarios' models (FedAMP)"),
+    MetricKey("fed/own_weight", "1", "FedAMP's weight of a scenario's own model"),
+)
+PANELS = (
+    Panel("Validation AUC", ("eval/auc",)),
+    Panel("Test AUC by task", ("test/auc_ctr", "test/auc_ctcvr")),
+    Panel("ψ of experts and towers", ("msmt/psi", "msmt/psi_tower")),
+    Panel("Conflict of increments", ("msmt/conflict", "msmt/dual_weights")),
+    Panel("Distance of a scenario from the average", ("msmt/distance",)),
+)
+MEASURES = ("auc", "loss")
