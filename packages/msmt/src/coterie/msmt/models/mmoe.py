@@ -58,23 +58,12 @@ class MMoE(MultiTask):
         """Shape of the experts that are run side by side."""
         return (self.settings.experts,)
 
-    def first_weight(self) -> Tensor:
-        """Weights of the first layers, ``(G, D, h1)`` of G experts."""
-        return self.weight
-
     def design(self, batch: Batch) -> Design:
         """Input of experts and gates."""
         fields = fields_of(self.plan, self.inputs, batch)
         if self.input_norm is not None:
             fields = self.input_norm(fields)
         return design_of(self.plan, fields)
-
-    def experts(self, design: Design) -> Tensor:
-        """What the experts give, ``(*networks, h, B)``."""
-        weight, bias = design.maps(self.first_weight())
-        bias = None if bias is None else bias.view(*self.networks, -1)
-        found = self.first.run(design.m, weight, bias, design.fixed)
-        return self.rest(found).unflatten(0, self.networks)
 
     def logits(self, batch: Batch) -> Tensor:
         """Logits of the tasks' probabilities, ``(B, T)``.
@@ -83,4 +72,25 @@ class MMoE(MultiTask):
             ValueError: in training, there is normalisation and the batch has one sample.
         """
         design = self.design(batch)
-        return self.towers(mixed(self.gates(design), self.experts(design)))
+        return self.outputs(design, *design.maps(self.weight))
+
+    def outputs(self, design: Design, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Run everything behind the experts' first linear maps.
+
+        Args:
+            design: the input.
+            weight: of the maps of all G experts on the design, ``(G, h1, K)``.
+            bias: of the maps, ``(G, h1)``; None = zeros.
+
+        Returns:
+            Logits ``(B, T)``.
+        """
+        bias = None if bias is None else bias.view(*self.networks, -1)
+        found = self.rest(self.first.run(design.m, weight, bias, design.fixed))
+        experts = found.unflatten(0, self.networks)
+        return self.tower_logits(mixed(self.gates(design), experts))
+
+    def tower_logits(self, x: Tensor) -> Tensor:
+        """Logits ``(B, T)`` of what the gates make of the experts, ``(T, h, B)``."""
+        logits: Tensor = self.towers(x)
+        return logits

@@ -47,7 +47,10 @@ class Design:
             ``(M, h, K)``, and ``(M, h)`` or None for zeros: the maps are ``first @ m + second``,
             ``(M, h, B)``.
         """
-        found = projected(weight, self.tables, self.parts)
+        return self.split(projected(weight, self.tables, self.parts))
+
+    def split(self, found: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Make of mapped tables ``(M, c + K, h)`` what `maps` gives."""
         if not self.constant:
             return found.mT, None
         bias, rows = found.split([1, len(self.m)], dim=1)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from coterie.msmt.models.fast.chunks import chunks
 from coterie.msmt.models.fast.dropout import Dropout
 
-_CHUNK = 1 << 20  # bytes of the rows that are taken at once, so that they stay in the cache
-_positive_only = torch.ops.aten.threshold_backward.grad_input
+_where_above = torch.ops.aten.threshold_backward.grad_input
 _normalised = torch.ops.aten.native_group_norm
 _normalised_backward = torch.ops.aten.native_group_norm_backward
 
@@ -60,15 +59,6 @@ def hidden(
     return found
 
 
-def chunks(rows: int, row: Tensor) -> Iterator[slice]:
-    """Cut rows like ``row`` into pieces that fit into the cache; all at once on a GPU."""
-    step = rows
-    if row.is_cpu:
-        step = max(1, _CHUNK // max(1, row.numel() * row.element_size()))
-    for start in range(0, rows, step):
-        yield slice(start, min(start + step, rows))
-
-
 class _Hidden(torch.autograd.Function):
     """See `hidden`."""
 
@@ -92,14 +82,17 @@ class _Hidden(torch.autograd.Function):
         for g in range(groups):
             torch.mm(weight[g % len(weight)], x if x.dim() == 2 else x[g], out=z[g])
             bits = dropout.bits(n_out, batch) if dropout.dropped else None
-            for rows in chunks(n_out, z[g, 0]):
+            for rows in chunks(z[g]):
                 if scaled is None:
                     y = torch.add(moved[g, rows, None], z[g, rows], alpha=dropout.scale)
                 else:
                     y, mean[g, rows], rstd[g, rows] = _normal(
                         z[g, rows], scaled[g, rows], moved[g, rows], eps
                     )
-                _kept_and_positive(y, bits if bits is None else bits[rows], dropout, out[g, rows])
+                if bits is None:
+                    torch.clamp_min(y, 0, out=out[g, rows])
+                    continue
+                _kept(y, bits[rows], dropout.bound, out[g, rows]).relu_()
         ctx.save_for_backward(x, weight, gain, None if gain is None else z, out, mean, rstd)
         ctx.scale, ctx.fixed = dropout.scale, fixed
         ctx.mark_non_differentiable(mean, rstd)
@@ -118,9 +111,12 @@ class _Hidden(torch.autograd.Function):
         dz = torch.empty_like(out) if z is None else z
         grads = grad.new_empty(2, *out.shape[:2])
         scaled = None if gain is None else gain * ctx.scale
+        space = torch.empty_like(out[0, : next(chunks(out[0])).stop])
         for g in range(len(out)):
-            for rows in chunks(out.shape[1], out[g, 0]):
-                dy = torch.ops.aten.threshold_backward(grad[g, rows], out[g, rows], 0)
+            for rows in chunks(out[g]):
+                dy = _where_above(
+                    grad[g, rows], out[g, rows], 0, grad_input=space[: rows.stop - rows.start]
+                )
                 if scaled is None:
                     torch.mul(dy, ctx.scale, out=dz[g, rows])
                     torch.sum(dz[g, rows], 1, out=grads[1, g, rows])
@@ -153,14 +149,10 @@ def _normal_backward(
     return dz[0], dgain, dshift
 
 
-def _kept_and_positive(y: Tensor, bits: Tensor | None, dropout: Dropout, out: Tensor) -> None:
-    """Write the positive ones of what dropout keeps into ``out``, 0 for the others."""
-    if bits is None:
-        torch.clamp_min(y, 0, out=out)
-        return
-    # What torch calls the gradient of a threshold keeps y where the bits are above a bound.
-    _positive_only(y, bits.to(y.dtype), dropout.bound, grad_input=out)
-    out.relu_()
+def _kept(y: Tensor, bits: Tensor, bound: float, out: Tensor) -> Tensor:
+    """Write y where the bits are above a bound, 0 elsewhere, into ``out``."""
+    # What torch calls the gradient of a threshold: a select that is vectorised.
+    return _where_above(y, bits.to(y.dtype), bound, grad_input=out)
 
 
 def _linear_backward(

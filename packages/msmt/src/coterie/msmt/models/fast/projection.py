@@ -27,15 +27,6 @@ class Part:
     stop: int
     projected: bool
 
-    @property
-    def rows(self) -> slice:
-        """Its rows in the design."""
-        return slice(self.start, self.stop)
-
-    def features(self, width: int) -> slice:
-        """Its features in the input."""
-        return slice(self.block * width, (self.block + 1) * width)
-
 
 def projected(weight: Tensor, tables: Tensor, parts: Sequence[Part]) -> Tensor:
     """Map tables instead of samples: what a linear map of the input is on its design.
@@ -71,35 +62,49 @@ class _Projected(torch.autograd.Function):
         ctx.parts = parts
         found = weight.new_empty(len(weight), parts[-1].stop, weight.shape[-1])
         for out, each in zip(found, weight, strict=True):
-            for part, block in _blocks(each, tables, parts):
-                if part.projected:
-                    torch.mm(tables[part.rows], block, out=out[part.rows])
+            for table, block, rows in in_blocks(parts, tables, each, out):
+                if table is None:
+                    rows.copy_(block)
                 else:
-                    out[part.rows] = block
+                    torch.mm(table, block, out=rows)
         return found
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         weight, tables = ctx.saved_tensors
-        need_weight, need_tables = ctx.needs_input_grad[:2]
-        dweight = torch.empty_like(weight) if need_weight else None
-        dtables = torch.zeros_like(tables) if need_tables else None
-        for n, each in enumerate(weight):
-            for part, block in _blocks(each, tables, ctx.parts):
-                given = grad[n, part.rows]
-                out = None if dweight is None else dweight[n, part.features(tables.shape[1])]
-                if out is not None and part.projected:
-                    torch.mm(tables[part.rows].mT, given, out=out)
-                elif out is not None:
-                    out.copy_(given)
-                if dtables is not None and part.projected:
-                    dtables[part.rows].addmm_(given, block.mT)
+        dweight, dtables = torch.empty_like(weight), torch.zeros_like(tables)
+        for given, each, out in zip(grad, weight, dweight, strict=True):
+            moved = in_blocks(ctx.parts, dtables, out, given)
+            for (table, block, _), (dtable, dblock, rows) in zip(
+                in_blocks(ctx.parts, tables, each, given), moved, strict=True
+            ):
+                if table is None or dtable is None:
+                    dblock.copy_(rows)
+                    continue
+                torch.mm(table.mT, rows, out=dblock)
+                dtable.addmm_(rows, block.mT)
         return dweight, dtables, None
 
 
-def _blocks(
-    weight: Tensor, tables: Tensor, parts: tuple[Part, ...]
-) -> Iterator[tuple[Part, Tensor]]:
-    for part in parts:
-        yield part, weight[part.features(tables.shape[1])]
+def in_blocks(
+    parts: Sequence[Part], tables: Tensor, weight: Tensor, found: Tensor
+) -> Iterator[tuple[Tensor | None, Tensor, Tensor]]:
+    """Cut tensors into what belongs to each part.
+
+    Args:
+        parts: of the design.
+        tables: ``(K_projected, d)``.
+        weight: ``(D, h)``.
+        found: ``(K, h)``.
+
+    Yields:
+        Views: the table, None for a part that is not projected; the block of the weight, ``(d, h)``;
+        the rows of what was found.
+    """
+    sizes = [part.stop - part.start for part in parts]
+    few = [size for size, part in zip(sizes, parts, strict=True) if part.projected]
+    cut = [*tables.split(few), *[None] * (len(parts) - len(few))]
+    by_block = weight.split(tables.shape[1])
+    for table, part, rows in zip(cut, parts, found.split(sizes), strict=True):
+        yield table, by_block[part.block], rows

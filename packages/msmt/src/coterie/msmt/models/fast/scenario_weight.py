@@ -1,0 +1,97 @@
+"""The weight that scenarios share, and how far it is from an anchor, a block at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from coterie.msmt.models.fast.chunks import chunks
+
+
+def factored_weight(
+    rows: Tensor,
+    columns: Tensor,
+    residual: Tensor,
+    psi: Tensor,
+    direction: Tensor,
+    anchor: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Make W_s[n] = 1 + rows[n] + columns[n] + residual[n] + psi[n] direction[n].
+
+    The gradients of the factors are sums of that of W_s, which needs no copy of its own: it is
+    read once, and with it what belongs to the alignment.
+
+    Args:
+        rows: ``(N, D)``.
+        columns: ``(N, h)``.
+        residual: ``(N, D, h)``, a constant.
+        psi: ``(N,)``.
+        direction: ``(N, D, h)``, a constant.
+        anchor: ``(N, D, h)``, a constant.
+
+    Returns:
+        W_s ``(N, D, h)``, and the sum over experts of the mean square of W_s - anchor (Eq. 23).
+    """
+    found: tuple[Tensor, Tensor] = _FactoredWeight.apply(
+        rows, columns, residual, psi, direction, anchor
+    )
+    return found
+
+
+class _FactoredWeight(torch.autograd.Function):
+    """See `factored_weight`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        columns: Tensor,
+        residual: Tensor,
+        psi: Tensor,
+        direction: Tensor,
+        anchor: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        found, squares = torch.empty_like(residual), rows.new_zeros(())
+        shifted = 1 + columns
+        for n, each in enumerate(found):
+            for at in chunks(each):
+                torch.add(rows[n, at, None], shifted[n], out=each[at])
+                each[at].add_(residual[n, at]).addcmul_(direction[n, at], psi[n])
+                apart = (each[at] - anchor[n, at]).view(-1)
+                squares += apart @ apart
+        ctx.save_for_backward(found, psi, direction, anchor)
+        ctx.set_materialize_grads(False)
+        return found, squares / found[0].numel()
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad: Tensor | None, grad_apart: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        found, psi, direction, anchor = ctx.saved_tensors
+        drows, dcolumns = (
+            found.new_empty(found.shape[:2]),
+            found.new_zeros(len(psi), found.shape[2]),
+        )
+        dpsi = torch.zeros_like(psi)
+        pull = None if grad_apart is None else grad_apart * (2 / found[0].numel())
+        for n, each in enumerate(found):
+            for at in chunks(each):
+                given = _with_pull(
+                    None if grad is None else grad[n, at], each[at], anchor[n, at], pull
+                )
+                torch.sum(given, 1, out=drows[n, at])
+                dcolumns[n] += given.sum(0)
+                dpsi[n] += given.reshape(-1) @ direction[n, at].reshape(-1)
+        return drows, dcolumns, None, dpsi, None, None
+
+
+def _with_pull(grad: Tensor | None, found: Tensor, anchor: Tensor, pull: Tensor | None) -> Tensor:
+    """Add the gradient of the alignment to that of the weight."""
+    if pull is None:
+        return torch.zeros_like(found) if grad is None else grad
+    more = (found - anchor).mul_(pull)
+    return more if grad is None else more.add_(grad)
