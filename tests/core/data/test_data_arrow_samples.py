@@ -200,10 +200,25 @@ def test_headerless_files_transforms_and_rows_left_out(tmp_path: Path) -> None:
     assert arrays["row"].tolist() == kept
     assert arrays["labels"].tolist() == [[int(n % 3 > 0), int(n % 3 > 1)] for n in kept]
     assert coder.vocabulary.seen["ids"][0].tolist() == [True, True, False, True]
+    assert coder.left_out == 10
+    for _ in range(2):  # once converted, once found
+        assert convert([source], tmp_path / "kept.arrow", form).left_out == 10
     none = replace(form, keep=lambda block: np.zeros(len(block), bool))
     for read in (gather, lambda *given: convert(given[0], tmp_path / "t.arrow", given[1])):
         with pytest.raises(UserError, match="no row is a sample"):
             read([source], none)
+
+
+def test_values_that_do_not_go_together(tmp_path: Path) -> None:
+    def check(block: Block, found: sample_forms.Arrays) -> None:
+        bad = found["labels"][:, 1] > found["labels"][:, 0]
+        if bad.any():
+            raise block.fault(int(bad.argmax()), "bought without a click")
+
+    source = written(tmp_path / "t.csv", text(10).replace("w6,-6e-1,0,0", "w6,-6e-1,0,1"))
+    gather([source], FORM)
+    with pytest.raises(UserError, match=r"t\.csv, line 8: bought without a click"):
+        gather([source], replace(FORM, check=check))
 
 
 def test_missing_values_only_where_they_may_be(tmp_path: Path) -> None:
@@ -348,6 +363,7 @@ STALE: dict[str, Callable] = {
     },
     "another about": lambda source: {"about": {"key": 2}},
     "a vocabulary": lambda source: {"vocabulary": gather([source], FORM)[1].vocabulary},
+    "a check": lambda source: {"form": replace(FORM, check=lambda block, found: None)},
     "a transform": lambda source: {"form": replace(FORM, keep=lambda b: np.ones(len(b), bool))},
 }
 
@@ -430,7 +446,7 @@ def test_a_fault_while_an_older_conversion_is_there_keeps_it(tmp_path: Path) -> 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     source = written(tmp_path / "t.csv", text(3))
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(UserError, match=r"cannot write .*: choose another folder"):
         convert([source], tmp_path / "file" / "t.arrow", FORM)
 
 

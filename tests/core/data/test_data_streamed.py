@@ -3,6 +3,7 @@
 import copy
 import mmap
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -282,6 +283,20 @@ def test_only_the_fields_that_are_asked_for(tmp_path: Path) -> None:
     some = StreamedSamples(whole.ids, whole.ranges, {}, ("labels", "ids"))
     assert list(some.batches(1, 5, None)(0, torch.tensor([0]))) == ["labels", "ids"]
     assert some.take(torch.tensor([0])).resident().samples.keys() == {"labels", "ids"}
+
+
+def test_other_types_in_batches(tmp_path: Path) -> None:
+    data = three_clients(tmp_path)
+    wide = replace(data, kinds={"numbers": "float64", "ids": "int64"}).take(torch.tensor([0, 2]))
+    for key in (None, keys(wide)):
+        batch = wide.batches(1, 100, key)(0, torch.tensor([0]))
+        assert batch["numbers"].dtype == torch.float64
+        assert batch["ids"].dtype == torch.int64
+        assert batch["labels"].dtype == torch.uint8
+        order = batch["search"][0].argsort()
+        expected = the_same_in_memory().take(torch.tensor([0])).samples["numbers"]
+        assert torch.equal(batch["numbers"][0][order], expected.double())
+    assert wide.sample_bytes() == 16 + 24 + 2 + 8 + 8
 
 
 def test_bytes_of_a_sample(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from coterie.core.tensors.keys import Key
 _MOST_CLIENTS = 8  # whose record batches stay mapped
 _MOST_BATCHES = 2  # of a client; a mini-batch may reach from one into the next
 _ALL_AT_ONCE = 1 << 16  # rows that are copied at a time where a client is read as a whole
-# What torch hardly computes with is widened when it is gathered; all else keeps its type.
 _WIDER: dict[Any, Any] = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
 
 
@@ -48,6 +47,8 @@ class StreamedSamples:
         ranges: where each client's samples are, one after the other.
         constants: fields that are equal for all samples of a client, each ``(C, ...)``.
         fields: columns of the files to read; None = all.
+        kinds: numpy types that batches are to have in place of those in the files, by field;
+            uint16 and uint32, with which torch hardly computes, become int32 and int64 anyway.
 
     Raises:
         ValueError: the lengths do not fit together.
@@ -57,6 +58,7 @@ class StreamedSamples:
     ranges: tuple[tuple[RowRange, ...], ...]
     constants: Mapping[str, Tensor] = field(default_factory=dict)
     fields: tuple[str, ...] | None = None
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.ranges) != self.ids.numel():
@@ -81,6 +83,7 @@ class StreamedSamples:
             tuple(self.ranges[place] for place in index.tolist()),
             {name: values[index] for name, values in self.constants.items()},
             self.fields,
+            self.kinds,
         )
 
     def batches(
@@ -185,7 +188,7 @@ class StreamedBatches:
             while len(self._clients) >= _MOST_CLIENTS:
                 self._clients.popitem(last=False)[1].close()
             key = None if self._key is None else Key(self._key.state[place])
-            self._clients[place] = _Client(self._data.ranges[place], self._data.fields, key)
+            self._clients[place] = _Client(self._data, place, key)
         self._clients.move_to_end(place)
         return self._clients[place]
 
@@ -203,11 +206,9 @@ class _Block:
 class _Client:
     """One client's rows in the order of an epoch."""
 
-    def __init__(
-        self, ranges: tuple[RowRange, ...], fields: tuple[str, ...] | None, key: Key | None
-    ) -> None:
-        self._fields, self._key = fields, key
-        self._blocks = [block for part in ranges for block in _blocks(part)]
+    def __init__(self, data: StreamedSamples, place: int, key: Key | None) -> None:
+        self._data, self._key = data, key
+        self._blocks = [block for part in data.ranges[place] for block in _blocks(part)]
         self._sizes = np.array([block.stop - block.start for block in self._blocks])
         self._open: OrderedDict[tuple[int, int], _Open] = OrderedDict()
         self._visit = lru_cache(2)(self._visited)
@@ -224,7 +225,7 @@ class _Client:
             here = slice(at - int(starts[turn]), until - int(starts[turn]))
             for name, view in opened.views.items():
                 if name not in found:
-                    kind = _WIDER.get(view.dtype, view.dtype)
+                    kind = _kind(self._data, name, view)
                     found[name] = np.empty((stop - start, *view.shape[1:]), kind)
                 _copy(view, opened.order, here, found[name][at - start : until - start])
             at, turn = until, turn + 1
@@ -260,7 +261,7 @@ class _Client:
         return self._open[epoch, number]
 
     def _views(self, block: _Block) -> Views:
-        views = block.rows.views(block.batch, self._fields)
+        views = block.rows.views(block.batch, self._data.fields)
         return {name: view[block.start : block.stop] for name, view in views.items()}
 
 
@@ -286,6 +287,11 @@ def _blocks(part: RowRange) -> Iterator[_Block]:
         if start < stop:
             yield _Block(part.rows, batch, start - first, stop - first)
         batch += 1
+
+
+def _kind(data: StreamedSamples, name: str, view: npt.NDArray[Any]) -> Any:
+    """Type of a field in batches."""
+    return data.kinds.get(name, _WIDER.get(view.dtype, view.dtype))
 
 
 def _shuffled(key: Key, count: int) -> npt.NDArray[np.int64]:
@@ -315,7 +321,7 @@ def _nothing(data: StreamedSamples, place: int) -> dict[str, Tensor]:
     if not ranges:
         raise UserError("no client has a file of samples: there is nothing to read")
     found = {
-        name: torch.as_tensor(view.astype(_WIDER.get(view.dtype, view.dtype)))[None]
+        name: torch.as_tensor(view.astype(_kind(data, name, view)))[None]
         for name, view in ranges[0].rows.nothing(data.fields).items()
     }
     return found | {

@@ -13,10 +13,12 @@ takes the table of ``pyarrow.ipc.open_file(pyarrow.memory_map(path)).read_all()`
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from coterie.core.data.samples.arrow_rows import ArrowRows
 from coterie.core.data.sources.arrow_writer import KEY, SampleWriter
 from coterie.core.data.sources.sample_forms import Arrays, Coder, Form, Vocabulary
 from coterie.core.errors import UserError
-from coterie.core.files import replacing, writing
+from coterie.core.files import replacing, storage_error
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +46,14 @@ class Converted:
         count: number of samples.
         vocabulary: of this file if it is that of the training set, else that which was given.
         unknown: by field of ids, how many ids of each column the given vocabulary lacks.
+        left_out: number of rows that became no samples.
     """
 
     rows: ArrowRows
     count: int
     vocabulary: Vocabulary
     unknown: dict[str, list[int]]
+    left_out: int = 0
 
 
 def convert(
@@ -76,10 +80,10 @@ def convert(
             kept; or the file cannot be written.
     """
     made_of = json.loads(json.dumps(_made_of(sources, form, vocabulary, about)))
-    if (found := _found(target, made_of, vocabulary)) is not None:
-        return found
+    if (before := _found(target, made_of, vocabulary)) is not None:
+        return before
     log.info("converting %s", ", ".join(str(source) for source in sources))
-    with writing(target):
+    with _writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
             coder = Coder(form, vocabulary)
@@ -90,8 +94,11 @@ def convert(
                     raise UserError(f"{sources[0]}: no row is a sample: check file and options")
                 unknown = {name: counts.tolist() for name, counts in coder.unknown.items()}
                 own = coder.vocabulary.to_plain() if vocabulary is None else None
-                writer.finish({**made_of, "rows": coder.rows, "unknown": unknown, "seen": own})
-    return Converted(ArrowRows(target), coder.rows, coder.vocabulary, unknown)
+                found = {"rows": coder.rows, "left_out": coder.left_out}
+                writer.finish({**made_of, **found, "unknown": unknown, "seen": own})
+    return Converted(
+        ArrowRows(target), coder.rows, coder.vocabulary, unknown, left_out=coder.left_out
+    )
 
 
 def gather(
@@ -120,6 +127,18 @@ def described(path: Path) -> dict[str, Any] | None:
     except (OSError, pa.ArrowInvalid, pa.ArrowIndexError, TypeError, KeyError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    elsewhere = "choose another folder for converted files"
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise storage_error(error, target, f"or {elsewhere}") from None
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"cannot write {target} ({reason}): {elsewhere}") from None
 
 
 def _made_of(
@@ -157,4 +176,4 @@ def _found(
     if says is None or any(says.get(name) != value for name, value in made_of.items()):
         return None
     own = vocabulary or Vocabulary.from_plain(says["seen"])
-    return Converted(ArrowRows(target), says["rows"], own, says["unknown"])
+    return Converted(ArrowRows(target), says["rows"], own, says["unknown"], says["left_out"])

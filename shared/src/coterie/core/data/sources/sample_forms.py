@@ -53,23 +53,28 @@ class Form:
         transform: makes the fields' values, each ``(n, w)``, of a block; None = as the file has
             them. Ids are those before `Field.shift`.
         keep: which rows of a block become samples, ``(n,)`` bool; None = all.
+        check: raises a `Block.fault` if the fields' values, all of them right for themselves, do
+            not go together.
     """
 
     fields: tuple[Field, ...]
     csv: CsvForm | None = None
     transform: Callable[[Block], Arrays] | None = None
     keep: Callable[[Block], npt.NDArray[np.bool_]] | None = None
+    check: Callable[[Block, Arrays], None] | None = None
 
     def values(self, block: Block) -> Arrays:
         """Make the fields of a block's rows, ids not yet coded.
 
         Raises:
             UserError: naming the line, for an id below 0 or far too large, a label that is neither
-                0 nor 1, or a number that is not finite.
+                0 nor 1, or a number that is not finite; or as `check` says.
         """
         found = (self.transform or partial(_as_they_are, self))(block)
         for each in self.fields:
             _check(block, each, found[each.name])
+        if self.check is not None:
+            self.check(block, found)
         if self.keep is not None:
             kept = self.keep(block)
             found = {name: values[kept] for name, values in found.items()}
@@ -88,7 +93,9 @@ class Form:
 
     def to_plain(self) -> list[Any]:
         """Say what a file of samples depends on, transforms by their names."""
-        calls = [getattr(each, "__qualname__", None) for each in (self.transform, self.keep)]
+        calls = [
+            getattr(each, "__qualname__", None) for each in (self.transform, self.keep, self.check)
+        ]
         fields = [[f.name, *f.columns, f.kind, f.dtype, f.shift, f.flat] for f in self.fields]
         return [fields, list(self.layout.reads), self.layout.names, *calls]
 
@@ -153,12 +160,13 @@ class Coder:
         vocabulary: the given one, or the one that grows with the rows.
         unknown: by field of ids, ``(w,)`` how many ids of each column were not in the given one.
         rows: how many samples were made.
+        left_out: how many rows were not kept.
     """
 
     def __init__(self, form: Form, vocabulary: Vocabulary | None = None) -> None:
         self._form, self._grows = form, vocabulary is None
         self.vocabulary = vocabulary or Vocabulary()
-        self.rows = 0
+        self.rows = self.left_out = 0
         self.unknown = {
             each.name: np.zeros(len(each.columns), np.int64)
             for each in form.fields
@@ -184,7 +192,8 @@ class Coder:
                 else:
                     values = values.astype(each.dtype, copy=False)
                 found[each.name] = values[:, 0] if each.flat else values
-            self.rows += len(found[self._form.fields[0].name])
+            count = len(found[self._form.fields[0].name])
+            self.rows, self.left_out = self.rows + count, self.left_out + len(block) - count
             yield found
 
     def _coded(self, each: Field, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
