@@ -379,6 +379,16 @@ def test_advice_names_the_pages_of_the_views(tmp_path: Path) -> None:
     assert start + length == max(ends)
 
 
+def test_rows_by_their_numbers(tmp_path: Path) -> None:
+    rows = write(tmp_path / "a.arrow", [10, 1, 10, 9], 50)
+    places = np.random.default_rng(0).integers(0, 30, 100)
+    found = rows.take(places)
+    for name, values in columns(30, 50).items():
+        np.testing.assert_array_equal(found[name], values[places])
+    assert list(rows.take(places, ("ids",))) == ["ids"]
+    assert rows.take(places[:0])["numbers"].shape == (0, 3)
+
+
 def test_wide_ids_and_plain_columns_keep_their_values(tmp_path: Path) -> None:
     table = pa.record_batch(
         {"wide": pa.array([0, 2**32 - 1], pa.uint32()), "half": pa.array([1.5, 2.5], pa.float64())}

@@ -72,6 +72,19 @@ class ArrowRows:
             raise UserError(f"{self.path} has no column '{missing[0]}': delete it to convert again")
         return {name: self._view(name, columns.column(name)) for name in names}
 
+    def take(self, rows: npt.NDArray[np.int64], fields: tuple[str, ...] | None = None) -> Views:
+        """Copy rows by their numbers, ``(n,)``, in that order; ``fields`` as for `views`."""
+        found = {
+            name: np.empty((len(rows), *view.shape[1:]), view.dtype)
+            for name, view in self.nothing(fields).items()
+        }
+        batches = np.searchsorted(self.starts, rows, side="right") - 1
+        for batch in np.unique(batches).tolist():
+            here = batches == batch
+            for name, view in self.views(batch, fields).items():
+                found[name][here] = view[rows[here] - self.starts[batch]]
+        return found
+
     def nothing(self, fields: tuple[str, ...] | None = None) -> Views:
         """Views of no rows, by the columns' types; ``fields`` as for `views`."""
         found: Views = {}
