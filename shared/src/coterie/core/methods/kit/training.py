@@ -83,11 +83,12 @@ class LocalTraining:
             UserError: a batch would have a single sample, and the module has batch normalisation.
         """
         passes = self.settings.epochs if epochs is None else epochs
-        size, dropping = self.settings.batch_size, self._dropping is not None
+        size = self.settings.batch_size
+        by_place = self.alone or self._dropping is not None  # draws differ from place to place
         if self._mixes:
             check_enough(data.lengths, data.ids, size)
         least = 2 if self._mixes else 1
-        batches = data.batches(passes, size, key, by_place=dropping, at_least=least)
+        batches = data.batches(passes, size, key, by_place=by_place, at_least=least)
         if self._dropping is not None:
             batches = DropoutBatches(batches, self._dropping, key)
         return SeededBatches(batches, key) if self.alone else batches
