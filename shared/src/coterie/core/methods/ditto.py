@@ -10,8 +10,8 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.alone import as_clients, statistics_of
 from coterie.core.local_training.fit import Params
 from coterie.core.local_training.row_optimizer import RowState
+from coterie.core.methods.kit.fields import measured
 from coterie.core.methods.kit.model_client import (
-    EVALUATE,
     UPDATE,
     GlobalModel,
     ModelClient,
@@ -21,8 +21,12 @@ from coterie.core.methods.kit.model_client import (
 )
 from coterie.core.methods.kit.training import same_for_all, towards
 from coterie.core.methods.settings.proximal import DittoSettings
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
+
+_MEASURED = {"personal", "rounds", "own", "statistics", "personal_statistics"}
+"""The private fields that the quality of both models depends on."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,16 @@ class DittoModel(OwnModel):
 
     personal_optimizer: RowState | None = field(default=None, kw_only=True)
     personal_statistics: Params = field(default_factory=dict, kw_only=True)
+
+
+@dataclass(frozen=True)
+class DittoReport(QualityReport):
+    """How good w and v are on the clients' samples; keys as of `QualityReport`."""
+
+    measures: dict[str, Tensor] = measured("quality of the server's and its own model", _MEASURED)
+
+
+EVALUATE = Step("evaluate", GlobalModel, DittoReport)
 
 
 class DittoClient(ModelClient[DittoModel]):
@@ -90,14 +104,15 @@ class DittoClient(ModelClient[DittoModel]):
     @EVALUATE
     def evaluate(
         self, down: GlobalModel, mine: DittoModel, data: SplitSamples, key: Key
-    ) -> tuple[QualityReport, None]:
+    ) -> tuple[DittoReport, None]:
         """Measure w, and v once it is trained, on the validation and test samples."""
         shared = {name: value[None] for name, value in down.weights.items()}
         of_w = {**shared, **mine.own, **mine.statistics}
         start = self.started(same_for_all(down.weights, len(data)), mine)
         personal = tree.where_rows(mine.rounds > 0, mine.personal, start)
         models = {"global": of_w, "personal": {**personal, **mine.personal_statistics}}
-        return self.measured(models, data), None
+        found = self.measured(models, data)
+        return DittoReport(found.measures, found.samples), None
 
     def work(self, data: SplitSamples) -> Tensor:
         """Local steps of each client for both models, ``(C,)``."""
