@@ -61,7 +61,8 @@ class Evaluator:
             data: of C clients.
         """
         if self._one_by_one or not isinstance(data, SampleData):
-            parts = [data] if len(data) == 1 else map(data.take, torch.arange(len(data)).split(1))
+            places = torch.arange(len(data)).split(1) if len(data) else ()  # none is one empty part
+            parts = [data] if len(data) == 1 else map(data.take, places)
             return self._stacked(
                 [self._alone(_of_client(params, row), part) for row, part in enumerate(parts)]
             )
