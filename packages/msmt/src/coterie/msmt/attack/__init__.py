@@ -1,0 +1,1 @@
+"""What a server can tell of a scenario's data from what the scenario uploads, measured."""

@@ -1,0 +1,164 @@
+"""Whether a scenario trained on a row, told from the parts of its network that it uploads.
+
+A server that holds a row and wants to know puts the uploaded parts into the network as it knows it,
+and looks whether the row's loss falls by more than that of others. What it does not know stays as
+it was at first: all but W_s and the towers with PF-MSMTrec, nothing but running statistics with
+FedAvg. The reader of loss thresholds (Yeom et al., CSF 2018) looks at the loss alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from coterie.core.local_training.alone import statistics_of
+from coterie.core.local_training.fit import Params, pure
+from coterie.core.tensors.keys import Key
+from coterie.msmt.models.base import Batch, MultiTask, auc
+
+Normalise = Literal["candidates", "initial"]
+FALSE_ALARMS = 0.01
+"""Share of the other rows that may be taken for members where members are caught."""
+_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Membership:
+    """How well members, rows that were trained on, are told from others.
+
+    Attributes:
+        auc: of how far the loss fell; chance 0.5.
+        auc_loss: of the loss after the upload alone.
+        caught: share of the members whose loss fell by more than that of all but 1 % of the others.
+        fall_members: mean fall of the loss of members.
+        fall_others: of others.
+    """
+
+    auc: float
+    auc_loss: float
+    caught: float
+    fall_members: float
+    fall_others: float
+
+
+def with_upload(known: Mapping[str, Tensor], increments: Mapping[str, Tensor]) -> Params:
+    """Put uploaded increments into what the server knows of a network.
+
+    Raises:
+        ValueError: there is an increment of something that is not known.
+
+    Example:
+        >>> with_upload({"a": torch.ones(1), "b": torch.ones(1)}, {"b": torch.ones(1)})
+        {'a': tensor([1.]), 'b': tensor([2.])}
+    """
+    if strange := set(increments) - set(known):
+        raise ValueError(f"no part of the network is called {sorted(strange)[0]}")
+    return {n: value + increments[n] if n in increments else value for n, value in known.items()}
+
+
+def membership(
+    network: MultiTask,
+    before: Mapping[str, Tensor],
+    after: Mapping[str, Tensor],
+    members: Batch,
+    others: Batch,
+    key: Key,
+    normalise: Normalise = "candidates",
+) -> Membership:
+    """Tell rows that a scenario trained on from other rows of it, after one upload.
+
+    Args:
+        network: in any mode, which stays as it is; what is not given below is the network's own.
+        before: parameters and buffers as the server knows them when the round begins.
+        after: the same with the upload, see `with_upload`.
+        members: rows of the scenario's training samples.
+        others: of its validation or test samples.
+        key: of dropout while statistics are taken.
+        normalise: statistics of batch normalisation, which nobody uploads. "candidates": those of
+            the rows in question, members and others together, with each of the two networks;
+            "initial": those that the network has or that are given in ``before`` and ``after``.
+    """
+    rows = {name: torch.cat([members[name], others[name]]) for name in members}
+    first, then = (losses(network, one, rows, key, normalise) for one in (before, after))
+    is_member = torch.arange(len(first)) < len(next(iter(members.values())))
+    return judged(first, then, is_member)
+
+
+def judged(before: Tensor, after: Tensor, is_member: Tensor) -> Membership:
+    """Judge losses of the same rows before and after an upload.
+
+    Whoever reads several rounds gives the sums of the losses over them.
+
+    Args:
+        before: ``(n,)``.
+        after: ``(n,)``.
+        is_member: ``(n,)`` bool.
+
+    Example:
+        >>> found = judged(torch.ones(4), torch.tensor([0.1, 0.5, 0.8, 0.9]), torch.arange(4) < 2)
+        >>> found.auc, found.caught, round(found.fall_members, 3)
+        (1.0, 1.0, 0.7)
+    """
+    fall = before - after
+    members, others = fall[is_member], fall[~is_member]
+    return Membership(
+        auc=float(auc(fall, is_member)),
+        auc_loss=float(auc(-after, is_member)),
+        caught=float((members > _but_few(others)).double().mean()),
+        fall_members=float(members.mean()),
+        fall_others=float(others.mean()),
+    )
+
+
+@torch.no_grad()
+def losses(
+    network: MultiTask,
+    values: Mapping[str, Tensor],
+    rows: Batch,
+    key: Key,
+    normalise: Normalise = "candidates",
+) -> Tensor:
+    """Cross-entropy of each row, the sum over tasks, ``(n,)`` float64; as of `membership`."""
+    known = {**values}
+    if normalise == "candidates":
+        known |= statistics_of_rows(network, values, rows, key)
+    logits = pure(copy.deepcopy(network).eval(), "logits")
+    parts = []
+    for start in range(0, len(rows["labels"]), _ROWS):
+        part = {name: value[start : start + _ROWS] for name, value in rows.items()}
+        found = logits(known, part).double()
+        labels = part["labels"].to(found)
+        parts.append(binary_cross_entropy_with_logits(found, labels, reduction="none").sum(1))
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def statistics_of_rows(
+    network: MultiTask, values: Mapping[str, Tensor], rows: Batch, key: Key
+) -> Params:
+    """Statistics that the network's batch normalisation has of rows, by name.
+
+    They are taken as in training, from one batch of at most 4096 rows, evenly from all; labels are
+    not looked at.
+    """
+    taking = copy.deepcopy(network).train()
+    for part in taking.modules():
+        if isinstance(getattr(part, "momentum", None), float):
+            part.momentum = 1.0  # type: ignore[assignment]
+    found = {name: value.clone() for name, value in statistics_of(taking).items()}
+    step = -(-len(rows["labels"]) // _ROWS)
+    with key.torch_rng():
+        pure(taking, "logits")({**values, **found}, {n: each[::step] for n, each in rows.items()})
+    return found
+
+
+def _but_few(values: Tensor) -> Tensor:
+    """The smallest value that no more than `FALSE_ALARMS` of the values are above."""
+    ordered = values.sort(descending=True).values
+    return ordered[int(FALSE_ALARMS * len(ordered))]
