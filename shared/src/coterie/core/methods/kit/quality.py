@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from coterie.core.errors import UserError
 from coterie.core.local_training.fit import Batch
 from coterie.core.metrics.monitor import Monitor
 
@@ -24,7 +25,16 @@ class Quality:
 
     @property
     def loss(self) -> Tensor:
-        """``(C,)`` mean loss."""
+        """``(C,)`` mean loss.
+
+        Raises:
+            UserError: the module's own measures have none.
+        """
+        if "loss" not in self.values:
+            raise UserError(
+                f"this method needs the loss, and the model measures only {', '.join(self.values)}: "
+                "add 'loss' to its measures"
+            )
         return self.values["loss"]
 
     @property

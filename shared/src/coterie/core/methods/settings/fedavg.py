@@ -71,6 +71,8 @@ class FedAvgSettings(Checked):
         each_positive(self, "lr", "clip")
         each_at_least(self, 0, "weight_decay", "evaluate_every")
         finite(self, "lr", "weight_decay", "clip")
+        if not self.chosen_by:
+            raise UserError("'chosen_by' names nobody: choose among server, global and personal")
         if self.plain and self.optimizer != "sgd":
             raise UserError(f"{self.plain} is defined for gradient descent: set 'optimizer' to sgd")
         if self.plain and self.share:
