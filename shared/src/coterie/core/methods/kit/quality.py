@@ -31,9 +31,10 @@ class Quality:
             UserError: the module's own measures have none.
         """
         if "loss" not in self.values:
+            known = ", ".join(self.values)
             raise UserError(
-                f"this method needs the loss, and the model measures only {', '.join(self.values)}: "
-                "add 'loss' to its measures"
+                f"this method needs the loss, and the model measures only {known}: add 'loss' to "
+                "its measures"
             )
         return self.values["loss"]
 
