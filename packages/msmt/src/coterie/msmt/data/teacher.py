@@ -8,7 +8,7 @@ blocks ``x = [E_1j[c_1], …, E_Fj[c_F], numbers V_j]``, each d wide, and expert
 
 and y' by another tower. Embeddings E, V, expert weights W_jn, gates G and towers θ are drawn anew
 for every scenario: their values in one say nothing about those in another. Common is the template
-alone, constant along the hidden units (``1 + u_a + v_b`` with v = 0, the factored generator's form):
+alone, constant along the hidden units (``1 + u_a + v_b`` with v = 0, as a factored generator has):
 
     W_s[a, b] = w_s[a] = 1 + u_a = √(K/R) where coordinate a belongs to a relevant block, else 0
 
