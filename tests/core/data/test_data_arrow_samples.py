@@ -156,6 +156,27 @@ def test_a_vocabulary_that_outgrows_16_bits_widens_what_is_written(tmp_path: Pat
     assert narrow.vocabulary.sizes("ids", 1)[0] == 65536
 
 
+@pytest.mark.usefixtures("_small_blocks")
+def test_ids_numbered_anew_by_a_joint_vocabulary(tmp_path: Path) -> None:
+    dense = replace(FORM, fields=(replace(FORM.fields[0], shift=0, dense=True), *FORM.fields[1:]))
+    files = {"one": [9, 700, 9], "two": [4, 700], "other": [700, 5, 4, 9, 100000]}
+    paths = {
+        name: written(tmp_path / f"{name}.csv", HEADER + "".join(line(0, each) for each in ids))
+        for name, ids in files.items()
+    }
+    one, two = (sample_forms.survey([paths[name]], dense) for name in ("one", "two"))
+    both = one.join(two)
+    assert both.to_plain() == two.join(one).to_plain()
+    assert both.ranks("ids")[0].max() == 3
+    converted = convert([paths["other"]], tmp_path / "t.arrow", dense, vocabulary=both)
+    assert all_rows(converted)["ids"].tolist() == [[3, 1], [0, 1], [1, 1], [2, 1], [0, 1]]
+    assert converted.unknown == {"ids": [2, 0]}
+    alone = convert([paths["one"]], tmp_path / "o.arrow", dense, vocabulary=one)
+    assert all_rows(alone)["ids"][:, 0].tolist() == [1, 2, 1]
+    with pytest.raises(ValueError, match="give one"):
+        convert([paths["one"]], tmp_path / "n.arrow", dense)
+
+
 @given(
     train=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), min_size=1, max_size=30),
     test=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 5)), min_size=1, max_size=30),
@@ -363,6 +384,10 @@ STALE: dict[str, Callable] = {
     },
     "another about": lambda source: {"about": {"key": 2}},
     "a vocabulary": lambda source: {"vocabulary": gather([source], FORM)[1].vocabulary},
+    "numbered anew": lambda source: {
+        "form": Form((replace(FORM.fields[0], dense=True), *FORM.fields[1:])),
+        "vocabulary": gather([source], FORM)[1].vocabulary,
+    },
     "a check": lambda source: {"form": replace(FORM, check=lambda block, found: None)},
     "a transform": lambda source: {"form": replace(FORM, keep=lambda b: np.ones(len(b), bool))},
 }

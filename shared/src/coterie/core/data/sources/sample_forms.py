@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,8 @@ class Field:
             ``numbers`` (finite).
         dtype: in which the field is kept. Ids in ``uint16`` become ``int32`` where they need it.
         shift: is added to ids; 1 keeps 0 free for what the vocabulary lacks.
+        dense: whether ids are numbered anew: those of the vocabulary, in ascending order, from 1.
+            Then a vocabulary must be given for every file (see `survey`).
         flat: whether it is ``(n,)``, of one column, in place of ``(n, w)``.
     """
 
@@ -40,6 +42,7 @@ class Field:
     dtype: str
     shift: int = 0
     flat: bool = False
+    dense: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,9 @@ class Form:
         calls = [
             getattr(each, "__qualname__", None) for each in (self.transform, self.keep, self.check)
         ]
-        fields = [[f.name, *f.columns, f.kind, f.dtype, f.shift, f.flat] for f in self.fields]
+        fields = [
+            [f.name, *f.columns, f.kind, f.dtype, f.shift, f.flat, f.dense] for f in self.fields
+        ]
         return [fields, list(self.layout.reads), self.layout.names, *calls]
 
 
@@ -114,9 +119,7 @@ class Vocabulary:
         """Note ids, ``(n, w)``, of a field."""
         columns = self.seen.setdefault(name, [np.zeros(0, bool) for _ in range(ids.shape[1])])
         for place, most in enumerate(ids.max(axis=0, initial=-1).tolist()):
-            if most >= len(columns[place]):
-                more = np.zeros(most + 1 - len(columns[place]), bool)
-                columns[place] = np.concatenate([columns[place], more])
+            columns[place] = _longer(columns[place], most + 1)
             columns[place][ids[:, place]] = True
 
     def known(self, name: str, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -126,6 +129,21 @@ class Vocabulary:
             inside = ids[:, place] < len(seen)
             found[inside, place] = seen[ids[inside, place]]
         return found
+
+    def join(self, other: Vocabulary) -> Vocabulary:
+        """Give the vocabulary of both: what is in either is in it."""
+        both = Vocabulary({name: list(columns) for name, columns in self.seen.items()})
+        for name, columns in other.seen.items():
+            mine = both.seen.get(name, [np.zeros(0, bool)] * len(columns))
+            both.seen[name] = [
+                _longer(one, len(two)) | _longer(two, len(one))
+                for one, two in zip(mine, columns, strict=True)
+            ]
+        return both
+
+    def ranks(self, name: str) -> list[npt.NDArray[np.int64]]:
+        """Place of each id among those that each column has, from 1; 0 for others."""
+        return [np.where(seen, np.cumsum(seen), 0) for seen in self.seen[name]]
 
     def sizes(self, name: str, shift: int = 0) -> tuple[int, ...]:
         """Numbers of embeddings that the columns of a field need: largest id + 1, shifted."""
@@ -172,6 +190,10 @@ class Coder:
             for each in form.fields
             if each.kind == "ids"
         }
+        dense = [each.name for each in form.fields if each.dense]
+        if dense and vocabulary is None:
+            raise ValueError(f"ids of {dense[0]} are numbered by a vocabulary: give one")
+        self._ranks = {name: self.vocabulary.ranks(name) for name in dense}
 
     def read(self, sources: Sequence[Path]) -> Iterator[Arrays]:
         """Read files one after the other, some rows at a time.
@@ -202,7 +224,31 @@ class Coder:
             return ids + each.shift
         known = self.vocabulary.known(each.name, ids)
         self.unknown[each.name] += (~known).sum(axis=0)
-        return np.where(known, ids + each.shift, 0)
+        if not each.dense:
+            return np.where(known, ids + each.shift, 0)
+        codes = np.zeros_like(ids)
+        for place, ranks in enumerate(self._ranks[each.name]):
+            here = known[:, place]
+            codes[here, place] = ranks[ids[here, place]]
+        return codes
+
+
+def survey(sources: Sequence[Path], form: Form) -> Vocabulary:
+    """Find the vocabulary of files, by which `Field.dense` ids can be numbered.
+
+    Raises:
+        UserError: as `Coder.read`.
+    """
+    fields = tuple(replace(each, dense=False) for each in form.fields)
+    coder = Coder(replace(form, fields=fields, csv=form.layout))
+    for _ in coder.read(sources):
+        pass
+    return coder.vocabulary
+
+
+def _longer(seen: npt.NDArray[np.bool_], count: int) -> npt.NDArray[np.bool_]:
+    """The same with at least so many entries."""
+    return np.concatenate([seen, np.zeros(max(count - len(seen), 0), bool)])
 
 
 def _blocks(sources: Sequence[Path], layout: CsvForm) -> Iterator[Block]:
