@@ -90,7 +90,7 @@ def fit(
         clip: largest norm of the loss's gradient, as ``lr``.
         slope: gradients and values of ``loss``, where autograd is not the fastest way.
         pull: gradients added to those of the loss after clipping, ``pull(params, context)`` for
-            the clients still at work: a proximal term, a control variate.
+            the clients still at work: a proximal term, a control variate; of all or some of them.
         context: stacked tree for ``pull``.
         fixed: what the loss takes beside ``params`` and is not trained, each ``(C, ...)``.
         statistics: what it writes into, each ``(C, ...)``; given, even if empty, clients are
@@ -112,7 +112,7 @@ def fit(
         start=Fitted(params, state or opt.begin(params), none, statistics or {}),
         rates=_Rates(_per_row(lr, first), None if clip is None else _per_row(clip, first)),
         steps=torch.as_tensor(steps).expand(len(first)),
-        slope=_gradient(loss) if slope is None else _of_trained(slope),
+        slope=_slope(loss, slope, alone=statistics is not None),
         pull=pull,
         context={} if context is None else context,
         fixed=fixed or {},
@@ -207,7 +207,7 @@ class _Job:
             grads = clipped(grads, rates.clip, spare if alone else None)
         if self.pull is not None:
             more = self.pull(now.params, context)
-            grads = {name: grad + more[name] for name, grad in grads.items()}
+            grads = {n: grad + more[n] if n in more else grad for n, grad in grads.items()}
         params, state = self.opt.step(now.params, grads, now.state, rates.lr, in_place=alone)
         return Fitted(params, state, now.loss + value, now.statistics)
 
@@ -264,6 +264,29 @@ def per_sample(loss: Loss, params: Params, samples: Batch) -> Tensor:
     """Losses ``(B,)`` of single samples: each is a batch of one."""
     alone = {name: value.unsqueeze(1) for name, value in samples.items()}
     return stacked(lambda sample: loss(params, sample))(alone)
+
+
+def _slope(
+    loss: Loss, slope: Slope | None, alone: bool
+) -> Callable[[Params, Params, Batch], tuple[Params, Tensor]]:
+    """Gradients in the parameters, and values, by the shortest way."""
+    if slope is not None:
+        return _of_trained(slope)
+    return _gradient_of_one(loss) if alone else _gradient(loss)
+
+
+def _gradient_of_one(loss: Loss) -> Callable[[Params, Params, Batch], tuple[Params, Tensor]]:
+    """`_gradient` for a stack of one client, of a loss that may write and draw."""
+    one = _gradient_alone(loss)
+
+    def call(params: Params, fixed: Params, batch: Batch) -> tuple[Params, Tensor]:
+        given = (
+            {name: value[0] for name, value in part.items()} for part in (params, fixed, batch)
+        )
+        grads, value = one(*given)
+        return {name: grad[None] for name, grad in grads.items()}, value[None]
+
+    return call
 
 
 def _gradient(loss: Loss) -> Callable[[Params, Params, Batch], tuple[Params, Tensor]]:
