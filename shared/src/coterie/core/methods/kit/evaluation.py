@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import SampleData, Samples
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.alone import in_mode, trained_alone
+from coterie.core.local_training.alone import OneAtATime, trained_alone
 from coterie.core.local_training.fit import (
     AsBatch,
     Batch,
@@ -37,16 +37,22 @@ class Evaluator:
     """
 
     def __init__(self, module: nn.Module, as_batch: AsBatch | None = None) -> None:
-        module, alone = in_mode(module, training=False), trained_alone(module)
+        alone = trained_alone(module)
+
+        def made(method: str) -> Any:
+            if alone:
+                return OneAtATime(module, method, False, as_batch)
+            return pure(module, method, as_batch)
+
         self._means: dict[str, Loss] = {}
-        self._whole: Loss | None = None
+        self._whole: Callable[[Params, Batch], Batch] | None = None
         if isinstance(module, MeasuresItself):
             self._itself: MeasuresItself = module
-            self._whole = pure(module, "predictions", as_batch)
+            self._whole = made("predictions")
         else:
-            self._means["loss"] = pure(module, "loss", as_batch)
+            self._means["loss"] = made("loss")
             if hasattr(module, "correct"):
-                correct = pure(module, "correct", as_batch)
+                correct = made("correct")
                 self._means["accuracy"] = lambda params, batch: (
                     correct(params, batch).double().mean()
                 )

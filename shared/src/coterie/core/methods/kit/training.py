@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from coterie.core.data.samples.samples import CountedBatches, Samples, batch_counts
 from coterie.core.errors import UserError
 from coterie.core.local_training.alone import (
+    OneAtATime,
     SeededBatches,
     check_enough,
     drawing,
-    in_mode,
     mixes_samples,
     trained_alone,
 )
@@ -69,8 +69,10 @@ class LocalTraining:
             _refuse(module)
         self._mixes = mixes_samples(module)
         self._dropping = module if keyed_layers(module) else None
-        loss = pure(in_mode(module, training=True), "loss", as_batch)
-        self.loss = drawing(loss) if self.alone else masked(loss)
+        if self.alone:
+            self.loss = drawing(OneAtATime(module, "loss", True, as_batch))
+        else:
+            self.loss = masked(pure(module, "loss", as_batch))
         self.slope: Slope | None = getattr(module, "slope", None)
         self.optimizer = optimizer_of(settings)
 
