@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torchmetrics.functional.classification import binary_auroc
 
-from coterie.core.data.samples.samples import SampleData
+from coterie.core.data.samples.samples import SampleData, Samples
+from coterie.core.data.samples.streamed import StreamedSamples
 from coterie.msmt.data.task import Task
+
+_AT_ONCE = 1 << 16  # samples
 
 
 def describe(task: Task) -> list[dict[str, Any]]:
@@ -21,12 +25,13 @@ def describe(task: Task) -> list[dict[str, Any]]:
     """
     clients = task.clients
     parts = {"train": clients.train, "valid": clients.valid, "test": clients.test}
+    rates = (positives(clients.train, task.schema.n_tasks) / clients.lengths[:, None]).tolist()
     rows: list[dict[str, Any]] = []
     for place, scenario in enumerate(task.schema.scenarios):
         row: dict[str, Any] = {"scenario": scenario}
         row |= {name: int(part.lengths[place]) for name, part in parts.items()}
-        rates = _labels(clients.train, place).double().mean(0).tolist()
-        row |= {f"{label} rate": rate for label, rate in zip(task.schema.tasks, rates, strict=True)}
+        for label, rate in zip(task.schema.tasks, rates[place], strict=True):
+            row[f"{label} rate"] = rate
         rows.append(row | _best(task, place))
     return rows
 
@@ -35,25 +40,41 @@ def undefined(task: Task) -> list[str]:
     """Say, a line each, where a part of a scenario holds one class only and so has no AUC."""
     found = []
     for name in ("valid", "test"):
-        part: SampleData = getattr(task.clients, name)
+        part: Samples = getattr(task.clients, name)
+        counts, sizes = positives(part, task.schema.n_tasks), part.lengths[:, None]
+        one_class = ((counts == 0) | (counts == sizes)).tolist()
         for place, scenario in enumerate(task.schema.scenarios):
-            labels = _labels(part, place)
-            positive = labels.long().sum(0)
-            one_class = ((positive == 0) | (positive == len(labels))).tolist()
-            lacking = [t for t, is_one in zip(task.schema.tasks, one_class, strict=True) if is_one]
+            labels = zip(task.schema.tasks, one_class[place], strict=True)
+            lacking = [label for label, is_one in labels if is_one]
             if lacking:
-                what = "has one class only" if len(labels) else "is empty"
+                what = "has one class only" if int(sizes[place]) else "is empty"
                 found.append(
                     f"{name} part of scenario '{scenario}' {what}: no AUC of {', '.join(lacking)}"
                 )
     return found
 
 
+def positives(part: Samples, n_tasks: int) -> Tensor:
+    """Count the labels of 1 in each scenario, ``(S, T)`` int64; streamed samples are read once."""
+    if isinstance(part, SampleData):
+        part = SampleData(part.ids, {"labels": part.samples["labels"]}, part.offsets)
+    elif isinstance(part, StreamedSamples):
+        part = replace(part, fields=("labels",))
+    batches = part.batches(1, _AT_ONCE, None)
+    found = torch.zeros(len(part), n_tasks, dtype=torch.int64)
+    for place, count in enumerate(batches.per_epoch.tolist()):
+        for number in range(count):
+            labels = batches(number, torch.tensor([place]))["labels"]
+            found[place] += labels[0].long().sum(0)
+    return found
+
+
 def _best(task: Task, place: int) -> dict[str, Any]:
     if task.truth is None:
         return {}
-    labels, part = _labels(task.clients.test, place), task.clients.test
-    truth = task.truth[int(part.offsets[place]) : int(part.offsets[place + 1])]
+    part = task.clients.test
+    rows = slice(*part.offsets[place : place + 2].tolist())
+    truth, labels = task.truth[rows], part.samples["labels"][rows]
     return {
         f"{name} best AUC": _auc(truth[:, number], labels[:, number])
         for number, name in enumerate(task.schema.tasks)
@@ -64,10 +85,3 @@ def _auc(score: Tensor, label: Tensor) -> float | None:
     if len(label.unique()) < 2:
         return None
     return float(binary_auroc(score, label.long()))
-
-
-def _labels(part: SampleData, place: int) -> Tensor:
-    """Labels of a scenario, ``(n, T)``."""
-    start, stop = part.offsets[place : place + 2].tolist()
-    labels: Tensor = part.samples["labels"][start:stop]
-    return labels if len(labels) else torch.zeros(0, labels.shape[1], dtype=torch.uint8)

@@ -46,8 +46,8 @@ class Chosen:
             "numbers: " + (", ".join(self.numbers) or "none"),
         ]
         if self.left_out:
-            why = "left out, as nearly all their values differ"
-            found.append(f"{', '.join(self.left_out)}: {why} (--data.categories takes them)")
+            why = "left out, as they are dates, lists or text of which nearly all values differ"
+            found.append(f"{', '.join(self.left_out)}: {why}")
         return found
 
 
@@ -56,8 +56,8 @@ def read_own_file(settings: ScenarioData, key: Key, dtype: torch.dtype = torch.f
 
     Where no inputs are named, all columns without a role are looked at: text, and whole numbers
     with at most `FEW` different values or of a name that ends with ``id``, are categories; other
-    numbers are numbers; text of which nearly all values differ is left out. Numbers get mean 0 and
-    deviation 1. Labels are a funnel if each implies the ones before it.
+    numbers are numbers; text of which nearly all values differ, dates and lists are left out.
+    Numbers get mean 0 and deviation 1. Labels are a funnel if each implies the ones before it.
 
     Args:
         settings: the section ``data``, whose name is the path.
@@ -159,6 +159,8 @@ def _chosen(table: Table, settings: ScenarioData) -> Chosen:
 def _kind(table: Table, column: str) -> str:
     """Name the list of `Chosen` that a column belongs to."""
     values = _present(table.values(column))
+    if not (_is_text(values) or pa.types.is_primitive(values.type)) or _is_date(values):
+        return "left_out"
     known = values.drop_null()
     different = pc.count_distinct(known).as_py()
     number = _parsed(values)
@@ -194,7 +196,7 @@ def _amounts(table: Table, column: str) -> Tensor:
 
 def _present(values: pa.Array) -> pa.Array:
     """Make what stands for a missing value null; text is trimmed."""
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+    if _is_text(values):
         values = pc.utf8_trim_whitespace(values)
         absent = pc.is_in(values, value_set=pa.array(_MISSING, values.type))
         return pc.if_else(absent, pa.scalar(None, values.type), values)
@@ -203,9 +205,17 @@ def _present(values: pa.Array) -> pa.Array:
     return values
 
 
+def _is_text(values: pa.Array) -> bool:
+    return bool(pa.types.is_string(values.type) or pa.types.is_large_string(values.type))
+
+
+def _is_date(values: pa.Array) -> bool:
+    return bool(pa.types.is_temporal(values.type))
+
+
 def _parsed(values: pa.Array) -> pa.Array:
     """Numbers as float64; null for what is none."""
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+    if _is_text(values):
         values = pc.utf8_trim_whitespace(values)
         values = pc.if_else(pc.match_substring_regex(values, _NUMBER), values, None)
     try:
