@@ -141,9 +141,9 @@ class Vocabulary:
             ]
         return both
 
-    def ranks(self, name: str) -> list[npt.NDArray[np.int64]]:
+    def ranks(self, name: str) -> list[npt.NDArray[np.int32]]:
         """Place of each id among those that each column has, from 1; 0 for others."""
-        return [np.where(seen, np.cumsum(seen), 0) for seen in self.seen[name]]
+        return [np.cumsum(seen, dtype=np.int32) * seen for seen in self.seen[name]]
 
     def sizes(self, name: str, shift: int = 0) -> tuple[int, ...]:
         """Numbers of embeddings that the columns of a field need: largest id + 1, shifted."""

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from coterie.core.data.samples.arrow_rows import ArrowRows
 from coterie.core.data.samples.samples import SampleData, Samples
@@ -22,7 +23,7 @@ from coterie.core.errors import UserError
 BIG = 256 << 20
 """Bytes of text from which on samples are streamed."""
 
-FIELDS = ("ids", "numbers", "labels")
+_FIELDS = ("ids", "numbers", "labels")
 _PACKED = 5  # bytes of text in a byte of an archive, about
 
 
@@ -43,6 +44,13 @@ class Loaded:
     vocabulary: Vocabulary
     unknown: tuple[int, ...]
     left_out: int
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What a sample has of ids, numbers and labels."""
+        content = self.content
+        names = content.schema.names if isinstance(content, ArrowRows) else list(content)
+        return tuple(name for name in _FIELDS if name in names)
 
     def pieces(self, field: str) -> Iterator[npt.NDArray[Any]]:
         """Yield a field, some rows at a time."""
@@ -114,31 +122,39 @@ def is_big(sources: Sequence[Path]) -> bool:
 def samples_of(parts: Sequence[tuple[Loaded, Ranges]], dtype: torch.dtype) -> Samples:
     """Put scenarios together, each a client: rows of what was loaded for it.
 
+    Where no numbers were loaded, samples have none, ``(n, 0)``.
+
     Args:
         parts: of the scenarios, in their order; all in memory, or all converted.
         dtype: of the numbers.
     """
     scenarios = torch.arange(len(parts))
     if all(isinstance(loaded.content, ArrowRows) for loaded, _ in parts):
-        return StreamedSamples(
-            scenarios,
-            tuple(
-                tuple(RowRange(loaded.content, *each) for each in ranges)
-                for loaded, ranges in parts
-                if isinstance(loaded.content, ArrowRows)
-            ),
-            {"scenario": scenarios},
-            FIELDS,
-            {"ids": "int32", "numbers": str(dtype).removeprefix("torch.")},
-        )
+        return _streamed(parts, scenarios, dtype)
     clients = []
     for number, (loaded, ranges) in enumerate(parts):
         places = np.concatenate([np.arange(0), *(np.arange(*each) for each in ranges)])
-        assert not isinstance(loaded.content, ArrowRows)
-        fields = {name: torch.as_tensor(loaded.content[name][places]) for name in FIELDS}
-        fields["ids"], fields["numbers"] = fields["ids"].int(), fields["numbers"].to(dtype)
+        held = {name: torch.as_tensor(v) for name, v in loaded.rows(places, loaded.fields).items()}
+        numbers = held.get("numbers", torch.zeros(len(places), 0)).to(dtype)
+        fields = {**held, "ids": held["ids"].int(), "numbers": numbers}
         clients.append({**fields, "scenario": torch.full((len(places),), number)})
     return SampleData.from_clients(clients)
+
+
+def _streamed(
+    parts: Sequence[tuple[Loaded, Ranges]], scenarios: Tensor, dtype: torch.dtype
+) -> StreamedSamples:
+    fields = parts[0][0].fields
+    constants = {"scenario": scenarios}
+    if "numbers" not in fields:
+        constants["numbers"] = torch.zeros(len(parts), 0, dtype=dtype)
+    ranges = [
+        tuple(RowRange(loaded.content, *each) for each in ranges)
+        for loaded, ranges in parts
+        if isinstance(loaded.content, ArrowRows)
+    ]
+    kinds = {"ids": "int32", "numbers": str(dtype).removeprefix("torch.")}
+    return StreamedSamples(scenarios, tuple(ranges), constants, fields, kinds)
 
 
 def parts_of(train: Samples, valid: Samples, test: Samples) -> SplitSamples:
