@@ -39,7 +39,7 @@ from torch import nn
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.shares import pooled
 from coterie.core.errors import UserError
-from coterie.core.local_training.alone import in_mode, statistics_of, trained_alone
+from coterie.core.local_training.alone import statistics_of, trained_alone
 from coterie.core.methods.dap_fl import DapFLClient, DapFLSettings
 from coterie.core.methods.fedala import FedALAClient, FedALASettings
 from coterie.core.methods.fedamp import CloudModel
@@ -268,10 +268,6 @@ def test_constants_and_what_is_seen_as_alone():
         False,
         True,
     ]
-    plain = built(Net)
-    assert in_mode(plain, training=False) is plain
-    assert in_mode(module, training=False) is not module
-    assert module.training
 
 
 def test_training_steps_that_no_client_makes_leave_statistics_alone():

@@ -2,8 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.core.methods.method_cases import (
     KEY,
     Linear,
@@ -22,19 +25,43 @@ from tests.core.test_fedavg import cohort_of
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
-from coterie.core.methods.fedamp import flat, message_weights, squared_distances
+from coterie.core.methods.fedamp import (
+    ClientModels,
+    check_for,
+    flat,
+    median_distance,
+    message_weights,
+    squared_distances,
+)
 from coterie.core.methods.settings.proximal import FedAMPSettings
 
 LAM, SIGMA, LR = 1.0, 20.0, 0.05
 NOBODY = torch.zeros(6, dtype=torch.bool)
 
 
-def naive(build, data, chosen, epochs, size, alpha):
-    """Algorithm 1, pair by pair and client by client, with a fixed alpha_k small enough."""
+def pairwise(w):
+    """Squared distances between all models, pair by pair."""
+    return {
+        (i, j): sum(float((w[i][k] - w[j][k]).square().sum()) for k in w[i])
+        for i in w
+        for j in w
+        if i < j
+    }
+
+
+def naive(build, data, chosen, epochs, size, alpha, lam=LAM, relative=False):
+    """Algorithm 1, pair by pair and client by client, with a fixed alpha_k small enough.
+
+    Relative: sigma and alpha are multiples of the median distance, and where there is none, as
+    before the first round, nothing is pulled.
+    """
     clients = range(len(data))
     w = dict.fromkeys(clients, start_weights(build))
     silent = set()
     for number, members in enumerate(chosen, 1):
+        median = float(np.percentile(list(pairwise(w).values()), 50, method="lower"))
+        unit = (median or 1.0) if relative else 1.0
+        strength = lam / (alpha * unit) if median or not relative else 0.0
         u = {}
         for i in members:
             rest, u[i] = 1.0, {k: torch.zeros_like(v) for k, v in w[i].items()}
@@ -42,7 +69,7 @@ def naive(build, data, chosen, epochs, size, alpha):
                 if j == i or j in silent:
                     continue
                 distance = sum(float((w[i][k] - w[j][k]).square().sum()) for k in w[i])
-                weight = alpha * math.exp(-distance / SIGMA) / SIGMA
+                weight = alpha * math.exp(-distance / (SIGMA * unit)) / SIGMA
                 rest -= weight
                 u[i] = {k: v + weight * w[j][k] for k, v in u[i].items()}
             assert rest >= alpha / SIGMA
@@ -51,7 +78,7 @@ def naive(build, data, chosen, epochs, size, alpha):
             local = u[i]
             for batch in client_batches(data, i, number, epochs, size):
                 g = gradient(build, local, batch)
-                slope = {k: g[k] + LAM / alpha * (v - u[i][k]) for k, v in local.items()}
+                slope = {k: g[k] + strength * (v - u[i][k]) for k, v in local.items()}
                 local = moved(local, slope, LR)
             w = {**w, i: local}
             if not data.lengths[i]:
@@ -184,6 +211,115 @@ def test_steps_that_would_diverge_are_refused():
     server, client = method("fedamp", Linear, lr=0.1, sigma=1.0, alpha=1.0, lam=5.0)
     with pytest.raises(UserError, match="diverges"):
         play(server, client, sample_data(), 1)
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.4])
+def test_relative_distances_equal_a_naive_loop(fraction):
+    """With a part of the clients most pairs are equal at first, and there is no unit."""
+    data, lam = sample_data(), 0.01
+    options = {"epochs": 2, "size": None, "alpha": 0.8, "lam": lam}
+    server, client = method(
+        "fedamp", Net, epochs=2, sigma=SIGMA, alpha=0.8, lam=lam, relative=True, fraction=fraction
+    )
+    played = play(server, client, data, 4, 3)
+    chosen = [range(10)] * 4
+    if fraction < 1:
+        draws = [KEY.fold("round", n + 1).fold("sample").fold(data.ids) for n in range(4)]
+        chosen = [one.uniform(dtype=torch.float64).argsort()[:4].tolist() for one in draws]
+    w, _ = naive(Net, data, chosen, relative=True, **options)
+    for i, model in w.items():
+        assert_same({k: v[i] for k, v in played.state.models.items()}, model)
+    last = played.journals[-1].scalars
+    assert last["fed/sigma"] == pytest.approx(SIGMA * last["fed/distance"], rel=1e-12)
+    assert last["fed/alpha"] == pytest.approx(0.8 * last["fed/distance"], rel=1e-12)
+    assert last["fed/distance"] > 0
+    assert played.journals[0].scalars["fed/distance"] == 0
+
+
+@given(count=st.integers(1, 8), seed=st.integers(0, 99))
+def test_the_median_is_numpys(count, seed):
+    vectors = KEY.fold(seed).normal(count, 4, dtype=torch.float64)
+    vectors[count // 2 :] = vectors[-1:]  # some are equal
+    pairs = [float((a - b).square().sum()) for n, a in enumerate(vectors) for b in vectors[:n]]
+    expected = float(np.percentile(pairs, 50, method="lower")) if pairs else 0.0
+    found = median_distance(squared_distances(vectors))
+    assert found == pytest.approx(expected, rel=1e-10, abs=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [2, 3, 7, 10])
+def test_equal_models_are_no_distance_apart(count, dtype):
+    """However many numbers they have; a sum of float32 would leave some rounding as the unit."""
+    vector = 0.1 * KEY.normal(100_003, dtype=dtype)
+    assert not squared_distances(vector.expand(count, -1)).any()
+    others = torch.cat([vector.expand(count, -1), vector[None] * 1.01])
+    squares = squared_distances(others)
+    assert not squares[:count, :count].any()
+    expected = float((0.01 * vector.double()).square().sum())
+    assert squares[-1, :-1].tolist() == pytest.approx([expected] * count, rel=1e-4)
+    assert squares.dtype == dtype
+
+
+def mixed(models, **options):
+    """What six clients would receive, and the round's journal."""
+    data = sample_data([4] * 6)
+    server, client = method("fedamp", Linear, **options)
+    cohort = cohort_of(client, data)
+    state = ClientModels({"w": models.mean(0)}, ids=data.ids, models={"w": models}, silent=NOBODY)
+    return server.clouds(state, data.ids, cohort), cohort.journal.scalars
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_relative_messages_do_not_depend_on_the_scale_of_parameters(scale):
+    models = KEY.normal(6, 9, dtype=torch.float64)
+    options = {"relative": True, "sigma": 0.7, "alpha": 0.3, "lam": 1e-9}
+    (one, journal), (other, scaled) = (mixed(factor * models, **options) for factor in (1, scale))
+    torch.testing.assert_close(other.weights["w"], scale * one.weights["w"], atol=0, rtol=1e-9)
+    for name, power in (("own_weight", 0), ("alpha", 2), ("sigma", 2), ("distance", 2)):
+        expected = journal[f"fed/{name}"] * scale**power
+        assert scaled[f"fed/{name}"] == pytest.approx(expected, rel=1e-9)
+    torch.testing.assert_close(other.pull * scale**2, one.pull, atol=0, rtol=1e-9)
+    squares = squared_distances(models)
+    unit = median_distance(squares)
+    weights, _ = message_weights(squares / unit, 0.7, 0.3, NOBODY)
+    torch.testing.assert_close(one.weights["w"], weights @ models, atol=1e-12, rtol=1e-12)
+    absolute = {"sigma": 20.0, "alpha": 0.3, "lam": 1e-9}
+    here, there = (mixed(factor * models, **absolute)[0].weights["w"] for factor in (1, scale))
+    assert float((there / scale - here).abs().max()) > 1e-3
+
+
+def test_models_of_millions_of_parameters_are_alone_in_absolute_units():
+    """Their distances are so far above sigma that the weights of others underflow.
+
+    A million parameters that differ by 0.1 are as far apart as a hundred that differ by 10.
+    """
+    models = 10 * KEY.normal(6, 100)
+    alone, journal = mixed(models)
+    assert journal["fed/own_weight"] == 1
+    assert journal["fed/distance"] == pytest.approx(2 * 1e6 * 0.1**2, rel=0.5)
+    assert torch.equal(alone.weights["w"], models)
+    heard, journal = mixed(models, relative=True, sigma=1.0, alpha=1.0)
+    assert 0 < journal["fed/own_weight"] < 0.9
+    assert not torch.allclose(heard.weights["w"], models, atol=1.0)
+
+
+def test_a_first_round_in_relative_units_pulls_nothing():
+    models = (0.1 * KEY.normal(100_003)).expand(6, -1).clone()
+    down, journal = mixed(models, relative=True, sigma=3.0, alpha=0.4, lam=1e6)
+    assert down.pull.tolist() == [0.0] * 6
+    torch.testing.assert_close(down.weights["w"], models)
+    assert journal["fed/distance"] == 0
+    assert journal["fed/sigma"] == 3
+
+
+def test_a_pull_that_would_diverge_is_refused_when_the_unit_is_known():
+    models = KEY.normal(6, 9, dtype=torch.float64)
+    options = {"relative": True, "lr": 0.1, "lam": 1e3}
+    check_for(FedAMPSettings(**options), torch.ones(6))  # before, nobody can tell
+    with pytest.raises(UserError, match="diverges from 2 on: lower 'lr' or 'lam'") as caught:
+        mixed(models, **options)
+    assert "\n" not in str(caught.value)
+    assert float(mixed(models, optimizer="adam", **options)[0].pull[0]) > 20
 
 
 @pytest.mark.parametrize("name", ["lam", "alpha", "sigma"])
