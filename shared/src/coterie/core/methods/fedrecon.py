@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from coterie.core.data.samples.samples import SampleData, batch_counts
+from coterie.core.data.samples.samples import SampleData, batch_counts, in_memory
 from coterie.core.data.samples.shares import divide, share_counts
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
@@ -134,7 +134,8 @@ class FedReconClient(ModelClient[OwnModel]):
     ) -> tuple[BaseUpdate, None]:
         """Reconstruct the head on the support set, then train the base on the query set."""
         base, initial = parted(same_for_all(down.weights, len(data)))
-        support, query = divide(data.train, self._support(data.train), key.fold("support"))
+        train = in_memory(data.train)
+        support, query = divide(train, self._support(train), key.fold("support"))
         head = reconstruct(self.local, base, initial, support, key.fold("reconstruct"))
         fitted = self.local.train(base, self.local.batches(query, key), fixed=head)
         return BaseUpdate(changes(fitted.params, down.weights), query.lengths, fitted.loss), None

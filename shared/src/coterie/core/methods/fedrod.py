@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from coterie.core.data.samples.samples import SampleData
+from coterie.core.data.samples.samples import SampleData, Samples, in_memory
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training.fit import AsBatch, Batch, Params, Slope, fit, masked
@@ -131,12 +131,12 @@ class FedRODClient(ModelClient[FedRODModel]):
 
         return both
 
-    def _prior(self, data: SampleData) -> Tensor:
+    def _prior(self, data: Samples) -> Tensor:
         """γ log N_{m,c}, ``(C, n_classes)``; minus infinity for a class without samples."""
         n_classes, like = self.classifier.head.out_features, self._form[HEAD + "weight"]
         if not self.settings.gamma:
             return like.new_zeros(len(data), n_classes)
-        return self.settings.gamma * class_counts(data, n_classes).to(like.dtype).log()
+        return self.settings.gamma * class_counts(in_memory(data), n_classes).to(like.dtype).log()
 
 
 def class_counts(data: SampleData, n_classes: int) -> Tensor:

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from coterie.core.data.samples.samples import SampleData
+from coterie.core.data.samples.samples import SampleData, in_memory
 from coterie.core.data.samples.shares import pooled
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
@@ -78,6 +78,9 @@ class CentralServer(ModelServer[TrainedModel]):
     It makes the steps of one FedAvg client that holds everything. ``fraction``, ``weighting`` and
     ``keep_models`` mean nothing here; there are no personal models. Takes the training samples of
     all clients as ``train`` beside the arguments of `ModelServer`.
+
+    Raises:
+        UserError: they are not in memory.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class CentralServer(ModelServer[TrainedModel]):
         as_batch: AsBatch | None = None,
     ) -> None:
         super().__init__(build, settings, samples, as_batch)
-        self.train = pooled(train)
+        self.train = pooled(in_memory(train))
 
     @cached_property
     def local(self) -> LocalTraining:
