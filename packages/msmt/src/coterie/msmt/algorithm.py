@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
-from coterie.core.methods.kit.parts import matching, part, without
+from coterie.core.methods.kit.parts import part, without
 from coterie.core.methods.kit.training import same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.cohort import Aligned, Cohort
@@ -33,7 +33,6 @@ from coterie.msmt.messages import (
     AFFINE,
     AGGREGATE,
     EVALUATE,
-    SCENARIO,
     TOWERS,
     UPDATE,
     Aggregate,
@@ -180,14 +179,14 @@ class PFServer(ModelServer[ServerState]):
             chosen.part(places).ask(AGGREGATE, Aligned(answered, tree.clone(down)))
             return
         together = self.options.expert == "pf" and self.rule.grouping == "all"
-        kept = {f.name: _of_one(getattr(down, f.name), together) for f in fields(down)}
+        alike = {"mean", "direction", "average"} if together else set()
+        kept = {f.name: _of_one(getattr(down, f.name), f.name in alike) for f in fields(down)}
         chosen.ask(AGGREGATE, Aggregate(**kept))
 
     def request(self, state: ServerState) -> Request:
         """Say in which shapes uploads are expected."""
         towers = [name for name in state.reference if name.startswith(TOWERS)]
-        patterns = self.options.patterns()
-        shared = matching(state.weights, patterns) if patterns else []
+        shared = self.options.averaged(state.weights)
         return Request(
             scenario=_shapes(without(state.reference, towers)),
             towers=_shapes(part(state.reference, towers)),
@@ -236,12 +235,9 @@ def _shapes(params: Params) -> Shapes:
     return {name: tuple(value.shape) for name, value in params.items()}
 
 
-def _of_one(values: Tree, together: bool) -> Tree:
-    """What all scenarios ``(S, K, ...)`` have in common, once; of all experts, ``(1, ...)``."""
-    first = {name: value[0] for name, value in values.items()}
-    if together:
-        first = {n: v[:1] if n.startswith(SCENARIO) else v for n, v in first.items()}
-    return tree.clone(first)
+def _of_one(values: Tree, alike: bool) -> Tree:
+    """What all scenarios ``(S, K, ...)`` have in common, once; if all parts have, ``(1, ...)``."""
+    return tree.clone({n: v[0, :1] if alike else v[0] for n, v in values.items()})
 
 
 def _mean(values: Iterable[float]) -> float:

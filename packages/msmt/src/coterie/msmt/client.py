@@ -10,7 +10,7 @@ from torch import Tensor
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.model_client import RECEIVE, ModelClient, OwnStart
-from coterie.core.methods.kit.parts import matching, part, without
+from coterie.core.methods.kit.parts import part, without
 from coterie.core.methods.kit.training import same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors import tree
@@ -52,7 +52,7 @@ class PFClient(ModelClient[ScenarioModel]):
         super().__init__(module, training)
         self.options, self.scenario = options, scenario_part(module, options.upload)
         self.towers = [name for name in self._form if name.startswith(TOWERS)]
-        self.averaged = matching(self._form, options.patterns()) if options.share else []
+        self.averaged = options.averaged(self._form)
 
     def newcomers(self, n_clients: int) -> ScenarioModel:
         """Private state before the model has come: zeros in its form."""
@@ -121,12 +121,13 @@ class PFClient(ModelClient[ScenarioModel]):
         base = {name: value + mean[name] for name, value in mine.held.items()}
         sent = {**down.direction, **down.tower_direction}
         direction = {name: sent[name].expand_as(old) for name, old in mine.direction.items()}
+        personal = {**mine.personal, **part(base, [*self.towers, *self.averaged])}
+        mine = replace(mine, personal=personal)  # the generator may be among what is averaged
         residual = {
             name: base[name] - generated for name, generated in self.generated(mine).items()
         }
         mine = replace(
             mine,
-            personal={**mine.personal, **part(base, [*self.towers, *self.averaged])},
             direction=tree.clone(direction),
             residual=residual,
             anchor={n: down.average[n].expand_as(old).clone() for n, old in mine.anchor.items()},

@@ -19,8 +19,6 @@ AFFINE = {"gamma": "input_norm.weight", "beta": "input_norm.bias"}
 """Names of γ and β in an upload, and in the network (Eq. 2)."""
 TOWERS = "towers."
 """Before the names of the towers' parameters."""
-SCENARIO = "scenario"
-"""Before those of the scenario parameters."""
 
 
 @dataclass(frozen=True)

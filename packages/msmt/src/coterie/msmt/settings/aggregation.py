@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from coterie.core.settings.sections import at_least
@@ -13,7 +15,7 @@ PATTERNS: dict[Part, tuple[str, ...]] = {
     "experts": ("weight", "task_generator.*", "scenario_generator.*", "first.*", "rest.*"),
     "gates": ("gates.*",),
 }
-"""Names of the parameters of each part of the network."""
+"""Names of the parameters of each part of the network; some networks lack some of them."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,12 @@ class AggregationOptions:
         at_least("pf.c", self.c, 0)
         at_least("pf.lam", self.lam, 0)
 
-    def patterns(self) -> tuple[str, ...]:
-        """Names of the parameters in the parts that are shared."""
-        return tuple(pattern for part in self.share for pattern in PATTERNS[part])
+    def averaged(self, names: Iterable[str]) -> list[str]:
+        """Choose the parameters that are averaged beside W_s and Θ, of those that there are.
+
+        Example:
+            >>> AggregationOptions(share=("gates",)).averaged(["gates.bias", "psi"])
+            ['gates.bias']
+        """
+        patterns = [pattern for part in self.share for pattern in PATTERNS[part]]
+        return [n for n in names if any(fnmatchcase(n, pattern) for pattern in patterns)]
