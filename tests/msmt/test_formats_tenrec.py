@@ -14,7 +14,7 @@ from coterie.core.data.samples.streamed import StreamedSamples
 from coterie.core.data.sources import arrow_writer, csv_blocks
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key, unit
-from coterie.msmt.data.formats import tenrec
+from coterie.msmt.data.formats import draw, tenrec
 from coterie.msmt.data.formats.tenrec import CATEGORIES, HISTORY, read_tenrec
 from coterie.msmt.data.task import Task
 from coterie.msmt.settings.data import ScenarioData
@@ -68,12 +68,12 @@ def folder_of(path: Path, **tables: pd.DataFrame) -> Path:
     return path
 
 
-def kept(table: pd.DataFrame, number: int, draw: bool, key: Key = KEY) -> np.ndarray:
+def kept(table: pd.DataFrame, number: int, drawn: bool, key: Key = KEY) -> np.ndarray:
     """All positives and twice as many others, those with the smallest hashes, by sorting."""
-    if not draw:
+    if not drawn:
         return np.ones(len(table), bool)
     hashes = key.fold("negatives", number).bits(torch.arange(len(table))).numpy()
-    order = [(int(h) % 2**64 >> 44, row) for row, h in enumerate(hashes)]
+    order = [(int(h) % 2**64 >> (64 - draw._BITS), row) for row, h in enumerate(hashes)]
     others = sorted(order[row] for row in np.flatnonzero(table["click"] == 0))
     chosen = {row for _, row in others[: 2 * int((table["click"] == 1).sum())]}
     return np.array([c == 1 or row in chosen for row, c in enumerate(table["click"])])
@@ -96,9 +96,7 @@ def raw_ids(table: pd.DataFrame, number: int) -> pd.DataFrame:
 
 def expected(tables: list[pd.DataFrame], draws: list[bool]) -> list[dict[str, dict]]:
     """Every scenario's parts: ids by rank among all training rows, labels."""
-    masks = [
-        kept(table, n, draw) for n, (table, draw) in enumerate(zip(tables, draws, strict=True))
-    ]
+    masks = [kept(table, n, draws[n]) for n, table in enumerate(tables)]
     drawn = [parts(table, n, 0.2, 0.1) for n, table in enumerate(tables)]
     ids = [raw_ids(table, n) for n, table in enumerate(tables)]
     trained = pd.concat(
@@ -132,10 +130,11 @@ def rows(task: Task, part: str, place: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("blocks", [500, 100_000])
+@pytest.mark.parametrize(("blocks", "bits"), [(500, 20), (500, 3), (100_000, 20)])
 def test_rows_draws_and_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool, blocks: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool, blocks: int, bits: int
 ) -> None:
+    monkeypatch.setattr(draw, "_BITS", bits)  # with few bits, many rows have one hash
     monkeypatch.setattr(csv_blocks, "_BLOCK", blocks)
     tables = [qk(), qb()]
     folder_of(tmp_path, qk=tables[0], qb=tables[1])
