@@ -53,17 +53,19 @@ class PFClient(ModelClient[ScenarioModel]):
         self.options, self.scenario = options, scenario_part(module, options.upload)
         self.towers = [name for name in self._form if name.startswith(TOWERS)]
         self.averaged = options.averaged(self._form)
+        self.fixed = [] if options.psi else list(_PSI)
 
     def newcomers(self, n_clients: int) -> ScenarioModel:
         """Private state before the model has come: zeros in its form."""
         own, models = super().newcomers(n_clients), self.zeros(n_clients)
+        moments = self.moments(self.local.optimizer.begin(without(models, self.fixed)))
         scenario = same_for_all(self.scenario.generated(self._form), n_clients)
         nothing = tree.map_tensors(torch.zeros_like, scenario)
         towers = part(models, self.towers)
         return ScenarioModel(
             own.personal,
             own.rounds,
-            optimizer=own.optimizer,
+            optimizer=moments,
             statistics=own.statistics,
             held=tree.clone({**nothing, **towers, **part(models, self.averaged)}),
             direction=tree.clone({**nothing, **towers}),
@@ -85,11 +87,10 @@ class PFClient(ModelClient[ScenarioModel]):
         self, down: Request, mine: ScenarioModel, data: SplitSamples, key: Key
     ) -> tuple[ScenarioUpdate, ScenarioModel]:
         """Train for E epochs on L_j (Eq. 24), and upload the increments of what is federated."""
-        fixed = [] if self.options.psi else list(_PSI)
         fitted = self.local.train(
-            without(mine.personal, fixed),
+            without(mine.personal, self.fixed),
             self.local.batches(data.train, key),
-            fixed={**self.buffers(mine), **part(mine.personal, fixed)},
+            fixed={**self.buffers(mine), **part(mine.personal, self.fixed)},
             state=mine.optimizer,
             statistics=mine.statistics,
         )

@@ -76,6 +76,9 @@ class Aggregate(Down):
 class ScenarioReport(QualityReport):
     """How good the scenario's own model is, and how far it went from the others."""
 
+    measures: dict[str, Tensor] = measured(
+        "quality of its own model", {"personal", "statistics", "residual", "direction"}
+    )
     psi: Tensor = measured("mean ψ of its experts", {"personal"})  # (C,)
     psi_tower: Tensor = measured("mean ψ' of its towers", {"personal"})  # (C,)
     distance: Tensor = measured("root mean square of W_s - W̄", _TRAINED)  # (C,)
