@@ -82,6 +82,18 @@ def test_members_are_told_if_all_is_uploaded(overfitted):
     assert swapped.auc == pytest.approx(1 - found.auc, abs=1e-3)
 
 
+def test_members_and_others_may_be_of_any_number(overfitted):
+    network, before, change, members, others = overfitted
+    few = {name: value[:20] for name, value in members.items()}
+    after = with_upload(before, change)
+    found = membership(network, before, after, few, others, KEY)
+    rows = {name: torch.cat([few[name], others[name]]) for name in few}
+    fall = losses(network, before, rows, KEY) - losses(network, after, rows, KEY)
+    truth = [1] * 20 + [0] * 60
+    assert found.auc == pytest.approx(roc_auc_score(truth, fall), abs=1e-6)
+    assert found.auc > 0.8
+
+
 def test_of_no_upload_nothing_is_told(overfitted):
     network, before, _, members, others = overfitted
     found = membership(network, before, with_upload(before, {}), members, others, KEY)
