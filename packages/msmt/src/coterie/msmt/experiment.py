@@ -14,6 +14,7 @@ from coterie.core.federation.selection import best_of
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.run.driver import FederatedRun
+from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import Experiment as BaseExperiment
 from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
@@ -26,6 +27,10 @@ from coterie.msmt.models.base import MultiTask
 from coterie.msmt.models.make import network
 from coterie.msmt.readings import resolve
 from coterie.msmt.settings.run import Settings
+
+_COPIES = 3  # of a network, at least: its parameters and two moments of Adam
+_TRAINED = 6  # operations a weight and sample, forward and backward
+_PROJECTED = 16  # as many inputs may share one product, at most
 
 
 class Experiment(BaseExperiment[Settings]):
@@ -68,6 +73,26 @@ class Experiment(BaseExperiment[Settings]):
     def blocks(self) -> list[SplitSamples]:
         """The scenarios' samples: there is one block."""
         return [self.task.clients]
+
+    def needs(self) -> list[Need]:
+        """Estimate networks, optimizers and steps of the scenarios."""
+        schema, model, train = self.task.schema, self.settings.model, self.settings.train
+        d = model.embedding
+        tables = sum(schema.vocabularies) * d
+        first = model.experts * schema.n_inputs * d * model.expert_layers[0]
+        kept = _COPIES * schema.n_scenarios * 4
+        longest = int(self.task.clients.lengths.max())
+        sizes = ("model.experts", "model.expert_layers", "model.embedding")
+        return [
+            Need("the embeddings of the scenarios", ("model.embedding",), memory=kept * tables),
+            Need("the experts of the scenarios", sizes, memory=kept * first),
+            Need(
+                "local training",
+                ("train.epochs",),
+                operations=_TRAINED * longest * train.epochs * first // _PROJECTED,
+                steps=train.epochs * (longest // train.batch_size),
+            ),
+        ]
 
     def halves(self) -> tuple[ModelServer[Any], ModelClient[Any]]:
         """Build both halves."""

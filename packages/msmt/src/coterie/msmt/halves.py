@@ -47,8 +47,10 @@ def halves(
         UserError: as `server_half`, or settings do not suit the scenarios' numbers of samples.
     """
     settings_of(settings, task.clients.lengths)
-    server = server_half(settings, build, task.clients.train)
-    return server, client_half(settings, build)
+    client = client_half(settings, build)
+    if settings.method != "central":
+        client.local.check(task.clients.train)
+    return server_half(settings, build, task.clients.train), client
 
 
 def make_server(card: Card, ids: Tensor, folder: Path | None) -> ModelServer[Any]:

@@ -87,13 +87,21 @@ class LocalTraining:
         passes = self.settings.epochs if epochs is None else epochs
         size = self.settings.batch_size
         by_place = self.alone or self._dropping is not None  # draws differ from place to place
-        if self._mixes:
-            check_enough(data.lengths, data.ids, size)
+        self.check(data)
         least = 2 if self._mixes else 1
         batches = data.batches(passes, size, key, by_place=by_place, at_least=least)
         if self._dropping is not None:
             batches = DropoutBatches(batches, self._dropping, key)
         return SeededBatches(batches, key) if self.alone else batches
+
+    def check(self, data: Samples) -> None:
+        """Check that every batch has as many samples as the module needs.
+
+        Raises:
+            UserError: one would have a single sample, and the module has batch normalisation.
+        """
+        if self._mixes:
+            check_enough(data.lengths, data.ids, self.settings.batch_size)
 
     def steps(self, data: Samples) -> Tensor:
         """Local steps of each client in a round, ``(C,)`` int64."""
