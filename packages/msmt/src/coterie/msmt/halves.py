@@ -12,6 +12,7 @@ from coterie.core.data.samples.samples import SampleData
 from coterie.core.methods import registry
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.model_server import ModelServer
+from coterie.core.methods.reference.central import CentralServer
 from coterie.core.protocol.card import Card
 from coterie.msmt.algorithm import PFServer
 from coterie.msmt.data.schema import Schema
@@ -47,10 +48,12 @@ def halves(
         UserError: as `server_half`, or settings do not suit the scenarios' numbers of samples.
     """
     settings_of(settings, task.clients.lengths)
-    client = client_half(settings, build)
-    if settings.method != "central":
+    client, server = client_half(settings, build), server_half(settings, build, task.clients.train)
+    if isinstance(server, CentralServer):
+        server.local.check(server.train)
+    else:
         client.local.check(task.clients.train)
-    return server_half(settings, build, task.clients.train), client
+    return server, client
 
 
 def make_server(card: Card, ids: Tensor, folder: Path | None) -> ModelServer[Any]:
