@@ -1,0 +1,207 @@
+"""Rounds of PF-MSMTrec against a loop of one network and one optimizer a scenario."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from tests.msmt.looped_rounds import Loop, Scenario
+from tests.msmt.small_scenarios import (
+    advanced,
+    client_of,
+    kept,
+    opened,
+    run_of,
+    scenarios,
+    settings,
+    uploads,
+)
+
+from coterie.core.run.driver import FederatedRun
+
+A1 = {"pf.expert": "fedavg", "pf.tower": "fedavg"}
+CASES: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "literal": {"reading": "literal"},
+    "fedbn off": {"pf.fedbn": "off"},
+    "anchor literal": {"pf.fedbn": "literal"},
+    "averages": {"pf.increments": "averages"},
+    "not coordinated": {"pf.coordinate": False},
+    "no psi": {"pf.psi": False},
+    "own": {"pf.centre": "own"},
+    "per expert": {"pf.per_expert": True},
+    "own, per expert": {"pf.centre": "own", "pf.per_expert": True},
+    "factored": {"pf.upload": "factored"},
+    "factored, literal": {"pf.upload": "factored", "reading": "literal"},
+    "leaf": {"pf.generator": "leaf"},
+    "dense": {"pf.generator": "full"},
+    "A1": A1,
+    "A1, by samples": {**A1, "pf.weighting": "samples"},
+    "A2": {"pf.expert": "fedavg", "pf.share": ("experts",)},
+    "A3": {"pf.expert": "fedavg", "pf.centre": "own"},
+    "A4": {"pf.tower": "fedavg"},
+    "embeddings": {"pf.share": ("embeddings",), "pf.weighting": "samples"},
+    "experts": {"pf.share": ("experts", "gates")},
+    "experts, own": {"pf.share": ("experts",), "pf.centre": "own"},
+    "experts, leaf": {"pf.share": ("experts",), "pf.generator": "leaf"},
+    "experts, one layer": {"pf.share": ("experts",), "model.expert_layers": (5,)},
+    "participation": {"train.participation": 0.7},
+    "epochs": {"train.epochs": 2, "pf.lam": 3.0},
+    "dropout": {"model.dropout": 0.3},
+    "sgd": {"train.optimizer": "sgd", "train.clip": 0.5},
+    "no moments": {"train.keep_moments": False},
+    "no normalisation": {"model.mlp_norm": False},
+}
+
+
+def assert_close(found: Any, expected: Any, what: str) -> None:
+    assert set(found) == set(expected), what
+    for name, value in expected.items():
+        far = float((found[name] - value).abs().max())
+        assert torch.allclose(found[name], value, rtol=1e-9, atol=1e-9), f"{what} {name}: {far}"
+
+
+def assert_same(run: FederatedRun, loop: Loop) -> None:
+    """All that scenarios and server have is what the loop has."""
+    mine = kept(run)
+    for one in loop.scenarios:
+        row = {
+            part: {name: value[one.j] for name, value in getattr(mine, part).items()}
+            for part in ("personal", "statistics", "held", "direction", "residual", "anchor")
+        }
+        named = {n: v.detach() for n, v in one.module.named_parameters()}
+        buffers = {n: v for n, v in one.module.named_buffers() if n in row["statistics"]}
+        assert len(buffers) == len(row["statistics"]) >= 3
+        assert_close(row["personal"], named, f"parameters of {one.j}")
+        assert_close(row["statistics"], buffers, f"statistics of {one.j}")
+        for part in ("held", "direction", "residual"):
+            assert_close(row[part], getattr(one, part), f"{part} of {one.j}")
+        assert bool(mine.anchored[one.j]) == (one.anchor is not None)
+        if one.anchor is not None:
+            anchor = {name: one.anchor[name] for name in row["anchor"]}
+            assert_close(row["anchor"], anchor, f"anchor of {one.j}")
+        assert_same_moments(mine.optimizer, one)
+    state = run.server_state
+    assert_close(state.reference, loop.reference, "reference")
+    assert_close({**state.average, **state.tower_average}, loop.average, "average")
+
+
+def assert_same_moments(state: Any, one: Scenario) -> None:
+    train = one.settings.train
+    if train.optimizer == "sgd" or not train.keep_moments:
+        assert state is None
+        return
+    for moment in ("exp_avg", "exp_avg_sq"):
+        expected = {}
+        for name, value in one.module.named_parameters():
+            if one.settings.pf.psi or "psi" not in name:
+                kept_by_adam = {} if one.optimizer is None else one.optimizer.state[value]
+                expected[name] = kept_by_adam.get(moment, torch.zeros_like(value))
+                assert int(state.steps[one.j]) == int(kept_by_adam.get("step", 0))
+        found = {name: value[one.j] for name, value in state.moments[moment].items()}
+        assert_close(found, expected, f"{moment} of {one.j}")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rounds_are_those_of_a_plain_loop(case: str) -> None:
+    chosen = settings(CASES[case], train__evaluate_every=9)
+    count = 3 if case in ("recommended", "participation") else 2
+    run, loop = run_of(chosen, rounds=count), Loop(chosen, scenarios())
+    assert_same(run, loop.rounds(count))
+    if case == "participation":
+        assert len({tuple(loop.chosen(number)) for number in (1, 2, 3)}) > 1
+
+
+def test_the_dual_is_that_of_an_ordinary_solver() -> None:
+    """Eqs. 13 to 17 by SLSQP on the increments themselves."""
+    run = opened(settings({"pf.fedbn": "off", "pf.c": 0.8}, train__evaluate_every=9))
+    up, client = uploads(run), client_of(run)
+    run.advance()
+    sent, found = {**up.scenario, **up.towers}, kept(run).direction
+    everybody = [[(j, n) for j in range(3) for n in range(2)]]
+    by_task = [[(j, i) for j in range(3)] for i in range(2)]
+    for names, problems in ((["scenario"], everybody), (client.towers, by_task)):
+        for places in problems:
+            vectors = np.array([flat(sent, names, place) for place in places])
+            expected, weights = by_slsqp(vectors, 0.8)
+            assert names != ["scenario"] or 0.3 < weights.max() < 0.4  # of 6, none alone
+            for place in places:
+                assert flat(found, names, place) == pytest.approx(expected, rel=1e-4, abs=1e-7)
+
+
+def flat(values: dict[str, torch.Tensor], names: list[str], place: tuple[int, int]) -> np.ndarray:
+    return np.concatenate([values[name][place].numpy().ravel() for name in names])
+
+
+def by_slsqp(vectors: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
+    """U* = g_0 + c ‖g_0‖ U_w / ‖U_w‖ for the best w on the simplex, and w."""
+    count, mean = len(vectors), vectors.mean(0)
+    gram = vectors @ vectors.T / (vectors**2).sum(1).mean()
+    uniform, sums = np.full(count, 1 / count), {"type": "eq", "fun": lambda w: w.sum() - 1}
+    length = np.sqrt(uniform @ gram @ uniform)
+
+    def value(w: np.ndarray) -> float:
+        return float(w @ gram @ uniform + c * length * np.sqrt(max(w @ gram @ w, 1e-30)))
+
+    starts = [uniform, *np.eye(count) * 0.9 + 0.1 / count]
+    solved = [minimize(value, s, bounds=[(0, 1)] * count, tol=1e-15, constraints=sums)
+              for s in starts]  # fmt: skip
+    best = min(solved, key=lambda one: one.fun).x
+    u = best @ vectors
+    return mean + c * np.linalg.norm(mean) * u / np.linalg.norm(u), best
+
+
+def test_in_the_first_round_the_increments_are_averaged() -> None:
+    """R11: ψ is 0, so W_s and Θ go to the mean increments, whatever U* is."""
+    run = opened(settings(train__evaluate_every=9))
+    before, up = kept(run).held, uploads(run)
+    run.advance()
+    after = kept(run)
+    assert float(after.direction["scenario"].abs().max()) > 1e-3
+    mean = up.scenario["scenario"].mean((0, 1))
+    torch.testing.assert_close(after.held["scenario"], before["scenario"] + mean)
+    for name, sent in up.towers.items():
+        torch.testing.assert_close(after.held[name], before[name] + sent.mean(0))
+    # U* is taken in when it comes, by the ψ of that moment.
+    moved = kept(advanced(run, 1))
+    assert float(moved.personal["psi"].abs().min()) > 1e-4
+    assert float(moved.personal["psi_tower"].abs().min()) > 1e-4
+
+
+@pytest.fixture(scope="module")
+def usual() -> dict[str, torch.Tensor]:
+    return kept(run_of(settings(train__evaluate_every=9))).personal
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pf.fedbn": "off"},
+        {"pf.coordinate": False},
+        {"pf.psi": False},
+        {"pf.c": 0.8},
+        {"pf.lam": 0.0},
+        {"pf.centre": "own"},
+        {"pf.per_expert": True},
+        {"pf.tower": "fedavg"},
+        {"pf.expert": "fedavg"},
+        {"pf.upload": "factored"},
+        {"reading": "literal"},
+    ],
+    ids=str,
+)
+def test_every_part_counts_by_default(usual: dict[str, torch.Tensor], changes: Any) -> None:
+    """Each choice leads to other models after three rounds; it does not come to nothing."""
+    other = kept(run_of(settings(changes, train__evaluate_every=9))).personal
+    names = [name for name in usual if "psi" not in name]
+    far = max(float((usual[name] - other[name]).abs().max()) for name in names)
+    assert far > 1e-5
+
+
+def test_a_switch_that_says_the_usual_changes_nothing(usual: dict[str, torch.Tensor]) -> None:
+    same = {"pf.fedbn": "increment", "pf.increments": "parameters", "reading": "recommended"}
+    again = kept(run_of(settings(same, train__evaluate_every=9))).personal
+    assert all(torch.equal(again[name], value) for name, value in usual.items())
