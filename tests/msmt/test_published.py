@@ -104,6 +104,8 @@ def test_a_star_is_below_a_baseline():
     ours, single = (published.reference("QK-video", row) for row in ("local", "single-task"))
     assert ours["auc_click"] < single["auc_click"]
     assert published.is_significant("QB-video", "pf-msmtrec", federated=True) == (True, False)
+    assert published.is_significant("NL", "pf-msmtrec") == (True, False)
+    assert published.is_significant("NL", "pf-msmtrec", federated=True) == (True, True)
     assert published.is_significant("NL", "mmoe") == (False, False)
     assert published.is_significant("NL", "fedavg") is None
     assert published.is_significant("gender 1", "mmoe") is None
