@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
+from coterie.core.local_training.alone import statistics_of
 from coterie.core.local_training.fit import AsBatch, Batch, Params
 from coterie.core.local_training.step_count import not_counting_steps
 from coterie.core.methods.kit.evaluation import Evaluator
@@ -23,7 +24,7 @@ from coterie.core.methods.kit.model_client import (
     QualityReport,
 )
 from coterie.core.methods.kit.parts import matching, part, without
-from coterie.core.methods.kit.quality import monitor_of, shown_names
+from coterie.core.methods.kit.quality import MeasuresItself, monitor_of, shown_names
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.cohort import Cohort
@@ -100,6 +101,13 @@ class ModelServer(Server[S], Generic[S]):
         """Measures models on the server's samples."""
         return Evaluator(self.module, self._as_batch)
 
+    @cached_property
+    def _parts(self) -> set[str]:
+        """Names of all that is trained in the module, and of its running statistics."""
+        named = self.module.named_parameters()
+        trained = {name for name, value in named if value.requires_grad}
+        return trained | set(statistics_of(self.module))
+
     def initial(self, key: Key) -> Params:
         """Draw the initial parameters.
 
@@ -157,7 +165,8 @@ class ModelServer(Server[S], Generic[S]):
         with not_counting_steps():
             self.test(state, cohort)
         scalars, names = cohort.journal.scalars, shown_names(self.module)
-        parts = tuple(_SHOWN.values()) if len(names) > 1 else ("eval",)
+        own = isinstance(self.module, MeasuresItself)
+        parts = tuple(_SHOWN.values()) if own else ("eval",)
         for prefix, name in product(parts, names):
             models = (f"{prefix}/{who}_{name}" for who in self.settings.chosen_by)
             found = [scalars[model] for model in models if model in scalars]
@@ -175,7 +184,12 @@ class ModelServer(Server[S], Generic[S]):
         self.note_clients(cohort.ask(EVALUATE, GlobalModel(self.model(state))), cohort)
 
     def test_server(self, weights: Params, cohort: Cohort) -> None:
-        """Measure a model on the server's samples."""
+        """Measure a model on the server's samples.
+
+        Not one whose other parts, or running statistics, are the clients': the server has no model.
+        """
+        if self._parts - set(weights):
+            return
         one = {name: value[None] for name, value in weights.items()}
         for held, prefix in _SHOWN.items():
             quality = self.evaluator.of_models(one, getattr(self.samples, held))
