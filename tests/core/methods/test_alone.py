@@ -228,6 +228,18 @@ def test_a_single_sample_has_no_variance(name):
         run(server, client, split([4, 3]), 1)
 
 
+@pytest.mark.parametrize("name", FEDERATED)
+def test_a_server_without_statistics_measures_no_model_on_its_own_samples(name):
+    held = ServerSamples(labelled([9], "server").samples)
+    normed, dropping = (
+        run(*halves(name, build, held, **GENERAL)[:2], split([4, 5]), 1).journals[0].scalars
+        for build in (Normed, Dropping)
+    )
+    assert not [key for key in normed if "server" in key]
+    assert normed["eval/accuracy"] == normed["eval/personal_accuracy"]
+    assert "eval/server_loss" in dropping
+
+
 def test_one_sample_to_measure_on_is_enough():
     data = split([4, 3])
     for part in (data.valid, data.test):

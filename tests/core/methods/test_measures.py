@@ -232,6 +232,18 @@ def test_the_best_round_is_that_of_the_modules_monitor(build):
     assert run_.results["test/auc"] == run_.history[-1]["test/auc"]
 
 
+def test_a_single_measure_is_averaged_like_several():
+    class Single(Ranker):
+        measure_names = ("auc",)
+
+    data = clients()
+    server, client, _ = halves("fedavg", Single, HELD, **GENERAL)
+    scalars = run(server, client, data, 1).journals[0].scalars
+    for prefix in ("eval", "test"):
+        both = [scalars[f"{prefix}/{who}_auc"] for who in ("server", "personal")]
+        assert scalars[f"{prefix}/auc"] == pytest.approx(sum(both) / 2, rel=1e-12)
+
+
 def test_central_training_measures_them_too():
     data = clients()
     server, client, _ = central(Ranker, data.train, HELD, **GENERAL)

@@ -10,6 +10,7 @@ from tests.core.methods.labelled_clients import (
     boundary_holds,
     built,
     close,
+    labelled,
     run,
     samples_of,
     split,
@@ -25,6 +26,7 @@ from coterie.core.federation.federation import Federation
 from coterie.core.methods.fedamp import CloudModel
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.kit.model_client import GlobalModel, OwnStart
+from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.kit.parts import matching
 from coterie.core.protocol.cohort import Aligned
 from coterie.core.protocol.journal import Journal
@@ -153,6 +155,18 @@ def test_who_has_not_trained_is_measured_with_first_values():
         losses.append(module.loss(samples_of(data.valid, c)).item())
     found = made.journals[0].scalars["eval/personal_loss"]
     assert found == pytest.approx(sum(losses) / 6, rel=1e-12)
+
+
+@each_method
+def test_a_server_that_has_a_part_measures_no_model_on_its_own_samples(name):
+    held = ServerSamples(labelled([9], "server").samples, labelled([9], "reported").samples)
+    whole, part = (
+        run(*halves(name, Net, held, **GENERAL, **more)[:2], split(SOME), 1).journals[0].scalars
+        for more in ({}, {"share": ("body.*",)})
+    )
+    assert {"eval/server_loss", "test/server_accuracy"} <= set(whole)
+    assert not [key for key in part if "server" in key]
+    assert part["eval/accuracy"] == part["eval/personal_accuracy"]
 
 
 def test_models_that_are_not_kept_keep_their_own_part():
