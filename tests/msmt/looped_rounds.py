@@ -27,7 +27,7 @@ from coterie.msmt.settings.run import Settings
 
 Tree = dict[str, Tensor]
 Place = tuple[int, int]
-EPSILON = 1e-5
+EPSILON = 1e-3
 PARTS = {
     "embeddings": ["inputs.*"],
     "experts": ["weight", "task_generator.*", "scenario_generator.*", "first.*", "rest.*"],
@@ -332,7 +332,7 @@ class Loop:
         return made if spread is None else [u * spread for u in made]
 
     def spread(self, sent: dict[int, Tree]) -> Tensor:
-        """sqrt(σ_g² + ε) over all uploaded W_s, as the server knows them (Eq. 7)."""
+        """sqrt(σ_g² + ε mean σ_g²) over all uploaded W_s, as the server knows them (Eq. 7)."""
         parts = range(len(self.reference[self.names["experts"][0]]))
         everyone = [
             self.vector(self.reference, "experts", n) + self.vector(sent[j], "experts", n)
@@ -341,7 +341,7 @@ class Loop:
         ]
         mean = mean_of(everyone)
         variance = mean_of((one - mean) ** 2 for one in everyone)
-        return (variance + EPSILON).sqrt()
+        return (variance + EPSILON * variance.mean()).sqrt()
 
     def whitens(self, kind: str) -> bool:
         return kind == "experts" and self.settings.pf.fedbn == "increment"

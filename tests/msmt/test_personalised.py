@@ -83,6 +83,7 @@ def by_hand(sent, held, rule: Rule):
     everyone = [torch.cat([sent[m][j, n].flatten() for m in names])
                 for j in range(clients) for n in range(parts)]  # fmt: skip
     variance = statistics(torch.stack(everyone)).variance
+    eps = rule.eps * float(variance.mean())
     means, directions = {}, {}
     for places in problems_of(rule, clients, parts):
         deltas = torch.stack(
@@ -90,14 +91,14 @@ def by_hand(sent, held, rule: Rule):
              for j, n in places]
         )  # fmt: skip
         mean = deltas.mean(0)
-        white = whitened(deltas, variance, rule.eps) if rule.fedbn == "increment" else deltas
+        white = whitened(deltas, variance, eps) if rule.fedbn == "increment" else deltas
         if not rule.coordinate:
             found = mean.expand(len(places), -1)
         else:
             solved = coordinate(gram_of([white]), rule.c, centre=rule.centre)
             found = solved.direction(white).expand(len(places), -1)
             if rule.fedbn == "increment":
-                found = unwhitened(found, variance, rule.eps)
+                found = unwhitened(found, variance, eps)
         for place, u in zip(places, found, strict=True):
             means[place], directions[place] = mean, u
     return means, directions

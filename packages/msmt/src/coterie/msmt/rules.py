@@ -13,6 +13,7 @@ def rule_of(options: AggregationOptions) -> Rule:
     return Rule(
         increments=options.increments,
         fedbn=options.fedbn,
+        eps=options.eps,
         coordinate=options.coordinate,
         c=options.c,
         centre=options.centre,

@@ -33,7 +33,7 @@ from coterie.msmt.aggregation.coordination import (
     coordinate,
     gram_of,
 )
-from coterie.msmt.aggregation.fedbn import EPSILON, Affine, normalised_average, statistics
+from coterie.msmt.aggregation.fedbn import Affine, normalised_average, statistics
 
 Tree = dict[str, Tensor]
 
@@ -53,7 +53,8 @@ class Rule:
         centre: of the ball, see `coterie.msmt.aggregation.coordination.coordinate`.
         grouping: "all" coordinates (and averages) all S·K increments together, as Eqs. 10, 12 and
             15 do; "separate" has a problem for each of the K parts over the S clients.
-        eps: ε_g.
+        eps: ε_g, over the mean σ_g²: increments are small, and beside batch normalisation's usual
+            1e-5 nothing would be whitened.
     """
 
     increments: Literal["parameters", "averages"] = "parameters"
@@ -62,7 +63,7 @@ class Rule:
     c: float = 0.4
     centre: Centre = "global"
     grouping: Literal["all", "separate"] = "all"
-    eps: float = EPSILON
+    eps: float = 1e-3
 
     def for_towers(self) -> Rule:
         """Give the rule for towers: each task over the clients (Eq. 21), nothing is normalised."""
@@ -257,10 +258,12 @@ def _coordinated(
 def _scales(uploaded: Mapping[str, Tensor], rule: Rule, sound: Tensor) -> Tree:
     """1 / sqrt(σ_g² + ε_g) over the N·S parameters that count (Eq. 7)."""
     counted = uploaded if bool(sound.all()) else {n: value[sound] for n, value in uploaded.items()}
-    return {
-        name: (statistics(value.flatten(0, 1)).variance + rule.eps).rsqrt()
-        for name, value in counted.items()
-    }
+    found = {n: statistics(value.flatten(0, 1)).variance for n, value in counted.items()}
+    mean = sum(float(v.double().sum()) for v in found.values()) / sum(
+        v.numel() for v in found.values()
+    )
+    least = torch.finfo(next(iter(found.values())).dtype).tiny  # where nothing differs
+    return {name: (value + (rule.eps * mean + least)).rsqrt() for name, value in found.items()}
 
 
 def _problems(leaf: Tensor, rule: Rule) -> Tensor:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+import math
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from coterie.core.settings.sections import at_least
+from coterie.core.settings.sections import at_least, between
 
 Part = Literal["embeddings", "experts", "gates"]
 PATTERNS: dict[Part, tuple[str, ...]] = {
@@ -31,6 +32,8 @@ class AggregationOptions:
     fedbn: Literal["increment", "literal", "off"] | None = None
     """Federated batch normalisation: whitens increments before they are coordinated, or makes the
     average that of normalised parameters, β_g (Eq. 10), or neither."""
+    eps: float = 1e-3
+    """ε_g of federated batch normalisation, over the mean of σ_g²."""
     coordinate: bool = True
     """Conflicts are coordinated; else U* is the mean increment."""
     centre: Literal["global", "own"] = "global"
@@ -58,6 +61,7 @@ class AggregationOptions:
     def __post_init__(self) -> None:
         at_least("pf.c", self.c, 0)
         at_least("pf.lam", self.lam, 0)
+        between("pf.eps", self.eps, 0, math.inf)
 
     def averaged(self, names: Iterable[str]) -> list[str]:
         """Choose the parameters that are averaged beside W_s and Θ, of those that there are.
