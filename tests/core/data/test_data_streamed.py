@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from coterie.core.data.samples.arrow_rows import ArrowRows
 from coterie.core.data.samples.samples import SampleData
@@ -20,6 +21,9 @@ from coterie.core.data.samples.streamed import RowRange, StreamedBatches, Stream
 from coterie.core.errors import Unstackable, UserError
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.row_optimizer import RowSGD
+from coterie.core.methods.kit.evaluation import Evaluator
+from coterie.core.methods.kit.training import LocalTraining
+from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.device import computing_on
 from coterie.core.tensors.keys import Key
 
@@ -276,6 +280,35 @@ def test_several_clients_are_trained_one_after_the_other(tmp_path: Path) -> None
                 w[client] -= 0.1 * 2 * (w[client] - part).mean()
     assert torch.allclose(fitted.params["w"].double(), w, atol=1e-6)
     assert fitted.params["w"][1] == 0
+
+
+class Line(nn.Module):
+    """A network of one weight, with a mean loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        wanted = batch["labels"][:, 0].to(self.weight.dtype)
+        return (self.weight * batch["numbers"][:, 0] / 50 - wanted).square().mean()
+
+
+def test_local_training_and_evaluation_are_those_in_memory(tmp_path: Path) -> None:
+    streamed, resident = three_clients(tmp_path), the_same_in_memory()
+    module = Line()
+    training = LocalTraining(module, FedAvgSettings(epochs=3, batch_size=100, lr=0.1))
+    start = {"weight": torch.tensor([0.1, 0.2, 0.3])}
+    trained = [
+        training.train(start, training.batches(data, keys(streamed))).params["weight"]
+        for data in (streamed, resident)
+    ]
+    assert torch.allclose(trained[0], trained[1], atol=1e-6)
+    assert trained[0][1] == start["weight"][1]  # it has no samples
+    assert (trained[0] != start["weight"]).sum() == 2
+    measured = [Evaluator(module).of_clients(start, data).values for data in (streamed, resident)]
+    for name, values in measured[0].items():
+        assert torch.allclose(values, measured[1][name], atol=1e-6, equal_nan=True), name
 
 
 def test_only_the_fields_that_are_asked_for(tmp_path: Path) -> None:
