@@ -10,6 +10,7 @@ import torch
 from scipy.optimize import minimize
 from tests.msmt.looped_rounds import Loop, Scenario
 from tests.msmt.small_scenarios import (
+    QUIET,
     advanced,
     client_of,
     kept,
@@ -107,7 +108,7 @@ def assert_same_moments(state: Any, one: Scenario) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_rounds_are_those_of_a_plain_loop(case: str) -> None:
-    chosen = settings(CASES[case], train__evaluate_every=9)
+    chosen = settings(CASES[case], QUIET)
     count = 3 if case in ("recommended", "participation") else 2
     run, loop = run_of(chosen, rounds=count), Loop(chosen, scenarios())
     assert_same(run, loop.rounds(count))
@@ -117,7 +118,7 @@ def test_rounds_are_those_of_a_plain_loop(case: str) -> None:
 
 def test_the_dual_is_that_of_an_ordinary_solver() -> None:
     """Eqs. 13 to 17 by SLSQP on the increments themselves."""
-    run = opened(settings({"pf.fedbn": "off", "pf.c": 0.8}, train__evaluate_every=9))
+    run = opened(settings({"pf.fedbn": "off", "pf.c": 0.8}, QUIET))
     up, client = uploads(run), client_of(run)
     run.advance()
     sent, found = {**up.scenario, **up.towers}, kept(run).direction
@@ -156,7 +157,7 @@ def by_slsqp(vectors: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
 
 def test_in_the_first_round_the_increments_are_averaged() -> None:
     """R11: ψ is 0, so W_s and Θ go to the mean increments, whatever U* is."""
-    run = opened(settings(train__evaluate_every=9))
+    run = opened(settings(QUIET))
     before, up = kept(run).held, uploads(run)
     run.advance()
     after = kept(run)
@@ -173,7 +174,7 @@ def test_in_the_first_round_the_increments_are_averaged() -> None:
 
 @pytest.fixture(scope="module")
 def usual() -> dict[str, torch.Tensor]:
-    return kept(run_of(settings(train__evaluate_every=9))).personal
+    return kept(run_of(settings(QUIET))).personal
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def usual() -> dict[str, torch.Tensor]:
 )
 def test_every_part_counts_by_default(usual: dict[str, torch.Tensor], changes: Any) -> None:
     """Each choice leads to other models after three rounds; it does not come to nothing."""
-    other = kept(run_of(settings(changes, train__evaluate_every=9))).personal
+    other = kept(run_of(settings(changes, QUIET))).personal
     names = [name for name in usual if "psi" not in name]
     far = max(float((usual[name] - other[name]).abs().max()) for name in names)
     assert far > 1e-5
@@ -203,5 +204,5 @@ def test_every_part_counts_by_default(usual: dict[str, torch.Tensor], changes: A
 
 def test_a_switch_that_says_the_usual_changes_nothing(usual: dict[str, torch.Tensor]) -> None:
     same = {"pf.fedbn": "increment", "pf.increments": "parameters", "reading": "recommended"}
-    again = kept(run_of(settings(same, train__evaluate_every=9))).personal
+    again = kept(run_of(settings(same, QUIET))).personal
     assert all(torch.equal(again[name], value) for name, value in usual.items())
