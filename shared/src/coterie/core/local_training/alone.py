@@ -81,17 +81,20 @@ class OneAtATime:
         module = copy.deepcopy(module).train(training)
         self._call, self._as_batch = getattr(module, method), as_batch
         self._places: dict[str, list[tuple[dict[str, Any], str]]] = {}
+        self._own: dict[str, Any] = {}
         names: dict[int, str] = {}  # a tensor in several places goes by the name of the first
         for path, part in module.named_modules():
             for tensors in (part._parameters, part._buffers):
                 for leaf, value in tensors.items():
                     name = names.setdefault(id(value), f"{path}.{leaf}".removeprefix("."))
                     self._places.setdefault(name, []).append((tensors, leaf))
+                    self._own[name] = value
 
     def __call__(self, params: Params, batch: Batch) -> Any:
         """Call the method with parameters and buffers by name; buffers may be written to."""
-        for name, value in params.items():
-            for tensors, leaf in self._places[name]:
+        for name, places in self._places.items():
+            value = params.get(name, self._own[name])
+            for tensors, leaf in places:
                 tensors[leaf] = value
         return self._call(batch if self._as_batch is None else self._as_batch(batch))
 
