@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.cut import Rows, cut, numbered, parts, some
 from coterie.msmt.data.describe import describe, undefined
+from coterie.msmt.data.formats.aliexpress import CATEGORIES, LABELS, NUMBERS, read_aliexpress
 from coterie.msmt.settings.data import ScenarioData
 
 KEY = Key.from_seed(4)
@@ -247,4 +249,31 @@ def test_parts_without_an_auc_are_named():
     assert undefined(cut_rows(replace(rows, labels=labels, part=part))) == [
         "valid part of scenario 's2' is empty: no AUC of x, y",
         "test part of scenario 's0' has one class only: no AUC of x",
+    ]
+
+
+def test_streamed_samples_are_described_as_those_in_memory(tmp_path):
+    rng = np.random.default_rng(0)
+    names = ["search_id", *CATEGORIES, *NUMBERS, *LABELS]
+    for country in ("NL", "ES"):
+        (tmp_path / country).mkdir()
+        for part, n in (("train", 40), ("test", 12)):
+            table = rng.integers(0, 3, (n, len(names)))
+            table[:, 0] = np.arange(n)
+            table[:, -1] = table[:, -2] = rng.integers(0, 2, n)
+            if country == "ES" and part == "test":
+                table[:, -2:] = 0
+            pd.DataFrame(table, columns=names).to_csv(
+                tmp_path / country / f"{part}.csv", index=False
+            )
+    settings = ScenarioData(name="aliexpress")
+    resident, streamed = (
+        read_aliexpress(tmp_path, settings, KEY, streamed=each, store=tmp_path / "store")
+        for each in (False, True)
+    )
+    assert not hasattr(streamed.clients.train, "samples")
+    assert describe(streamed) == describe(resident)
+    assert undefined(streamed) == undefined(resident)
+    assert undefined(streamed) == [
+        "test part of scenario 'ES' has one class only: no AUC of ctr, ctcvr"
     ]

@@ -23,6 +23,12 @@ from coterie.msmt.settings.data_sets import OPTIONS
 READERS: dict[str, str] = {
     "ml-1m": "coterie.msmt.data.movielens:read_movielens",
     "census-income": "coterie.msmt.data.census:read_census",
+    "aliexpress": "coterie.msmt.data.formats.aliexpress:read_aliexpress",
+    "tenrec": "coterie.msmt.data.formats.tenrec:read_tenrec",
+    "ali-ccp": "coterie.msmt.data.formats.ali_ccp:read_ali_ccp",
+    "kuairand": "coterie.msmt.data.formats.kuairand:read_kuairand",
+    "mind": "coterie.msmt.data.formats.mind:read_mind",
+    "douban": "coterie.msmt.data.formats.douban:read_douban",
 }
 """``module:function`` of the sets that are read, imported where one is asked for: a function of
 folder, settings, key and dtype that gives the task."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from coterie.core.registry.data_sets import DataSet
 
+_COUNTS = "coterie.msmt.data.counts:"
+
 DATA_SETS = (
     DataSet(
         name="world",
@@ -30,6 +32,58 @@ DATA_SETS = (
         "both",
         kind="samples",
     ),
+    DataSet(
+        name="aliexpress",
+        about="AliExpress search: clicks and purchases in up to five countries",
+        terms="non-commercial, CC BY-NC-SA",
+        core=0,
+        files=("*/train.csv", "*/*_item_train.csv", "*/*_item_train.zip"),
+        reader=_COUNTS + "aliexpress",
+        by_hand="get tianchi.aliyun.com/dataset/74690, a folder such as AliExpress_NL for each "
+        "country: the four files as they are, or MTReclib's train.csv and test.csv",
+        kind="samples",
+    ),
+    DataSet(
+        name="tenrec",
+        about="Tenrec: clicks and likes of videos in two feeds",
+        terms="research use, after a form",
+        core=0,
+        files=("ctr_data_1M.csv", "QB-video.csv"),
+        reader=_COUNTS + "tenrec",
+        by_hand="ask for it at static.qblv.qq.com/qblv/h5/algo-frontend/tenrec_dataset.html",
+        kind="samples",
+    ),
+    DataSet(
+        name="ali-ccp",
+        about="Ali-CCP: clicks and purchases at three positions of a page",
+        terms="non-commercial, CC BY-NC-SA",
+        core=0,
+        files=("ali_ccp_train.csv", "ali_ccp_train_sample.csv"),
+        reader=_COUNTS + "ali_ccp",
+        by_hand="get ali_ccp_train.csv, ali_ccp_val.csv and ali_ccp_test.csv as "
+        "github.com/Xiaopengli1/Scenario-Wise-Rec names them",
+        kind="samples",
+    ),
+    DataSet(
+        name="kuairand",
+        about="KuaiRand: clicks and long views of videos in five tabs of an app",
+        terms="CC BY-SA 4.0",
+        core=0,
+        files=("kuairand*.csv",),
+        reader=_COUNTS + "kuairand",
+        by_hand="get the joined table that github.com/Xiaopengli1/Scenario-Wise-Rec names",
+        kind="samples",
+    ),
+    DataSet(
+        name="mind",
+        about="MIND: clicks on four kinds of news (one task)",
+        terms="Microsoft Research licence, research use",
+        core=0,
+        files=("mind*.csv",),
+        reader=_COUNTS + "mind",
+        by_hand="get the joined table that github.com/Xiaopengli1/Scenario-Wise-Rec names",
+        kind="samples",
+    ),
 )
 
 CENSUS_SCENARIOS = ("worker", "race", "sex")
@@ -46,6 +100,13 @@ OPTIONS: dict[str, frozenset[str]] = {
     "teacher": _DRAWN,
     "ml-1m": _CUT,
     "census-income": _CUT,
+    # The readers of the first two say what to do in place of data.samples.
+    "aliexpress": frozenset({"valid", "samples", "paper_protocol"}),
+    "tenrec": frozenset({"valid", "test", "samples", "paper_protocol"}),
+    "ali-ccp": frozenset({"samples", "paper_protocol"}),
+    "kuairand": _CUT - {"scenario"},
+    "mind": _CUT - {"scenario"},
+    "douban": _CUT - {"scenario"},
 }
 """What can be set of each data set beside its place, by the names in the section ``data``."""
 
