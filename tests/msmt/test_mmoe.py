@@ -14,6 +14,7 @@ from torch.func import functional_call
 from coterie.core.local_training.alone import statistics_of, trained_alone
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.schema import Schema
+from coterie.msmt.models.fast import projection
 from coterie.msmt.models.mmoe import MMoE
 from coterie.msmt.settings.model import ModelSettings
 
@@ -33,11 +34,23 @@ FORMS = {
 each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
+@pytest.fixture(params=["at once", "in blocks"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Products with the first weights: one with all tables, or one a block."""
+    if request.param == "in blocks":
+        monkeypatch.setattr(projection, "SMALL", 0)
+    return str(request.param)
+
+
+each_way = pytest.mark.usefixtures("way")
+
+
 def made(schema: Schema, sizes: ModelSettings = SIZES, **options: bool) -> MMoE:
     with Key.from_seed(3).torch_rng():
         return shaken(MMoE(schema, sizes, **options))
 
 
+@each_way
 @each_form
 @pytest.mark.parametrize("input_norm", [False, True])
 @pytest.mark.parametrize("training", [True, False])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.msmt.naive_network import drawn, shaken
 from tests.msmt.plain_experts import assert_same, generated, scenario
-from tests.msmt.test_mmoe import FORMS, SIZES, each_form
+from tests.msmt.test_mmoe import FORMS, SIZES, each_form, each_way, way
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
@@ -17,6 +17,7 @@ from coterie.msmt.models.mmoe import MMoE
 from coterie.msmt.models.template import TemplateMMoE, direction_name
 from coterie.msmt.settings.model import ModelSettings
 
+__all__ = ["way"]  # a fixture
 BOTH = FORMS["both"]
 each_generator = pytest.mark.parametrize("generator", ["factored", "full", "leaf"])
 
@@ -32,6 +33,7 @@ def fresh(schema=BOTH, sizes=SIZES, **options) -> TemplateMMoE:
         return TemplateMMoE(schema, sizes, **options)
 
 
+@each_way
 @each_form
 @each_generator
 @pytest.mark.parametrize("training", [True, False])
@@ -39,6 +41,7 @@ def test_it_is_the_plain_network(form, generator: str, training: bool) -> None:
     assert_same(made(form, generator=generator).train(training), drawn(form, 11))
 
 
+@each_way
 @each_generator
 @pytest.mark.parametrize(
     "sizes",
@@ -53,6 +56,7 @@ def test_of_any_sizes(generator: str, sizes: ModelSettings) -> None:
     assert_same(made(sizes=sizes, generator=generator), drawn(BOTH, 9))
 
 
+@each_way
 @each_form
 @each_generator
 @pytest.mark.parametrize("training", [True, False])

@@ -8,9 +8,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from coterie.msmt.models.fast.chunks import chunks
+from coterie.msmt.models.fast.chunks import chunks, pieces
 from coterie.msmt.models.fast.dropout import Dropout
+from coterie.msmt.models.fast.linear import (
+    common_input_gradient,
+    input_gradient,
+    mapped,
+    runs,
+    weight_gradient,
+)
 
+# What torch calls the gradient of a threshold: a select, and it is vectorised.
 _where_above = torch.ops.aten.threshold_backward.grad_input
 _normalised = torch.ops.aten.native_group_norm
 _normalised_backward = torch.ops.aten.native_group_norm_backward
@@ -23,7 +31,7 @@ def hidden(
     shift: Tensor,
     dropout: Dropout,
     eps: float = 1e-5,
-    fixed: int | None = None,
+    fixed: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run a hidden layer of G networks on a batch: dropout(ReLU(BN(weight x))), in training.
 
@@ -39,22 +47,23 @@ def hidden(
         shift: β of the normalisation, or the bias of the linear layer; ``(G, n_out)``.
         dropout: of the outputs.
         eps: of the normalisation.
-        fixed: first rows of ``x`` whose gradient nobody wants, only where all see the same;
-            it is 0 there. None = none.
+        fixed: how many of the first rows of ``x`` need no gradient, where all networks see the
+            same; it is 0 there.
 
     Returns:
         Outputs ``(G, n_out, B)``; means and 1/sqrt(variance + eps) of ``weight x``,
-        ``(G, n_out)``, without gradients, empty without normalisation.
+        ``(G, n_out)``, without gradients, and without meaning if there is no normalisation.
+        They can be differentiated once.
 
     Raises:
-        ValueError: the batch has one sample, which has no variance.
+        ValueError: there is normalisation, and one sample, which has no variance.
     """
     if gain is not None and x.shape[-1] < 2:
         raise ValueError(
             f"batch normalisation needs batches of 2 samples or more in training, not {x.shape[-1]}"
         )
     found: tuple[Tensor, Tensor, Tensor] = _Hidden.apply(
-        x, weight, gain, shift, dropout, eps, fixed or 0
+        x, weight, gain, shift, dropout, eps, fixed
     )
     return found
 
@@ -73,26 +82,27 @@ class _Hidden(torch.autograd.Function):
         eps: float,
         fixed: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        (groups, n_out), batch = shift.shape, x.shape[-1]
-        z = x.new_empty(groups, n_out, batch)
-        out = torch.empty_like(z)
-        mean, rstd = shift.new_empty(2, groups if gain is not None else 0, n_out)
-        scaled = None if gain is None else gain * dropout.scale
-        moved = shift * dropout.scale
-        for g in range(groups):
-            torch.mm(weight[g % len(weight)], x if x.dim() == 2 else x[g], out=z[g])
-            bits = dropout.bits(n_out, batch) if dropout.dropped else None
-            for rows in chunks(z[g]):
+        n_networks, n_out = shift.shape
+        z = x.new_empty(n_networks, n_out, x.shape[-1])
+        out, (mean, rstd) = torch.empty_like(z), shift.new_zeros(2, n_networks, n_out)
+        scaled = None if gain is None else (gain * dropout.scale).view(-1)
+        moved = (shift * dropout.scale).view(-1)
+        flat = [each.flatten(0, 1) for each in (z, out, mean, rstd)]
+        for run in runs(n_networks, len(weight), z[0]):
+            mapped(x, weight, run, z)
+            first, last = run.networks.start * n_out, run.networks.stop * n_out
+            bits = dropout.bits(last - first, z.shape[-1]) if dropout.dropped else None
+            for at in pieces(first, last, flat[0][0]):
+                of, out_of, mean_of, rstd_of = (each[at] for each in flat)
                 if scaled is None:
-                    y = torch.add(moved[g, rows, None], z[g, rows], alpha=dropout.scale)
+                    y = torch.add(moved[at, None], of, alpha=dropout.scale)
                 else:
-                    y, mean[g, rows], rstd[g, rows] = _normal(
-                        z[g, rows], scaled[g, rows], moved[g, rows], eps
-                    )
+                    y = _normal(of, scaled[at], moved[at], eps, mean_of, rstd_of)
                 if bits is None:
-                    torch.clamp_min(y, 0, out=out[g, rows])
+                    torch.clamp_min(y, 0, out=out_of)
                     continue
-                _kept(y, bits[rows], dropout.bound, out[g, rows]).relu_()
+                kept = bits[at.start - first : at.stop - first].to(y.dtype)
+                _where_above(y, kept, dropout.bound, grad_input=out_of).relu_()
         ctx.save_for_backward(x, weight, gain, None if gain is None else z, out, mean, rstd)
         ctx.scale, ctx.fixed = dropout.scale, fixed
         ctx.mark_non_differentiable(mean, rstd)
@@ -102,79 +112,82 @@ class _Hidden(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-        nothing = (None,) * 7
         if grad is None:
-            return nothing
+            return (None,) * 7
         x, weight, gain, z, out, mean, rstd = ctx.saved_tensors
-        grad = grad.contiguous()
         # Of z nothing is needed once its gradient is there, so that takes its place.
         dz = torch.empty_like(out) if z is None else z
-        grads = grad.new_empty(2, *out.shape[:2])
-        scaled = None if gain is None else gain * ctx.scale
-        space = torch.empty_like(out[0, : next(chunks(out[0])).stop])
-        for g in range(len(out)):
-            for rows in chunks(out[g]):
-                dy = _where_above(
-                    grad[g, rows], out[g, rows], 0, grad_input=space[: rows.stop - rows.start]
-                )
-                if scaled is None:
-                    torch.mul(dy, ctx.scale, out=dz[g, rows])
-                    torch.sum(dz[g, rows], 1, out=grads[1, g, rows])
-                    continue
-                moved, grads[0, g, rows], grads[1, g, rows] = _normal_backward(
-                    dy, z[g, rows], mean[g, rows], rstd[g, rows], scaled[g, rows]
-                )
-                dz[g, rows].copy_(moved)
-        if gain is not None:
-            grads *= ctx.scale
-        dx, dweight = _linear_backward(ctx, dz, x, weight)
-        return dx, dweight, None if gain is None else grads[0], grads[1], None, None, None
+        dgain, dshift = _activation_backward(grad, out, dz, mean, rstd, gain, ctx.scale)
+        need_x, need_weight = ctx.needs_input_grad[:2]
+        dx = dweight = None
+        if need_weight:
+            dweight = weight_gradient(dz, x, weight)
+        if need_x and x.dim() == 2:
+            dx = common_input_gradient(dz, weight, ctx.fixed)
+        elif need_x:
+            dx = input_gradient(dz, weight)
+        return dx, dweight, dgain, dshift, None, None, None
 
 
-def _normal(z: Tensor, gain: Tensor, shift: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalise rows ``(n, B)``, then scale and shift each; gives means and rstds too."""
+def _normal(
+    z: Tensor, gain: Tensor, shift: Tensor, eps: float, mean: Tensor, rstd: Tensor
+) -> Tensor:
+    """Normalise rows ``(n, B)``, then scale and shift each; writes means and rstds."""
     n, batch = z.shape
-    y, mean, rstd = _normalised(z[None], gain, shift, 1, n, batch, n, eps)
-    return y[0], mean[0], rstd[0]
+    y, means, rstds = _normalised(z[None], gain, shift, 1, n, batch, n, eps)
+    mean.copy_(means[0])
+    rstd.copy_(rstds[0])
+    found: Tensor = y[0]
+    return found
 
 
-def _normal_backward(
-    dy: Tensor, z: Tensor, mean: Tensor, rstd: Tensor, gain: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `_normal` in z, gain and shift."""
-    n, batch = z.shape
-    dz, dgain, dshift = _normalised_backward(
-        dy[None], z[None], mean[None], rstd[None], gain, 1, n, batch, n, [True] * 3
-    )
-    return dz[0], dgain, dshift
+def _activation_backward(
+    grad: Tensor,
+    out: Tensor,
+    dz: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    gain: Tensor | None,
+    scale: float,
+) -> tuple[Tensor | None, Tensor]:
+    """Write the gradient in z over z; gives those in gain and shift.
 
+    A unit that was dropped, or was not positive, is 0 in ``out``: no mask has to be kept.
 
-def _kept(y: Tensor, bits: Tensor, bound: float, out: Tensor) -> Tensor:
-    """Write y where the bits are above a bound, 0 elsewhere, into ``out``."""
-    # What torch calls the gradient of a threshold: a select that is vectorised.
-    return _where_above(y, bits.to(y.dtype), bound, grad_input=out)
-
-
-def _linear_backward(
-    ctx: Any, dz: Tensor, x: Tensor, weight: Tensor
-) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of weight @ x in x and weight."""
-    need_x, need_weight = ctx.needs_input_grad[:2]
-    n_weights = len(weight)
-    dweight = dz.new_empty(weight.shape) if need_weight else None
-    dx = _zeros_above(x, ctx.fixed) if need_x else None
-    for g, each in enumerate(dz):
-        n, seen = g % n_weights, x if x.dim() == 2 else x[g]
-        if dweight is not None and g < n_weights:
-            torch.mm(each, seen.mT, out=dweight[n])
-        elif dweight is not None:
-            dweight[n].addmm_(each, seen.mT)
-        if dx is not None and x.dim() == 2:
-            dx[ctx.fixed :].addmm_(weight[n, :, ctx.fixed :].mT, each)
-        elif dx is not None:
-            torch.mm(weight[n].mT, each, out=dx[g])
-    return dx, dweight
-
-
-def _zeros_above(x: Tensor, fixed: int) -> Tensor:
-    return torch.zeros_like(x) if x.dim() == 2 else torch.empty_like(x)
+    Args:
+        grad: in the outputs, ``(G, n, B)``.
+        out: the outputs.
+        dz: z, to be written over; without normalisation any memory of its form.
+        mean: of z, ``(G, n)``.
+        rstd: of z.
+        gain: of the normalisation, or None.
+        scale: of what dropout kept.
+    """
+    given, out, z, mean, rstd = (each.flatten(0, 1) for each in (grad, out, dz, mean, rstd))
+    dgain, dshift = grad.new_empty(2, len(z))
+    scaled = None if gain is None else (gain * scale).view(-1)
+    (n_rows, batch), space = z.shape, torch.empty_like(z[: next(chunks(z)).stop])
+    for at in pieces(0, n_rows, z[0]):
+        n = at.stop - at.start
+        dy = _where_above(given[at], out[at], 0, grad_input=space[:n])
+        if scaled is None:
+            torch.sum(torch.mul(dy, scale, out=z[at]), 1, out=dshift[at])
+            continue
+        moved, *sums = _normalised_backward(
+            dy[None],
+            z[at][None],
+            mean[at][None],
+            rstd[at][None],
+            scaled[at],
+            1,
+            n,
+            batch,
+            n,
+            [True] * 3,
+        )
+        z[at] = moved[0]
+        dgain[at], dshift[at] = sums
+    if gain is None:
+        return None, dshift.view(grad.shape[:2])
+    dgain, dshift = (each.mul_(scale).view(grad.shape[:2]) for each in (dgain, dshift))
+    return dgain, dshift

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+SMALL = 1 << 17
+"""Products a block, in which a product with zeros takes as long as another call."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -26,6 +29,10 @@ class Part:
     start: int
     stop: int
     projected: bool
+
+    def features(self, width: int) -> slice:
+        """Its features in the input, where an embedding has ``width``."""
+        return slice(self.block * width, (self.block + 1) * width)
 
 
 def projected(weight: Tensor, tables: Tensor, parts: Sequence[Part]) -> Tensor:
@@ -49,62 +56,144 @@ def projected(weight: Tensor, tables: Tensor, parts: Sequence[Part]) -> Tensor:
         >>> projected(weight, table, [Part(0, 0, 2, True)]).tolist()
         [[[2.0], [3.0]]]
     """
-    found: Tensor = _Projected.apply(weight, tables, tuple(parts))
+    if is_small(weight, parts):
+        return block_diagonal(tables, parts, weight.shape[1]) @ weight
+    each = tables[:, None].expand(len(weight), -1, 1, -1)
+    return scaled_maps(weight, None, each, None, parts).squeeze(2)
+
+
+def scaled_maps(
+    weight: Tensor,
+    factor: Tensor | None,
+    tables: Tensor,
+    scales: Tensor | None,
+    parts: Sequence[Part],
+) -> Tensor:
+    """Map J tables by the same weights, as `projected` maps one.
+
+    Args:
+        weight: ``(M, D, h)``.
+        factor: of the weights, ``(M, D, h)``; their product is never there as a whole.
+        tables: ``(M, K_projected, J, d)``.
+        scales: of the features of parts that are not projected, ``(M, D, J)``; None = 1.
+        parts: of the design.
+
+    Returns:
+        ``(M, K, J, h)``.
+    """
+    found: Tensor = _ScaledMaps.apply(weight, factor, tables, scales, tuple(parts))
     return found
 
 
-class _Projected(torch.autograd.Function):
-    """See `projected`; the gradient of the weight is written into one tensor, block by block."""
+def is_small(weight: Tensor, parts: Sequence[Part]) -> bool:
+    """Whether one product with a matrix that is mostly zeros is faster than one a block."""
+    return parts[-1].stop * weight.shape[-2] * weight.shape[-1] <= SMALL * len(parts)
+
+
+def block_diagonal(tables: Tensor, parts: Sequence[Part], n_features: int) -> Tensor:
+    """Spread the tables: the rows of a part, its table or the identity, at its block's features.
+
+    Args:
+        tables: ``(K_projected, d)``.
+        parts: of the design.
+        n_features: D.
+
+    Returns:
+        ``(K, D)``.
+
+    Example:
+        >>> parts = [Part(1, 0, 2, True), Part(0, 2, 3, False)]
+        >>> block_diagonal(torch.tensor([[2.0], [3.0]]), parts, 2)
+        tensor([[0., 2.],
+                [0., 3.],
+                [1., 0.]])
+    """
+    width, n_rows = tables.shape[1], parts[-1].stop
+    n_plain = sum(not part.projected for part in parts)
+    identity = torch.eye(width, dtype=tables.dtype, device=tables.device)
+    rows = torch.cat([tables, identity.repeat(n_plain, 1)])
+    blocks = [part.block for part in parts for _ in range(part.stop - part.start)]
+    places = torch.tensor(blocks, device=tables.device), torch.arange(n_rows, device=tables.device)
+    found = tables.new_zeros(n_rows, n_features // width, width)
+    return found.index_put((places[1], places[0]), rows).flatten(1)
+
+
+class _ScaledMaps(torch.autograd.Function):
+    """See `scaled_maps`; the gradients of the weights are written block by block."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, tables: Tensor, parts: tuple[Part, ...]) -> Tensor:
-        ctx.save_for_backward(weight, tables)
+    def forward(
+        ctx: Any,
+        weight: Tensor,
+        factor: Tensor | None,
+        tables: Tensor,
+        scales: Tensor | None,
+        parts: tuple[Part, ...],
+    ) -> Tensor:
+        ctx.save_for_backward(weight, factor, tables, scales)
         ctx.parts = parts
-        found = weight.new_empty(len(weight), parts[-1].stop, weight.shape[-1])
-        for out, each in zip(found, weight, strict=True):
-            for table, block, rows in in_blocks(parts, tables, each, out):
-                if table is None:
-                    rows.copy_(block)
+        (n_maps, _, n_tables, width), h = tables.shape, weight.shape[2]
+        found = weight.new_empty(n_maps, parts[-1].stop, n_tables, h)
+        space = weight.new_empty(width, h)
+        for n in range(n_maps):
+            mine = None if factor is None else factor[n]
+            for part, at, block in _blocks(parts, weight[n], mine, space):
+                out = found[n, part.start : part.stop]
+                if part.projected:
+                    torch.mm(_rows(tables[n], part), block, out=out.flatten(0, 1))
+                elif scales is None:
+                    out.copy_(block[:, None])
                 else:
-                    torch.mm(table, block, out=rows)
+                    torch.mul(block[:, None], scales[n, at, :, None], out=out)
         return found
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        weight, tables = ctx.saved_tensors
-        dweight, dtables = torch.empty_like(weight), torch.zeros_like(tables)
-        for given, each, out in zip(grad, weight, dweight, strict=True):
-            moved = in_blocks(ctx.parts, dtables, out, given)
-            for (table, block, _), (dtable, dblock, rows) in zip(
-                in_blocks(ctx.parts, tables, each, given), moved, strict=True
-            ):
-                if table is None or dtable is None:
-                    dblock.copy_(rows)
-                    continue
-                torch.mm(table.mT, rows, out=dblock)
-                dtable.addmm_(rows, block.mT)
-        return dweight, dtables, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weight, factor, tables, scales = ctx.saved_tensors
+        dweight, dtables = torch.empty_like(weight), tables.new_empty(tables.shape)
+        dfactor = None if factor is None else torch.empty_like(factor)
+        dscales = None if scales is None else torch.zeros_like(scales)
+        space, moved = weight.new_empty(2, tables.shape[3], weight.shape[2])
+        for n, given in enumerate(grad):
+            mine = None if factor is None else factor[n]
+            for part, at, block in _blocks(ctx.parts, weight[n], mine, space):
+                rows = given[part.start : part.stop]
+                dblock = dweight[n, at] if mine is None else moved
+                if part.projected:
+                    flat = rows.flatten(0, 1)
+                    torch.mm(_rows(tables[n], part).T, flat, out=dblock)
+                    torch.mm(flat, block.T, out=_rows(dtables[n], part))
+                elif scales is None or dscales is None:
+                    torch.sum(rows, 1, out=dblock)
+                else:
+                    torch.sum(rows * scales[n, at, :, None], 1, out=dblock)
+                    torch.sum(rows * block[:, None], 2, out=dscales[n, at])
+                if mine is not None and dfactor is not None:
+                    torch.mul(dblock, mine[at], out=dweight[n, at])
+                    torch.mul(dblock, weight[n, at], out=dfactor[n, at])
+        return dweight, dfactor, dtables, dscales, None
 
 
-def in_blocks(
-    parts: Sequence[Part], tables: Tensor, weight: Tensor, found: Tensor
-) -> Iterator[tuple[Tensor | None, Tensor, Tensor]]:
-    """Cut tensors into what belongs to each part.
+def _blocks(
+    parts: Sequence[Part], weight: Tensor, factor: Tensor | None, space: Tensor
+) -> Iterator[tuple[Part, slice, Tensor]]:
+    """Yield parts with their features and their block of the weight ``(d, h)``.
 
     Args:
         parts: of the design.
-        tables: ``(K_projected, d)``.
         weight: ``(D, h)``.
-        found: ``(K, h)``.
-
-    Yields:
-        Views: the table, None for a part that is not projected; the block of the weight, ``(d, h)``;
-        the rows of what was found.
+        factor: of it.
+        space: ``(d, h)``, for the product of both.
     """
-    sizes = [part.stop - part.start for part in parts]
-    few = [size for size, part in zip(sizes, parts, strict=True) if part.projected]
-    cut = [*tables.split(few), *[None] * (len(parts) - len(few))]
-    by_block = weight.split(tables.shape[1])
-    for table, part, rows in zip(cut, parts, found.split(sizes), strict=True):
-        yield table, by_block[part.block], rows
+    for part in parts:
+        at = part.features(len(space))
+        block = weight[at]
+        if factor is not None:
+            block = torch.mul(block, factor[at], out=space)
+        yield part, at, block
+
+
+def _rows(tables: Tensor, part: Part) -> Tensor:
+    """Cut a part's rows of J tables, ``(n J, d)``, out of ``(K_projected, J, d)``."""
+    return tables[part.start : part.stop].flatten(0, 1)

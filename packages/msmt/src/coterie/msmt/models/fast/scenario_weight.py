@@ -55,12 +55,12 @@ class _FactoredWeight(torch.autograd.Function):
         anchor: Tensor,
     ) -> tuple[Tensor, Tensor]:
         found, squares = torch.empty_like(residual), rows.new_zeros(())
-        shifted = 1 + columns
+        shifted, space = 1 + columns, _space(found)
         for n, each in enumerate(found):
             for at in chunks(each):
                 torch.add(rows[n, at, None], shifted[n], out=each[at])
                 each[at].add_(residual[n, at]).addcmul_(direction[n, at], psi[n])
-                apart = (each[at] - anchor[n, at]).view(-1)
+                apart = torch.sub(each[at], anchor[n, at], out=space[: len(each[at])]).view(-1)
                 squares += apart @ apart
         ctx.save_for_backward(found, psi, direction, anchor)
         ctx.set_materialize_grads(False)
@@ -78,20 +78,22 @@ class _FactoredWeight(torch.autograd.Function):
         )
         dpsi = torch.zeros_like(psi)
         pull = None if grad_apart is None else grad_apart * (2 / found[0].numel())
+        space = _space(found)
         for n, each in enumerate(found):
             for at in chunks(each):
-                given = _with_pull(
-                    None if grad is None else grad[n, at], each[at], anchor[n, at], pull
-                )
+                given = space[: len(each[at])]
+                if pull is None:
+                    given.zero_()
+                else:
+                    torch.sub(each[at], anchor[n, at], out=given).mul_(pull)
+                if grad is not None:
+                    given.add_(grad[n, at])
                 torch.sum(given, 1, out=drows[n, at])
                 dcolumns[n] += given.sum(0)
-                dpsi[n] += given.reshape(-1) @ direction[n, at].reshape(-1)
+                dpsi[n] += given.view(-1) @ direction[n, at].reshape(-1)
         return drows, dcolumns, None, dpsi, None, None
 
 
-def _with_pull(grad: Tensor | None, found: Tensor, anchor: Tensor, pull: Tensor | None) -> Tensor:
-    """Add the gradient of the alignment to that of the weight."""
-    if pull is None:
-        return torch.zeros_like(found) if grad is None else grad
-    more = (found - anchor).mul_(pull)
-    return more if grad is None else more.add_(grad)
+def _space(weight: Tensor) -> Tensor:
+    """Memory for a piece of ``(N, D, h)``, to be used for one after the other."""
+    return torch.empty_like(weight[0, : next(chunks(weight[0])).stop])

@@ -1,0 +1,1 @@
+"""How fast the networks train, beside plain torch and what the hardware allows."""

@@ -1,0 +1,111 @@
+"""The benchmark of PF-MSMTrec: the plain network is ours, rows are complete, operations counted."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from coterie.core.bench.hardware import Limits
+from coterie.core.tensors.keys import Key
+from coterie.msmt.bench import measure, steps
+from coterie.msmt.bench.operations import plain, projected
+from coterie.msmt.bench.plain import PlainMMoE
+from coterie.msmt.data.schema import Schema
+from coterie.msmt.models.fast import projection
+from coterie.msmt.models.mmoe import MMoE
+from coterie.msmt.models.template import TemplateMMoE
+from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings.run import Settings
+from coterie.msmt.settings.train import TrainSettings
+
+FORM = Schema(("click", "buy"), ("NL",), (3, 9, 2), 4, funnel=True)
+SIZES = ModelSettings(embedding=5, experts=3, expert_layers=(6, 4), tower_layers=(3, 2))
+BATCH = steps.draw(FORM, 24, Key.from_seed(0))
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_the_plain_network_is_ours(norm: bool) -> None:
+    sizes = replace(SIZES, mlp_norm=norm)
+    assert steps.largest_difference(FORM, sizes, BATCH) < 1e-12
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_all_parameters_are_compared(norm: bool) -> None:
+    sizes = replace(SIZES, mlp_norm=norm)
+    network = PlainMMoE(FORM, sizes)
+    names = network.as_ours(lambda parameter: parameter.detach())
+    ours = dict(MMoE(FORM, sizes).named_parameters())
+    assert {n: v.shape for n, v in names.items()} == {n: v.shape for n, v in ours.items()}
+    assert sum(v.numel() for v in ours.values()) == sum(v.numel() for v in network.parameters())
+
+
+def test_a_difference_is_noticed(monkeypatch) -> None:
+    given = PlainMMoE.as_ours
+
+    def wrong(self, of):
+        found = given(self, of)
+        return found | {"gates.bias": found["gates.bias"] + 0.1}
+
+    monkeypatch.setattr(PlainMMoE, "as_ours", wrong)
+    assert steps.largest_difference(FORM, SIZES, BATCH) > 1e-3
+
+
+def test_samples_are_in_the_vocabularies() -> None:
+    ids = steps.draw(FORM, 500, Key.from_seed(1))["ids"]
+    assert ids.amin(0).tolist() == [0, 0, 0]
+    assert ids.amax(0).tolist() == [2, 8, 1]
+
+
+def test_steps_train_both() -> None:
+    with Key.from_seed(0).torch_rng():
+        for make in (MMoE, PlainMMoE, TemplateMMoE):
+            trained = steps.Trained(make(FORM, SIZES), BATCH)
+            before = trained.network.loss(BATCH).item()
+            for _ in range(60):
+                trained.step()
+            assert trained.network.loss(BATCH).item() < before - 0.05
+            trained.evaluate()
+            assert trained.network.training
+
+
+@pytest.mark.parametrize(("make", "passes"), [(PlainMMoE, None), (MMoE, 1), (TemplateMMoE, 2)])
+def test_operations_are_torchs_count(make, passes, monkeypatch) -> None:
+    monkeypatch.setattr(projection, "SMALL", 0)  # else small ones multiply zeros
+    form, sizes = steps.ALIEXPRESS, replace(SIZES, embedding=64, expert_layers=(64, 32, 16))
+    batch = steps.draw(form, 512, Key.from_seed(0))
+    network = make(form, replace(sizes, dropout=0.0)).train()
+    addmm = flop_registry[torch.ops.aten.addmm]
+    in_place = {torch.ops.aten.addmm_: lambda *shapes, out_shape=None, **_: addmm(*shapes)}
+    counter = FlopCounterMode(display=False, custom_mapping=in_place)
+    with counter:
+        network.loss(batch).backward()
+    counted = counter.get_total_flops() / 512
+    bound = plain(form, sizes) if passes is None else projected(form, sizes, 512, passes)
+    assert bound == pytest.approx(counted, rel=0.02)  # generators are left out
+
+
+def test_the_papers_sizes() -> None:
+    assert plain(steps.ALIEXPRESS, steps.PAPER) / 1e6 == pytest.approx(31.1, abs=0.1)
+    ours = projected(steps.ALIEXPRESS, steps.PAPER, 2048)
+    assert ours / 1e6 == pytest.approx(6.0, abs=0.1)
+
+
+def test_rows_are_complete(monkeypatch) -> None:
+    monkeypatch.setattr(Limits, "measured", staticmethod(lambda: Limits(1e9, 1e9)))
+    rows = list(measure.local_steps(FORM, SIZES, batch_size=16, turns=1))
+    assert len(rows) == 9
+    assert [row["max_abs_diff"] is None for row in rows] == [False] * 2 + [True] * 7
+    for row in rows:
+        assert 0 < row["ours"] < math.inf
+        assert row["ratio"] == pytest.approx(row["reference"] / row["ours"])
+        assert row["unit"] == measure.STEP_MS
+
+
+def test_the_batch_size_is_that_of_the_settings(monkeypatch) -> None:
+    taken = []
+    monkeypatch.setattr(measure, "local_steps", lambda **given: taken.append(given) or iter(()))
+    list(measure.bench(Settings(train=TrainSettings(batch_size=77))))
+    assert taken == [{"batch_size": 77}]
+    assert torch.get_num_threads() == 1
