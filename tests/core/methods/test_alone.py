@@ -39,7 +39,8 @@ from torch import nn
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.shares import pooled
 from coterie.core.errors import UserError
-from coterie.core.local_training.alone import statistics_of, trained_alone
+from coterie.core.federation.federation import Federation
+from coterie.core.local_training.alone import OneAtATime, statistics_of, trained_alone
 from coterie.core.methods.dap_fl import DapFLClient, DapFLSettings
 from coterie.core.methods.fedala import FedALAClient, FedALASettings
 from coterie.core.methods.fedamp import CloudModel
@@ -55,7 +56,8 @@ from coterie.core.methods.settings.drift import FedDynSettings, ScaffoldSettings
 from coterie.core.methods.settings.proximal import PFedMeSettings
 from coterie.core.models.classifier import Classifier
 from coterie.core.protocol.cohort import Aligned
-from coterie.core.tensors import tree
+from coterie.core.run.driver import FederatedRun
+from coterie.core.tensors.saved import load, save
 
 LENGTHS = [5, 0, 9, 4, 2, 7]  # batches of 4: a last one of 1 sample, none, of 1, whole, short, of 3
 GENERAL = {"epochs": 2, "batch_size": 4, "lr": 0.1, "weight_decay": 0.01, "clip": 0.8}
@@ -81,8 +83,8 @@ def shown(journal, names):
 def test_equals_a_module_of_its_own_for_each_client(name, build):
     data = split(LENGTHS)
     server, client, settings = halves(name, build, **(ADAM if build is Both else GENERAL))
-    made = run(server, client, data, 3)
-    plain = Plain(name, build, data, settings, at_least=2, by_place=True).rounds(3)
+    made = run(server, client, data, 2)
+    plain = Plain(name, build, data, settings, at_least=2, by_place=True).rounds(2)
     holds(made, plain)
     who = ("personal",) if name == "local" else ("personal", "global")
     for model in who:
@@ -130,21 +132,17 @@ def test_central_training_equals_one_module(build, batch_size):
 
 @each_method
 def test_chunks_order_and_torchs_generator_make_no_difference(name):
-    """The same bits, whatever is asked with whom, and whoever drew before.
-
-    After the first round models differ by the order in which a server sums, and by no draw.
-    """
+    """The same bits, whatever is asked with whom, and whoever drew before."""
     data, found = split(LENGTHS), []
     for turn, chunk in enumerate((1, 4, None, "backwards")):
         server, client, _ = halves(name, Both, **GENERAL)
         play = stored_backwards if chunk == "backwards" else partial(run, chunk=chunk)
         with KEY.fold("noise", turn).torch_rng():
             before = torch.get_rng_state()
-            one, two = (play(server, client, data, rounds).private(data.ids) for rounds in (1, 2))
+            kept = play(server, client, data, 1).private(data.ids)
             assert torch.equal(torch.get_rng_state(), before)
-        found.append((bits(one), dict(tree.tensors(two))))
-        assert found[-1][0] == found[0][0], chunk
-        close(found[-1][1], found[0][1])
+        found.append(bits(kept))
+        assert found[-1] == found[0], chunk
 
 
 def asks(name, server):
@@ -191,6 +189,30 @@ def test_the_module_given_stays_as_it_is(name):
     for module, old in ((client.module, before), (server.module, drawn)):
         for path, value in module.state_dict().items():
             assert torch.equal(value, old[path]), path
+
+
+@pytest.mark.parametrize("name", ["local", "central"])
+def test_a_run_goes_on_from_a_checkpoint_to_the_same_bits(name, tmp_path):
+    """The bounds; federated methods are in test_share.py."""
+    data = split([5, 0, 4])
+
+    def new_run():
+        if name == "central":
+            server, client, _ = central(Both, data.train, **ADAM, rounds=3)
+        else:
+            server, client, _ = halves(name, Both, **ADAM, rounds=3)
+        return FederatedRun(Federation(server, client, [data], seed=3))
+
+    whole, begun, later = new_run(), new_run(), new_run()
+    while not whole.finished:
+        whole.advance()
+    begun.advance()
+    save(begun.to_plain(), tmp_path / "one.ckpt")
+    later.load_plain(load(tmp_path / "one.ckpt"))
+    while not later.finished:
+        later.advance()
+    assert bits(later.to_plain()) == bits(whole.to_plain())
+    assert later.history == whole.history
 
 
 def with_head(*parts):
@@ -270,6 +292,35 @@ def test_a_broken_client_keeps_its_old_statistics():
     assert kept["parts.0.num_batches_tracked"].tolist() == [0, 2]
     assert not kept["parts.0.running_mean"][0].any()
     assert kept["parts.0.running_mean"][1].all()
+
+
+def test_what_a_call_does_not_name_is_the_modules_own():
+    """Also after a call that named it."""
+    module, data = built(Normed), labelled([6])
+    loss = OneAtATime(module, "loss", training=False)
+    with torch.no_grad():
+        own = module.eval().loss(data.samples)
+        assert torch.equal(loss({}, data.samples), own)
+        other = {name: value + 1 for name, value in module.state_dict().items()}
+        assert not torch.equal(loss(other, data.samples), own)
+        assert torch.equal(loss({}, data.samples), own)
+
+
+def test_one_tensor_in_two_places_is_given_once():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.second.weight = self.first.weight
+
+        def loss(self, batch):
+            return self.second(self.first(batch["x"])).square().mean()
+
+    module, x = built(Tied), KEY.normal(4, 3)
+    weight = torch.eye(3)
+    found = OneAtATime(module, "loss", training=True)({"first.weight": weight}, {"x": x})
+    expected = (x + module.first.bias + module.second.bias).square().mean()
+    torch.testing.assert_close(found, expected)
 
 
 def test_constants_and_what_is_seen_as_alone():

@@ -61,8 +61,8 @@ def sent(made, step, field):
 def test_a_part_is_averaged_as_in_a_loop(name, share, shared):
     data = split()
     server, client, settings = halves(name, Net, **ADAM, share=share)
-    made = run(server, client, data, 3)
-    plain = Plain(name, Net, data, settings).rounds(3)
+    made = run(server, client, data, 2)
+    plain = Plain(name, Net, data, settings).rounds(2)
     assert plain.shared == shared
     holds(made, plain)
     for model, part, where in (("global", "eval", "valid"), ("personal", "test", "test")):
@@ -253,7 +253,7 @@ def test_a_process_of_its_own_answers_the_same_bits(name, tmp_path):
 @each_method
 def test_a_run_goes_on_from_a_checkpoint_to_the_same_bits(name, tmp_path):
     def new_run():
-        options = ADAM | {"rounds": 4, "fraction": 0.7, "share": ("body.*", "parts.*")}
+        options = ADAM | {"rounds": 3, "fraction": 0.7, "share": ("body.*", "parts.*")}
         server, client, _ = halves(name, Both, **options)
         return FederatedRun(Federation(server, client, [split(SOME)], seed=3))
 
