@@ -262,8 +262,9 @@ def _scales(uploaded: Mapping[str, Tensor], rule: Rule, sound: Tensor) -> Tree:
     mean = sum(float(v.double().sum()) for v in found.values()) / sum(
         v.numel() for v in found.values()
     )
-    least = torch.finfo(next(iter(found.values())).dtype).tiny  # where nothing differs
-    return {name: (value + (rule.eps * mean + least)).rsqrt() for name, value in found.items()}
+    least = torch.finfo(next(iter(found.values())).dtype).tiny
+    eps = rule.eps * mean + least if mean > 0.0 else 1.0  # nothing differs: nothing is whitened
+    return {name: (value + eps).rsqrt() for name, value in found.items()}
 
 
 def _problems(leaf: Tensor, rule: Rule) -> Tensor:
