@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ class Experiment(BaseExperiment[Settings]):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(resolve(settings))
+        self._compared: list[dict[str, Any]] = []  # what `finish` found, for `client_table`
 
     @property
     def source(self) -> str:
@@ -120,8 +122,17 @@ class Experiment(BaseExperiment[Settings]):
         found |= {f"last/{n}": last[f"test/{n}"] for n in names if f"test/{n}" in last}
         return found
 
+    def finish(self, module: FederatedRun, folder: Path) -> None:
+        """Show a run of PF-MSMTrec beside other methods, where asked to."""
+        from coterie.msmt.comparison import compare  # matplotlib is heavy
+
+        if self.settings.compares:
+            self._compared = compare(self, module, folder)
+
     def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
-        """Give what every scenario had in the last round that was evaluated."""
+        """Give what every scenario had: in the last round that was evaluated, or the comparison."""
+        if self._compared:
+            return self._compared
         rows: list[dict[str, Any]] = [
             {"scenario": name, "train": int(count)}
             for name, count in zip(
@@ -136,4 +147,10 @@ class Experiment(BaseExperiment[Settings]):
 
     def notes(self, module: FederatedRun) -> list[str]:
         """Say what is to be known of the data, and which settings have no effect."""
-        return [*self.task.notes, *remarks(self.settings)]
+        found = [*self.task.notes, *remarks(self.settings)]
+        if self._compared:
+            found.append(
+                "the table is of the best round of each method (comparison.md, comparison.png); "
+                "--compare false leaves it out"
+            )
+        return found

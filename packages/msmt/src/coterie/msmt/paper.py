@@ -18,6 +18,7 @@ PAPER = Paper(
     client="coterie.msmt.client:PFClient",
     client_half="coterie.msmt.methods:make_client",
     server_half="coterie.msmt.halves:make_server",
+    tables="coterie.msmt.tables:make_table",
     variant_keys=("data.name", "model.name"),
     keys=KEYS,
     panels=PANELS,

@@ -32,3 +32,12 @@ class Settings(BaseSettings):
     ditto: DittoOptions = field(default_factory=DittoOptions)
     fedamp: FedAMPOptions = field(default_factory=FedAMPOptions)
     central: CentralOptions = field(default_factory=CentralOptions)
+    compare: bool | None = None
+    """At the end of a run of pf-msmtrec, train local, FedAvg and central too, with the same network
+    and rounds, for comparison.md and comparison.png; default is on the built-in sample alone."""
+
+    @property
+    def compares(self) -> bool:
+        """Whether a run is shown beside others."""
+        asked = self.data.name == "sample" if self.compare is None else self.compare
+        return asked and self.method == "pf-msmtrec"

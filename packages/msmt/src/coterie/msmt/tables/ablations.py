@@ -1,0 +1,94 @@
+"""Tables 6 and 8: what each module contributes, the paper's four ablations and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coterie.core.settings.schema import changed
+from coterie.core.tables.report import Report
+from coterie.core.tables.sheet import Sheet
+from coterie.msmt.published import ALIEXPRESS, TENREC, of_ablation
+from coterie.msmt.tables.contrast import difference_notes, panel
+from coterie.msmt.tables.layout import NOTE, Printed, add_line, papers_note
+from coterie.msmt.tables.main_table import printed
+from coterie.msmt.tables.rows import LOCAL, OWN, ROWS
+from coterie.msmt.tables.study import Study
+
+FULL, ALONE = "full", "alone"
+PAPERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "a1": ("A1: W_s and towers averaged", {"pf.expert": "fedavg", "pf.tower": "fedavg"}),
+    "a2": (
+        "A2: all of the experts averaged",
+        {"pf.expert": "fedavg", "pf.share": ("experts",)},
+    ),
+    "a3": ("A3: W_s averaged", {"pf.expert": "fedavg"}),
+    "a4": ("A4: towers averaged", {"pf.tower": "fedavg"}),
+}
+"""The paper's ablations: labels and settings."""
+OURS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "no-fedbn": ("no FedBN", {"pf.fedbn": "off"}),
+    "no-coordination": ("no coordination", {"pf.coordinate": False}),
+    "no-psi": ("no ψ", {"pf.psi": False}),
+    "literal": ("literal reading", {"reading": "literal"}),
+    "centre-own": ("ball around the own increment", {"pf.centre": "own"}),
+    "per-expert": ("each expert by itself", {"pf.per_expert": True}),
+    "factored": ("factors uploaded", {"pf.upload": "factored"}),
+    "leaf": ("W_s not generated", {"pf.generator": "leaf"}),
+    "embeddings": ("+ shared embeddings", {"pf.share": ("embeddings",)}),
+    "all-shared": (
+        "+ shared embeddings, gates, experts",
+        {"pf.share": ("embeddings", "gates", "experts")},
+    ),
+    ALONE: ("no federation", ROWS[LOCAL].values),
+}
+"""Options of ours."""
+VARIANTS = {FULL: (ROWS[OWN].label, ROWS[OWN].values), **PAPERS, **OURS}
+_ABOUT = (
+    "A1 to A4 as in the paper, where A3's numbers are digit for digit those of the full model; "
+    "below them options of ours, each the full model but for what is said."
+)
+
+
+def table_6(study: Study) -> Report:
+    """Reproduce Table 6; the paper's numbers are of AliExpress."""
+    return _table(study, "Table 6", "AliExpress", ALIEXPRESS)
+
+
+def table_8(study: Study) -> Report:
+    """Reproduce Table 8, which is Table 6 of Tenrec."""
+    return _table(study, "Table 8", "Tenrec", TENREC)
+
+
+def _table(study: Study, which: str, data: str, scenarios: tuple[str, ...]) -> Report:
+    worlds = study.few_worlds
+    runs = study.run_all(
+        which,
+        {
+            (world, name): changed(settings, values)
+            for world, settings in worlds.items()
+            for name, (_, values) in VARIANTS.items()
+        },
+    )
+    sheet = Sheet(study, study.setup, NOTE, _ABOUT, papers_note(study, data))
+    for name, (label, _) in VARIANTS.items():
+        of_row = {world: runs[world, name] for world in worlds}
+        add_line(sheet, {"variant": label}, OWN, of_row, _printed(scenarios, name), variant=name)
+    found = {
+        world: {label: runs[world, name] for name, (label, _) in VARIANTS.items()}
+        for world in worlds
+    }
+    own = VARIANTS[FULL][0]
+    sheet.notes += difference_notes(found, own)
+    return sheet.report(which, "ablations, test AUC", [panel(found, own)])
+
+
+def _printed(scenarios: tuple[str, ...], name: str) -> Printed:
+    """Give the paper's numbers of a variant by scenario; nothing for ours."""
+    if name == FULL:
+        return printed(scenarios, ROWS[OWN].paper)
+    if name == ALONE:
+        return printed(scenarios, ROWS[LOCAL].paper)
+    return (
+        {scenario: of_ablation(scenario, name) for scenario in scenarios} if name in PAPERS else {}
+    )

@@ -1,0 +1,137 @@
+"""What the tables share on paper: columns for each world, and all numbers for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coterie.core.tables.result import NAN, RunResult, at_best, known
+from coterie.core.tables.sheet import Line, Sheet, cell
+from coterie.msmt.comparison import of_scenarios
+from coterie.msmt.tables.references import ORACLE
+from coterie.msmt.tables.runs import WHOSE
+from coterie.msmt.tables.study import Study
+
+Worlds = Mapping[str, Sequence[RunResult]]
+"""Runs by world, one a seed."""
+Printed = Mapping[str, Mapping[str, float]]
+"""The paper's numbers: scenario -> measure, as ``auc_ctr``, -> number."""
+AUC = "auc"
+_COSTS = ("cpu_seconds", "local_steps", "up_bytes", "down_bytes")
+_OF_METHOD = ("psi", "psi_tower", "conflict", "opposed", "dual_weights", "distance")
+NOTE = (
+    "AUC of the test, mean over scenarios, of the round that is best on validation samples; mean ± "
+    "standard deviation over seeds. CPU s: processor seconds of a run of each world with its "
+    "evaluations, together."
+)
+
+
+def measured(results: Sequence[RunResult], name: str, part: str = "test") -> list[float]:
+    """A measure of each run's best round, of the models that the method is judged by."""
+    return [result.best(f"{part}/{result.found[WHOSE]}_{name}") for result in results]
+
+
+def add_line(
+    sheet: Sheet[Study],
+    labels: Mapping[str, Any],
+    method: str,
+    worlds: Worlds,
+    printed: Printed,
+    **more: Any,
+) -> Line:
+    """Add a method: AUC of each task in each world, costs, and what the paper has.
+
+    Args:
+        sheet: to be filled.
+        labels: first cells of the line.
+        method: name for programs.
+        worlds: its runs; none where it cannot be trained.
+        printed: what the paper has.
+        more: of the rows for programs.
+    """
+    line, tasks = sheet.line(**labels), sheet.study.task.schema.tasks
+    single = len(sheet.study.worlds) == 1
+    for world, results in worlds.items():
+        for task in tasks:
+            label = task if single else f"{world}: {task}"
+            line[label] = cell(measured(results, f"auc_{task}"))
+        if single:
+            line["mean"] = cell(measured(results, AUC))
+            if method != ORACLE:
+                line["validation"] = cell(measured(results, AUC, "eval"))
+                line["best round"] = cell([float(r.best_round) for r in results], digits=0)
+        _add_rows(sheet, method, world, results, printed, more)
+    seconds = [
+        sum(costs)
+        for costs in zip(
+            *([r.total("cost/cpu_seconds") for r in results] for results in worlds.values()),
+            strict=True,
+        )
+    ]
+    line["CPU s"] = cell(seconds, digits=1)
+    if sheet.study.is_papers:
+        return line
+    for name in _measures(printed):
+        line[f"paper: {name}"] = f"{_mean([of[name] for of in printed.values()]):.4f}"
+    return line
+
+
+def papers_note(study: Study, data: str) -> str:
+    """Say what the paper's numbers are worth here."""
+    if study.is_papers:
+        return "The paper's numbers of the same scenarios are in the rows for programs."
+    return (
+        f"paper: its numbers of {data}, mean over scenarios. They are of other data: they stand "
+        "beside ours for the order of the rows alone."
+    )
+
+
+def _add_rows(
+    sheet: Sheet[Study],
+    method: str,
+    world: str,
+    results: Sequence[RunResult],
+    printed: Printed,
+    more: Mapping[str, Any],
+) -> None:
+    """Add everything of a method in a world for programs."""
+    tasks, which = sheet.study.task.schema.tasks, {"world": world, **more}
+    for name in (AUC, *(f"auc_{task}" for task in tasks)):
+        sheet.row(method, f"test/{name}", measured(results, name), **which)
+        if method != ORACLE:
+            sheet.row(method, f"eval/{name}", measured(results, name, "eval"), **which)
+    for task in tasks:
+        _add_scenarios(sheet, method, task, results, printed, which)
+    found = {f"cost/{name}": [r.total(f"cost/{name}") for r in results] for name in _COSTS}
+    found |= {f"msmt/{name}": at_best(results, f"msmt/{name}") for name in _OF_METHOD}
+    found["best_round"] = [float(result.best_round) for result in results]
+    for name, values in found.items():
+        if known(values):
+            sheet.row(method, name, known(values), **which)
+
+
+def _add_scenarios(
+    sheet: Sheet[Study],
+    method: str,
+    task: str,
+    results: Sequence[RunResult],
+    printed: Printed,
+    which: Mapping[str, Any],
+) -> None:
+    """Add a task's test AUC of each scenario, where it is defined."""
+    names = sheet.study.task.schema.scenarios
+    found = [of_scenarios(one, one.found[WHOSE], [task])[task] for one in results]
+    for place, values in enumerate(zip(*found, strict=True)):
+        usual = len(names) == len(found[0])
+        name = names[place] if usual else f"scenario {place + 1}"
+        paper = printed.get(name, {}).get(f"auc_{task}")
+        if known(values):
+            sheet.row(method, f"test/auc_{task}", known(values), paper, scenario=name, **which)
+
+
+def _measures(printed: Printed) -> list[str]:
+    return list(dict.fromkeys(name for of in printed.values() for name in of))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else NAN
