@@ -50,7 +50,7 @@ def by_torch(x: Tensor, weight: Tensor, gain: Tensor, shift: Tensor, norm: bool)
 
 @each_shape
 @pytest.mark.parametrize("norm", [True, False])
-@pytest.mark.parametrize("bytes_", [1 << 20, 100])  # all rows at once, one at a time
+@pytest.mark.parametrize("bytes_", [1 << 20, 112, 8])  # all rows of 56 bytes at once, two, one
 def test_it_is_torchs_layers(groups, weights, shared, norm, bytes_, monkeypatch) -> None:
     monkeypatch.setattr(chunks, "BYTES", bytes_)
     x, weight, gain, shift = layer(groups, weights, shared)
