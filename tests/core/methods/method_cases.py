@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.federation.store import PrivateStore
-from coterie.core.methods import ditto, fedamp, fedavg, feddyn, pfedme, scaffold
+from coterie.core.methods import ditto, fedamp, feddyn, pfedme, scaffold
 from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.methods.settings import drift as drift_settings
 from coterie.core.methods.settings import proximal
@@ -28,7 +28,7 @@ METHODS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
         drift_settings.FedDynSettings,
         {"alpha": 0.3},
     ),
-    "ditto": (fedavg.FedAvgServer, ditto.DittoClient, proximal.DittoSettings, {"lam": 0.7}),
+    "ditto": (ditto.DittoServer, ditto.DittoClient, proximal.DittoSettings, {"lam": 0.7}),
     "pfedme": (
         pfedme.PFedMeServer,
         pfedme.PFedMeClient,

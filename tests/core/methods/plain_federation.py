@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.methods.ditto import DittoClient
+from coterie.core.methods.ditto import DittoClient, DittoServer
 from coterie.core.methods.fedamp import FedAMPClient, FedAMPServer
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.fedprox import FedProxClient
@@ -53,7 +53,7 @@ OWN: dict[str, dict[str, Any]] = {
 _HALVES: dict[str, tuple[Any, Any, Any]] = {
     "fedavg": (FedAvgServer, FedAvgClient, FedAvgSettings),
     "fedprox": (FedAvgServer, FedProxClient, FedProxSettings),
-    "ditto": (FedAvgServer, DittoClient, DittoSettings),
+    "ditto": (DittoServer, DittoClient, DittoSettings),
     "fedamp": (FedAMPServer, FedAMPClient, FedAMPSettings),
     "local": (LocalServer, LocalClient, LocalSettings),
 }

@@ -10,6 +10,7 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.alone import as_clients, statistics_of
 from coterie.core.local_training.fit import Params
 from coterie.core.local_training.row_optimizer import RowState
+from coterie.core.methods.fedavg import FedAvgServer
 from coterie.core.methods.kit.fields import measured
 from coterie.core.methods.kit.model_client import (
     UPDATE,
@@ -53,7 +54,7 @@ EVALUATE = Step("evaluate", GlobalModel, DittoReport)
 
 
 class DittoClient(ModelClient[DittoModel]):
-    """Client of Ditto (Li et al., ICML 2021, Algorithm 1); the server is FedAvg's."""
+    """Client of Ditto (Li et al., ICML 2021, Algorithm 1)."""
 
     settings: DittoSettings
     admits_alone = True
@@ -122,3 +123,9 @@ class DittoClient(ModelClient[DittoModel]):
     @property
     def _personal_epochs(self) -> int:
         return self.settings.personal_epochs or self.settings.epochs
+
+
+class DittoServer(FedAvgServer):
+    """Server of Ditto: that of FedAvg, to which clients report of both their models."""
+
+    measuring = EVALUATE

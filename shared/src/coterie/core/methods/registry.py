@@ -12,7 +12,7 @@ from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
 from coterie.core.local_training.fit import AsBatch
 from coterie.core.methods.dap_fl import DapFLClient, DapFLServer, DapFLSettings
-from coterie.core.methods.ditto import DittoClient, DittoSettings
+from coterie.core.methods.ditto import DittoClient, DittoServer, DittoSettings
 from coterie.core.methods.fedala import FedALAClient, FedALASettings
 from coterie.core.methods.fedamp import FedAMPClient, FedAMPServer, FedAMPSettings
 from coterie.core.methods.fedamp import check_for as fedamp_fits
@@ -69,7 +69,7 @@ METHODS: dict[str, Method] = {
     "dap-fl": Method(DapFLServer, DapFLClient, DapFLSettings, "dap_fl"),
     "fedrecon": Method(FedReconServer, FedReconClient, FedReconSettings, "fedrecon"),
     "pfedme": Method(PFedMeServer, PFedMeClient, PFedMeSettings, "pfedme"),
-    "ditto": Method(FedAvgServer, DittoClient, DittoSettings, "ditto"),
+    "ditto": Method(DittoServer, DittoClient, DittoSettings, "ditto"),
     "fedala": Method(FedAvgServer, FedALAClient, FedALASettings, "fedala"),
     "fed-rod": Method(FedRODServer, FedRODClient, FedRODSettings, "fedrod"),
     "fedamp": Method(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.replies import StackedReplies
 from coterie.core.protocol.server import Server
+from coterie.core.protocol.step import Step
 from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
 
@@ -72,7 +73,12 @@ class ModelServer(Server[S], Generic[S]):
         settings: of the method.
         samples: of the server, on which w is measured.
         as_batch: see `coterie.core.methods.kit.training.LocalTraining`.
+
+    Attributes:
+        measuring: by which clients are asked to measure w.
     """
+
+    measuring: ClassVar[Step[GlobalModel, Any]] = EVALUATE
 
     def __init__(
         self,
@@ -181,7 +187,7 @@ class ModelServer(Server[S], Generic[S]):
         model on each client's; the last two are means over clients.
         """
         self.test_server(self.model(state), cohort)
-        self.note_clients(cohort.ask(EVALUATE, GlobalModel(self.model(state))), cohort)
+        self.note_clients(cohort.ask(self.measuring, GlobalModel(self.model(state))), cohort)
 
     def test_server(self, weights: Params, cohort: Cohort) -> None:
         """Measure a model on the server's samples.
