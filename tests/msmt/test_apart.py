@@ -1,0 +1,112 @@
+"""Scenarios in processes of their own, which hold the card and their own samples alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.hosted import Hosts, Sharded, bits
+
+from coterie.core.engines.host import ClientHost
+from coterie.core.engines.workers import WorkerProcesses
+from coterie.core.run.apart import make_server, write_folders, write_server
+from coterie.core.run.driver import FederatedRun
+from coterie.core.settings.schema import build
+from coterie.msmt.experiment import Experiment
+from coterie.msmt.settings.run import Settings
+
+SMALL: dict[str, Any] = {
+    "seed": 3,
+    "rounds": 2,
+    "data.name": "world",
+    "data.rows": (23, 16, 31),
+    "data.valid_rows": 9,
+    "data.test_rows": 9,
+    "model.embedding": 2,
+    "model.experts": 2,
+    "model.expert_layers": (4, 3),
+    "model.tower_layers": (3,),
+    "model.dropout": 0.3,
+    "train.batch_size": 8,
+    "logger.wandb": "off",
+}
+CASES: dict[str, dict[str, Any]] = {
+    "usual": {},
+    "own": {"pf.centre": "own", "pf.upload": "factored", "train.participation": 0.7},
+    "literal": {"reading": "literal", "pf.share": ("experts",)},
+    "fedavg": {"method": "fedavg", "model.name": "mmoe"},
+    "ditto": {"method": "ditto", "train.share": ("inputs.*",)},
+}
+
+
+def experiment(changes: dict[str, Any], out: Path) -> Experiment:
+    return Experiment(build(Settings, SMALL | changes | {"run.out": str(out)}))
+
+
+def rounds(run: FederatedRun) -> list[dict[str, str]]:
+    """What is measured in all rounds, all digits, but for local steps, counted where they are."""
+    found = []
+    while not run.finished:
+        run.advance()
+        scalars = run.journal.scalars
+        found.append({n: repr(v) for n, v in scalars.items() if n != "cost/local_steps"})
+    return found
+
+
+@pytest.mark.parametrize("case", [*CASES, "usual!"])
+def test_a_scenario_in_a_process_of_its_own_gives_the_same_bits(tmp_path: Path, case: str) -> None:
+    given = experiment(CASES[case.rstrip("!")], tmp_path)
+    whole = given.federation()
+    everybody = whole.blocks[0].ids
+    shards = list(everybody.split(1))
+    inside = FederatedRun(whole)
+    inside.exchange = Sharded(
+        whole.client, whole.blocks, inside.secret.fold, None, whole.middleware, shards=shards
+    )
+    expected = rounds(inside)
+
+    folders = write_folders(given, tmp_path / "clients", shards)
+    write_server(given, tmp_path / "server")
+    server = make_server(given, everybody, tmp_path / "server")
+    knows_nobody = replace(whole, server=server, client=None, blocks=[None])  # type: ignore[arg-type]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    real = case.endswith("!")  # with processes, else the same code without their start
+    workers = WorkerProcesses(folders, "a run", environment=environment) if real else Hosts(folders)
+    with workers:
+        outside = FederatedRun(knows_nobody, workers)
+        assert rounds(outside) == expected
+    assert bits(outside.server_state) == bits(inside.server_state)
+    assert outside.ledger.rows() == inside.ledger.rows()
+    for folder, one in zip(folders, shards, strict=True):
+        kept = ClientHost(folder).exchange.store.take(one)
+        assert bits(kept) == bits(inside.store.take(one))
+        assert any(path.startswith("statistics.") for path in bits(kept))
+        assert any(path.startswith("optimizer.moments") for path in bits(kept))
+
+
+def test_a_scenarios_process_imports_no_server() -> None:
+    code = (
+        "import sys; import coterie.msmt.methods, coterie.msmt.client; "
+        "print([name for name in ('coterie.msmt.algorithm', 'coterie.msmt.halves', 'lightning', "
+        "'coterie.msmt.data.make', 'pandas', 'sklearn') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_folders_hold_nobody_elses_samples(tmp_path: Path) -> None:
+    given = experiment({}, tmp_path)
+    data = given.task.clients
+    shards = list(data.ids.split(1))
+    for j, folder in enumerate(write_folders(given, tmp_path / "clients", shards)):
+        held = b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+        for other in range(3):
+            numbers = data.train.take(torch.tensor([other])).samples["numbers"]
+            row = numbers[0].contiguous().numpy().tobytes()
+            assert (row in held) == (other == j)
