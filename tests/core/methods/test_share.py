@@ -17,18 +17,20 @@ from tests.core.methods.labelled_clients import (
     weights_of,
 )
 from tests.core.methods.mixing_modules import Both, Normed
-from tests.core.methods.plain_federation import FEDERATED, Plain, halves, holds
-from tests.hosted import bits, same_both_ways
+from tests.core.methods.plain_federation import FEDERATED, OWN, Plain, halves, holds
+from tests.hosted import Hosts, Sharded, bits, each_alone, make_folders
 from tests.in_process import cohort_in_process
 
+from coterie.core.engines.host import ClientHost
 from coterie.core.errors import UserError
+from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.federation import Federation
+from coterie.core.federation.ledger import Ledger
 from coterie.core.methods.fedamp import CloudModel
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.kit.model_client import GlobalModel, OwnStart
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.kit.parts import matching
-from coterie.core.protocol.cohort import Aligned
 from coterie.core.protocol.journal import Journal
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.saved import load, save
@@ -236,18 +238,40 @@ def test_uploads_depend_on_what_they_declare(name):
         assert value.untyped_storage().data_ptr() != given.own[name].untyped_storage().data_ptr()
 
 
-@each_method
-def test_a_process_of_its_own_answers_the_same_bits(name, tmp_path):
-    server, client, _ = halves(name, Both, **ADAM, share=("body.*", "parts.*"))
-    state = server.begin(KEY)
-    down = GlobalModel(state.weights)
-    update = down
-    if name == "fedamp":
-        factor = torch.tensor([1.0, 0.5, 2.0], dtype=torch.float64)
-        cloud = {n: v * factor.reshape(-1, *[1] * v.dim()) for n, v in state.weights.items()}
-        update = Aligned(torch.arange(3), CloudModel(cloud, 0.5 * factor))
-    asks = [("receive", OwnStart(state.own)), ("update", update), ("update", update)]
-    same_both_ways(tmp_path, client, split([5, 0, 4]), [*asks, ("evaluate", down)], SECRET)
+def driven(server, exchange, rounds):
+    """Whole rounds by the server's own asks, and what they measured."""
+    state, ledger, found = server.begin(KEY), Ledger(), []
+    for number in range(rounds + 1):
+        journal = Journal()
+        cohort = ExchangeCohort(exchange, exchange.present(0), (0, number), ledger, journal)
+        key = KEY.fold("round", number)
+        if number:
+            state = server.round(state, cohort, key)
+        else:
+            state = server.start_block(state, 0, cohort, key)
+        assert not journal.refused
+        found.append(journal.scalars)
+    return state, found, ledger.rows()
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_processes_of_their_own_give_the_same_bits(name, tmp_path):
+    """All that a server asks for is what its clients answer, by name, behind bytes."""
+    share = {} if name == "local" else {"share": ("body.*", "parts.*")}
+    server, client, _ = halves(name, Both, **ADAM, **share)
+    data = split([5, 0, 4])
+    shards = each_alone(data.ids)
+    inside = Sharded(client, {0: data}, SECRET.fold, shards=shards)
+    outside = Hosts(make_folders(tmp_path, {0: data}, SECRET, shards), client)
+    (one, scalars, rows), (other, *more) = (
+        driven(server, exchange, 2) for exchange in (inside, outside)
+    )
+    assert bits(other) == bits(one)
+    assert more == [scalars, rows]
+    assert "eval/personal_accuracy" in scalars[-1]
+    for worker, shard in zip(outside._workers, shards, strict=True):
+        kept = ClientHost(worker.folder, client).exchange.store
+        assert bits(kept.take(shard)) == bits(inside.store.take(shard))
 
 
 @each_method
