@@ -22,7 +22,7 @@ from coterie.msmt.data.schema import Schema
 from coterie.msmt.models.base import MultiTask
 from coterie.msmt.models.make import network
 from coterie.msmt.models.template import TemplateMMoE
-from coterie.msmt.readings import resolve
+from coterie.msmt.readings import idle, resolve
 from coterie.msmt.settings.run import Settings
 from coterie.msmt.settings.train import TrainSettings
 
@@ -79,6 +79,9 @@ def remarks(settings: Settings) -> list[str]:
     if settings.train.share and settings.method not in _SHARING:
         found.append(f"train.share has no effect on {settings.method}")
     if settings.method == "pf-msmtrec":
+        found += [
+            f"{name} has no effect beside the other settings of pf" for name in idle(settings)
+        ]
         if settings.train.weighting != usual.weighting:
             found.append("train.weighting has no effect on pf-msmtrec: it has pf.weighting")
         return found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.settings.schema import filled
+from coterie.msmt.settings.aggregation import AggregationOptions
 from coterie.msmt.settings.run import Settings
 
 _CHOICES: dict[str, dict[str, Any]] = {
@@ -32,6 +34,39 @@ def resolve(settings: Settings) -> Settings:
         )
     found = filled(settings, {"pf": _CHOICES[settings.reading]})
     _check(found)
+    return found
+
+
+def idle(settings: Settings) -> list[str]:
+    """Name what was set in the section ``pf`` and has no effect on PF-MSMTrec.
+
+    Args:
+        settings: of a run of it, resolved.
+
+    Example:
+        >>> from coterie.msmt.settings.aggregation import AggregationOptions
+        >>> idle(resolve(Settings(pf=AggregationOptions(coordinate=False, c=0.1))))
+        ['pf.c']
+    """
+    usual, pf = resolve(Settings(reading=settings.reading)).pf, settings.pf
+    names = [each.name for each in fields(pf) if each.name in _unread(pf)]
+    return [f"pf.{name}" for name in names if getattr(pf, name) != getattr(usual, name)]
+
+
+def _unread(pf: AggregationOptions) -> set[str]:
+    """Options that it does not look at, beside the others."""
+    found = set()
+    averaged = [pf.expert == "fedavg", pf.tower == "fedavg"]
+    if averaged[0]:
+        found |= {"fedbn", "per_expert"}
+    if all(averaged):
+        found |= {"increments", "psi"}
+    if all(averaged) or not pf.psi:  # nobody takes a step along U*
+        found |= {"c", "centre", "coordinate"}
+    if not pf.coordinate:
+        found |= {"c", "centre"}
+    if not any(averaged) and not pf.share:
+        found |= {"weighting"}
     return found
 
 
