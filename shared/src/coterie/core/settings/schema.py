@@ -225,6 +225,9 @@ def _words(hint: Any) -> str:
     if get_origin(hint) is tuple and Ellipsis not in parts:
         return f"a list of {len(parts)}, as {list(range(1, len(parts) + 1))}"
     if get_origin(hint) in (tuple, list):
+        if get_origin(parts[0]) is Literal:
+            choices = get_args(parts[0])
+            return f"a list of {', '.join(map(str, choices))}, as [{choices[0]}]"
         return "a list, as [1, 2]"
     if get_origin(hint) is dict:
         return "pairs, as user=u,item=i"
