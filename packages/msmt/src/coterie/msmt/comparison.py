@@ -12,6 +12,7 @@ from coterie.core.callbacks.checkpoints import BEST, read_checkpoint
 from coterie.core.files import write_text
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import changed
+from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tables.paired import Spread, spread
 from coterie.core.tables.plots import Curve, Curves, Lines, Panel, plot_panels
 from coterie.core.tables.progress import Counting
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 TABLE, PICTURE = "comparison.md", "comparison.png"
 OWN, ORACLE = "PF-MSMTrec", "best possible"
-_NO_NOISE = {"privacy.noise": "none", "privacy.clip": None}  # nothing is sent that it could cover
+_NO_NOISE = {"privacy": PrivacySettings()}  # nothing is sent that it could cover
 OTHERS: Mapping[str, Mapping[str, Any]] = {
     "alone": {"method": "local", **_NO_NOISE},
     "FedAvg": {"method": "fedavg"},

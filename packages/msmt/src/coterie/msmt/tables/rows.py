@@ -9,13 +9,14 @@ from typing import Any
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
 from coterie.core.settings.schema import changed
+from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.task import Task
 from coterie.msmt.models.make import make_model
 from coterie.msmt.settings.run import Settings
 
 ALONE, POOLED, FEDERATED = "each alone", "pooled", "federated"
-_QUIET = {"privacy.noise": "none", "privacy.clip": None}  # nothing is sent that it could cover
+_QUIET = {"privacy": PrivacySettings()}  # nothing is sent that noise could cover
 
 
 @dataclass(frozen=True)
