@@ -1,9 +1,10 @@
-"""Modules that are trained one client at a time: they mix samples, keep statistics, or draw.
+"""Modules trained one client at a time: they mix samples, keep statistics, draw, or name rows.
 
 Batch normalisation makes a sample's output depend on the others of its batch and keeps running
 statistics; torch's own dropout draws from a generator that all clients of a stack would share. One
 client alone has its batch, its statistics and, seeded from its key for every step, the generator to
-itself. What is in here is plain torch: no module has to be rewritten for it.
+itself. So it has the sparse gradients of large tables, of which torch can make no stack. What is in
+here is plain torch: no module has to be rewritten for it.
 """
 
 from __future__ import annotations
@@ -45,15 +46,24 @@ def mixes_samples(module: nn.Module) -> bool:
     return parts or bool(statistics_of(module))
 
 
+def row_sparse(module: nn.Module) -> bool:
+    """Whether a module is an embedding whose gradient names the rows that a batch looked up."""
+    return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
+
+
 def trained_alone(module: nn.Module) -> bool:
-    """Whether a module is trained one client at a time: it mixes samples or has torch's dropout.
+    """Whether a module is trained one client at a time.
+
+    It mixes samples, has torch's dropout, or embeddings with sparse gradients.
 
     Example:
         >>> trained_alone(nn.Dropout(0.5)), trained_alone(nn.LayerNorm(2))
         (True, False)
     """
     dropout = nn.modules.dropout._DropoutNd
-    return mixes_samples(module) or any(isinstance(part, dropout) for part in module.modules())
+    return mixes_samples(module) or any(
+        isinstance(part, dropout) or row_sparse(part) for part in module.modules()
+    )
 
 
 class OneAtATime:

@@ -24,7 +24,9 @@ AsBatch = Callable[[Batch], Any]
 Slope = Callable[[Params, Batch], tuple[Params, Tensor]]
 """Gradients, each ``(K, ...)``, and losses ``(K,)`` of K clients with stacked parameters."""
 Pull = Callable[[Params, Any], Params]
-"""Gradients of what a method adds to the loss, from stacked parameters and a stacked context."""
+"""Gradients of what a method adds to the loss, from stacked parameters and a stacked context.
+
+They are dense: a table whose own gradient is sparse is stepped as a whole where it is pulled."""
 
 
 class Batches(Protocol):
@@ -207,7 +209,8 @@ class _Job:
             grads = clipped(grads, rates.clip, spare if alone else None)
         if self.pull is not None:
             more = self.pull(now.params, context)
-            grads = {n: grad + more[n] if n in more else grad for n, grad in grads.items()}
+            # Torch adds a sparse one to a dense one, and not the other way round.
+            grads = {n: more[n] + grad if n in more else grad for n, grad in grads.items()}
         params, state = self.opt.step(now.params, grads, now.state, rates.lr, in_place=alone)
         return Fitted(params, state, now.loss + value, now.statistics)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from coterie.core.local_training.sparse_rows import norms, scaled, touched
 from coterie.core.tensors import tree
 
 Params = dict[str, Tensor]  # name -> (C, ...)
@@ -35,6 +36,11 @@ class RowOptimizer(ABC):
     `torch.optim` itself refuses a learning rate a row, shares one step count, and lets weight decay
     and momentum move a row that has finished.
 
+    A sparse gradient (`coterie.core.local_training.sparse_rows`) moves the rows of a table that it
+    names, in time and, in place, memory of these alone. Moments and weight decay are of the named
+    rows only: what a dense gradient with zeros would do to the others is left out. The step count
+    is the client's.
+
     Attributes:
         weight_decay: L2 pull, added to the gradient.
     """
@@ -55,6 +61,12 @@ class RowOptimizer(ABC):
             moments: of this parameter, by name of the moment.
             steps: ``(C, 1, ...)`` int64, this step included; broadcasts against ``grad``.
         """
+
+    def _lazy_direction(
+        self, grad: Tensor, moments: Params, steps: Tensor
+    ) -> tuple[Tensor, Params]:
+        """`_direction` for the rows of a table that a sparse gradient names."""
+        return self._direction(grad, moments, steps)
 
     def begin(self, params: Params) -> RowState:
         """State before the first step."""
@@ -79,7 +91,7 @@ class RowOptimizer(ABC):
 
         Args:
             params: each ``(C, ...)``.
-            grads: as ``params``.
+            grads: as ``params``, of tables also sparse.
             state: of the rows.
             lr: learning rate, one for all or ``(C,)``.
             clip: largest L2 norm of a row's gradient over all its parameters, one for all or
@@ -90,10 +102,38 @@ class RowOptimizer(ABC):
         """
         if clip is not None:
             grads = clipped(grads, clip)
-        in_place = in_place and state.steps.is_cpu
         if in_place:
             grads = _apart(grads, params)
-        return self._moved(params, grads, state, lr, in_place)
+        tables = {name: value for name, value in params.items() if grads[name].is_sparse}
+        dense = {name: value for name, value in params.items() if name not in tables}
+        new, after = self._moved(dense, grads, state, lr, in_place and state.steps.is_cpu)
+        if not tables:
+            return new, after
+        rows, of_rows = self._rows_moved(tables, grads, state, lr, in_place)
+        moments = {name: _like(params, after.moments[name], of_rows[name]) for name in self.moments}
+        return _like(params, new, rows), RowState(after.steps, moments)
+
+    def _rows_moved(
+        self, tables: Params, grads: Params, state: RowState, lr: float | Tensor, in_place: bool
+    ) -> tuple[Params, dict[str, Params]]:
+        """Step the rows of tables that their gradients name; new tables, and their moments."""
+        new: Params = {}
+        moments: dict[str, Params] = {moment: {} for moment in self.moments}
+        for name, value in tables.items():
+            named = touched(grads[name])
+            grad, old, mine = named.values, named.of(value), named.clients
+            if self.weight_decay:
+                grad = torch.add(grad, old, alpha=self.weight_decay)
+            steps = tree.columns(state.steps[mine] + 1, grad)
+            kept = {moment: named.of(state.moments[moment][name]) for moment in self.moments}
+            direction, kept = self._lazy_direction(grad, kept, steps)
+            rate = _rate(lr[mine] if isinstance(lr, Tensor) and lr.dim() else lr, grad)
+            rows = torch.addcmul(old, rate, direction, value=-1)
+            new[name] = named.put(value, rows, in_place=in_place)
+            for moment in self.moments:
+                table = state.moments[moment][name]
+                moments[moment][name] = named.put(table, kept[moment], in_place=in_place)
+        return new, moments
 
     def _moved(
         self, params: Params, grads: Params, state: RowState, lr: float | Tensor, in_place: bool
@@ -141,6 +181,9 @@ class RowSGD(RowOptimizer):
 class RowAdam(RowOptimizer):
     """Adam (Kingma and Ba, ICLR 2015, Algorithm 1), as `torch.optim.Adam`, own step count a row.
 
+    Sparse gradients are stepped as by `torch.optim.SparseAdam`. That is another rule, even for a
+    row that is named in every step: ε is added to the root before its bias is corrected.
+
     Attributes:
         betas: decay rates of the two moments.
         eps: added to the root of the second moment.
@@ -155,6 +198,16 @@ class RowAdam(RowOptimizer):
         return ("exp_avg", "exp_avg_sq")
 
     def _direction(self, grad: Tensor, moments: Params, steps: Tensor) -> tuple[Tensor, Params]:
+        return self._ratio(grad, moments, steps, lazy=False)
+
+    def _lazy_direction(
+        self, grad: Tensor, moments: Params, steps: Tensor
+    ) -> tuple[Tensor, Params]:
+        return self._ratio(grad, moments, steps, lazy=True)
+
+    def _ratio(
+        self, grad: Tensor, moments: Params, steps: Tensor, *, lazy: bool
+    ) -> tuple[Tensor, Params]:
         beta1, beta2 = self.betas
         # In place on temporaries only: fewer buffers stay in the cache, and no bit changes.
         mean = (beta1 * moments["exp_avg"]).add_(grad * (1 - beta1))
@@ -164,7 +217,8 @@ class RowAdam(RowOptimizer):
         unbias2 = (1 - beta2 ** steps.double()).sqrt().to(grad.dtype)
         # MKL takes five times as long for the root of an exact zero as for that of a tiny number.
         root = square.clamp(min=torch.finfo(square.dtype).tiny).sqrt_()
-        direction = (mean / unbias1).div_(root.div_(unbias2).add_(self.eps))
+        root = root.add_(self.eps).div_(unbias2) if lazy else root.div_(unbias2).add_(self.eps)
+        direction = (mean / unbias1).div_(root)
         return direction, {"exp_avg": mean, "exp_avg_sq": square}
 
     def _moved(
@@ -196,23 +250,35 @@ def clipped(grads: Params, clip: float | Tensor, spare: Params | None = None) ->
     """Shorten every row of gradients to a largest L2 norm over all parameters.
 
     Args:
-        grads: each ``(C, ...)``.
+        grads: each ``(C, ...)``, dense or sparse.
         clip: one for all or ``(C,)``; as `torch.nn.utils.clip_grad_norm_`.
         spare: what an earlier call gave and nobody reads any more, or ``{}``; it is written over
             and returned. Fresh memory at every step costs as much as the rest of clipping.
     """
-    norms = [
-        torch.linalg.vector_norm(grad.reshape(len(grad), -1), dim=1) for grad in grads.values()
+    each = [
+        norms(grad)
+        if grad.is_sparse
+        else torch.linalg.vector_norm(grad.reshape(len(grad), -1), dim=1)
+        for grad in grads.values()
     ]
-    norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    norm = torch.linalg.vector_norm(torch.stack(each), dim=0)
     factor = (clip / (norm + 1e-6)).clamp(max=1.0)
     if factor.is_cpu and len(factor) == 1 and float(factor) >= 1.0:
         return grads  # a product with 1 would change nothing, in a tenth of the step's time
     found: Params = {} if spare is None else spare
     for name, grad in grads.items():
+        if grad.is_sparse:
+            found[name] = scaled(grad, factor)
+            continue
         share = tree.columns(factor, grad).to(grad.dtype)
         found[name] = torch.mul(grad, share, out=found.get(name))
     return found
+
+
+def _like(params: Params, *parts: Params) -> Params:
+    """Join parts, of which later ones count, in the order of the parameters."""
+    found = {name: value for part in parts for name, value in part.items()}
+    return {name: found[name] for name in params}
 
 
 def _apart(values: Params, others: Params) -> Params:
@@ -230,6 +296,7 @@ def _flat(*stacks: Params) -> bool:
 
 
 def _memory(tensor: Tensor) -> int:
+    tensor = tensor._values() if tensor.is_sparse else tensor
     return tensor.untyped_storage().data_ptr()
 
 

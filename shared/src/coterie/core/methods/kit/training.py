@@ -14,6 +14,7 @@ from coterie.core.local_training.alone import (
     check_enough,
     drawing,
     mixes_samples,
+    row_sparse,
     trained_alone,
 )
 from coterie.core.local_training.dropout import DropoutBatches, keyed_layers
@@ -30,6 +31,10 @@ from coterie.core.local_training.fit import (
 from coterie.core.local_training.row_optimizer import RowAdam, RowOptimizer, RowSGD, RowState
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key
+
+_ONE_BY_ONE = (
+    "a method that trains clients one by one (fedavg, fedprox, ditto, fedamp, local, central)"
+)
 
 
 class LocalTraining:
@@ -51,8 +56,8 @@ class LocalTraining:
         alone: whether it does.
 
     Raises:
-        UserError: the module has batch normalisation or torch's dropout, and the method cannot keep
-            what these need; or layers of keyed dropout of one name.
+        UserError: the module has batch normalisation, torch's dropout or sparse gradients, and the
+            method cannot train clients one by one; or layers of keyed dropout of one name.
     """
 
     def __init__(
@@ -187,11 +192,14 @@ def _refuse(module: nn.Module) -> None:
         if mixes_samples(part) and not any(mixes_samples(child) for child in part.children()):
             raise UserError(
                 f"'{name}' is batch normalisation, which mixes samples and keeps statistics: "
-                "use GroupNorm or LayerNorm, or a method that trains clients one by one (fedavg, "
-                "fedprox, ditto, fedamp, local, central)"
+                f"use GroupNorm or LayerNorm, or {_ONE_BY_ONE}"
+            )
+        if row_sparse(part):
+            raise UserError(
+                f"'{name}' has sparse gradients, of which torch can make no stack: leave 'sparse' "
+                f"out, or use {_ONE_BY_ONE}"
             )
     raise UserError(
         "torch's dropout draws for all clients at once: set dropout to 0, use "
-        "coterie.core.local_training.dropout.KeyedDropout, or a method that trains clients one by "
-        "one (fedavg, fedprox, ditto, fedamp, local, central)"
+        f"coterie.core.local_training.dropout.KeyedDropout, or {_ONE_BY_ONE}"
     )

@@ -25,7 +25,7 @@ class Plan:
 
     A field is projected if it has at most d ids, for then one-hot ids have fewer rows than the
     field's features; and the numbers if they are at most d. The others, a field of users for
-    instance, are looked up; their tables have dense gradients, as those of ``nn.Embedding``.
+    instance, are looked up; their tables have dense or sparse gradients, as they say themselves.
 
     Attributes:
         vocabularies: ``(F,)`` how many ids each field has.
@@ -94,13 +94,16 @@ def fields_of(plan: Plan, embeddings: Embeddings, batch: Batch) -> Fields:
         RuntimeError: an id is not in its field's vocabulary.
     """
     ids = batch["ids"].long()
-    weights: list[Any] = [table.weight for table in embeddings.tables]
+    tables: list[Any] = list(embeddings.tables)
+    weights = [table.weight for table in tables]
     maps = embeddings.numbers
     like = weights[0] if maps is None else maps.weight
     numbers = batch["numbers"].to(like.dtype).T
     nothing = like.new_empty(0, plan.width)
     features = [
-        nn.functional.embedding(ids[:, f], weights[f]).T for f in plan.large if f < len(weights)
+        nn.functional.embedding(ids[:, f], weights[f], sparse=tables[f].sparse).T
+        for f in plan.large
+        if f < len(tables)
     ]
     linear, constant = nothing, nothing
     if maps is not None and plan.linear:
@@ -109,7 +112,7 @@ def fields_of(plan: Plan, embeddings: Embeddings, batch: Batch) -> Fields:
         features.append(torch.addmm(maps.bias[:, None], maps.weight, numbers))
         numbers = numbers[:0]
     return Fields(
-        one_hot=_one_hot(ids[:, plan.small], plan, like),
+        one_hot=_one_hot(ids, plan, like),
         table=torch.cat([nothing, *(weights[f] for f in plan.small)]),
         numbers=numbers,
         linear=linear,
@@ -119,10 +122,12 @@ def fields_of(plan: Plan, embeddings: Embeddings, batch: Batch) -> Fields:
 
 
 def _one_hot(ids: Tensor, plan: Plan, like: Tensor) -> Tensor:
-    """Make of ids ``(B, n)`` of small fields the rows ``(C, B)``, in the dtype of ``like``."""
-    sizes = torch.tensor([plan.vocabularies[f] for f in plan.small], device=ids.device).long()
+    """Make of ids ``(B, F)`` the rows ``(C, B)`` of small fields, in the dtype of ``like``."""
+    small = torch.tensor(plan.small, dtype=torch.int64, device=ids.device)
+    vocabularies = torch.tensor(plan.vocabularies, dtype=torch.int64, device=ids.device)
+    ids, sizes = ids.index_select(1, small), vocabularies.index_select(0, small)
     rows = ids + (sizes.cumsum(0) - sizes)
-    n_rows = sum(plan.vocabularies[f] for f in plan.small)
+    n_rows = len(plan.owner)
     # Without this an unknown id would be one of the next field.
     rows = torch.where((ids >= 0) & (ids < sizes), rows, n_rows)
     return like.new_zeros(n_rows, len(ids)).scatter(0, rows.T, 1.0)
