@@ -28,7 +28,7 @@ def test_a_rate_of_0_keeps_everything() -> None:
 def test_bits_are_uniform_in_every_lane() -> None:
     # Words of 64 bits hold four lanes; `random_` without bounds leaves one of their signs out.
     with Key.from_seed(5).torch_rng():
-        lanes = Dropout.bits(400, 1000).reshape(-1, 4)
+        lanes = Dropout.bits(torch.empty(400, 1000)).reshape(-1, 4)
     n = len(lanes)
     for lane in lanes.T.double():
         assert lane.mean().abs() < 5 * 65536 / (12 * n) ** 0.5
@@ -42,7 +42,7 @@ def test_bits_are_uniform_in_every_lane() -> None:
 def test_bits_follow_the_generator() -> None:
     def under(seed: int) -> torch.Tensor:
         with Key.from_seed(seed).torch_rng():
-            return torch.cat([Dropout.bits(3, 7), Dropout.bits(3, 7)])
+            return torch.cat([Dropout.bits(torch.empty(3, 7)), Dropout.bits(torch.empty(3, 7))])
 
     assert torch.equal(under(1), under(1))
     assert not torch.equal(under(1), under(2))
@@ -52,5 +52,6 @@ def test_bits_follow_the_generator() -> None:
 
 def test_any_shape() -> None:
     for rows, columns in ((1, 1), (1, 5), (3, 3), (2, 8)):
-        assert Dropout.bits(rows, columns).shape == (rows, columns)
-        assert Dropout.bits(rows, columns).dtype == torch.int16
+        bits = Dropout.bits(torch.empty(rows, columns))
+        assert bits.shape == (rows, columns)
+        assert bits.dtype == torch.int16

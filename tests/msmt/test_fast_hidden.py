@@ -103,7 +103,7 @@ def test_dropout_is_a_mask_with_a_scale(norm: bool, dropout: Dropout) -> None:
     with KEY.torch_rng():
         found = hidden(x, weight, given, shift, dropout)[0]
     with KEY.torch_rng():
-        mask = torch.stack([Dropout.bits(50, 40) > dropout.bound for _ in range(6)])
+        mask = torch.stack([Dropout.bits(torch.empty(50, 40)) > dropout.bound for _ in range(6)])
     expected = whole * mask * dropout.scale
     assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)
     n = mask.numel()

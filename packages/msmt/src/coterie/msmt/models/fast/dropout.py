@@ -45,9 +45,9 @@ class Dropout:
         return self.dropped - _LANES / 2 - 0.5
 
     @staticmethod
-    def bits(rows: int, columns: int) -> Tensor:
-        """Draw bits from torch's global generator, ``(rows, columns)`` int16."""
-        words = torch.empty(-(-rows * columns // _PER_WORD), dtype=torch.int64)
+    def bits(like: Tensor) -> Tensor:
+        """Draw bits from torch's global generator, int16 in the shape of ``like``."""
+        words = like.new_empty(-(-like.numel() // _PER_WORD), dtype=torch.int64)
         # `random_` without bounds leaves the sign out, which is a bit of every fourth lane.
         lanes = words.random_(-(1 << 63), None).view(torch.int16)
-        return lanes[: rows * columns].view(rows, columns)
+        return lanes[: like.numel()].view(like.shape)

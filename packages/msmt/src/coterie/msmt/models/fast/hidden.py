@@ -91,7 +91,7 @@ class _Hidden(torch.autograd.Function):
         for run in runs(n_networks, len(weight), z[0]):
             mapped(x, weight, run, z)
             first, last = run.networks.start * n_out, run.networks.stop * n_out
-            bits = dropout.bits(last - first, z.shape[-1]) if dropout.dropped else None
+            bits = dropout.bits(flat[0][first:last]) if dropout.dropped else None
             for at in pieces(first, last, flat[0][0]):
                 of, out_of, mean_of, rstd_of = (each[at] for each in flat)
                 if scaled is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -68,20 +69,22 @@ class InputNorm(Norm):
         )
 
     def _owner(self, fields: Fields) -> Tensor:
-        return torch.tensor(self.plan.owner, device=fields.table.device).long()
+        return _numbers(self.plan.owner, fields.table)
 
     def _cut(self, values: Tensor) -> tuple[Tensor, ...]:
         """Cut ``(D,)`` into what belongs to ids, numbers, and other features, each ``(n, d)``."""
         plan = self.plan
-        blocks = values.view(-1, plan.width)[self.blocks]
+        blocks = values.view(-1, plan.width).index_select(0, _numbers(self.blocks, values))
         return blocks.split([len(plan.small), len(plan.linear), len(plan.large)])
 
     def _joined(self, values: tuple[Tensor, ...]) -> Tensor:
         """Undo `_cut`."""
         blocks = torch.cat([value.reshape(-1, self.plan.width) for value in values])
-        return torch.empty_like(blocks).index_copy_(
-            0, torch.tensor(self.blocks, device=blocks.device), blocks
-        )
+        return torch.empty_like(blocks).index_copy_(0, _numbers(self.blocks, blocks), blocks)
+
+
+def _numbers(values: Sequence[int], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64, device=like.device)
 
 
 def _normal_table(

@@ -108,14 +108,15 @@ def block_diagonal(tables: Tensor, parts: Sequence[Part], n_features: int) -> Te
                 [0., 3.],
                 [1., 0.]])
     """
-    width, n_rows = tables.shape[1], parts[-1].stop
+    width = tables.shape[1]
     n_plain = sum(not part.projected for part in parts)
     identity = torch.eye(width, dtype=tables.dtype, device=tables.device)
     rows = torch.cat([tables, identity.repeat(n_plain, 1)])
-    blocks = [part.block for part in parts for _ in range(part.stop - part.start)]
-    places = torch.tensor(blocks, device=tables.device), torch.arange(n_rows, device=tables.device)
-    found = tables.new_zeros(n_rows, n_features // width, width)
-    return found.index_put((places[1], places[0]), rows).flatten(1)
+    blocks = [part.block for part in parts for _ in range(part.start, part.stop)]
+    place = torch.tensor(blocks, dtype=torch.int64, device=tables.device)
+    n_blocks = n_features // width
+    mine = place[:, None] == torch.arange(n_blocks, device=tables.device)
+    return (mine[..., None] * rows[:, None]).flatten(1)
 
 
 class _ScaledMaps(torch.autograd.Function):

@@ -41,7 +41,8 @@ def template_maps(
     scales = torch.cat([torch.ones_like(rows[:1]), rows]).permute(1, 2, 0)
     by_block = scales.unflatten(1, (-1, tables.shape[1]))
     blocks = [part.block for part in parts if part.projected for _ in range(part.start, part.stop)]
-    of_rows = by_block[:, torch.tensor(blocks, device=tables.device).long()].mT
+    place = torch.tensor(blocks, dtype=torch.int64, device=tables.device)
+    of_rows = by_block.index_select(1, place).mT
     found = scaled_maps(local, scenario, of_rows * tables[:, None], scales, parts)
     common, *each = found.unbind(2)
     maps = [
