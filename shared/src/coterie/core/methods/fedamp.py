@@ -181,14 +181,13 @@ class FedAMPServer(ModelServer[ClientModels]):
         settings = self.settings
         squares = squared_distances(flat(state.models))
         median = median_distance(squares)
-        unit = (median or 1.0) if settings.relative else 1.0
-        sigma, most = settings.sigma * unit, settings.alpha * unit
-        weights, alpha = message_weights(squares, sigma, most, state.silent)
-        # Models that are all equal, as before the first round, have no unit, and nothing to pull.
-        idle = settings.relative and not median
-        strength = 0.0 if idle else _strength(settings, alpha, most)
+        # Models that are all equal, as before the first round, have no unit and need none.
+        unit = median if settings.relative and median else 1.0
+        sigma = settings.sigma
+        weights, alpha = message_weights(squares / unit, sigma, settings.alpha, state.silent)
+        strength = _strength(settings, alpha)
         mine = weights[torch.searchsorted(state.ids, ids)]
-        for name, value in (("alpha", alpha), ("sigma", sigma), ("distance", median)):
+        for name, value in (("alpha", alpha), ("sigma", sigma * unit), ("distance", median)):
             cohort.journal.scalar(f"fed/{name}", value)
         cohort.journal.scalar("fed/own_weight", weights.diagonal().mean())
         mixed = {
@@ -210,16 +209,14 @@ def check_for(settings: FedAMPSettings, lengths: Tensor) -> None:
     Raises:
         UserError: local steps on the proximal term would diverge.
     """
-    if not settings.relative:  # else the unit is not known yet
-        alpha = min(settings.alpha, settings.sigma / max(len(lengths), 1))
-        _strength(settings, alpha, settings.alpha)
+    _strength(settings, min(settings.alpha, settings.sigma / max(len(lengths), 1)))
 
 
-def _strength(settings: FedAMPSettings, alpha: float, most: float) -> float:
-    """λ/α_k, at which steps on the proximal term must converge; α_k is ``most`` or less."""
+def _strength(settings: FedAMPSettings, alpha: float) -> float:
+    """λ/α_k, at which steps on the proximal term must converge."""
     strength = settings.lam / alpha
     if settings.optimizer == "sgd" and settings.lr * strength >= 2:
-        limit = "alpha" if alpha == most else "sigma"
+        limit = "alpha" if alpha == settings.alpha else "sigma"
         raise UserError(
             f"'lr' times 'lam' / α_k is {settings.lr * strength:g} with α_k = {alpha:g}, "
             f"training diverges from 2 on: lower 'lr' or 'lam', or raise '{limit}'"
