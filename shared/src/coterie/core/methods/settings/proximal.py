@@ -120,8 +120,8 @@ class FedAMPOptions(Checked):
     sigma: float = 100.0
     """σ: squared distance of models over which the attention A(x) = 1 - exp(-x/σ) levels off."""
     relative: bool = False
-    """Distances are measured in units of the median squared distance between two clients' models, as
-    are sigma, alpha and lam, so that the pull λ/α_k has no unit. In absolute units all weights of
+    """Distances are measured in units of the median squared distance of two clients' models, as are
+    sigma, alpha and lam, so that the pull λ/α_k has no unit. In absolute units all weights of
     others underflow where models have millions of parameters, and FedAMP is local training."""
 
     def __post_init__(self) -> None:
