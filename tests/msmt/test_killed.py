@@ -69,9 +69,9 @@ def assert_same(cut: Path, whole: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of three rounds."""
+    """A run of two rounds."""
     out = tmp_path_factory.mktemp("whole")
-    assert main([*WORDS, "--rounds", "3", "--run.out", str(out), "--run.name", "whole"]) == 0
+    assert main([*WORDS, "--rounds", "2", "--run.out", str(out), "--run.name", "whole"]) == 0
     return out / "pf-msmtrec" / "whole"
 
 
@@ -79,7 +79,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_killed_within_a_round_goes_on_to_the_same_bits(
     tmp_path: Path, whole: Path, step: str
 ) -> None:
-    words = [*WORDS, "--rounds", "3", "--run.out", str(tmp_path), "--run.name", "cut"]
+    words = [*WORDS, "--rounds", "2", "--run.out", str(tmp_path), "--run.name", "cut"]
     command = [sys.executable, "-c", KILLED, step, *words]
     killed = subprocess.run(command, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert killed.returncode == -signal.SIGKILL
@@ -92,7 +92,7 @@ def test_a_run_killed_within_a_round_goes_on_to_the_same_bits(
 def test_more_rounds_lead_where_a_longer_run_leads(tmp_path: Path, whole: Path) -> None:
     words = [*WORDS, "--run.out", str(tmp_path), "--run.name", "cut"]
     assert main([*words, "--rounds", "1"]) == 0
-    assert main([*words, "--rounds", "3", "--run.resume", "true"]) == 0
+    assert main([*words, "--rounds", "2", "--run.resume", "true"]) == 0
     assert_same(tmp_path / "pf-msmtrec" / "cut", whole)
 
 
@@ -128,7 +128,7 @@ def test_a_run_does_not_go_on_with_other_settings(
 ) -> None:
     before = sorted((path, path.stat().st_mtime_ns) for path in whole.rglob("*"))
     out = ["--run.out", str(whole.parents[1]), "--run.name", "whole", "--run.resume", "true"]
-    assert main([*WORDS, "--rounds", "3", *out, *other]) == 2
+    assert main([*WORDS, "--rounds", "2", *out, *other]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert other[0].removeprefix("--") in said

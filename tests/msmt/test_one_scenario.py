@@ -109,12 +109,12 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 def twins(changes: dict[str, Any], count: int = 3) -> FederatedRun:
-    """Three rounds of scenarios with the same samples and the same draws."""
+    """Two rounds of scenarios with the same samples and the same draws."""
     chosen = settings(QUIET, {"pf.psi": False, "model.experts": 1, "model.dropout": 0.3}, changes)
     run = run_of(chosen, scenarios((11,) * count, alike=True), rounds=0)
     same = run.secret.fold
     run.clients.secrets = lambda ids: same(torch.zeros_like(ids))
-    return advanced(run, 3)
+    return advanced(run, 2)
 
 
 @pytest.fixture(scope="module")

@@ -174,7 +174,7 @@ def test_in_the_first_round_the_increments_are_averaged() -> None:
 
 @pytest.fixture(scope="module")
 def usual() -> dict[str, torch.Tensor]:
-    return kept(run_of(settings(QUIET))).personal
+    return kept(run_of(settings(QUIET), rounds=2)).personal
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def usual() -> dict[str, torch.Tensor]:
     ids=str,
 )
 def test_every_part_counts_by_default(usual: dict[str, torch.Tensor], changes: Any) -> None:
-    """Each choice leads to other models after three rounds; it does not come to nothing."""
-    other = kept(run_of(settings(changes, QUIET))).personal
+    """Each choice leads to other models after two rounds; it does not come to nothing."""
+    other = kept(run_of(settings(changes, QUIET), rounds=2)).personal
     names = [name for name in usual if "psi" not in name]
     far = max(float((usual[name] - other[name]).abs().max()) for name in names)
     assert far > 1e-5
@@ -204,5 +204,5 @@ def test_every_part_counts_by_default(usual: dict[str, torch.Tensor], changes: A
 
 def test_a_switch_that_says_the_usual_changes_nothing(usual: dict[str, torch.Tensor]) -> None:
     same = {"pf.fedbn": "increment", "pf.increments": "parameters", "reading": "recommended"}
-    again = kept(run_of(settings(same, QUIET))).personal
+    again = kept(run_of(settings(same, QUIET), rounds=2)).personal
     assert all(torch.equal(again[name], value) for name, value in usual.items())

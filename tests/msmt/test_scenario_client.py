@@ -210,8 +210,10 @@ def test_adam_goes_on_behind_the_servers_back() -> None:
     assert kept(run_of(settings(QUIET, train__keep_moments=False), rounds=2)).optimizer is None
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("form", ["factored", "own centres"])
+@pytest.mark.parametrize(
+    ("form", "dtype"),
+    [("factored", "float64"), ("own centres", "float64"), ("factored", "float32")],
+)
 def test_chunks_and_the_order_of_scenarios_make_no_difference(form: str, dtype: str) -> None:
     """With dropout: a scenario's draws are its own."""
     changes = {**FORMS[form], **QUIET, "model.dropout": 0.3, "engine.dtype": dtype}
