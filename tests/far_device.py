@@ -39,8 +39,9 @@ torch.__future__.set_swap_module_params_on_conversion(True)
 FAR = torch.device("far", 0)
 COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 ROUNDS = 2
-ON_PURPOSE = ("on_host", "add_lora")
-"""Functions that draw first parameters on the CPU, so that they are the same everywhere."""
+ON_PURPOSE = ("on_host", "add_lora", "coordinate")
+"""Functions that draw first parameters on the CPU, so that they are the same everywhere, or solve a
+problem of a dozen numbers in hundreds of steps, for which a device is too far."""
 
 
 class FarTensor(Tensor):

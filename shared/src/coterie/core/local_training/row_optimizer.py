@@ -102,11 +102,12 @@ class RowOptimizer(ABC):
         """
         if clip is not None:
             grads = clipped(grads, clip)
-        if in_place:
-            grads = _apart(grads, params)
         tables = {name: value for name, value in params.items() if grads[name].is_sparse}
         dense = {name: value for name, value in params.items() if name not in tables}
-        new, after = self._moved(dense, grads, state, lr, in_place and state.steps.is_cpu)
+        writes = in_place and state.steps.is_cpu  # elsewhere into tables alone
+        if writes or (in_place and tables):
+            grads = _apart(grads, params)
+        new, after = self._moved(dense, grads, state, lr, writes)
         if not tables:
             return new, after
         rows, of_rows = self._rows_moved(tables, grads, state, lr, in_place)
