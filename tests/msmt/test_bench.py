@@ -8,8 +8,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from coterie.core.bench.hardware import Limits
+from coterie.core.data.samples.arrow_rows import ArrowRows
 from coterie.core.tensors.keys import Key
-from coterie.msmt.bench import measure, steps
+from coterie.msmt.bench import federation, large, loading, measure, steps
 from coterie.msmt.bench.operations import plain, projected
 from coterie.msmt.bench.plain import PlainMMoE
 from coterie.msmt.data.schema import Schema
@@ -17,8 +18,6 @@ from coterie.msmt.models.fast import projection
 from coterie.msmt.models.mmoe import MMoE
 from coterie.msmt.models.template import TemplateMMoE
 from coterie.msmt.settings.model import ModelSettings
-from coterie.msmt.settings.run import Settings
-from coterie.msmt.settings.train import TrainSettings
 
 FORM = Schema(("click", "buy"), ("NL",), (3, 9, 2), 4, funnel=True)
 SIZES = ModelSettings(embedding=5, experts=3, expert_layers=(6, 4), tower_layers=(3, 2))
@@ -103,9 +102,46 @@ def test_rows_are_complete(monkeypatch) -> None:
         assert row["unit"] == measure.STEP_MS
 
 
-def test_the_batch_size_is_that_of_the_settings(monkeypatch) -> None:
-    taken = []
-    monkeypatch.setattr(measure, "local_steps", lambda **given: taken.append(given) or iter(()))
-    list(measure.bench(Settings(train=TrainSettings(batch_size=77))))
-    assert taken == [{"batch_size": 77}]
-    assert torch.get_num_threads() == 1
+def test_rounds_are_those_of_the_loop() -> None:
+    sizes = replace(SIZES, dropout=0.0)
+    assert federation.largest_difference(sizes, federation.samples()) < 1e-9
+    [row] = federation.rounds(sizes, turns=1)
+    assert row["ours"] > 0
+    assert row["reference"] > 0
+
+
+def test_another_loop_is_noticed(monkeypatch) -> None:
+    sizes = replace(SIZES, dropout=0.0)
+    monkeypatch.setattr(federation, "_DECAY", 0.1)
+    loop = federation._Loop.round
+
+    def wrong(self) -> None:
+        for adam in self.adams:
+            adam.param_groups[0]["weight_decay"] = 0.0
+        loop(self)
+
+    monkeypatch.setattr(federation._Loop, "round", wrong)
+    assert federation.largest_difference(sizes, federation.samples()) > 1e-5
+
+
+def test_coordination_is_certified() -> None:
+    dual, products = federation.coordination(turns=1)
+    assert 0 <= dual["max_abs_diff"] <= 1e-8
+    assert products["ours"] > 0
+
+
+def test_a_file_is_read_in_another_process() -> None:
+    *epochs, growth = loading.loading(samples=150_000)
+    assert len(epochs) == 3
+    assert all(row["ours"] > 1e4 for row in epochs)
+    assert growth["ours"] < growth["reference"]
+
+
+def test_a_file_holds_the_samples_that_are_asked_for(tmp_path) -> None:
+    path = tmp_path / "samples.arrow"
+    loading.write(path, 70_000)
+    assert int(ArrowRows(path).starts[-1]) == 70_000
+
+
+def test_text_is_converted(capsys) -> None:
+    assert large.report(20_000).startswith("20,000 rows of 0.0 GB text: ")

@@ -8,6 +8,8 @@ from dataclasses import replace
 from coterie.core.bench.hardware import Limits
 from coterie.core.bench.timing import Row, in_turns, one_thread, row
 from coterie.core.tensors.keys import Key
+from coterie.msmt.bench.federation import coordination, rounds
+from coterie.msmt.bench.loading import loading
 from coterie.msmt.bench.operations import plain, projected
 from coterie.msmt.bench.plain import PlainMMoE
 from coterie.msmt.bench.steps import ALIEXPRESS, PAPER, Trained, draw, largest_difference
@@ -22,19 +24,22 @@ _COMPARED = 256  # samples on which results are compared in float64
 
 
 def bench(settings: Settings) -> Iterator[Row]:
-    """Measure the training step of a scenario.
+    """Measure the training step of a scenario, rounds, the server's part, and loading.
 
     Everything runs on one thread and is given in CPU time, the least of several turns in one run.
 
     Args:
-        settings: of a run; the batch size counts, sizes of the network are the paper's.
+        settings: of a run, of which nothing counts: sizes are the paper's.
 
     Yields:
         Rows with ``name, unit, ours, reference, ratio, max_abs_diff``; the ratio is that of
         reference to ours.
     """
     with one_thread():
-        yield from local_steps(batch_size=settings.train.batch_size)
+        yield from local_steps()
+        yield from rounds()
+        yield from coordination()
+    yield from loading()
 
 
 def local_steps(
