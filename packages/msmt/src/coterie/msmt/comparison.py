@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from coterie.core.callbacks.checkpoints import BEST, read_checkpoint
+from coterie.core.federation.federation import Federation
 from coterie.core.files import write_text
 from coterie.core.run.driver import FederatedRun
-from coterie.core.settings.schema import changed
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tables.paired import Spread, spread
 from coterie.core.tables.plots import Curve, Curves, Lines, Panel, plot_panels
@@ -20,9 +20,7 @@ from coterie.core.tables.report import markdown_table
 from coterie.core.tables.result import NAN, RunResult, follow
 from coterie.msmt.data.describe import describe
 from coterie.msmt.data.task import Task
-
-if TYPE_CHECKING:
-    from coterie.msmt.experiment import Experiment
+from coterie.msmt.settings.run import Settings
 
 TABLE, PICTURE = "comparison.md", "comparison.png"
 OWN, ORACLE = "PF-MSMTrec", "best possible"
@@ -43,7 +41,34 @@ Scenarios = Mapping[str, Sequence[float]]
 """Test AUC of every scenario, by task."""
 
 
-def who(experiment: Experiment) -> str:
+class Compared(Protocol):
+    """An experiment of this paper, as `coterie.msmt.experiment.Experiment`, which uses this."""
+
+    @property
+    def settings(self) -> Settings:
+        """With the reading resolved."""
+        ...
+
+    @property
+    def task(self) -> Task:
+        """What the scenarios hold."""
+        ...
+
+    @property
+    def answer_is_own(self) -> bool:
+        """Whether a method gives each scenario its own model."""
+        ...
+
+    def federation(self) -> Federation:
+        """Join both halves with the scenarios' data."""
+        ...
+
+    def beside(self, values: Mapping[str, Any]) -> Compared:
+        """Make the experiment of other settings on the same samples."""
+        ...
+
+
+def who(experiment: Compared) -> str:
     """Whose measures a method is judged by: ``personal`` or ``global``."""
     return "personal" if experiment.answer_is_own else "global"
 
@@ -75,7 +100,7 @@ def of_scenarios(result: RunResult, whose: str, tasks: Sequence[str]) -> Scenari
     return {task: result.course[f"test/{whose}_auc_{task}"][place] for task in tasks}
 
 
-def compare(experiment: Experiment, module: FederatedRun, folder: Path) -> list[dict[str, Any]]:
+def compare(experiment: Compared, module: FederatedRun, folder: Path) -> list[dict[str, Any]]:
     """Train what a run is compared with; write `TABLE` and `PICTURE`.
 
     Args:
@@ -97,7 +122,7 @@ def compare(experiment: Experiment, module: FederatedRun, folder: Path) -> list[
     }
     with Counting(TABLE, len(OTHERS), experiment.settings.run.progress) as bar:
         for name, values in OTHERS.items():
-            other = beside(experiment, values)
+            other = experiment.beside(values)
             result = followed(FederatedRun(other.federation()), task.schema.n_scenarios)
             tests[name] = of_scenarios(result, who(other), task.schema.tasks)
             rounds[name] = result.curve(monitor.key)
@@ -113,14 +138,7 @@ def compare(experiment: Experiment, module: FederatedRun, folder: Path) -> list[
     return rows
 
 
-def beside(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
-    """Make the experiment of other settings on the same samples."""
-    other = type(experiment)(changed(experiment.settings, values))
-    other.task = experiment.task
-    return other
-
-
-def at_best(experiment: Experiment, folder: Path) -> Scenarios:
+def at_best(experiment: Compared, folder: Path) -> Scenarios:
     """Measure the best round of a run again, by its checkpoint.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import Experiment as BaseExperiment
+from coterie.core.settings.schema import changed
 from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.describe import describe
@@ -57,6 +58,12 @@ class Experiment(BaseExperiment[Settings]):
         """What the scenarios hold."""
         dtype = getattr(torch, self.settings.engine.dtype)
         return make_task(self.settings.data, Key.from_seed(self.settings.seed).fold("data"), dtype)
+
+    def beside(self, values: Mapping[str, Any]) -> Experiment:
+        """Make the experiment of other settings, by their keys, on the same samples."""
+        other = type(self)(changed(self.settings, values))
+        other.task = self.task
+        return other
 
     @property
     def build(self) -> Callable[[], MultiTask]:
