@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from tests.msmt.looped_rounds import Loop, Scenario
+from sklearn.metrics import roc_auc_score
+from tests.msmt.looped_rounds import Loop, Scenario, cross_entropy, matrix
 from tests.msmt.small_scenarios import (
+    LENGTHS,
     QUIET,
     advanced,
     client_of,
@@ -114,6 +116,38 @@ def test_rounds_are_those_of_a_plain_loop(case: str) -> None:
     assert_same(run, loop.rounds(count))
     if case == "participation":
         assert len({tuple(loop.chosen(number)) for number in (1, 2, 3)}) > 1
+
+
+@pytest.mark.parametrize("case", ["recommended", "factored", "dropout"])
+def test_scenarios_are_measured_with_their_own_models(case: str) -> None:
+    """By running statistics, with what the server decided and ψ follows; the test, and W_s."""
+    chosen = settings(CASES[case], train__evaluate_every=2)
+    run, loop = run_of(chosen, rounds=2), Loop(chosen, scenarios()).rounds(2)
+    found, test = run.journal, scenarios().clients.test
+    losses, distances, areas = [], [], []
+    for one in loop.scenarios:
+        samples = test.take(torch.tensor([one.j])).samples
+        one.module.eval()
+        with torch.no_grad():
+            logits = one.module.logits(samples)
+        losses.append(float(cross_entropy(logits, samples["labels"])))
+        areas.append([roc_auc_score(samples["labels"][:, i], logits[:, i]) for i in range(2)])
+        apart = matrix({n: one.federated()[n] - (one.anchor or {})[n] for n in one.residual})
+        distances.append(float(apart.square().mean().sqrt()))
+    scalars = found.scalars
+    assert scalars["test/loss"] == pytest.approx(np.mean(losses), rel=1e-9)
+    for i, task in enumerate(("ctr", "ctcvr")):
+        each = [area[i] for area in areas]
+        assert found.clients[f"test/personal_auc_{task}"][1].tolist() == pytest.approx(each)
+        assert scalars[f"test/auc_{task}"] == pytest.approx(np.mean(each))
+    assert scalars["test/auc"] == pytest.approx(np.mean(areas))
+    assert found.clients["msmt/distance"][1].tolist() == pytest.approx(distances, rel=1e-6)
+    assert scalars["msmt/distance"] == pytest.approx(np.mean(distances), rel=1e-6)
+    psi = [float(one.module.psi.mean().detach()) for one in loop.scenarios]
+    assert found.clients["msmt/psi"][1].tolist() == pytest.approx(psi, rel=1e-6)
+    counts = np.array(LENGTHS)
+    trained = [sum(one.losses) / len(one.losses) for one in loop.scenarios]
+    assert scalars["fed/loss"] == pytest.approx(counts @ trained / counts.sum(), rel=1e-9)
 
 
 def test_the_dual_is_that_of_an_ordinary_solver() -> None:
