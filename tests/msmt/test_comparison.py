@@ -154,12 +154,13 @@ def small_task(lengths):
 
 def test_scenarios_are_drawn_by_size_where_sizes_differ():
     tests = {"one": {"ctr": [0.5, 0.6, 0.7]}}
-    first, curves = panels(small_task([3, 1, 2]), tests, {"one": [0.5, math.nan, 0.7]})
-    assert first.x == [2, 4, 6]
-    assert [one.mean for one in first.lines["one"]] == [0.6, 0.7, 0.5]
+    curves, first = panels(small_task([3, 1, 2]), tests, {"one": [0.5, math.nan, 0.7]})
+    assert first.curves["one"].x == [2, 4, 6]
+    assert [one.mean for one in first.curves["one"].y] == [0.6, 0.7, 0.5]
+    assert first.legend > curves.legend
     assert list(curves.curves["one"].x) == [1, 3]
-    first, _ = panels(small_task([2, 2, 2]), tests, {})
-    assert (first.x, first.x_label, first.log) == ([1, 2, 3], "scenario", False)
+    _, first = panels(small_task([2, 2, 2]), tests, {})
+    assert (first.curves["one"].x, first.x_label) == ([1, 2, 3], "scenario")
 
 
 def test_an_auc_that_is_not_defined_is_in_no_mean():

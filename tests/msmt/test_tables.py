@@ -165,7 +165,7 @@ def test_generated_data_have_several_worlds(out, monkeypatch):
 
 def test_the_figure_has_a_plot_for_each_world(out):
     report = made(out, "--data.shift=0.6", "--rounds=3", figure=3)
-    names = ["PF-MSMTrec (Fed)", "FedAvg", "FedAvg, then an own epoch (ours)"]
+    names = ["PF-MSMTrec (Fed)", "FedAvg", "FedAvg, own epoch (ours)"]
     assert [line["method"] for line in report.view][:3] == names
     assert imread(report.figure).shape[1] > 500
 

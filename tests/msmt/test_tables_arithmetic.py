@@ -8,7 +8,7 @@ from scipy import stats
 
 from coterie.core.tables.result import RunResult
 from coterie.msmt.published import ALIEXPRESS, TENREC
-from coterie.msmt.tables.contrast import against, difference_notes, pair_note, panel
+from coterie.msmt.tables.contrast import against, difference_notes, pair_note, panels
 from coterie.msmt.tables.convergence import curve, reached
 from coterie.msmt.tables.layout import measured
 from coterie.msmt.tables.main_table import printed
@@ -102,7 +102,7 @@ def test_pairs_are_adjusted_over_worlds(table):
 
 
 def test_the_panel_has_every_other_row(table):
-    drawn = panel(table[0], "own").series["a world"]
+    (drawn,) = (one.series["a world"] for one in panels(table[0], "own"))
     assert list(drawn) == ["near", "low", "high"]
     assert drawn["low"].difference == pytest.approx(0.105)
 

@@ -14,7 +14,7 @@ from coterie.core.files import write_text
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Curve, Curves, Lines, Panel, plot_panels
+from coterie.core.tables.plots import Curve, Curves, plot_panels
 from coterie.core.tables.progress import Counting
 from coterie.core.tables.report import markdown_table
 from coterie.core.tables.result import NAN, RunResult, follow
@@ -181,19 +181,23 @@ def table(task: Task, tests: Mapping[str, Scenarios]) -> list[dict[str, Any]]:
 
 def panels(
     task: Task, tests: Mapping[str, Scenarios], rounds: Mapping[str, Sequence[float]]
-) -> list[Panel]:
-    """Draw the test of each task by the size of a scenario, and validation over rounds."""
+) -> list[Curves]:
+    """Draw validation over rounds, and the test of each task by the size of a scenario."""
     counts = task.clients.lengths.tolist()
     by_size = len(set(counts)) == len(counts)
     order = sorted(range(len(counts)), key=lambda place: counts[place] if by_size else place)
     x = [counts[place] if by_size else place + 1 for place in order]
     label = "training samples of the scenario" if by_size else "scenario"
-    found: list[Panel] = []
-    for each in task.schema.tasks:
-        drawn = {name: [spread([of[each][place]]) for place in order] for name, of in tests.items()}
-        found.append(Lines(label, x, drawn, log=by_size, y_label=f"test AUC of {each}"))
     curves = {name: _curve(values) for name, values in rounds.items()}
-    return [*found, Curves("round", "validation AUC", curves)]
+    found = [Curves("round", "validation AUC", curves, legend=False)]
+    last = task.schema.tasks[-1]  # its legend is that of all
+    for each in task.schema.tasks:
+        drawn = {
+            name: Curve(x, [spread([of[each][place]]) for place in order])
+            for name, of in tests.items()
+        }
+        found.append(Curves(label, f"test AUC of {each}", drawn, legend=each == last))
+    return found
 
 
 def _cell(value: Any) -> str:

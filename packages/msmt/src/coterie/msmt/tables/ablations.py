@@ -9,7 +9,7 @@ from coterie.core.settings.schema import changed
 from coterie.core.tables.report import Report
 from coterie.core.tables.sheet import Sheet
 from coterie.msmt.published import ALIEXPRESS, TENREC, of_ablation
-from coterie.msmt.tables.contrast import difference_notes, panel
+from coterie.msmt.tables.contrast import difference_notes, panels
 from coterie.msmt.tables.layout import NOTE, Printed, add_line, papers_note
 from coterie.msmt.tables.main_table import printed
 from coterie.msmt.tables.rows import LOCAL, OWN, ROWS
@@ -80,7 +80,7 @@ def _table(study: Study, which: str, data: str, scenarios: tuple[str, ...]) -> R
     }
     own = VARIANTS[FULL][0]
     sheet.notes += difference_notes(found, own)
-    return sheet.report(which, "ablations, test AUC", [panel(found, own)])
+    return sheet.report(which, "ablations, test AUC", panels(found, own), columns=3)
 
 
 def _printed(scenarios: tuple[str, ...], name: str) -> Printed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coterie.core.tables.contrast import Contrast, contrasts
-from coterie.core.tables.paired import Comparison, compare, holm
+from coterie.core.tables.paired import compare, holm
 from coterie.core.tables.plots import Differences
 from coterie.core.tables.result import RunResult
 from coterie.msmt.tables.layout import AUC, measured
@@ -51,13 +51,15 @@ def pair_note(table: Table, first: str, second: str, why: str) -> str:
     return f"{first} minus {second}, in points ({why}): {'; '.join(said)}."
 
 
-def panel(table: Table, own: str) -> Differences:
-    """Draw what one row has over the others, world by world."""
-    series: dict[str, dict[str, Comparison]] = {
-        world: {label: one.found for label, one in against(rows, own).items()}
+def panels(table: Table, own: str) -> list[Differences]:
+    """Draw what one row has over the others, a plot for each world."""
+    return [
+        Differences(
+            f"{own} minus it, test AUC",
+            {world: {label: one.found for label, one in against(rows, own).items()}},
+        )
         for world, rows in table.items()
-    }
-    return Differences(f"{own} minus it, test AUC", series)
+    ]
 
 
 def _difference_note(world: str, found: Mapping[str, Contrast], own: str) -> str:

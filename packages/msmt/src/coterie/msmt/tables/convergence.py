@@ -38,8 +38,9 @@ def convergence_figure(study: Study) -> Report:
             sheet.row(name, f"eval/{AUC}", best, world=world)
             sheet.row(name, "round_near_best", near, world=world)
             line[f"{world}: best"], line[f"{world}: near"] = cell(best), cell(near, digits=1)
-    panels = [_panel(world, rows) for world, rows in found.items()]
-    return sheet.report("Figure 3", "convergence", panels, columns=2)
+    last = list(found)[-1]  # its legend is that of all
+    panels = [_panel(world, rows, legend=world == last) for world, rows in found.items()]
+    return sheet.report("Figure 3", "convergence", panels, columns=3)
 
 
 def curve(run: RunResult) -> Sequence[float]:
@@ -53,6 +54,6 @@ def reached(run: RunResult, target: float) -> float:
     return next(found, NAN)
 
 
-def _panel(world: str, rows: Results) -> Curves:
+def _panel(world: str, rows: Results, legend: bool) -> Curves:
     drawn = {label: mean_curve(runs, curve) for label, runs in rows.items()}
-    return Curves("round", f"{world}: validation AUC", drawn)
+    return Curves("round", f"{world}: validation AUC", drawn, legend)

@@ -9,7 +9,7 @@ from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult
 from coterie.core.tables.sheet import Sheet
 from coterie.msmt.published import ALIEXPRESS, TENREC, reference
-from coterie.msmt.tables.contrast import difference_notes, pair_note, panel
+from coterie.msmt.tables.contrast import difference_notes, pair_note, panels
 from coterie.msmt.tables.layout import NOTE, Printed, add_line, papers_note
 from coterie.msmt.tables.references import ORACLE
 from coterie.msmt.tables.rows import FEDAVG, FEDERATED_ROWS, LOCAL, OWN, ROWS, refused
@@ -18,11 +18,11 @@ from coterie.msmt.tables.study import Study
 
 _ABOUT = (
     "each alone: a network of its own for every scenario; pooled: one model of all samples in one "
-    "place (STAR, AESM² and PEPNet know the scenario, the template does not there); federated: the "
-    "template's network, aggregated by the method. FedAvg, then an own epoch: what each scenario "
-    "makes of FedAvg's model in a round. literal: Eqs. 10 and 14 as printed. FedAMP, σ relative: "
-    "in units of the median squared distance; absolute: as printed. FedProx and Ditto leave what "
-    "batch normalisation keeps of a scenario with it, as all do."
+    "place (STAR, AESM² and PEPNet know the scenario, the template does not there); federated: "
+    "the template's network, aggregated by the method; what batch normalisation keeps of a "
+    "scenario stays with it. FedAvg, own epoch: what each scenario makes of FedAvg's model in a "
+    "round. FedAMP, σ relative: in units of the median squared distance; absolute: as printed. "
+    "literal: Eqs. 10 and 14 as printed; + embeddings: they are averaged too."
 )
 
 
@@ -75,7 +75,7 @@ def _table(study: Study, paper: _Paper) -> Report:
     sheet.notes += [
         f"Left out: {ROWS[name].label}: {reason}" for name, reason in reasons.items() if reason
     ]
-    return sheet.report(paper.which, "test AUC", [panel(found, own)])
+    return sheet.report(paper.which, "test AUC", panels(found, own), columns=3)
 
 
 def results(

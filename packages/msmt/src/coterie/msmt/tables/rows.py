@@ -71,7 +71,7 @@ ROWS: Mapping[str, Row] = {
     LOCAL: _alone("PF-MSMTrec (Local)", "template", "local"),
     "pooled": _pooled("PF-MSMTrec (Local), one model", "template", "local"),
     FEDAVG: _federated("FedAvg", "fedavg", "fedavg"),
-    "fedavg-own": Row("FedAvg, then an own epoch (ours)", FEDERATED, of=FEDAVG),
+    "fedavg-own": Row("FedAvg, own epoch (ours)", FEDERATED, of=FEDAVG),
     "fedprox": _federated("FedProx", "fedprox", "fedprox"),
     "ditto": _federated("Ditto", "ditto", "ditto"),
     "fedamp": _federated("FedAMP, σ relative", "fedamp", "fedamp", fedamp__relative=True),
@@ -79,7 +79,7 @@ ROWS: Mapping[str, Row] = {
     OWN: _federated("PF-MSMTrec (Fed)", "pf-msmtrec", "pf-msmtrec"),
     "pf-literal": _federated("PF-MSMTrec (Fed), literal", "pf-msmtrec", reading="literal"),
     "pf-embeddings": _federated(
-        "PF-MSMTrec (Fed) + shared embeddings (ours)", "pf-msmtrec", pf__share=("embeddings",)
+        "PF-MSMTrec (Fed), + embeddings (ours)", "pf-msmtrec", pf__share=("embeddings",)
     ),
 }
 """By name, in the order of the table. All federated methods, and PF-MSMTrec (Local), have the
