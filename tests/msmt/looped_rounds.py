@@ -267,13 +267,17 @@ class Loop:
             name: self.weighted(sent, name)
             for name in self.scenarios[0].shared()
         }  # fmt: skip
-        for place, j in enumerate(chosen):
+        own = self.settings.pf.centre == "own" and self.settings.pf.coordinate
+        for one in self.scenarios:  # also who did not train
+            place = chosen.index(one.j) if one.j in chosen else 0
             mean, direction, average = dict(shared), Tree(), Tree()
-            for one_kind in found.values():
-                mean |= one_kind.mean
-                direction |= one_kind.direction[place]
-                average |= one_kind.average
-            self.scenarios[j].receive(mean, direction, average)
+            for of_kind in found.values():
+                mean |= of_kind.mean
+                direction |= of_kind.direction[place]
+                average |= of_kind.average
+            if own and one.j not in chosen:
+                direction = {name: torch.zeros_like(u) for name, u in direction.items()}
+            one.receive(mean, direction, average)
         for kind in found.values():
             self.average |= kind.average
             self.reference |= {n: self.reference[n] + kind.mean[n] for n in kind.mean}

@@ -52,6 +52,7 @@ CASES: dict[str, dict[str, Any]] = {
     "experts, leaf": {"pf.share": ("experts",), "pf.generator": "leaf"},
     "experts, one layer": {"pf.share": ("experts",), "model.expert_layers": (5,)},
     "participation": {"train.participation": 0.7},
+    "participation, own": {"train.participation": 0.7, "pf.centre": "own"},
     "epochs": {"train.epochs": 2, "pf.lam": 3.0},
     "dropout": {"model.dropout": 0.3},
     "sgd": {"train.optimizer": "sgd", "train.clip": 0.5},
@@ -111,11 +112,26 @@ def assert_same_moments(state: Any, one: Scenario) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_rounds_are_those_of_a_plain_loop(case: str) -> None:
     chosen = settings(CASES[case], QUIET)
-    count = 3 if case in ("recommended", "participation") else 2
+    partly = case.startswith("participation")
+    count = 3 if partly or case == "recommended" else 2
     run, loop = run_of(chosen, rounds=count), Loop(chosen, scenarios())
     assert_same(run, loop.rounds(count))
-    if case == "participation":
+    if partly:
         assert len({tuple(loop.chosen(number)) for number in (1, 2, 3)}) > 1
+
+
+@pytest.mark.parametrize("changes", [{}, {"pf.centre": "own"}], ids=str)
+def test_anchors_stay_where_the_scenarios_are(changes: dict[str, Any]) -> None:
+    """Were those that are not drawn left behind, the anchor would run away from all of them."""
+    few = {"train.participation": 0.4, "pf.lam": 2.0, "pf.psi": False}
+    run = run_of(settings(few, changes, QUIET, rounds=12), rounds=11)
+    mine = kept(run)
+    known = run.server_state.reference["scenario"]
+    assert sorted(mine.rounds.tolist()) != [11, 11, 11]
+    for j in range(3):
+        torch.testing.assert_close(mine.held["scenario"][j], known, rtol=0, atol=1e-12)
+    apart = (mine.held["scenario"] - mine.anchor["scenario"]).abs().max()
+    assert float(apart) < 0.1 * float((known - 1).abs().max())
 
 
 @pytest.mark.parametrize("case", ["recommended", "factored", "dropout"])

@@ -272,10 +272,10 @@ def test_who_trains_to_no_number_is_left_out_and_named(centre: str) -> None:
     mine = of_one(run, 1)
     assert all(value.isfinite().all() for _, value in tree.tensors(mine))
     assert int(mine.optimizer.steps) == 0  # type: ignore[union-attr]
-    if centre == "own":  # there is no ball around an increment that is no number
-        assert not mine.anchored.any()
-        return
-    # It takes in what the others made: W_s moved by their mean, as theirs did.
+    # It takes in what the others made: W_s moved by their mean, as theirs did. There is no ball
+    # around an increment that is no number, so it has no direction of its own.
+    assert mine.anchored.all()
+    assert mine.direction["scenario"].any() == (centre == "global")
     torch.testing.assert_close(mine.held["scenario"][0], run.server_state.reference["scenario"])
 
 

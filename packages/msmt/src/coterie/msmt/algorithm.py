@@ -110,7 +110,7 @@ class PFServer(ModelServer[ServerState]):
             shared = federated_average(up.shared, self.shares(up)) if up.shared else {}
             self.note(replies.ids, up, experts, cohort.journal)
             # The last terms of Eqs. 18 and 21 are the scenarios' own: they know their ψ.
-            self.send(chosen, replies.ids, experts, towers, shared)
+            self.send(cohort, replies.ids, experts, towers, shared)
             state = moved(state, experts, towers)
         self.evaluate_if_due(state, cohort)
         return state
@@ -155,16 +155,18 @@ class PFServer(ModelServer[ServerState]):
 
     def send(
         self,
-        chosen: Cohort,
+        cohort: Cohort,
         answered: Tensor,
         experts: Aggregated,
         towers: Aggregated,
         shared: Tree,
     ) -> None:
-        """Send the scenarios what was made of their uploads.
+        """Send all scenarios what was made of the uploads, also those that did not train.
 
-        A ball around the mean gives all the same, also those whose upload did not count; balls
-        around the scenarios' own increments another direction to each that answered.
+        Else what the server knows of their parameters were not what they have, and the anchor a
+        place that they never reach: increments towards it would move it on and on. A ball around
+        the mean gives all the same direction; balls around the scenarios' own increments another
+        to each that answered, and none to the others.
         """
         down = Aggregate(
             experts.mean,
@@ -174,14 +176,18 @@ class PFServer(ModelServer[ServerState]):
             towers.direction,
             shared,
         )
-        if self.rule.centre == "own" and self.rule.coordinate:
-            places = torch.searchsorted(chosen.ids, answered)
-            chosen.part(places).ask(AGGREGATE, Aligned(answered, tree.clone(down)))
-            return
         together = self.options.expert == "pf" and self.rule.grouping == "all"
         alike = {"mean", "direction", "average"} if together else set()
         kept = {f.name: _of_one(getattr(down, f.name), f.name in alike) for f in fields(down)}
-        chosen.ask(AGGREGATE, Aggregate(**kept))
+        if self.rule.centre == "global" or not self.rule.coordinate:
+            cohort.ask(AGGREGATE, Aggregate(**kept))
+            return
+        trained = torch.isin(cohort.ids, answered)
+        cohort.part(_places(trained)).ask(AGGREGATE, Aligned(answered, tree.clone(down)))
+        if not bool(trained.all()):
+            for name in ("direction", "tower_direction"):
+                kept[name] = tree.map_tensors(torch.zeros_like, kept[name])
+            cohort.part(_places(~trained)).ask(AGGREGATE, Aggregate(**kept))
 
     def request(self, state: ServerState) -> Request:
         """Say in which shapes uploads are expected."""
@@ -238,6 +244,10 @@ def _shapes(params: Params) -> Shapes:
 def _of_one(values: Tree, alike: bool) -> Tree:
     """What all scenarios ``(S, K, ...)`` have in common, once; if all parts have, ``(1, ...)``."""
     return tree.clone({n: v[0, :1] if alike else v[0] for n, v in values.items()})
+
+
+def _places(chosen: Tensor) -> Tensor:
+    return chosen.nonzero().flatten()
 
 
 def _mean(values: Iterable[float]) -> float:
