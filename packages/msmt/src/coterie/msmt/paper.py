@@ -19,8 +19,10 @@ PAPER = Paper(
     client_half="coterie.msmt.methods:make_client",
     server_half="coterie.msmt.halves:make_server",
     tables="coterie.msmt.tables:make_table",
+    bench="coterie.msmt.bench.measure:bench",
     variant_keys=("data.name", "model.name"),
     keys=KEYS,
     panels=PANELS,
     data_sets=DATA_SETS,
+    commands={"attack": "Tell training rows from what the scenarios of a run upload"},
 )

@@ -1,0 +1,1 @@
+"""Commands of the paper beside those of every paper."""
