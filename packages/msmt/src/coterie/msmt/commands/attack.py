@@ -13,6 +13,7 @@ from coterie.core.cli.output import aside, print_json, print_report
 from coterie.core.errors import UserError
 from coterie.core.files import write_json
 from coterie.core.run.runfolder import RunFolder
+from coterie.msmt.settings.run import Settings
 
 ABOUT = (
     "Play the first rounds of a run once more, listen as the server does to what scenarios upload, "
@@ -56,7 +57,7 @@ def run(argv: Sequence[str]) -> None:
         runs = 1 + len(protections(settings.privacy, 1.0, clip, scales))
         with Counting("Attack", runs * rounds[-1], settings.run.progress) as bar:
             rows = attack(experiment, rounds, scales, clip, given.rows, bar.done)
-        what = f"{settings.method} on {experiment.task.name}, seed {settings.seed}"
+        what = f"{_method(settings)} on {experiment.task.name}, seed {settings.seed}"
         found = report(rows, f"What uploads tell of training rows: {what}", folder.path)
         path = found.save(folder.path)
         about = {"method": settings.method, "notes": list(found.notes), "rows": rows}
@@ -94,6 +95,12 @@ def _parser() -> Arguments:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a row")
     return parser
+
+
+def _method(settings: Settings) -> str:
+    """Name the method, and what PF-MSMTrec shares beside what the paper does."""
+    more = settings.pf.share if settings.method == "pf-msmtrec" else ()
+    return settings.method + (f" with {', '.join(more)} shared" if more else "")
 
 
 def _check(folder: RunFolder) -> None:
