@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coterie.core.tensors import tree
+
 EPSILON = 1e-5
 """ε_g where none is given; batch normalisation's usual one, since the paper gives none."""
 
@@ -138,4 +140,4 @@ def _along_inputs(values: Tensor, parameter: Tensor) -> Tensor:
             f"γ and β of {len(values)} inputs do not fit a parameter of shape "
             f"{tuple(parameter.shape)}: take Affine.scalar()"
         )
-    return values.reshape(-1, *[1] * (parameter.dim() - 1))
+    return tree.columns(values, parameter)

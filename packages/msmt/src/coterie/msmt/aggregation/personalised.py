@@ -149,7 +149,7 @@ def applied(base: Mapping[str, Tensor], direction: Mapping[str, Tensor], psi: Te
         [[0.0, 0.0, 0.0], [2.0, 2.0, 2.0]]
     """
     return {
-        name: value + psi.reshape(*psi.shape, *[1] * (value.dim() - psi.dim())) * direction[name]
+        name: value + psi[(..., *[None] * (value.dim() - psi.dim()))] * direction[name]
         for name, value in base.items()
     }
 
