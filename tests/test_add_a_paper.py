@@ -19,7 +19,8 @@ from coterie.core.cli.new import NDCG
 
 ROOT = Path(__file__).resolve().parents[1]
 DOC = (ROOT / "docs" / "add-a-paper.md").read_text()
-SOURCES = ("shared", "packages/continual", "packages/llm", "packages/page")
+PACKAGES = sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml"))
+SOURCES = ("shared", *(f"packages/{name}" for name in PACKAGES))
 
 
 def commands(number: int) -> list[str]:
