@@ -93,7 +93,8 @@ class Scenario:
         held: W_s, towers and what else is averaged, as they were after the last aggregation.
         residual: of W_s.
         direction: U* of W_s and of the towers.
-        anchor: W̄, None before the first aggregation.
+        added: Σ ψ U* of all rounds, of W_s.
+        anchor: W̄ + what was added before, None before the first aggregation.
     """
 
     j: int
@@ -102,6 +103,7 @@ class Scenario:
     held: Tree = field(default_factory=dict)
     residual: Tree = field(default_factory=dict)
     direction: Tree = field(default_factory=dict)
+    added: Tree = field(default_factory=dict)
     anchor: Tree | None = None
     optimizer: Any = None
     losses: list[float] = field(default_factory=list)
@@ -110,6 +112,7 @@ class Scenario:
         factored = self.settings.pf.upload == "factored"
         nothing = {n: torch.zeros_like(v) for n, v in self.generated().items()}
         self.residual, self.one = nothing, 1.0 if factored else 0.0
+        self.added = dict(nothing)
         self.direction = {n: torch.zeros_like(v) for n, v in {**nothing, **self.towers()}.items()}
         self.held = self.federated()
 
@@ -186,7 +189,8 @@ class Scenario:
         for name in [*self.towers(), *self.shared()]:
             parameters[name].copy_(base[name])
         self.residual = {n: base[n] - value for n, value in self.generated().items()}
-        self.direction, self.anchor = direction, average
+        self.direction = direction
+        self.anchor = {n: average[n] + value for n, value in self.added.items()}
         scenario = {n: u for n, u in direction.items() if n in self.residual}
         self.module.scenario_residual.copy_(matrix(self.residual))
         self.module.scenario_direction.copy_(matrix(scenario))
@@ -194,6 +198,9 @@ class Scenario:
             short = name.removeprefix("towers.").replace(".", "_")
             buffers[f"tower_{short}_direction"].copy_(direction[name])
         self.held = self.federated()
+        for name, value in self.added.items():
+            psi = self.module.psi.detach()
+            self.added[name] = value + by_part(psi, value) * direction[name]
 
 
 @dataclass
@@ -263,6 +270,10 @@ class Loop:
             now = one.federated()
             sent[j] = {name: now[name] - one.held[name] for name in now}
         found = {kind: self.aggregate(sent, kind) for kind in self.names}
+        experts, further = found["experts"], self.settings.pf.server_lr
+        for name, mean in experts.mean.items():
+            experts.average[name] = experts.average[name] - mean + further * mean
+            experts.mean[name] = further * mean
         shared = {
             name: self.weighted(sent, name)
             for name in self.scenarios[0].shared()

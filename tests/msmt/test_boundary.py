@@ -98,6 +98,7 @@ def test_uploads_hold_what_they_are_to_hold(runs: dict[str, FederatedRun], form:
     assert set(up.scenario) == (factors if form == "factors" else {"scenario"})
     assert set(up.towers) == {n for n in client._form if n.startswith("towers.")}
     assert set(up.affine) == {"gamma", "beta"}
+    assert float(up.affine["gamma"].abs().max()) < 0.5  # γ itself is about 1: a clip would be its
     shared = ("inputs.", "weight", "task_generator.", "scenario_generator.", "first.", "rest.")
     expected = {n for n in client._form if n.startswith(shared)} if form == "shared" else set()
     assert set(up.shared) == expected
@@ -164,7 +165,7 @@ def test_nothing_local_is_in_the_bytes(runs: dict[str, FederatedRun]) -> None:
     up, after = client.update(request_of(run), mine, data, key)
     sent = encode(up, Header("update", (0, ROUNDS + 1, 0, 0)))
     assert raw(up.scenario["scenario"]) in sent
-    assert raw(after.personal["input_norm.weight"]) in sent
+    assert raw(after.personal["input_norm.weight"] - 1) in sent
     local = ("inputs.", "weight", "gates.", "task_generator.", "scenario_generator.", "psi")
     names = [n for n in after.personal if n.startswith((*local, "first.", "rest."))]
     assert len(names) + len(client.towers) + 2 == len(after.personal)

@@ -59,6 +59,8 @@ def test_defaults_are_the_papers() -> None:
         ({"method": "central", "privacy.noise": "gaussian"}, "has the samples themselves"),
         ({"pf.c": -0.1}, "'pf.c' must be at least 0"),
         ({"pf.lam": -1.0}, "'pf.lam' must be at least 0"),
+        ({"pf.server_lr": 0.0}, "'pf.server_lr' must be above 0"),
+        ({"reading": "literal", "pf.server_lr": 2.0}, "set pf.increments to parameters"),
     ],
     ids=str,
 )
@@ -101,6 +103,7 @@ def test_what_is_said_to_have_no_effect_has_none(
         {},
         {"reading": "literal"},
         {"pf.c": 0.3},
+        {"pf.server_lr": 2.0},
         {"pf.psi": False},
         {"pf.coordinate": False},
         {"pf.centre": "own", "pf.per_expert": True},

@@ -32,6 +32,8 @@ CASES: dict[str, dict[str, Any]] = {
     "fedbn off": {"pf.fedbn": "off"},
     "anchor literal": {"pf.fedbn": "literal"},
     "averages": {"pf.increments": "averages"},
+    "server step": {"pf.server_lr": 3.0},
+    "server step, factored, averaged": {**A1, "pf.server_lr": 0.5, "pf.upload": "factored"},
     "not coordinated": {"pf.coordinate": False},
     "no psi": {"pf.psi": False},
     "own": {"pf.centre": "own"},
@@ -74,14 +76,14 @@ def assert_same(run: FederatedRun, loop: Loop) -> None:
     for one in loop.scenarios:
         row = {
             part: {name: value[one.j] for name, value in getattr(mine, part).items()}
-            for part in ("personal", "statistics", "held", "direction", "residual", "anchor")
+            for part in ("personal", "statistics", "held", "direction", "residual", "added", "anchor")
         }
         named = {n: v.detach() for n, v in one.module.named_parameters()}
         buffers = {n: v for n, v in one.module.named_buffers() if n in row["statistics"]}
         assert len(buffers) == len(row["statistics"]) >= 3
         assert_close(row["personal"], named, f"parameters of {one.j}")
         assert_close(row["statistics"], buffers, f"statistics of {one.j}")
-        for part in ("held", "direction", "residual"):
+        for part in ("held", "direction", "residual", "added"):
             assert_close(row[part], getattr(one, part), f"{part} of {one.j}")
         assert bool(mine.anchored[one.j]) == (one.anchor is not None)
         if one.anchor is not None:

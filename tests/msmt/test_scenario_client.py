@@ -203,6 +203,24 @@ def test_generators_go_on_learning(form: str) -> None:
     assert float((weights[0] - weights[1]).abs().max()) > 1e-5
 
 
+@pytest.mark.parametrize("changes", [{}, {"train.participation": 0.7}, {"pf.centre": "own"}])
+def test_the_anchor_moves_with_what_psi_added(changes: dict[str, Any]) -> None:
+    """Alignment with W̄ alone would pull each ψ U* into the mean, and W̄ away from it, for ever."""
+    run = run_of(settings(QUIET, changes, pf__upload="full"), rounds=2)
+    state, before = run.server_state, kept(run)
+    advanced(run, 1)
+    after = kept(run)
+    assert float(before.added["scenario"].abs().max()) > 1e-6
+    for mine, known in ((before, state), (after, run.server_state)):
+        known_of_it = mine.held["scenario"] - mine.added["scenario"]
+        torch.testing.assert_close(
+            known_of_it, known.reference["scenario"].expand_as(known_of_it), rtol=0, atol=1e-12
+        )
+    moved = after.anchor["scenario"] - before.added["scenario"]
+    expected = run.server_state.average["scenario"].expand_as(moved)
+    torch.testing.assert_close(moved, expected, rtol=0, atol=1e-12)
+
+
 def test_adam_goes_on_behind_the_servers_back() -> None:
     """R13: moments stay, unless they are to begin anew in each round."""
     run = run_of(settings(QUIET), rounds=2)

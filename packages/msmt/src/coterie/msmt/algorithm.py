@@ -105,7 +105,7 @@ class PFServer(ModelServer[ServerState]):
         cohort.journal.scalar("fed/clients", replies.ids.numel())
         if replies.up is not None and bool((replies.up.samples > 0).any()):
             up = replies.up
-            experts = self.experts(state, up)  # Eqs. 7 to 17
+            experts = self.experts(state, up).stepped(self.options.server_lr)  # Eqs. 7 to 17
             towers = self.towers(state, up)  # Eq. 21, the same for each task's towers
             shared = federated_average(up.shared, self.shares(up)) if up.shared else {}
             self.note(replies.ids, up, experts, cohort.journal)
@@ -124,7 +124,7 @@ class PFServer(ModelServer[ServerState]):
             up.scenario,
             same_for_all(before, len(up.samples)),
             self.rule,
-            affine=Affine(up.affine["gamma"], up.affine["beta"]),
+            affine=Affine(*up.input_norm().values()),
             before=state.average,
             sound=up.samples > 0,
         )
@@ -138,7 +138,7 @@ class PFServer(ModelServer[ServerState]):
             up.towers,
             same_for_all(before, len(up.samples)),
             self.rule.for_towers(),
-            affine=Affine(up.affine["gamma"], up.affine["beta"]),
+            affine=Affine(*up.input_norm().values()),
             before=state.tower_average,
             sound=up.samples > 0,
         )

@@ -17,7 +17,6 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.msmt.aggregation.personalised import applied
 from coterie.msmt.messages import (
-    AFFINE,
     AGGREGATE,
     EVALUATE,
     TOWERS,
@@ -70,6 +69,7 @@ class PFClient(ModelClient[ScenarioModel]):
             held=tree.clone({**nothing, **towers, **part(models, self.averaged)}),
             direction=tree.clone({**nothing, **towers}),
             residual=tree.clone(nothing),
+            added=tree.clone(nothing),
             anchor=nothing,
             anchored=next(iter(nothing.values())).new_zeros(n_clients),
         )
@@ -106,7 +106,7 @@ class PFClient(ModelClient[ScenarioModel]):
         up = ScenarioUpdate(
             scenario=part(change, mine.residual),
             towers=part(change, self.towers),
-            affine={name: mine.personal[of].clone() for name, of in AFFINE.items()},
+            affine=ScenarioUpdate.changed(mine.personal),
             shared=part(change, self.averaged),
             samples=data.lengths,
             loss=fitted.loss,
@@ -117,7 +117,11 @@ class PFClient(ModelClient[ScenarioModel]):
     def aggregate(
         self, down: Aggregate, mine: ScenarioModel, data: SplitSamples, key: Key
     ) -> tuple[None, ScenarioModel]:
-        """Set W_s and Θ to [·]^{r-1} + Δ̄ + ψ U* (Eqs. 18, 21), and keep U* for ψ to learn."""
+        """Set W_s and Θ to [·]^{r-1} + Δ̄ + ψ U* (Eqs. 18, 21), and keep U* for ψ to learn.
+
+        The server's W̄ is of W_s without any ψ U*. Aligned with it as it is, a scenario would
+        undo, in increments that are averaged for all, what its ψ added, and the mean drift away.
+        """
         mean = {**down.mean, **down.tower_mean, **down.shared}
         base = {name: value + mean[name] for name, value in mine.held.items()}
         sent = {**down.direction, **down.tower_direction}
@@ -131,10 +135,12 @@ class PFClient(ModelClient[ScenarioModel]):
             mine,
             direction=tree.clone(direction),
             residual=residual,
-            anchor={n: down.average[n].expand_as(old).clone() for n, old in mine.anchor.items()},
+            anchor={n: down.average[n] + old for n, old in mine.added.items()},
             anchored=torch.ones_like(mine.anchored),
         )
-        return None, replace(mine, held=self.federated(mine))
+        held = self.federated(mine)
+        added = {name: old + held[name] - base[name] for name, old in mine.added.items()}
+        return None, replace(mine, held=held, added=added)
 
     @EVALUATE
     def evaluate(
@@ -182,7 +188,7 @@ class PFClient(ModelClient[ScenarioModel]):
         }
 
     def distance(self, mine: ScenarioModel) -> Tensor:
-        """Root mean square of W_s - W̄, ``(C,)``; 0 before the first aggregation."""
+        """Root mean square of W_s - its anchor, ``(C,)``; 0 before the first aggregation."""
         now = self.scenario.whole(part(self.federated(mine), mine.residual))
         apart = (now - self.scenario.whole(mine.anchor)).flatten(1).square().mean(1).sqrt()
         return torch.where(mine.anchored > 0, apart, torch.zeros_like(apart))

@@ -51,13 +51,27 @@ class ScenarioUpdate(Up):
         "increments of the towers' parameters Θ", **_PARAMETERS, expected=Shaped("towers")
     )  # each (C, T, ...)
     affine: Params = leaves(
-        "γ and β of the input's normalisation", **_PARAMETERS, expected=Shaped("affine")
+        "γ - 1 and β of the input's normalisation", **_PARAMETERS, expected=Shaped("affine")
     )  # (C, D)
     shared: Params = leaves(
         "increments of other parameters that are averaged", **_PARAMETERS, expected=Shaped("shared")
     )
     samples: Tensor = counted("number of samples n_j")  # (C,) int64
     loss: Tensor = measured("mean training loss", _TRAINED)  # (C,)
+
+    @staticmethod
+    def changed(personal: Params) -> Params:
+        """Give ``affine`` of networks: by how much γ and β are from where they began, 1 and 0.
+
+        A clip of the upload would otherwise be spent on the length of γ, about √D.
+        """
+        gamma, beta = (personal[name] for name in AFFINE.values())
+        return {"gamma": gamma - 1, "beta": beta.clone()}
+
+    def input_norm(self) -> Params:
+        """Give γ and β themselves, by their names in the network."""
+        gamma, beta = AFFINE.values()
+        return {gamma: self.affine["gamma"] + 1, beta: self.affine["beta"]}
 
 
 @dataclass(frozen=True)
@@ -81,7 +95,7 @@ class ScenarioReport(QualityReport):
     )
     psi: Tensor = measured("mean ψ of its experts", {"personal"})  # (C,)
     psi_tower: Tensor = measured("mean ψ' of its towers", {"personal"})  # (C,)
-    distance: Tensor = measured("root mean square of W_s - W̄", _TRAINED)  # (C,)
+    distance: Tensor = measured("root mean square of W_s - its anchor", _TRAINED)  # (C,)
 
 
 @dataclass(frozen=True)
@@ -94,12 +108,14 @@ class ScenarioModel(OwnModel):
         held: all that is federated, as it was after the last aggregation.
         direction: U* of the scenario parameters and of the towers.
         residual: what is added to the generated W_s so that it is what it was set to (R).
-        anchor: W̄, once ``anchored``, ``(C,)``, is 1 and no longer 0.
+        added: Σ ψ U* of all rounds, which is what W_s has beside what the server knows of it.
+        anchor: W̄ + ``added``, to be aligned with once ``anchored``, ``(C,)``, is 1 and not 0.
     """
 
     held: Params = field(kw_only=True)
     direction: Params = field(kw_only=True)
     residual: Params = field(kw_only=True)
+    added: Params = field(kw_only=True)
     anchor: Params = field(kw_only=True)
     anchored: Tensor = field(kw_only=True)
 

@@ -76,6 +76,11 @@ def _check(settings: Settings) -> None:
             f"PF-MSMTrec federates the parameters of its template: set model.name to template, or "
             f"choose --method fedavg or local for {settings.model.name}"
         )
+    if settings.pf.increments == "averages" and settings.pf.server_lr != 1:
+        raise UserError(
+            "'pf.server_lr' multiplies the mean of the scenarios' increments, and with 'averages' "
+            "there are none: set pf.increments to parameters, or leave it out"
+        )
     no_updates = {"local": "none is sent", "central": "the server has the samples themselves"}
     privacy = settings.privacy
     if settings.method in no_updates and (privacy.noise != "none" or privacy.clip is not None):

@@ -92,6 +92,21 @@ class Aggregated:
     average: Tree
     found: tuple[Coordinated, ...] = ()
 
+    def stepped(self, lr: float) -> Aggregated:
+        """Let the server go ``lr`` times as far along ΔW̄, and W̄ with it (Reddi et al. 2021).
+
+        Example:
+            >>> one = {"w": torch.ones(2, 1)}
+            >>> found = Aggregated(one, one, {"w": torch.tensor([5.0])}).stepped(3.0)
+            >>> found.mean["w"].flatten().tolist(), found.average["w"].tolist()
+            ([3.0, 3.0], [7.0])
+        """
+        if lr == 1.0:
+            return self
+        mean = {name: lr * value for name, value in self.mean.items()}
+        average = {n: old + mean[n][0] - self.mean[n][0] for n, old in self.average.items()}
+        return replace(self, mean=mean, average=average)
+
 
 def personalised(
     increments: Mapping[str, Tensor],

@@ -16,7 +16,7 @@ from coterie.core.methods.kit.parts import part
 from coterie.msmt.algorithm import PFServer
 from coterie.msmt.attack.membership import with_upload
 from coterie.msmt.attack.overheard import Overheard
-from coterie.msmt.messages import AFFINE, Aggregate, ScenarioUpdate
+from coterie.msmt.messages import Aggregate, ScenarioUpdate
 from coterie.msmt.scenario_part import ScenarioPart, scenario_part
 
 
@@ -103,7 +103,7 @@ class SharedParts(Knowledge):
             return None
         up = one.up
         change = {**up.scenario, **up.towers, **up.shared}
-        held, affine = self._of(number, change), {AFFINE[n]: v for n, v in up.affine.items()}
+        held, affine = self._of(number, change), up.input_norm()
         before = self.network(held, self._affine.get(number, {}))
         after = self.network(with_upload(held, change), affine)
         self._affine[number] = affine

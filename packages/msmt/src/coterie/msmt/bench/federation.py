@@ -28,7 +28,7 @@ _DECAY = 1e-6
 _EXPERTS, _NUMBERS = 4, 1_114_112  # of a scenario parameter at the paper's sizes
 
 
-def rounds(sizes: ModelSettings = SMALL, turns: int = 7) -> Iterator[Row]:
+def rounds(sizes: ModelSettings = SMALL, turns: int = 15) -> Iterator[Row]:
     """Compare a round of FedAvg over 4 scenarios with a plain loop over networks.
 
     Both make the same steps on the same batches, with Adam whose state is kept, without dropout;

@@ -41,6 +41,9 @@ class AggregationOptions:
     to 17)."""
     per_expert: bool = False
     """Each expert's increments are averaged and coordinated by themselves, over the scenarios."""
+    server_lr: float = 1.0
+    """Step of the server: by what it multiplies the mean increment ΔW̄ of the experts' scenario
+    parameters; 1 in Eq. 18."""
     psi: bool = True
     """ψ is learned; else it stays 0."""
     expert: Literal["pf", "fedavg"] = "pf"
@@ -61,6 +64,7 @@ class AggregationOptions:
     def __post_init__(self) -> None:
         at_least("pf.c", self.c, 0)
         at_least("pf.lam", self.lam, 0)
+        between("pf.server_lr", self.server_lr, 0, math.inf)
         between("pf.eps", self.eps, 0, math.inf)
 
     def averaged(self, names: Iterable[str]) -> list[str]:

@@ -35,6 +35,7 @@ OURS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "per-expert": ("each expert by itself", {"pf.per_expert": True}),
     "factored": ("factors uploaded", {"pf.upload": "factored"}),
     "leaf": ("W_s not generated", {"pf.generator": "leaf"}),
+    "server-lr": ("server step 10", {"pf.server_lr": 10.0}),
     "embeddings": ("+ shared embeddings", {"pf.share": ("embeddings",)}),
     "all-shared": (
         "+ shared embeddings, gates, experts",

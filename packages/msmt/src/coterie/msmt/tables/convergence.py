@@ -16,7 +16,7 @@ from coterie.msmt.tables.rows import FEDAVG, LOCAL, OWN, ROWS
 from coterie.msmt.tables.runs import WHOSE
 from coterie.msmt.tables.study import Study
 
-SHOWN = (OWN, FEDAVG, "fedavg-own", "pf-embeddings", LOCAL)
+SHOWN = (OWN, FEDAVG, "fedavg-own", "pf-embeddings", "pf-server-lr", LOCAL)
 NEAR = 0.005
 _ABOUT = (
     "Validation AUC, mean over tasks and scenarios, after each round; mean over seeds, bands of "

@@ -22,7 +22,8 @@ _ABOUT = (
     "the template's network, aggregated by the method; what batch normalisation keeps of a "
     "scenario stays with it. FedAvg, own epoch: what each scenario makes of FedAvg's model in a "
     "round. FedAMP, σ relative: in units of the median squared distance; absolute: as printed. "
-    "literal: Eqs. 10 and 14 as printed; + embeddings: they are averaged too."
+    "literal: Eqs. 10 and 14 as printed; + embeddings: they are averaged too; server step 10: the "
+    "server goes ten times as far along the mean increment of W_s."
 )
 
 

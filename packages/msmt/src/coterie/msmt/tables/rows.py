@@ -81,6 +81,9 @@ ROWS: Mapping[str, Row] = {
     "pf-embeddings": _federated(
         "PF-MSMTrec (Fed), + embeddings (ours)", "pf-msmtrec", pf__share=("embeddings",)
     ),
+    "pf-server-lr": _federated(
+        "PF-MSMTrec (Fed), server step 10 (ours)", "pf-msmtrec", pf__server_lr=10.0
+    ),
 }
 """By name, in the order of the table. All federated methods, and PF-MSMTrec (Local), have the
 template's network: only how parameters are aggregated differs."""
