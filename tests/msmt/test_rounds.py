@@ -73,17 +73,18 @@ def assert_close(found: Any, expected: Any, what: str) -> None:
 def assert_same(run: FederatedRun, loop: Loop) -> None:
     """All that scenarios and server have is what the loop has."""
     mine = kept(run)
+    own = ("held", "direction", "residual", "added")
     for one in loop.scenarios:
         row = {
             part: {name: value[one.j] for name, value in getattr(mine, part).items()}
-            for part in ("personal", "statistics", "held", "direction", "residual", "added", "anchor")
+            for part in ("personal", "statistics", *own, "anchor")
         }
         named = {n: v.detach() for n, v in one.module.named_parameters()}
         buffers = {n: v for n, v in one.module.named_buffers() if n in row["statistics"]}
         assert len(buffers) == len(row["statistics"]) >= 3
         assert_close(row["personal"], named, f"parameters of {one.j}")
         assert_close(row["statistics"], buffers, f"statistics of {one.j}")
-        for part in ("held", "direction", "residual", "added"):
+        for part in own:
             assert_close(row[part], getattr(one, part), f"{part} of {one.j}")
         assert bool(mine.anchored[one.j]) == (one.anchor is not None)
         if one.anchor is not None:

@@ -23,7 +23,7 @@ KEYS = (
     MetricKey("last/auc*", "1", "test AUC of the last round"),
     MetricKey("msmt/psi", "1", "ψ, mean over experts and scenarios"),
     MetricKey("msmt/psi_tower", "1", "ψ' of the towers, mean over tasks and scenarios"),
-    MetricKey("msmt/distance", "1", "root mean square of W_s - W̄, mean over scenarios"),
+    MetricKey("msmt/distance", "1", "root mean square of W_s - its anchor, mean over scenarios"),
     MetricKey("msmt/conflict", "1", "mean cosine of two increments of scenario parameters"),
     MetricKey("msmt/opposed", "1", "share of pairs of increments with a cosine below 0"),
     MetricKey("msmt/dual_weights", "1", "largest weight w* of an increment; by scenario their sum"),
