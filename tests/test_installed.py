@@ -14,11 +14,12 @@ import pytest
 from tests.test_packaging import ROOT, build_wheel
 
 CONSTRAINTS = ROOT / "constraints.txt"
-PAPERS = {"llm": "pplr", "page": "page", "assisted": "mtal"}
+PAPERS = {"llm": "pplr", "page": "page", "assisted": "mtal", "msmt": "pf-msmtrec"}
 MEASURED = {
     "llm": ("test/recall@10",),
     "page": ("test/server_accuracy", "test/global_accuracy", "test/personal_accuracy"),
     "assisted": ("test/rmse", "test/map@10", "test/ndcg@10"),
+    "msmt": ("test/auc", "test/auc_ctr", "test/auc_ctcvr"),
 }
 
 
