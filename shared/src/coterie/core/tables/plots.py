@@ -200,6 +200,7 @@ class Differences(Panel):
             axes.errorbar(x, y, xerr=half, fmt="o", capsize=3, label=label)
         axes.set_yticks(range(len(self._names)), self._names)
         axes.invert_yaxis()
+        axes.locator_params(axis="x", nbins=6)  # labels of more overlap in narrow panels
         axes.set_xlabel(self.x_label)
         axes.legend()
 
@@ -279,6 +280,9 @@ def plot_panels(
         spare.remove()
     for axes, panel in zip(places, panels, strict=False):
         panel._draw(axes)
+    legend = places[len(panels) - 1].get_legend()
+    if legend is not None and len(places) > len(panels):
+        legend.set_in_layout(False)  # it has the room of a plot beside it
     return _save(figure, title, path)
 
 

@@ -26,6 +26,14 @@ _ABOUT = (
     "server goes ten times as far along the mean increment of W_s."
 )
 
+_PAYS = {
+    FEDAVG: "whether averaging pays",
+    OWN: "whether the method's federation pays",
+    "pf-embeddings": "whether it pays with embeddings",
+    "pf-server-lr": "whether it pays with a larger step",
+}
+"""Rows that are compared with training alone, and what that tells."""
+
 
 @dataclass(frozen=True)
 class _Paper:
@@ -68,11 +76,9 @@ def _table(study: Study, paper: _Paper) -> Report:
         labels = {"method": row.label, "models": row.models}
         add_line(sheet, labels, name, of_row, printed(paper.scenarios, row.paper))
     _add_oracle(sheet, paper.which)
-    own = ROWS[OWN].label
+    own, alone = ROWS[OWN].label, ROWS[LOCAL].label
     sheet.notes += difference_notes(found, own)
-    sheet.notes.append(
-        pair_note(found, ROWS[FEDAVG].label, ROWS[LOCAL].label, "whether averaging pays")
-    )
+    sheet.notes += [pair_note(found, ROWS[name].label, alone, why) for name, why in _PAYS.items()]
     sheet.notes += [
         f"Left out: {ROWS[name].label}: {reason}" for name, reason in reasons.items() if reason
     ]
