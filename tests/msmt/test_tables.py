@@ -134,7 +134,9 @@ def test_notes_and_picture(table_2):
     notes = "\n".join(table_2.notes)
     assert "at most 2 rounds of 1 local epoch with batches of 12, lr 0.02" in table_2.notes[0]
     assert "shift 0.3, test AUC (mean of tasks), PF-MSMTrec (Fed) minus, in points:" in notes
-    assert "FedAvg minus PF-MSMTrec (Local), in points" in notes
+    paying = ["FedAvg", *(f"PF-MSMTrec (Fed){m}" for m in ("", ", + embeddings (ours)"))]
+    for label in [*paying, "PF-MSMTrec (Fed), server step 10 (ours)"]:
+        assert f"{label} minus PF-MSMTrec (Local), in points" in notes
     assert "for the order of the rows alone" in notes
     assert imread(table_2.figure).shape[1] > 500
 

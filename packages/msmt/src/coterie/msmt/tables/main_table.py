@@ -78,7 +78,8 @@ def _table(study: Study, paper: _Paper) -> Report:
     _add_oracle(sheet, paper.which)
     own, alone = ROWS[OWN].label, ROWS[LOCAL].label
     sheet.notes += difference_notes(found, own)
-    sheet.notes += [pair_note(found, ROWS[name].label, alone, why) for name, why in _PAYS.items()]
+    for name in (name for name in _PAYS if name in names):
+        sheet.notes.append(pair_note(found, ROWS[name].label, alone, _PAYS[name]))
     sheet.notes += [
         f"Left out: {ROWS[name].label}: {reason}" for name, reason in reasons.items() if reason
     ]
