@@ -68,7 +68,7 @@ class Lines(Panel):
         if self.chosen is not None:
             axes.axvline(self.chosen, color="grey", linestyle=":")
         axes.set(xlabel=self.x_label, ylabel=self.y_label)
-        axes.legend()
+        _legend_above(axes)
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,7 @@ class Bars(Panel):
         axes.set_xticks([group + middle for group in range(len(groups))], list(self.groups))
         axes.axhline(0, color="black", linewidth=0.8)
         axes.set_ylabel(self.y_label)
-        # Above: a legend in the axes would hide bars.
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8)
+        _legend_above(axes)
 
 
 @dataclass(frozen=True)
@@ -284,6 +283,11 @@ def plot_panels(
     if legend is not None and len(places) > len(panels):
         legend.set_in_layout(False)  # it has the room of a plot beside it
     return _save(figure, title, path)
+
+
+def _legend_above(axes: Any) -> None:
+    """Put the legend where it hides neither bars nor their spread."""
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8)
 
 
 def _sd(spreads: Iterable[Spread]) -> list[float]:

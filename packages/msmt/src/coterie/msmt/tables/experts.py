@@ -14,7 +14,10 @@ from coterie.msmt.tables.rows import OWN
 from coterie.msmt.tables.study import Study
 
 USUAL = 4
-_ABOUT = "The paper takes four experts; below they are tested against the others."
+_ABOUT = (
+    "Experts: as many as the row says. The paper takes four, which are tested against the others "
+    "below."
+)
 
 
 def table_7(study: Study) -> Report:
