@@ -20,10 +20,14 @@ from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.streamed import StreamedSamples
 from coterie.core.data.sources import arrow_writer, csv_blocks
 from coterie.core.errors import UserError
+from coterie.core.run.train import train
+from coterie.core.settings.configuration import configure
 from coterie.core.tensors.keys import Key
+from coterie.msmt.comparison import TABLE
 from coterie.msmt.data.formats.aliexpress import CATEGORIES, NUMBERS, read_aliexpress
 from coterie.msmt.data.formats.pages import Pages
 from coterie.msmt.data.task import Task
+from coterie.msmt.paper import PAPER as MSMT
 from coterie.msmt.settings.data import ScenarioData
 
 KEY = Key.from_seed(0)
@@ -208,6 +212,21 @@ def test_small_files_are_read_into_memory(tmp_path: Path, monkeypatch: pytest.Mo
     assert isinstance(read_aliexpress(tmp_path, SETTINGS, KEY).clients.train, SampleData)
     monkeypatch.setattr("coterie.msmt.data.formats.loaded.BIG", 10_000)
     assert isinstance(read_aliexpress(tmp_path, SETTINGS, KEY).clients.train, StreamedSamples)
+
+
+def test_files_are_compared_without_a_pooled_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processed(tmp_path / "data" / "aliexpress" / "AliExpress_NL")
+    processed(tmp_path / "data" / "aliexpress" / "AliExpress_ES", 1)
+    monkeypatch.setattr("coterie.msmt.data.formats.loaded.BIG", 10_000)
+    flags = {"data": "aliexpress", "data.root": tmp_path / "data", "compare": "true", "rounds": 1}
+    flags |= {"model.embedding": 2, "model.expert_layers": "[4,4]", "model.tower_layers": "[4]"}
+    flags |= {"run.out": tmp_path, "run.progress": "false", "logger.wandb": "off"}
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    text = (train(MSMT, configure(MSMT, words).settings) / TABLE).read_text()
+    assert "| PF-MSMTrec | alone | FedAvg |\n" in text
+    assert text.endswith("\npooled is left out: it needs all samples in memory.\n")
 
 
 def test_products_without_a_page_are_left_out_and_counted(tmp_path: Path) -> None:

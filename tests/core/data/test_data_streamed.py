@@ -24,7 +24,7 @@ from coterie.core.local_training.row_optimizer import RowSGD
 from coterie.core.methods.kit.evaluation import Evaluator
 from coterie.core.methods.kit.training import LocalTraining
 from coterie.core.methods.settings.fedavg import FedAvgSettings
-from coterie.core.tensors.device import computing_on
+from coterie.core.tensors.device import computing_on, moved
 from coterie.core.tensors.keys import Key
 
 
@@ -351,6 +351,14 @@ def test_copies_are_small_and_open_nothing(tmp_path: Path) -> None:
     assert torch.equal(
         copy.deepcopy(streamed).resident().samples["ids"], the_same_in_memory().samples["ids"]
     )
+
+
+def test_files_stay_where_they_are_when_samples_move_to_a_device(tmp_path: Path) -> None:
+    data = three_clients(tmp_path)
+    assert moved(data, torch.device("cpu")) is data
+    there = moved(data, torch.device("meta"))
+    assert there.ids.device.type == there.constants["scenario"].device.type == "meta"
+    assert there.ranges == data.ranges
 
 
 def test_batches_are_copies_that_may_be_written_into(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from coterie.core.callbacks.checkpoints import BEST, read_checkpoint
+from coterie.core.data.samples.samples import SampleData
 from coterie.core.federation.federation import Federation
 from coterie.core.files import write_text
 from coterie.core.run.driver import FederatedRun
@@ -74,13 +75,13 @@ def who(experiment: Compared) -> str:
 
 
 def followed(run: FederatedRun, n_scenarios: int) -> RunResult:
-    """Run to the end; ``course`` is what every scenario measured of the test in every round."""
+    """Run to the end; ``course`` is what every scenario measured in every round."""
     course: dict[str, list[list[float]]] = {}
 
     def note(result: RunResult) -> None:
         nothing = [[NAN] * n_scenarios]
         for name, (ids, values) in run.journal.clients.items():
-            if name.startswith("test/"):
+            if name.startswith(("eval/", "test/")):
                 found = torch.full((n_scenarios,), torch.nan, dtype=torch.float64)
                 found[ids] = values.double()
                 missed = result.rounds - 1 - len(course.get(name, ()))
@@ -120,8 +121,9 @@ def compare(experiment: Compared, module: FederatedRun, folder: Path) -> list[di
     rounds: dict[str, Sequence[float]] = {
         OWN: [row.get(monitor.key, NAN) for row in module.history]
     }
-    with Counting(TABLE, len(OTHERS), experiment.settings.run.progress) as bar:
-        for name, values in OTHERS.items():
+    others = {name: values for name, values in OTHERS.items() if _possible(values, task)}
+    with Counting(TABLE, len(others), experiment.settings.run.progress) as bar:
+        for name, values in others.items():
             other = experiment.beside(values)
             result = followed(FederatedRun(other.federation()), task.schema.n_scenarios)
             tests[name] = of_scenarios(result, who(other), task.schema.tasks)
@@ -133,6 +135,8 @@ def compare(experiment: Compared, module: FederatedRun, folder: Path) -> list[di
     title = f"{task.name}, seed {experiment.settings.seed}"
     written = [{name: _cell(value) for name, value in row.items()} for row in rows]
     text = [f"# {title}", "", ABOUT, "", *markdown_table(written)]
+    absent = [name for name in OTHERS if name not in others]
+    text += ["", *(f"{name} is left out: it needs all samples in memory." for name in absent)]
     write_text(folder / TABLE, "\n".join(text) + "\n")
     plot_panels(panels(task, tests, rounds), title, folder / PICTURE)
     return rows
@@ -198,6 +202,11 @@ def panels(
         }
         found.append(Curves(label, f"test AUC of {each}", drawn, legend=each == last))
     return found
+
+
+def _possible(values: Mapping[str, Any], task: Task) -> bool:
+    """Whether a method can be trained on the samples where they lie."""
+    return values["method"] != "central" or isinstance(task.clients.train, SampleData)
 
 
 def _cell(value: Any) -> str:

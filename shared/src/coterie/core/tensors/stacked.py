@@ -1,4 +1,4 @@
-"""What trees hold beside tensors: values of several clients, and what only grows."""
+"""What trees hold beside tensors: values of several clients, what only grows, and handles."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ class Stacked(ABC):
     @abstractmethod
     def nbytes(self) -> Tensor:
         """Bytes of each client's part on the wire, ``(C,)`` int64."""
+
+
+class Handle:
+    """Names something outside, such as a file; trees carry it as they carry numbers and text."""
 
 
 class Growing(ABC):

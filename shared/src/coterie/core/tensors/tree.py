@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.core.tensors.stacked import Growing, Stacked
+from coterie.core.tensors.stacked import Growing, Handle, Stacked
 
 T = TypeVar("T")
-_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype)
+_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, Handle)
 
 
 def children(tree: Any) -> Iterator[tuple[str, Any]]:
@@ -143,8 +143,10 @@ def take(tree: T, index: Tensor) -> T:
         >>> take({"a": torch.arange(3)}, torch.tensor([2, 0]))
         {'a': tensor([2, 0])}
     """
+    # index_select copies whole rows, indexing number by number.
     return map_values(
-        lambda leaf: leaf[index] if isinstance(leaf, Tensor) else leaf.take(index), tree
+        lambda leaf: leaf.index_select(0, index) if isinstance(leaf, Tensor) else leaf.take(index),
+        tree,
     )
 
 

@@ -15,7 +15,7 @@ WHOSE = "whose"
 
 
 def train(settings: Settings) -> RunResult:
-    """Run to the end; ``course`` is what every scenario measured of the test in every round."""
+    """Run to the end; ``course`` is what every scenario measured in every round."""
     experiment = Experiment(settings)
     run = FederatedRun(experiment.federation())
     result = followed(run, experiment.task.schema.n_scenarios)

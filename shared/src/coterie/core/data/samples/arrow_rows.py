@@ -13,11 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from coterie.core.errors import UserError
+from coterie.core.tensors.stacked import Handle
 
 Views = dict[str, npt.NDArray[Any]]
 
 
-class ArrowRows:
+class ArrowRows(Handle):
     """An Arrow IPC file (not a stream) of numbers, mapped into memory and read where it is touched.
 
     A column is a primitive type, a view ``(n,)``, or a list of fixed size w of one, a view
