@@ -1,5 +1,6 @@
 """Tenrec's two feeds against a naive draw and numbering, with the traps of the files."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,9 +183,13 @@ def test_too_few_others_are_all_kept_and_it_is_said(tmp_path: Path) -> None:
 def test_another_key_draws_others(tmp_path: Path) -> None:
     folder_of(tmp_path, qk=qk(), qb=qb())
     first = read_tenrec(tmp_path, SETTINGS, KEY, streamed=True)
-    ids = rows(first, "train", 0)["ids"]  # before it is converted again
     second = read_tenrec(tmp_path, SETTINGS, Key.from_seed(4), streamed=True)
-    assert not torch.equal(ids, rows(second, "train", 0)["ids"])
+    third = read_tenrec(tmp_path, PAPER, KEY, streamed=True)
+    ids = rows(first, "train", 0)["ids"]  # opened last, and yet its own
+    alone = read_tenrec(tmp_path, SETTINGS, KEY, streamed=False)
+    assert torch.equal(ids, rows(alone, "train", 0)["ids"])
+    for other in (second, third):
+        assert not torch.equal(ids, rows(other, "train", 0)["ids"])
     again = read_tenrec(tmp_path, SETTINGS, KEY, streamed=True)
     assert torch.equal(ids, rows(again, "train", 0)["ids"])
 
@@ -196,7 +201,9 @@ def test_what_is_converted_is_not_read_again(
     store = tmp_path / "store"
     first = read_tenrec(tmp_path, SETTINGS, KEY, streamed=True, store=store)
     files = sorted(str(p.relative_to(store)) for p in store.rglob("*") if p.is_file())
-    assert files == [f"{s}/{p}.arrow" for s in ("QB-video", "QK-video") for p in sorted(PARTS)]
+    assert len({file.split("/")[1] for file in files}) == 1  # named by what was drawn
+    names = [re.sub("/[0-9a-f]{12}/", "/", file) for file in files]
+    assert names == [f"{s}/{p}.arrow" for s in ("QB-video", "QK-video") for p in sorted(PARTS)]
 
     def no_reading(*_: object) -> None:
         raise AssertionError("read again")

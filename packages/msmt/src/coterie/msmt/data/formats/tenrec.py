@@ -15,6 +15,7 @@ clicked after a row's video was shown, as the set is published, cannot be mended
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,13 +163,20 @@ class _Reading:
         return {
             "format": 1,
             "files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats],
+            **self._drawn_by(),
+        }
+
+    def _drawn_by(self) -> dict[str, Any]:
+        return {
             "scenarios": list(self.names),
             "key": int(self.key.state),
             "shares": [self.settings.valid, self.settings.test, self.settings.paper_protocol],
         }
 
     def _target(self, store: Path, number: int, part: str) -> Path:
-        return store / self.names[number] / f"{part}.arrow"
+        """Give a file that runs of other draws, which may be under way, do not write over."""
+        drawn = hashlib.sha256(repr(self._drawn_by()).encode()).hexdigest()[:12]
+        return store / self.names[number] / drawn / f"{part}.arrow"
 
     def _plan(self, number: int) -> Negatives | None:
         if self.names[number] != "QK-video":
