@@ -275,21 +275,36 @@ def _slope(
     """Gradients in the parameters, and values, by the shortest way."""
     if slope is not None:
         return _of_trained(slope)
-    return _gradient_of_one(loss) if alone else _gradient(loss)
+    return _GradientOfOne(loss) if alone else _gradient(loss)
 
 
-def _gradient_of_one(loss: Loss) -> Callable[[Params, Params, Batch], tuple[Params, Tensor]]:
-    """`_gradient` for a stack of one client, of a loss that may write and draw."""
-    one = _gradient_alone(loss)
+class _GradientOfOne:
+    """`_gradient` for a stack of one client, of a loss that may write and draw.
 
-    def call(params: Params, fixed: Params, batch: Batch) -> tuple[Params, Tensor]:
-        given = (
-            {name: value[0] for name, value in part.items()} for part in (params, fixed, batch)
-        )
-        grads, value = one(*given)
+    A step in place gives the tensors that it got: what stands for them without the client axis is
+    made once a run, not in every step.
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss = loss
+        self._trained: dict[str, tuple[Tensor, Tensor]] = {}
+        self._given: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, params: Params, fixed: Params, batch: Batch) -> tuple[Params, Tensor]:
+        free = _views(params, self._trained, lambda value: value[0].detach().requires_grad_())
+        given = _views(fixed, self._given, lambda value: value[0])
+        grads, value = _gradient_in(self._loss, free, given, {n: v[0] for n, v in batch.items()})
         return {name: grad[None] for name, grad in grads.items()}, value[None]
 
-    return call
+
+def _views(
+    stack: Params, made: dict[str, tuple[Tensor, Tensor]], make: Callable[[Tensor], Tensor]
+) -> Params:
+    """Views of tensors: those made before where the tensor is the same."""
+    for name, value in stack.items():
+        if name not in made or made[name][0] is not value:
+            made[name] = (value, make(value))
+    return {name: made[name][1] for name in stack}
 
 
 def _gradient(loss: Loss) -> Callable[[Params, Params, Batch], tuple[Params, Tensor]]:
@@ -306,12 +321,17 @@ def _gradient_alone(loss: Loss) -> Callable[[Params, Params, Batch], tuple[Param
 
     def call(params: Params, fixed: Params, batch: Batch) -> tuple[Params, Tensor]:
         free = {name: value.detach().requires_grad_() for name, value in params.items()}
-        with torch.enable_grad():
-            value = loss({**free, **fixed}, batch)
-        grads = torch.autograd.grad(value, list(free.values()), materialize_grads=True)
-        return dict(zip(free, grads, strict=True)), value.detach()
+        return _gradient_in(loss, free, fixed, batch)
 
     return call
+
+
+def _gradient_in(loss: Loss, free: Params, fixed: Params, batch: Batch) -> tuple[Params, Tensor]:
+    """Gradients in what is free, leaves of autograd, and the value."""
+    with torch.enable_grad():
+        value = loss({**free, **fixed}, batch)
+    grads = torch.autograd.grad(value, list(free.values()), materialize_grads=True)
+    return dict(zip(free, grads, strict=True)), value.detach()
 
 
 def _of_trained(slope: Slope) -> Callable[[Params, Params, Batch], tuple[Params, Tensor]]:

@@ -134,7 +134,7 @@ class SampleData:
     def take(self, index: Tensor) -> SampleData:
         """Data of the clients at the positions ``index``, ``(K,)`` int64."""
         places = Ragged(torch.arange(int(self.offsets[-1])), self.offsets).take(index)
-        samples = {name: values[places.values] for name, values in self.samples.items()}
+        samples = {n: v.index_select(0, places.values) for n, v in self.samples.items()}
         return SampleData(self.ids[index], samples, places.offsets)
 
     def batches(
