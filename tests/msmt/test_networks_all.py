@@ -15,7 +15,7 @@ from coterie.core.tensors.keys import Key
 from coterie.msmt.data.schema import Schema
 from coterie.msmt.models.aesm2 import Aesm2
 from coterie.msmt.models.aitm import Aitm
-from coterie.msmt.models.base import Batch, MultiTask
+from coterie.msmt.models.base import Batch, MultiTask, auc
 from coterie.msmt.models.esmm import Esmm
 from coterie.msmt.models.pepnet import PepNet
 from coterie.msmt.models.ple import Ple
@@ -182,3 +182,11 @@ def test_the_start_is_the_keys(make: Make) -> None:
             states.append(make(SCHEMA, SIZES).state_dict())
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
     assert any(not torch.equal(value, states[2][name]) for name, value in states[0].items())
+
+
+def test_scores_that_are_no_numbers_have_no_auc() -> None:
+    """Ranked as they come, they would have one of the order of the rows."""
+    labels = torch.tensor([0, 0, 1, 1])
+    assert auc(torch.tensor([0.1, float("-inf"), 0.2, float("inf")]), labels) == 1.0
+    for scores in ([torch.nan] * 4, [0.1, 0.2, 0.3, torch.nan]):
+        assert auc(torch.tensor(scores), labels).isnan()

@@ -61,6 +61,7 @@ def test_defaults_are_the_papers() -> None:
         ({"pf.lam": -1.0}, "'pf.lam' must be at least 0"),
         ({"pf.server_lr": 0.0}, "'pf.server_lr' must be above 0"),
         ({"reading": "literal", "pf.server_lr": 2.0}, "set pf.increments to parameters"),
+        ({"pf.fedbn": "literal", "pf.server_lr": 2.0}, "set pf.fedbn to increment or off"),
     ],
     ids=str,
 )

@@ -137,6 +137,7 @@ def test_notes_and_picture(table_2):
     paying = ["FedAvg", *(f"PF-MSMTrec (Fed){m}" for m in ("", ", + embeddings (ours)"))]
     for label in [*paying, "PF-MSMTrec (Fed), server step 10 (ours)"]:
         assert f"{label} minus PF-MSMTrec (Local), in points" in notes
+    assert notes.count("each scenario at its own best round of validation") == 3
     assert "for the order of the rows alone" in notes
     assert imread(table_2.figure).shape[1] > 500
 
@@ -208,6 +209,17 @@ def test_what_would_have_no_effect_is_refused(out):
             made(out, flag, table=2)
     with pytest.raises(UserError, match="coterie data"):
         made(out, table=1)
+
+
+def test_without_validation_samples_no_round_can_be_chosen(out, tmp_path):
+    rows = [f"{s},{p},{n % 3},{n % 2}" for s in "ab" for p in ("train", "test") for n in range(9)]
+    file = tmp_path / "mine.csv"
+    file.write_text("\n".join(["country,part,x,click", *rows]) + "\n")
+    flags = ["--data.scenario=country", "--data.tasks=[click]", "--data.split=part"]
+    mine = configure(PAPER, [f"--data={file}", *flags, f"--run.out={out}"])
+    for which in ({"table": 2}, {"table": 7}, {"figure": 3}):
+        with pytest.raises(UserError, match="validation samples of both classes"):
+            make_table(mine, **which, seeds=(0,), workers=0)
 
 
 def test_files_are_named_by_what_limits_them(out):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.core.tables.result import RunResult
+from coterie.core.tables.result import NAN, RunResult
 from coterie.msmt.published import ALIEXPRESS, TENREC
 from coterie.msmt.tables.contrast import against, difference_notes, pair_note, panels
 from coterie.msmt.tables.convergence import curve, reached
-from coterie.msmt.tables.layout import measured
+from coterie.msmt.tables.layout import at_own_rounds, measured
 from coterie.msmt.tables.main_table import printed
 from coterie.msmt.tables.runs import judged_by
 
@@ -49,6 +49,14 @@ def test_a_round_is_reached_once():
     run = run_of([0.5, 0.7, 0.6], [0, 0, 0])
     assert reached(run, 0.6) == 2
     assert math.isnan(reached(run, 0.8))
+
+
+def test_each_scenario_may_have_a_round_of_its_own():
+    run = run_of([0.6, 0.7, 0.5], [0.0, 0.0, 0.0])
+    valid = [[0.5, 0.8, NAN], [0.9, 0.6, NAN], [NAN, 0.7, NAN]]
+    test = [[0.1, 0.2, 0.9], [0.3, 0.4, 0.9], [0.5, 0.6, 0.9]]
+    run.course = {"eval/personal_auc": valid, "test/personal_auc": test}
+    assert at_own_rounds([run]) == [pytest.approx((0.3 + 0.2) / 2)]
 
 
 @pytest.fixture

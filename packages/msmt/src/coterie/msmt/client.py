@@ -120,7 +120,9 @@ class PFClient(ModelClient[ScenarioModel]):
         """Set W_s and Θ to [·]^{r-1} + Δ̄ + ψ U* (Eqs. 18, 21), and keep U* for ψ to learn.
 
         The server's W̄ is of W_s without any ψ U*. Aligned with it as it is, a scenario would
-        undo, in increments that are averaged for all, what its ψ added, and the mean drift away.
+        undo, in increments that are averaged for all, what its ψ added in all rounds, and the mean
+        drift away. So the anchor is W̄ and what ψ added before; from what it adds now the alignment
+        holds it back (Eq. 23).
         """
         mean = {**down.mean, **down.tower_mean, **down.shared}
         base = {name: value + mean[name] for name, value in mine.held.items()}

@@ -109,7 +109,8 @@ class ScenarioModel(OwnModel):
         direction: U* of the scenario parameters and of the towers.
         residual: what is added to the generated W_s so that it is what it was set to (R).
         added: Σ ψ U* of all rounds, which is what W_s has beside what the server knows of it.
-        anchor: W̄ + ``added``, to be aligned with once ``anchored``, ``(C,)``, is 1 and not 0.
+        anchor: W̄ and what was ``added`` before the last aggregation, to be aligned with once
+            ``anchored``, ``(C,)``, is 1 and not 0.
     """
 
     held: Params = field(kw_only=True)

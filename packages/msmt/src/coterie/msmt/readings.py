@@ -81,6 +81,11 @@ def _check(settings: Settings) -> None:
             "'pf.server_lr' multiplies the mean of the scenarios' increments, and with 'averages' "
             "there are none: set pf.increments to parameters, or leave it out"
         )
+    if settings.pf.fedbn == "literal" and settings.pf.server_lr != 1:
+        raise UserError(
+            "'pf.server_lr' moves the average that scenarios align with, which 'pf.fedbn' literal "
+            "replaces by β: set pf.fedbn to increment or off, or leave it out"
+        )
     no_updates = {"local": "none is sent", "central": "the server has the samples themselves"}
     privacy = settings.privacy
     if settings.method in no_updates and (privacy.noise != "none" or privacy.clip is not None):

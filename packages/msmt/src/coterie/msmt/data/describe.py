@@ -41,17 +41,22 @@ def undefined(task: Task) -> list[str]:
     found = []
     for name in ("valid", "test"):
         part: Samples = getattr(task.clients, name)
-        counts, sizes = positives(part, task.schema.n_tasks), part.lengths[:, None]
-        one_class = ((counts == 0) | (counts == sizes)).tolist()
+        lacks = one_class(part, task.schema.n_tasks).tolist()
         for place, scenario in enumerate(task.schema.scenarios):
-            labels = zip(task.schema.tasks, one_class[place], strict=True)
+            labels = zip(task.schema.tasks, lacks[place], strict=True)
             lacking = [label for label, is_one in labels if is_one]
             if lacking:
-                what = "has one class only" if int(sizes[place]) else "is empty"
+                what = "has one class only" if int(part.lengths[place]) else "is empty"
                 found.append(
                     f"{name} part of scenario '{scenario}' {what}: no AUC of {', '.join(lacking)}"
                 )
     return found
+
+
+def one_class(part: Samples, n_tasks: int) -> Tensor:
+    """Whether the labels are all alike, so that there is no AUC: ``(S, T)`` bool."""
+    counts = positives(part, n_tasks)
+    return (counts == 0) | (counts == part.lengths[:, None])
 
 
 def positives(part: Samples, n_tasks: int) -> Tensor:

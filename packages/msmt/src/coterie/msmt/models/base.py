@@ -67,7 +67,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def auc(score: Tensor, label: Tensor) -> Tensor:
-    """Area under the ROC curve, ties counted half; NaN where there is one class only.
+    """Area under the ROC curve, ties counted half; NaN with a NaN score, or one class only.
 
     By ranks (Mann and Whitney), exact in float64: torchmetrics' is in float32, and its import takes
     a second of a scenario's process.
@@ -84,7 +84,7 @@ def auc(score: Tensor, label: Tensor) -> Tensor:
         0.75
     """
     positive = int(label.sum())
-    if not 0 < positive < len(label):
+    if not 0 < positive < len(label) or bool(score.isnan().any()):  # `unique` would rank NaN
         return torch.tensor(torch.nan, dtype=torch.float64)
     _, place, counts = score.unique(return_inverse=True, return_counts=True)
     ranks = (counts.cumsum(0).double() - (counts.double() - 1) / 2)[place]

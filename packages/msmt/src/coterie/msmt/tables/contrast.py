@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from coterie.core.tables.contrast import Contrast, contrasts
 from coterie.core.tables.paired import compare, holm
@@ -12,6 +12,8 @@ from coterie.msmt.tables.layout import AUC, measured
 
 Table = Mapping[str, Mapping[str, Sequence[RunResult]]]
 """World -> label of a row -> runs, one a seed."""
+Measure = Callable[[Sequence[RunResult]], list[float]]
+"""A number of each run."""
 _VERDICTS = {
     "better": "better than",
     "worse": "worse than",
@@ -20,9 +22,13 @@ _VERDICTS = {
 }
 
 
+def _mean_auc(results: Sequence[RunResult]) -> list[float]:
+    return measured(results, AUC)
+
+
 def against(rows: Mapping[str, Sequence[RunResult]], own: str) -> dict[str, Contrast]:
     """Compare one row's mean AUC with each of the others."""
-    return contrasts({label: measured(results, AUC) for label, results in rows.items()}, own)
+    return contrasts({label: _mean_auc(results) for label, results in rows.items()}, own)
 
 
 def difference_notes(table: Table, own: str) -> list[str]:
@@ -30,7 +36,7 @@ def difference_notes(table: Table, own: str) -> list[str]:
     return [_difference_note(world, against(rows, own), own) for world, rows in table.items()]
 
 
-def pair_note(table: Table, first: str, second: str, why: str) -> str:
+def pair_note(table: Table, first: str, second: str, why: str, measure: Measure = _mean_auc) -> str:
     """Compare two rows in every world; Holm's adjustment is over the worlds.
 
     Args:
@@ -38,10 +44,10 @@ def pair_note(table: Table, first: str, second: str, why: str) -> str:
         first: label of a row.
         second: label of what is subtracted.
         why: what the comparison tells.
+        measure: what is compared.
     """
     found = {
-        world: compare(measured(rows[first], AUC), measured(rows[second], AUC))
-        for world, rows in table.items()
+        world: compare(measure(rows[first]), measure(rows[second])) for world, rows in table.items()
     }
     adjusted = holm([one.p for one in found.values()])
     said = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from coterie.core.tables.result import NAN, RunResult, at_best, known
 from coterie.core.tables.sheet import Line, Sheet, cell
 from coterie.msmt.comparison import of_scenarios
@@ -29,6 +31,21 @@ NOTE = (
 def measured(results: Sequence[RunResult], name: str, part: str = "test") -> list[float]:
     """A measure of each run's best round, of the models that the method is judged by."""
     return [result.best(f"{part}/{result.found[WHOSE]}_{name}") for result in results]
+
+
+def at_own_rounds(results: Sequence[RunResult]) -> list[float]:
+    """Mean test AUC where each scenario has the round that is best on its own validation samples.
+
+    A scenario without a validation AUC is left out.
+    """
+    return [_at_own_rounds(result, result.found[WHOSE]) for result in results]
+
+
+def _at_own_rounds(result: RunResult, whose: str) -> float:
+    valid, test = (np.array(result.course[f"{part}/{whose}_{AUC}"]) for part in ("eval", "test"))
+    some = np.isfinite(valid).any(0)
+    best = np.nanargmax(valid[:, some], axis=0)
+    return float(np.nanmean(test[:, some][best, np.arange(len(best))]))
 
 
 def add_line(

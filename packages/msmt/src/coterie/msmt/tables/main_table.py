@@ -10,7 +10,7 @@ from coterie.core.tables.result import RunResult
 from coterie.core.tables.sheet import Sheet
 from coterie.msmt.published import ALIEXPRESS, TENREC, reference
 from coterie.msmt.tables.contrast import difference_notes, pair_note, panels
-from coterie.msmt.tables.layout import NOTE, Printed, add_line, papers_note
+from coterie.msmt.tables.layout import NOTE, Printed, add_line, at_own_rounds, papers_note
 from coterie.msmt.tables.references import ORACLE
 from coterie.msmt.tables.rows import FEDAVG, FEDERATED_ROWS, LOCAL, OWN, ROWS, refused
 from coterie.msmt.tables.runs import judged_by
@@ -80,6 +80,9 @@ def _table(study: Study, paper: _Paper) -> Report:
     sheet.notes += difference_notes(found, own)
     for name in (name for name in _PAYS if name in names):
         sheet.notes.append(pair_note(found, ROWS[name].label, alone, _PAYS[name]))
+        if name != FEDAVG:  # whose model is one for all
+            why = f"{_PAYS[name]}; each scenario at its own best round of validation"
+            sheet.notes.append(pair_note(found, ROWS[name].label, alone, why, at_own_rounds))
     sheet.notes += [
         f"Left out: {ROWS[name].label}: {reason}" for name, reason in reasons.items() if reason
     ]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
@@ -16,6 +16,7 @@ from coterie.core.settings.schema import changed
 from coterie.core.tables import study
 from coterie.core.tables.jobs import Job
 from coterie.core.tables.result import Make, RunResult
+from coterie.msmt.data.describe import one_class
 from coterie.msmt.data.task import Task
 from coterie.msmt.experiment import Experiment
 from coterie.msmt.paper import PAPER
@@ -25,6 +26,8 @@ from coterie.msmt.tables.reads import bare, essential
 from coterie.msmt.tables.references import ORACLE, oracle_run
 from coterie.msmt.tables.rows import ROWS
 from coterie.msmt.tables.runs import train
+
+K = TypeVar("K")
 
 GENERATED = "world"
 SHIFTS = (0.0, 0.3, 0.6, 0.9)
@@ -104,6 +107,20 @@ class Study(study.Study[Settings]):
     def task(self) -> Task:
         """Of the first world and seed: schema and notes are those of all."""
         return Experiment(next(iter(self.worlds.values()))).task
+
+    def run_all(self, title: str, variants: Mapping[K, Settings]) -> dict[K, list[RunResult]]:
+        """Run every variant with every seed; results in the order of the seeds.
+
+        Raises:
+            UserError: no validation part has both classes of a task.
+        """
+        task = self.task
+        if bool(one_class(task.clients.valid, task.schema.n_tasks).all()):
+            raise UserError(
+                f"no scenario of {self.data} has validation samples of both classes of a task, by "
+                "which the tables choose rounds: give it some"
+            )
+        return super().run_all(title, variants)
 
     @property
     def is_papers(self) -> bool:
