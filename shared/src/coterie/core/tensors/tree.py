@@ -143,10 +143,8 @@ def take(tree: T, index: Tensor) -> T:
         >>> take({"a": torch.arange(3)}, torch.tensor([2, 0]))
         {'a': tensor([2, 0])}
     """
-    # index_select copies whole rows, indexing number by number.
     return map_values(
-        lambda leaf: leaf.index_select(0, index) if isinstance(leaf, Tensor) else leaf.take(index),
-        tree,
+        lambda leaf: leaf[index] if isinstance(leaf, Tensor) else leaf.take(index), tree
     )
 
 
