@@ -23,7 +23,10 @@ PAPERS = {
     "page": [],
     "mtal": ["--data.count", "3", "--data.domains", "uniform", "--rounds", "2"],
     # Adam makes of rounding whole steps where a gradient is next to nothing.
-    "pf-msmtrec": ["--model.dropout", "0", "--engine.dtype", "float64", "--compare", "false"],
+    "pf-msmtrec": [
+        *("--model.dropout", "0", "--engine.dtype", "float64", "--compare", "false"),
+        *("--data", "world", "--data.rows", "[300,200]", "--data.valid_rows", "100"),
+    ],
     # Dropout's masks are the device's own; what is short to pre-train is as good here.
     "pplr": ["--lora.dropout", "0", "--pretrain.steps", "20"],
 }
