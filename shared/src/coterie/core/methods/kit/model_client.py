@@ -27,8 +27,9 @@ from coterie.core.tensors.keys import Key
 _KEPT = {"own", "optimizer", "statistics"}
 """The private fields that training depends on: empty where the whole model is shared, its optimizer
 has no memory, and it keeps no statistics."""
-_NO_STACK = 1 << 40
-"""Bytes of a client that is to be alone in its chunk."""
+_HELD = 8
+"""Models that a client of a chunk takes which is trained by itself: its own and Adam's two moments,
+before and after, and what it uploads; the one at work is small beside the chunk."""
 _OWN = {"personal", "rounds", "own", "statistics"}
 """Those that the quality of one's own model depends on."""
 
@@ -206,13 +207,16 @@ class ModelClient(Client[P, SplitSamples[SampleData]]):
         return self.local.steps(data.train)
 
     def footprint(self, data: SplitSamples, down: Any) -> Tensor:
-        """Bytes of parameters, gradients and new parameters of a client, batch and orders."""
-        if self.local.alone:
-            return torch.full_like(data.lengths, _NO_STACK)
+        """Bytes of parameters, gradients and new parameters of a client, batch and orders.
+
+        Clients that are trained one after the other have their state and uploads in common alone.
+        """
         model = sum(value.numel() * value.element_size() for value in self._form.values())
+        orders = 8 * self.settings.epochs * data.lengths  # of all epochs, int64
+        if self.local.alone:
+            return orders + _HELD * model
         sample = data.train.sample_bytes()
         batch = self.settings.batch_size or int(data.lengths.max())
-        orders = 8 * self.settings.epochs * data.lengths  # of all epochs, int64
         return orders + (4 * model + 4 * batch * sample)
 
     @EVALUATE
