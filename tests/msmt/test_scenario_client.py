@@ -97,7 +97,7 @@ def ulps(found: Tensor, base: Tensor, step: Tensor | float = 0.0) -> float:
 @each_form
 def test_the_network_has_exactly_what_the_server_decided(form: str) -> None:
     """R3: W_s is [W]^{r-1} + ΔW̄ + ψ U*, though a generator makes it, and Θ likewise."""
-    run = run_of(settings(FORMS[form], SINGLE, QUIET), scenarios(dtype=torch.float32), 0)
+    run = run_of(settings(FORMS[form], SINGLE, QUIET), scenarios(dtype=torch.float32), 0, 1)
     listening, client = Listening(run), client_of(run)
     advanced(run, 3)
     assert len(listening.heard) == 9
