@@ -39,6 +39,7 @@ from torch import nn
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.shares import pooled
 from coterie.core.errors import UserError
+from coterie.core.federation import in_process
 from coterie.core.federation.federation import Federation
 from coterie.core.local_training.alone import OneAtATime, statistics_of, trained_alone
 from coterie.core.methods.dap_fl import DapFLClient, DapFLSettings
@@ -57,6 +58,7 @@ from coterie.core.methods.settings.proximal import PFedMeSettings
 from coterie.core.models.classifier import Classifier
 from coterie.core.protocol.cohort import Aligned
 from coterie.core.run.driver import FederatedRun
+from coterie.core.tensors import tree
 from coterie.core.tensors.saved import load, save
 
 LENGTHS = [5, 0, 9, 4, 2, 7]  # batches of 4: a last one of 1 sample, none, of 1, whole, short, of 3
@@ -143,6 +145,28 @@ def test_chunks_order_and_torchs_generator_make_no_difference(name):
             assert torch.equal(torch.get_rng_state(), before)
         found.append(bits(kept))
         assert found[-1] == found[0], chunk
+
+
+def test_a_chunk_is_as_large_as_what_its_clients_keep_and_send(monkeypatch):
+    """Small clients answer together; where memory holds two, two and two do."""
+    server, client, _ = halves("fedavg", Both, **ADAM)
+    data, calls, update = split([5, 7, 9, 4, 6, 8]), [], type(client).update
+
+    def noted(self, down, mine, part, key):
+        up, new = update(self, down, mine, part, key)
+        calls.append((len(part), sum(leaf.nbytes for _, leaf in tree.tensors([mine, new, up]))))
+        return up, new
+
+    monkeypatch.setattr(type(client), "update", noted)
+    run(server, client, data, 1)
+    ((count, held),) = calls
+    estimate = client.footprint(data, None)
+    assert count == 6
+    assert held <= int(estimate.sum()) <= 3 * held
+    calls.clear()
+    monkeypatch.setattr(in_process, "WORKING_MEMORY", 2 * int(estimate.max()))
+    run(server, client, data, 1)
+    assert [count for count, _ in calls] == [2, 2, 2]
 
 
 def asks(name, server):

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import torch
 
 from coterie.core.callbacks.checkpoints import BEST, read_checkpoint
-from coterie.core.data.samples.samples import SampleData
 from coterie.core.federation.federation import Federation
 from coterie.core.files import write_text
 from coterie.core.run.driver import FederatedRun
@@ -121,7 +120,8 @@ def compare(experiment: Compared, module: FederatedRun, folder: Path) -> list[di
     rounds: dict[str, Sequence[float]] = {
         OWN: [row.get(monitor.key, NAN) for row in module.history]
     }
-    others = {name: values for name, values in OTHERS.items() if _possible(values, task)}
+    lacking = {name: task.lacks(values["method"]) for name, values in OTHERS.items()}
+    others = {name: values for name, values in OTHERS.items() if lacking[name] is None}
     with Counting(TABLE, len(others), experiment.settings.run.progress) as bar:
         for name, values in others.items():
             other = experiment.beside(values)
@@ -135,8 +135,7 @@ def compare(experiment: Compared, module: FederatedRun, folder: Path) -> list[di
     title = f"{task.name}, seed {experiment.settings.seed}"
     written = [{name: _cell(value) for name, value in row.items()} for row in rows]
     text = [f"# {title}", "", ABOUT, "", *markdown_table(written)]
-    absent = [name for name in OTHERS if name not in others]
-    text += ["", *(f"{name} is left out: it needs all samples in memory." for name in absent)]
+    text += ["", *(f"{name} is left out: {why}." for name, why in lacking.items() if why)]
     write_text(folder / TABLE, "\n".join(text) + "\n")
     plot_panels(panels(task, tests, rounds), title, folder / PICTURE)
     return rows
@@ -202,11 +201,6 @@ def panels(
         }
         found.append(Curves(label, f"test AUC of {each}", drawn, legend=each == last))
     return found
-
-
-def _possible(values: Mapping[str, Any], task: Task) -> bool:
-    """Whether a method can be trained on the samples where they lie."""
-    return values["method"] != "central" or isinstance(task.clients.train, SampleData)
 
 
 def _cell(value: Any) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.msmt.data.schema import Schema
 
@@ -30,3 +31,9 @@ class Task:
     clients: SplitSamples
     truth: Tensor | None = None
     notes: tuple[str, ...] = ()
+
+    def lacks(self, method: str) -> str | None:
+        """Say why a method cannot be trained on the samples where they lie; None if it can."""
+        if method == "central" and not isinstance(self.clients.train, SampleData):
+            return "it needs all samples in memory"
+        return None

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
 from coterie.core.settings.schema import changed
 from coterie.core.settings.sections import PrivacySettings
@@ -94,8 +93,8 @@ FEDERATED_ROWS = ("single-task", LOCAL, *(n for n, row in ROWS.items() if row.mo
 def refused(row: Row, settings: Settings, task: Task) -> str | None:
     """Say why a row cannot be trained on a task; None if it can."""
     found = row.settings(settings)
-    if found.method == "central" and not isinstance(task.clients.train, SampleData):
-        return "it needs all samples in memory"
+    if reason := task.lacks(found.method):
+        return reason
     try:
         with Key.from_seed(0).torch_rng():
             make_model(found, task.schema)
