@@ -8,6 +8,7 @@ from tests.in_process import cohort_in_process
 
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
+from coterie.continual.messages import ClientState
 from coterie.continual.readings import resolve
 from coterie.continual.settings import (
     KDSettings,
@@ -58,11 +59,11 @@ def settings(method="f3crec", backbone="fedmf", dtype="float64", **changes):
     return resolve(replace(made, **changes))
 
 
-def block_data(users):
+def block_data(users, earlier=None):
     """Build a block from {user: (train, valid, test)}."""
     ids = sorted(users)
     parts = [Ragged.from_lists([users[u][k] for u in ids]) for k in range(3)]
-    return UserRows(torch.tensor(ids), *parts)
+    return UserRows(torch.tensor(ids), *parts, earlier=earlier)
 
 
 def make_stream(n_users=100, seed=0):
@@ -88,6 +89,13 @@ def make_stream(n_users=100, seed=0):
             users[EVERYTHING] = (list(range(n_items)), [], [])
         blocks.append(block_data(users))
     return blocks
+
+
+def private(params, best, memory, blocks):
+    """State of users who took part in all blocks so far, as many each, and left nothing out."""
+    return ClientState(
+        params, best, memory, blocks, blocks - 1, torch.empty(len(blocks), 0, dtype=torch.int32)
+    )
 
 
 @dataclass

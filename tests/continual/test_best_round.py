@@ -5,19 +5,21 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.continual.stream import block_data, settings
+from tests.continual.stream import block_data, make_stream, settings, simulate
 
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import (
     EVALUATE,
     UPDATE,
+    EndedBlock,
     EvaluationTable,
     ItemTable,
     ItemUpdate,
     LookBack,
 )
 from coterie.core.federation.selection import BestRound
+from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.metrics.ranking_report import RankingReport
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.replies import FoldedReplies, StackedReplies
@@ -65,7 +67,7 @@ def test_keeping_and_carrying():
     assert torch.equal(kept.best["user"], mine.params["user"])
     for carry, expected in (("best", mine.best), ("last", mine.params)):
         client, mine = split_self(carry=carry)
-        _, ended = client.end_block(ItemTable(TABLE), mine, DATA, KEY)
+        _, ended = client.end_block(EndedBlock(TABLE, 0), mine, DATA, KEY)
         assert torch.equal(ended.params["user"], expected["user"])
         assert ended.blocks.tolist() == [1, 1]
 
@@ -73,7 +75,7 @@ def test_keeping_and_carrying():
 def test_the_teacher_is_the_best_round():
     """The list (0, 1) and its probabilities σ(-1), σ(-2)."""
     client, mine = split_self(carry="last")
-    _, started = client.start_block(LookBack(TABLE), mine, DATA, KEY)
+    _, started = client.start_block(LookBack(1, TABLE), mine, DATA, KEY)
     assert started.memory["items"].tolist() == [[0, 1], [0, 1]]
     expected = torch.sigmoid(torch.tensor([-1.0, -2.0], dtype=torch.float64))
     torch.testing.assert_close(started.memory["taught"][0], expected)
@@ -83,9 +85,9 @@ def test_the_list_of_the_last_block_seen():
     """`last-seen`: listed at the block's end, taught by the newest table."""
     replay = replace(settings().replay, top_n=2, remember="last-seen")
     client, mine = split_self(replay=replay)
-    _, ended = client.end_block(ItemTable(TABLE), mine, DATA, KEY)
+    _, ended = client.end_block(EndedBlock(TABLE, 0), mine, DATA, KEY)
     assert ended.memory["items"].tolist() == [[0, 1], [0, 1]]
-    _, started = client.start_block(LookBack(-TABLE), ended, DATA, KEY)
+    _, started = client.start_block(LookBack(1, -TABLE), ended, DATA, KEY)
     assert started.memory["items"].tolist() == [[0, 1], [0, 1]]
     expected = torch.sigmoid(torch.tensor([1.0, 2.0], dtype=torch.float64))
     torch.testing.assert_close(started.memory["taught"][0], expected)
@@ -93,14 +95,14 @@ def test_the_list_of_the_last_block_seen():
 
 def test_the_pull_is_to_the_best_round():
     client, mine = split_self("reg", carry="last")
-    _, ended = client.end_block(ItemTable(TABLE), mine, DATA, KEY)
+    _, ended = client.end_block(EndedBlock(TABLE, 0), mine, DATA, KEY)
     assert torch.equal(ended.memory["start"]["user"], mine.best["user"])
 
 
 def test_private_parameters_anew():
     """The released reading: new parameters in every block, while the teacher is the old self."""
     client, mine = split_self(restart_private=True)
-    _, started = client.start_block(LookBack(TABLE), mine, DATA, KEY)
+    _, started = client.start_block(LookBack(1, TABLE), mine, DATA, KEY)
     assert not torch.equal(started.params["user"], mine.params["user"])
     assert started.memory["items"].tolist() == [[0, 1], [0, 1]]
 
@@ -198,3 +200,21 @@ def test_a_new_block_sends_what_the_method_reads(method, sent, restart):
     assert [step for step, _ in asked] == ["start_block"] * bool(sent or restart)
     for _, down in asked:
         assert {name for name, _ in tree.tensors(down)} == sent
+
+
+def test_a_correction_counts_in_the_validation_of_what_is_tested():
+    """RLP2: by the memory that the block has just left, as in the test; its rounds go without."""
+    chosen = settings("rlp2", rounds=2)
+    never = replace(chosen, rlp2=replace(chosen.rlp2, strength=0.0))
+    blocks = make_stream(60)[:1]
+    found, plain = (simulate(each, blocks, n_items=(30,)) for each in (chosen, never))
+    key, measured = "valid/block0/ndcg@20", found.scalars[-1]
+    assert [s["eval/ndcg@20"] for s in found.scalars] == [s["eval/ndcg@20"] for s in plain.scalars]
+    best = max(s["eval/ndcg@20"] for s in plain.scalars)
+    assert plain.scalars[-1][key] == pytest.approx(best, rel=1e-12)
+    assert measured[key] != pytest.approx(best, rel=1e-6)
+    client, data = ContinualClient(chosen), blocks[0]
+    scores = client.predict(ItemTable(found.state.best), found.store.take(data.ids))
+    seen = data.train.mask(30)
+    expected = ranking_metrics(scores, data.valid, 20, seen).ndcg.nanmean()
+    assert measured[key] == pytest.approx(float(expected), rel=1e-12)

@@ -100,7 +100,7 @@ def test_steps_do_not_write_into_what_they_are_given(method):
     down = ItemTable(state.items, state.old if method == "reg" else None)
     kept = tree.clone(mine), tree.clone(down), tree.clone(DATA)
     for step, message in (
-        ("start_block", LookBack(state.old, state.old, state.old)),
+        ("start_block", LookBack(1, state.old, state.old, state.old)),
         ("update", down),
         ("evaluate", EvaluationTable(state.items, "test")),
         ("keep_best", None),

@@ -5,7 +5,7 @@ import torch
 from tests.hosted import same_both_ways
 
 from coterie.continual.client import make_client
-from coterie.continual.messages import EvaluationTable, ItemTable, LookBack
+from coterie.continual.messages import EndedBlock, EvaluationTable, ItemTable, LookBack
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.protocol.card import Card
 from coterie.core.tensors.keys import Key
@@ -40,15 +40,15 @@ def table(n_items):
 
 def asks():
     """Every step of two blocks: step, message, block."""
-    best = ItemTable(table(10) * 1.5)
+    best = table(10) * 1.5
     yield "update", ItemTable(table(10)), 0
     yield "evaluate", EvaluationTable(table(10)), 0
     yield "keep_best", None, 0
-    yield "end_block", best, 0
-    yield "start_block", LookBack(best.items, table(10), -table(10)), 1
-    yield "update", ItemTable(table(12), best.items), 1
+    yield "end_block", EndedBlock(best, 0), 0
+    yield "start_block", LookBack(1, best, table(10), -table(10)), 1
+    yield "update", ItemTable(table(12), best), 1
     yield "keep_best", None, 1
-    yield "end_block", ItemTable(table(12)), 1
+    yield "end_block", EndedBlock(table(12), 1), 1
     yield "evaluate", EvaluationTable(table(12), "test"), 1
 
 

@@ -19,7 +19,7 @@ def results(shift):
         RunResult(
             {
                 "test/average/ndcg@20": 0.1 + shift + noise[0],
-                "valid/average": 0.1 - shift + noise[1],
+                "valid/average/ndcg@20": 0.1 - shift + noise[1],
             },
             {"block1/ndcg": (0.1 + shift + RNG.normal(0, 0.01, USERS)).tolist()},
         )
@@ -33,7 +33,7 @@ RESULTS = {"f3crec": FIRST, **OTHERS}
 
 
 def over_others_on_validation():
-    return contrasts({name: validations(runs) for name, runs in RESULTS.items()}, OWN)
+    return contrasts({name: validations(runs, "ndcg@20") for name, runs in RESULTS.items()}, OWN)
 
 
 def values(runs, name):
@@ -44,7 +44,7 @@ def values(runs, name):
     ("compared", "metric"),
     [
         (lambda: over_others(RESULTS, "ndcg@20"), "test/average/ndcg@20"),
-        (lambda: over_others_on_validation(), "valid/average"),
+        (lambda: over_others_on_validation(), "valid/average/ndcg@20"),
     ],
 )
 def test_contrasts_are_paired_t_tests_adjusted_one_after_the_other(compared, metric):

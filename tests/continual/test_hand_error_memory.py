@@ -9,10 +9,9 @@ import math
 
 import pytest
 import torch
-from tests.continual.stream import BACKBONES, settings
+from tests.continual.stream import BACKBONES, private, settings
 
 from coterie.continual.backbones import make_backbone
-from coterie.continual.messages import ClientState
 from coterie.continual.retention.base import score_items
 from coterie.continual.retention.reloop import ErrorMemory
 from coterie.continual.settings import RLP2Settings
@@ -31,7 +30,7 @@ def corrected(items, label, predicted, rlp2, table=TABLE, params=None, backbone=
     head = {"weight": torch.zeros(count, 2).double(), "bias": torch.zeros(count).double()}
     params = params or head
     memory = {"items": torch.tensor(items), "label": f64(*label), "predicted": f64(*predicted)}
-    mine = ClientState(params, params, memory, torch.ones(count))
+    mine = private(params, params, memory, torch.ones(count))
     model = make_backbone(settings("rlp2", backbone).model)
     scores = score_items(model, params, table)
     return ErrorMemory(model, rlp2).correct(scores, mine, table), scores

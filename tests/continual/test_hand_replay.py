@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.continual import reference as naive
-from tests.continual.stream import BACKBONES, block_data, settings
+from tests.continual.stream import BACKBONES, block_data, private, settings
 
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import ClientState, ItemTable, LookBack
+from coterie.continual.messages import EndedBlock, ItemTable, LookBack
 from coterie.continual.retention.adaptive_replay import (
     draw_without_replacement,
     preference_shift,
@@ -124,7 +124,7 @@ def test_distillation_over_the_whole_catalogue():
 
 def draw(client, mine, data, key, proxies, table):
     """The memory after the proxies' lists were made and drawn from, in round 0."""
-    _, mine = client.start_block(LookBack(None, *proxies), mine, data, key)
+    _, mine = client.start_block(LookBack(1, None, *proxies), mine, data, key)
     return client.retention.before_training(mine, ItemTable(table), data, key)
 
 
@@ -138,7 +138,7 @@ class TestProxyDraws:
         client = ContinualClient(chosen)
         one = {"user": torch.ones(count, 1, dtype=torch.float64)}
         memory = client.retention.empty(one)
-        mine = ClientState(one, one, memory, torch.full((count,), 2))
+        mine = private(one, one, memory, torch.full((count,), 2))
         table, key = f64(3, 2, 1)[:, None], Key.from_seed(5).fold(data.ids)
         memory = draw(client, mine, data, key, (table, table), f64(*student)[:, None])
         taken = memory["drawn"] > 0
@@ -198,8 +198,27 @@ class TestProxyDraws:
         for value in (0.0, 1.0, 1.0):
             best = {"user": torch.full((1, 4), value, dtype=torch.float64)}
             mine = replace(mine, best=best)
-            _, mine = client.end_block(ItemTable(table), mine, data, Key.from_seed(0))
+            _, mine = client.end_block(EndedBlock(table, 0), mine, data, Key.from_seed(0))
             slow, fast = (mine.memory[name]["params"]["user"] for name in ("slow", "fast"))
             found.append(float(slow[0, 0]))
             assert float(fast[0, 0]) == value
         assert found == pytest.approx([0, 0.1, 0.19])
+
+
+@pytest.mark.parametrize("missed", [False, True])
+def test_who_missed_a_block_is_taught_by_what_it_carries(missed):
+    """The public code: U_best Q_bestᵀ, with rows of absent users from the last round."""
+    kept = ReplaySettings(top_n=6, remember="last-seen", reduction="mean", sign="minus")
+    client = ContinualClient(settings("kd", replay=kept, carry="last"))
+    data = block_data({0: ([0, 1], [], []), 1: ([2], [], [])})
+    key = Key.from_seed(6).fold(data.ids)
+    table = Key.from_seed(7).fold(torch.arange(20)).normal(4, dtype=torch.float64)
+    mine = client.enrol(data, key)
+    mine = replace(mine, params={"user": 2 * mine.params["user"]})  # last round; best: as drawn
+    _, mine = client.end_block(EndedBlock(table, 0), mine, data, key)
+    _, started = client.start_block(LookBack(1 + missed, -table), mine, data, key)
+    listed = (mine.best["user"] @ table.T).argsort(1, descending=True)[:, :6]
+    assert torch.equal(started.memory["items"], listed)
+    teacher = mine.params["user"] if missed else mine.best["user"]
+    expected = torch.sigmoid(teacher @ -table.T).gather(1, listed)
+    torch.testing.assert_close(started.memory["taught"], expected)

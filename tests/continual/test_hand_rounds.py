@@ -15,12 +15,12 @@ import math
 
 import pytest
 import torch
-from tests.continual.stream import block_data, settings
+from tests.continual.stream import block_data, private, settings
 from tests.continual.test_chunks import cohort_of
 
 from coterie.continual.algorithm import F3CRec, ServerState
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import START_BLOCK, ClientState, ItemTable, LookBack
+from coterie.continual.messages import START_BLOCK, ItemTable, LookBack
 from coterie.continual.settings import (
     KDSettings,
     RegSettings,
@@ -49,11 +49,11 @@ def play(method, memory=None, blocks=(0, 0, 0), old=None, **changes):
     user = {"user": f64(1, -1, 0)[:, None]}
     memory = cohort.client.retention.empty(user) | (memory or {})
     best = {"user": f64(9, 9, 9)[:, None]}
-    cohort.store.enrol(DATA.ids, ClientState(user, best, memory, torch.tensor(blocks)))
+    cohort.store.enrol(DATA.ids, private(user, best, memory, torch.tensor(blocks)))
     items = f64(L, -L, 0)[:, None]
     rows = None if old is None else f64(*old)[:, None]
     if method == "spp":
-        cohort.ask(START_BLOCK, LookBack(slow=rows, fast=rows))
+        cohort.ask(START_BLOCK, LookBack(1, slow=rows, fast=rows))
     state = ServerState(items, items, rows, rows, rows, block=1)
     state = F3CRec(chosen, (2, 3)).round(state, cohort, Key.from_seed(0))
     users = cohort.store.take(DATA.ids).params["user"]
@@ -189,7 +189,7 @@ def test_pfedrec_takes_the_new_head_in_its_second_step():
     data = block_data({4: ([0], [], [])})  # one item: no negatives
     chosen = settings("ft", "pfedrec", model={"dim": 1, "lr": 1.0, "lr_eta": 1.0})
     head = {"weight": f64(0)[:, None], "bias": f64(0)}
-    mine = ClientState(head, head, {}, torch.tensor([0]))
+    mine = private(head, head, {}, torch.tensor([0]))
     key = Key.from_seed(0).fold(data.ids)
     up, after = ContinualClient(chosen).update(ItemTable(f64(1)[:, None]), mine, data, key)
     assert float(after.params["weight"]) == pytest.approx(0.5)
@@ -203,7 +203,7 @@ def test_fedncf_never_ranks_by_the_user_vector():
     data = block_data({u: ([0], [], []) for u in range(5)})
     client = ContinualClient(settings("ft", "fedncf"))
     mine = client.enrol(data, Key.from_seed(1).fold(data.ids))
-    other = ClientState(mine.params, mine.best | {"user": 3 - mine.best["user"]}, {}, mine.blocks)
+    other = private(mine.params, mine.best | {"user": 3 - mine.best["user"]}, {}, mine.blocks)
     down = ItemTable(Key.from_seed(2).fold(torch.arange(30)).normal(4, dtype=torch.float64))
     a, b = client.predict(down, mine), client.predict(down, other)
     assert torch.equal(a.argsort(1), b.argsort(1))

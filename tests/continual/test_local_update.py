@@ -41,7 +41,7 @@ def make(method, backbone, **changes):
     table = 0.6 * key.fold("now").fold(torch.arange(N_ITEMS)).normal(4, dtype=torch.float64)
     mine = client.enrol(DATA, KEY.fold("then"))
     mine = replace(mine, memory=client.retention.at_block_end(mine, old, DATA, KEY), blocks=BLOCKS)
-    past = LookBack(old, slow=old, fast=FAST)
+    past = LookBack(1, old, slow=old, fast=FAST)
     mine = replace(mine, memory=client.retention.at_block_start(mine, past, DATA))
     now = client.enrol(DATA, KEY.fold("now")).params
     return client, ItemTable(table, old, round=3), replace(mine, params=now)

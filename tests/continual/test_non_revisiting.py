@@ -1,5 +1,6 @@
 """Clients can access the current block only (section 3.1), and keep no interactions of others."""
 
+import pickle
 from dataclasses import fields, replace
 
 import pytest
@@ -15,7 +16,7 @@ from tests.continual.stream import (
 )
 
 from coterie.continual.client import ContinualClient
-from coterie.continual.messages import ClientState, ItemTable, LookBack
+from coterie.continual.messages import ClientState, EndedBlock, EvaluationTable, ItemTable, LookBack
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -41,8 +42,17 @@ class Poison:
         raise AssertionError(f"data of an earlier block was read: {name}")
 
 
+PARTS = ("train", "valid", "test", "earlier")
+NO_ITEM = 10**6
+
+
 def poison(t, blocks, run):
-    blocks[t] = Poison()
+    """Spoil a block that is over: in the object that clients were given, and in its tensors."""
+    for name in PARTS:
+        part = getattr(blocks[t], name)
+        if part is not None:
+            part.values.fill_(NO_ITEM)
+        object.__setattr__(blocks[t], name, Poison())
 
 
 def test_the_poison_works():
@@ -52,17 +62,64 @@ def test_the_poison_works():
 
 @pytest.mark.parametrize("method", [*METHODS, *ABLATIONS])
 def test_earlier_blocks_are_not_read(method):
-    blocks, chosen = make_stream(40), settings(method, rounds=2)
-    run, poisoned = simulate(chosen, blocks), simulate(chosen, blocks, after_block=poison)
+    chosen = settings(method, rounds=2)
+    run = simulate(chosen, make_stream(40))
+    blocks = make_stream(40)
+    poisoned = simulate(chosen, blocks, after_block=poison)
+    assert type(blocks[1].__dict__["train"]) is Poison
+    assert_same(run, poisoned)
+
+
+@pytest.mark.parametrize("use", ["distil", "leave-out", "both"])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_was_consumed_earlier_is_for_the_second_protocol_alone(method, use):
+    """Other items of earlier blocks change nothing but the test that leaves them out."""
+    chosen = settings(method, rounds=2)
+    chosen = replace(chosen, replay=replace(chosen.replay, use=use))
+    blocks = make_stream(40)
+    other = [replace(block, earlier=block.train) for block in blocks]
+    run, changed = simulate(chosen, blocks), simulate(chosen, other)
+    assert_same(run, changed, but="_unseen")
+    assert any(name.endswith("ndcg@20_unseen") for name in changed.scalars[-1])
+
+
+def assert_same(run, other, but=None):
+    """Bit for bit: what training left, and what was measured."""
     for name, value in run.tensors().items():
-        assert torch.equal(value, poisoned.tensors()[name]), name
-    for a, b in zip(run.scalars, poisoned.scalars, strict=True):
+        assert torch.equal(value, other.tensors()[name]), name
+    for a, b in zip(run.scalars, other.scalars, strict=True):
+        a, b = ({n: v for n, v in s.items() if not but or but not in n} for s in (a, b))
         assert a == pytest.approx(b, abs=0, nan_ok=True)
 
 
-def test_a_profile_holds_parameters_memory_and_a_count():
-    assert {field.name for field in fields(ClientState)} == {"params", "best", "memory", "blocks"}
+def test_a_profile_holds_parameters_memory_counts_and_what_is_left_out():
+    names = {"params", "best", "memory", "blocks", "last", "left_out"}
+    assert {field.name for field in fields(ClientState)} == names
     assert set(KEPT) == {*METHODS, *ABLATIONS}
+
+
+@pytest.mark.parametrize("use", ["distil", "both"])
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("method", KEPT)
+def test_no_step_leaves_anything_on_the_client_half(method, backbone, use):
+    """Whatever lasts is private state, so what tests say of it is all there is."""
+    chosen = settings(method, backbone)
+    client = ContinualClient(replace(chosen, replay=replace(chosen.replay, use=use)))
+    before = pickle.dumps(vars(client))
+    table = Key.from_seed(3).fold(torch.arange(20)).normal(4, dtype=torch.float64)
+    mine = client.enrol(DATA, KEY)
+    for block in range(2):
+        for step, down in (
+            ("start_block", LookBack(block, table, table, table)),
+            ("update", ItemTable(table, table)),
+            ("evaluate", EvaluationTable(table)),
+            ("keep_best", None),
+            ("end_block", EndedBlock(table, block)),
+            ("evaluate", EvaluationTable(table, "test")),
+        ):
+            _, new = getattr(client, step)(down, mine, DATA, KEY)
+            mine = mine if new is None else new
+            assert pickle.dumps(vars(client)) == before, step
 
 
 def other_data(data: UserRows) -> UserRows:
@@ -84,10 +141,10 @@ def ended(method, backbone, data, blocks=1):
     mine = client.enrol(DATA, KEY)
     mine = replace(mine, blocks=torch.full((3,), blocks))
     table = Key.from_seed(3).fold(torch.arange(20)).normal(4, dtype=torch.float64)
-    _, mine = client.start_block(LookBack(table, table, table), mine, data, KEY)
+    _, mine = client.start_block(LookBack(1, table, table, table), mine, data, KEY)
     memory = client.retention.before_training(mine, ItemTable(table), data, KEY)
     mine = replace(mine, memory=memory)
-    _, mine = client.end_block(ItemTable(table), mine, data, KEY)
+    _, mine = client.end_block(EndedBlock(table, 0), mine, data, KEY)
     return client, table, mine
 
 
@@ -117,9 +174,9 @@ def test_the_error_memory_is_written_over(backbone):
     for user, train in enumerate(DATA.train.tolists()):
         check_memory(mine.memory, user, train)
     after = block_data({u: ([u, u + 5], [], []) for u in (2, 5, 9)})
-    _, again = client.end_block(ItemTable(table), mine, after, KEY.fold("later"))
+    _, again = client.end_block(EndedBlock(table, 0), mine, after, KEY.fold("later"))
     _, fresh = client.end_block(
-        ItemTable(table),
+        EndedBlock(table, 0),
         replace(mine, memory=client.retention.empty(mine.params)),
         after,
         KEY.fold("later"),
@@ -144,7 +201,7 @@ def test_the_oldest_samples_leave_a_full_error_memory():
     key = Key.from_seed(0).fold(data.ids)
     mine = client.enrol(data, key)
     table = Key.from_seed(3).fold(torch.arange(20)).normal(4, dtype=torch.float64)
-    _, mine = client.end_block(ItemTable(table), mine, data, key)
+    _, mine = client.end_block(EndedBlock(table, 0), mine, data, key)
     positive = mine.memory["label"][0] == 1
     assert sorted(mine.memory["items"][0][positive].tolist()) == list(range(9, 15))
     assert set(mine.memory["items"][0][~positive].tolist()) <= set(range(15, 20))

@@ -33,7 +33,7 @@ def in_a_block(spp, **changes):
     mine = client.enrol(DATA, KEY.fold("now").fold(DATA.ids))
     past = client.enrol(DATA, KEY.fold("past").fold(DATA.ids)).memory
     mine = replace(mine, memory=past, blocks=DATA.ids % 4)
-    past = LookBack(slow=table("slow"), fast=table("fast"))
+    past = LookBack(1, slow=table("slow"), fast=table("fast"))
     return client, client.start_block(past, mine, DATA, KEY.fold(DATA.ids))[1]
 
 

@@ -52,7 +52,8 @@ def test_evaluate_measures_what_the_run_measured(run):
     measured = serving.evaluate(run)
     summary = json.loads((run / "summary.json").read_text())["metrics"]
     assert measured == {name: summary[name] for name in measured}
-    assert set(measured) == {"test/block3/ndcg@20", "test/block3/recall@20"}
+    kinds = ("ndcg@20", "recall@20", "ndcg@20_unseen", "recall@20_unseen")
+    assert set(measured) == {f"test/block3/{kind}" for kind in kinds}
 
 
 def test_recommendations_are_new_to_the_user_and_ordered(run):

@@ -26,7 +26,7 @@ from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.tables.result import RunResult
 from coterie.core.tensors import tree
 
-COLUMNS = ("ids", "ndcg", "recall")
+COLUMNS = ("ids", "ndcg", "recall", "ndcg_unseen", "recall_unseen")
 BACKBONES = ("fedmf", "fedncf", "pfedrec")
 FAST = [
     "--rounds",
@@ -270,7 +270,7 @@ def test_table_2_on_the_sample(out):
     report = make(out, table=2)
     check(report, out)
     # 4 references and 6 methods x 3 backbones, by metric (and for programs by block and average).
-    assert len(report.view) == 2 * (4 + 6 * 3)
+    assert len(report.view) == 2 * 2 * (4 + 6 * 3)  # metrics, under two protocols
     assert len(report.rows) == 4 * len(report.view)
     assert any("F³CRec - FT" in note for note in report.notes)
     again = make(out, table=2)
@@ -286,10 +286,15 @@ def test_table_2_of_one_backbone_equals_its_part_of_the_whole(out):
     assert {r["backbone"] for r in part.rows} == {None, "fedncf"}
 
 
-def test_a_single_seed_claims_nothing(out):
-    report = make(out, table=3, seeds=[0])
-    assert all(math.isnan(row["sd"]) for row in report.rows)
-    assert "better" not in report.markdown()
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+def test_one_or_two_seeds_claim_nothing(out, seeds):
+    for table in (2, 3):
+        text = make(out, "--model.name", "fedmf", table=table, seeds=seeds).markdown()
+        assert "better" not in text
+        assert "worse" not in text
+        assert "| * |" not in text
+        assert "fewer than 3 seeds" in text
+    assert all(math.isnan(r["sd"]) for r in make(out, table=3, seeds=[0]).rows)
 
 
 def test_streams_of_other_lengths(out):
@@ -304,17 +309,47 @@ def test_the_other_tables_on_the_sample(out, table):
     one = ["--model.name", "fedmf"] if table == 6 else []
     report = make(out, *one, table=table)
     check(report, out)
-    size = {3: (12, 36), 4: (2, 6), 5: (2, 6), 6: (4, 12), 7: (2, 6)}[table]
+    size = {3: (12, 60), 4: (2, 6), 5: (2, 6), 6: (4, 20), 7: (2, 6)}[table]
     assert (len(report.view), len(report.rows)) == size
 
 
 def test_table_8_on_the_sample(out):
     report = make(out, "--rounds", "1", table=8)
     check(report, out)
-    assert (len(report.view), len(report.rows)) == (3, 3 * 6)
+    assert (len(report.view), len(report.rows)) == (5, 5 * 6)
     auc = {row["scale"]: row["mean"] for row in report.rows if row["metric"] == "attack/auc"}
     assert auc[0.0] > 0.8  # an upload without noise gives the positive items away
     assert auc[0.5] < auc[0.0]
+
+
+def test_table_9_on_the_sample(out):
+    """Three methods as in the paper and with three lists, and one with both uses."""
+    report = make(out, "--model.name", "fedmf", table=9)
+    check(report, out)
+    assert len(report.view) == 3 * 4 + 1
+    found = {
+        (row["method"], row["variant"]): row["mean"]
+        for row in report.rows
+        if row["metric"] == "test/average/ndcg@20"
+    }
+    unseen = {
+        (row["method"], row["variant"]): row["mean"]
+        for row in report.rows
+        if row["metric"] == "test/average/ndcg@20_unseen"
+    }
+    for method in ("ft", "reg", "f3crec"):
+        assert found[method, "all"] > found[method, "as in the paper"]
+        assert unseen[method, "as in the paper"] > found[method, "as in the paper"]
+    paper = make(out, "--model.name", "fedmf", table=2)
+    rows = [r for r in paper.rows if r["metric"] == "test/average/ndcg@20_unseen"]
+    assert {r["method"]: r["mean"] for r in rows}["ft"] == unseen["ft", "as in the paper"]
+
+
+def test_table_10_on_the_sample(out):
+    report = make(out, "--model.name", "fedmf", table=10)
+    check(report, out)
+    assert len(report.view) == 2 * 6
+    assert "validation chooses" in report.notes[-1]
 
 
 @pytest.mark.parametrize("figure", CATALOGUE.figures)
@@ -330,7 +365,7 @@ def test_figures_on_the_sample(out, figure, monkeypatch):
 
 @pytest.mark.parametrize(
     ("which", "message"),
-    [({"table": 9}, "no table 9"), ({"figure": 1}, "figure 1"), ({"table": 1}, "coterie data")],
+    [({"table": 11}, "no table 11"), ({"figure": 1}, "figure 1"), ({"table": 1}, "coterie data")],
 )
 def test_an_unknown_table_is_refused(out, which, message):
     with pytest.raises(UserError, match=message):

@@ -35,6 +35,6 @@ def test_same_run(method, tmp_path):
         assert torch.equal(theirs[name], value), name
     for name, value in tree.tensors(run.state):
         assert torch.equal(dict(tree.tensors(module.server_state))[name], value), name
-    tests = {n: v for s in run.scalars for n, v in s.items() if n.startswith("test/")}
+    tests = {n: v for s in run.scalars for n, v in s.items() if n.startswith(("test/", "valid/"))}
     assert module.results == tests
-    assert len(tests) == 9
+    assert len(tests) == 15

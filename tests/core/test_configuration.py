@@ -11,7 +11,7 @@ from tests.parsing import parse
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper, load
 from coterie.core.settings.configuration import configure, print_help, to_yaml
-from coterie.core.settings.packed import presets, variants
+from coterie.core.settings.packed import presets, variant_file, variants
 from coterie.core.settings.parser import leaves
 from coterie.core.settings.schema import build, values_of
 from coterie.core.settings.sections import (
@@ -72,6 +72,23 @@ def test_variant_fits_data_and_backbone(toy: Paper) -> None:
     untuned = configure(toy, ["--data", "ml-100k", "--variant", "none"])
     assert (untuned.variants, untuned.settings.model.lr) == ((), 0.1)
     assert configure(toy, ["--variant", "ml-100k-mf"]).settings.model.lr == 0.5
+
+
+def test_the_best_variant_lies_over_those_that_fit(toy: Paper) -> None:
+    """Its own files too, the special ones last; it may choose the backbone that they fit."""
+    assert refusal(toy, "--variant", "best").startswith("variant 'best' of toyrec is unknown")
+    folder = variant_file(toy, "mlp").parent
+    (folder / "best.yaml").write_text("rounds: 77\nmodel: {name: mlp, widths: [3]}\n")
+    (folder / "best-sample.yaml").write_text("model: {widths: [5]}\nseed: 4\n")
+    (folder / "best-ml-100k-mlp.yaml").write_text("seed: 6\n")
+    found = configure(toy, ["--variant", "best"])
+    assert found.variants == ("mlp", "sample-mlp", "best", "best-sample")
+    settings = found.settings
+    assert (settings.rounds, settings.model.lr, settings.model.widths) == (77, 0.25, (5,))
+    assert configure(toy, ["--variant", "best", "--seed", "1"]).settings.seed == 1
+    other = configure(toy, ["--variant", "best", "--data", "ml-100k", "--model.name", "mf"])
+    assert other.variants == ("ml-100k-mf", "best")
+    assert configure(toy, []).variants == ()
 
 
 def test_flags_of_every_type(toy: Paper) -> None:

@@ -30,10 +30,13 @@ def test_less_is_better_where_it_is_said():
     assert [c.verdict for c in found.values()] == ["worse", "within noise", "better"]
 
 
-def test_one_pair_is_not_tested():
-    found = contrasts({name: values[:1] for name, values in VALUES.items()}, "own")
+@pytest.mark.parametrize("pairs", [1, 2])
+def test_fewer_than_three_pairs_tell_nothing(pairs):
+    found = contrasts({name: values[:pairs] for name, values in VALUES.items()}, "own")
     assert {c.verdict for c in found.values()} == {"not tested"}
-    assert "(" not in found["low"].text()
+    assert ("(" in found["low"].text()) == (pairs > 1)
+    three = contrasts({name: values[:3] for name, values in VALUES.items()}, "own")
+    assert three["low"].verdict == "better"
 
 
 def test_a_method_is_ranked_by_its_mean():

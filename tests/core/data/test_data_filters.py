@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.data.interactions.blocks import temporal_blocks
+from coterie.core.data.interactions.blocks import earlier_items, temporal_blocks
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.interactions.splits import split_block
@@ -93,6 +93,21 @@ def test_blocks_cut_a_stable_sort(rows):
         assert (block.n_users, block.n_items) == (len(users), len(items))
         assert row["sparsity"] == 1 - len(block) / (len(users) * len(items))
     assert end == n
+
+
+@given(rows_of(6, min_size=12))
+@settings(max_examples=60, deadline=None)
+def test_what_users_had_before_a_block(rows):
+    """Each item once, whatever split it was in, of the users of the block alone."""
+    rows[0] = (rows[0][0], rows[0][1], 30)
+    stream = temporal_blocks(table(rows))
+    data = stream.interactions
+    pairs = list(zip(data.user.tolist(), data.item.tolist(), strict=True))
+    for block in stream.blocks:
+        users = sorted({user for user, _ in pairs[block.rows]})
+        past = pairs[: block.rows.start]
+        expected = [sorted({i for u, i in past if u == user}) for user in users]
+        assert earlier_items(stream, block, torch.tensor(users)).tolists() == expected
 
 
 def test_blocks_refuse_constant_time():

@@ -15,6 +15,7 @@ from coterie.continual.messages import (
     KEEP_BEST,
     START_BLOCK,
     UPDATE,
+    EndedBlock,
     EvaluationTable,
     ItemTable,
     ItemUpdate,
@@ -22,7 +23,7 @@ from coterie.continual.messages import (
 )
 from coterie.continual.readings import resolve
 from coterie.continual.retention.proxies import moving_average
-from coterie.continual.settings import Settings
+from coterie.continual.settings import DISTILLING, Settings
 from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.metrics.clients import mean_of_known, worst_decile
@@ -85,7 +86,7 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
         cohort.enrol()  # lines 2 and 7: the clients draw Φ_u themselves
         if block == 0:
             return state
-        past = self._past(state)
+        past = self._past(state, block)
         if past is not None:
             cohort.ask(START_BLOCK, past)
         kept = state.best if self.settings.carry == "best" else state.items
@@ -106,7 +107,11 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
 
     def end_block(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """Finish a block: clients carry their parameters on, the best round is tested."""
-        cohort.ask(END_BLOCK, ItemTable(state.best))
+        validation = cohort.ask(END_BLOCK, EndedBlock(state.best, state.block)).up
+        if validation is not None:
+            for name, values in validation.by_name((self.settings.top_k,)).items():
+                where = f"valid/block{state.block}/{name}"
+                cohort.journal.scalar(where, mean_of_known(values, none=0.0))
         self.test(state, cohort)
         cohort.journal.scalar(f"test/block{state.block}/best_round", state.chosen.round)
         return self._move_proxies(state)
@@ -138,11 +143,13 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
         """Q_g from Q_g', the mean of the clients' tables (lines 14 to 19, Eq. 7)."""
         if (total := replies.total) is None:  # nobody answered
             return self.blended(state, state.items)
-        items = state.items + total.items.sum() / len(replies)
+        change = total.items.sum() / len(replies)
         if state.old is not None and total.pull is not None:
             n_old = state.old.shape[0]
-            items[:n_old] -= total.pull / len(replies) * (state.items[:n_old] - state.old)
-        return self.blended(state, items)
+            change[:n_old] -= total.pull / len(replies) * (state.items[:n_old] - state.old)
+        # A later block has fewer clients, so each counts for more in its mean than in the first.
+        server_lr = 1.0 if state.block == 0 else self.settings.server_lr
+        return self.blended(state, state.items + server_lr * change)
 
     def blended(self, state: ServerState, items: Tensor) -> Tensor:
         """Blend with the previous block's table, as the method does (lines 15 to 19)."""
@@ -166,15 +173,13 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
             if value is not None:
                 cohort.journal.scalar(name, value / len(replies))
 
-    def _past(self, state: ServerState) -> LookBack | None:
+    def _past(self, state: ServerState, block: int) -> LookBack | None:
         """What clients need before they train on a new block; None where they are not asked."""
-        match self.settings.method:
-            case "kd" | "f3crec" | "f3crec-wo-arm" | "f3crec-wo-sc" | "f3crec-wo-itm":
-                return LookBack(state.best)
-            case "spp":
-                return LookBack(slow=state.slow, fast=state.fast)
-            case _:
-                return LookBack() if self.settings.restart_private else None
+        if self.settings.method in DISTILLING and self.settings.distils:
+            return LookBack(block, state.best)
+        if self.settings.method == "spp":
+            return LookBack(block, slow=state.slow, fast=state.fast)
+        return LookBack(block) if self.settings.restart_private else None
 
     def _move_proxies(self, state: ServerState) -> ServerState:
         """S_t and P_t of the item table (SPP); rows of new items are copied."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.continual.backbones import Backbone, make_backbone
+from coterie.continual.backbones import Backbone, Params, make_backbone
 from coterie.continual.batches import Batches, draw_batches
 from coterie.continual.local_training import LocalTraining
 from coterie.continual.messages import (
@@ -19,19 +19,22 @@ from coterie.continual.messages import (
     START_BLOCK,
     UPDATE,
     ClientState,
+    EndedBlock,
     EvaluationTable,
     ItemTable,
     ItemUpdate,
     LookBack,
+    StreamReport,
 )
 from coterie.continual.readings import resolve
 from coterie.continual.retention.adaptive_replay import AdaptiveReplay
 from coterie.continual.retention.base import Retention, score_items
 from coterie.continual.retention.distillation import Distillation
+from coterie.continual.retention.leave_out import LeaveOut
 from coterie.continual.retention.proxies import Proxies
 from coterie.continual.retention.regularisation import Regularisation
 from coterie.continual.retention.reloop import ErrorMemory
-from coterie.continual.settings import Settings
+from coterie.continual.settings import DISTILLING, Settings
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.metrics.ranking_report import RankingReport, rank_all
 from coterie.core.protocol.card import Card
@@ -59,13 +62,20 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         self.settings = settings
         self.backbone = make_backbone(settings.model)
         self.retention = make_retention(settings, self.backbone)
+        length = settings.replay.leave_out_n if settings.leaves_out else 0
+        self.leave_out = LeaveOut(length, n_blocks=len(settings.data.fractions) + 1)
         self.dtype = getattr(torch, settings.engine.dtype)
 
     def enrol(self, data: UserRows, key: Key) -> ClientState:
         """Initialise Φ_u of new users (Algorithm 2, lines 2 and 7)."""
-        params = self.backbone.start(key, self.settings.model.dim, self.dtype)
-        blocks = torch.zeros(data.ids.numel(), dtype=torch.int64)
-        return ClientState(params, tree.clone(params), self.retention.empty(params), blocks)
+        return self._newcomer(self.backbone.start(key, self.settings.model.dim, self.dtype))
+
+    def _newcomer(self, params: Params) -> ClientState:
+        """Give users with parameters that have finished no block, and remember nothing."""
+        n_users = next(iter(params.values())).shape[0]
+        blocks = torch.zeros(n_users, dtype=torch.int64)
+        memory, left_out = self.retention.empty(params), self.leave_out.empty(n_users)
+        return ClientState(params, tree.clone(params), memory, blocks, blocks - 1, left_out)
 
     def work(self, data: UserRows) -> Tensor:
         """Local samples of each user, ``(C,)``."""
@@ -117,18 +127,34 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
     @EVALUATE
     def evaluate(
         self, down: EvaluationTable, mine: ClientState, data: UserRows, key: Key
-    ) -> tuple[RankingReport, None]:
+    ) -> tuple[StreamReport, None]:
         """Rank all items the user has not trained on in this block (section 5.1)."""
-        testing = down.split == "test"
-        scores = score_items(self.backbone, mine.best if testing else mine.params, down.items)
-        seen = data.train.mask(scores.shape[1])
-        if testing:
-            corrected = self.retention.correct(scores, mine, down.items)
-            # A correction may hide that a model has diverged.
-            scores = corrected.masked_fill(~scores.sum(1, keepdim=True).isfinite(), torch.nan)
-            seen |= data.valid.mask(scores.shape[1])
-        targets = data.test if testing else data.valid
-        return rank_all(scores, targets, (self.settings.top_k,), seen), None
+        if down.split == "valid":
+            scores = score_items(self.backbone, mine.params, down.items)
+            found = self._rank(scores, data.valid, self._seen(mine, data, scores.shape[1]))
+            return StreamReport(found.recall, found.ndcg, None, None), None
+        scores = self._chosen_scores(mine, down.items)
+        seen = self._seen(mine, data, scores.shape[1]) | data.valid.mask(scores.shape[1])
+        found = self._rank(scores, data.test, seen)
+        if data.earlier is None:
+            return StreamReport(found.recall, found.ndcg, None, None), None
+        had = data.earlier.mask(scores.shape[1])
+        unseen = self._rank(scores, without(data.test, had), seen | had)
+        return StreamReport(found.recall, found.ndcg, unseen.recall, unseen.ndcg), None
+
+    def _seen(self, mine: ClientState, data: UserRows, n_items: int) -> Tensor:
+        """What is not ranked: train items and what is left out, ``(C, n)`` bool."""
+        return data.train.mask(n_items) | self.leave_out.mask(mine.left_out, n_items)
+
+    def _chosen_scores(self, mine: ClientState, table: Tensor) -> Tensor:
+        """Score all items by the best round and what the method corrects, ``(C, n)``."""
+        scores = score_items(self.backbone, mine.best, table)
+        corrected = self.retention.correct(scores, mine, table)
+        # A correction may hide that a model has diverged.
+        return corrected.masked_fill(~scores.sum(1, keepdim=True).isfinite(), torch.nan)
+
+    def _rank(self, scores: Tensor, targets: Ragged, seen: Tensor) -> RankingReport:
+        return rank_all(scores, targets, (self.settings.top_k,), seen)
 
     @KEEP_BEST
     def keep_best(
@@ -139,13 +165,22 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
 
     @END_BLOCK
     def end_block(
-        self, down: ItemTable, mine: ClientState, data: UserRows, key: Key
-    ) -> tuple[None, ClientState]:
-        """Carry parameters to the next block and note what is worth keeping of this one."""
+        self, down: EndedBlock, mine: ClientState, data: UserRows, key: Key
+    ) -> tuple[RankingReport, ClientState]:
+        """Carry parameters to the next block and note what is worth keeping of this one.
+
+        Reports the validation of what will be tested: of the best round, with what the method has
+        just noted to correct it.
+        """
         if self.settings.carry == "best":
             mine = replace(mine, params=tree.clone(mine.best))
-        memory = self.retention.at_block_end(mine, down.items, data, key)
-        return None, replace(mine, memory=memory, blocks=mine.blocks + 1)
+        mine = replace(mine, memory=self.retention.at_block_end(mine, down.items, data, key))
+        scores = self._chosen_scores(mine, down.items)
+        report = self._rank(scores, data.valid, self._seen(mine, data, scores.shape[1]))
+        chosen = score_items(self.backbone, mine.best, down.items)
+        left_out = self.leave_out.noted(mine.left_out, mine.blocks, chosen, data.train)
+        last = torch.full_like(mine.blocks, down.block)
+        return report, replace(mine, blocks=mine.blocks + 1, last=last, left_out=left_out)
 
     def predict(self, down: ItemTable, mine: ClientState) -> Tensor:
         """Score all items with the parameters of the best round, ``(C, n_items)``."""
@@ -158,8 +193,7 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         for epoch in range(self.settings.adapt_epochs):
             batches = self._draw(key.fold("adapt", epoch), history, down.items.shape[0])
             params = LocalTraining(self.backbone, down.items, params, batches, 0.0).run().params
-        blocks = torch.zeros(len(history), dtype=torch.int64)
-        return ClientState(params, tree.clone(params), self.retention.empty(params), blocks)
+        return self._newcomer(params)
 
     def _draw(self, key: Key, train: Ragged, n_items: int) -> Batches:
         model = self.settings.model
@@ -179,8 +213,16 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         return self.backbone.item_lr * scale
 
 
+def without(targets: Ragged, had: Tensor) -> Ragged:
+    """Take out the items that users had, ``(C, n)`` bool."""
+    kept = ~had[targets.rows, targets.values]
+    return Ragged.from_pairs(targets.rows[kept], targets.values[kept], len(targets))
+
+
 def make_retention(settings: Settings, backbone: Backbone) -> Retention:
     """Build what ``settings.method`` remembers on its clients."""
+    if settings.method in DISTILLING and not settings.distils:
+        return Retention(backbone)
     match settings.method:
         case "ft" | "f3crec-wo-cc":
             return Retention(backbone)

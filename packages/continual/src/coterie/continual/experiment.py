@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +15,7 @@ from coterie.continual.messages import UPDATE, ItemTable
 from coterie.continual.published import reference
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
-from coterie.core.data.interactions.blocks import Block, Stream, temporal_blocks
+from coterie.core.data.interactions.blocks import Block, Stream, earlier_items, temporal_blocks
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.splits import split_block
 from coterie.core.data.interactions.user_rows import UserRows
@@ -123,17 +124,21 @@ class Experiment(RecommendsToUsers[Settings]):
         return reference(settings.data.name, settings.model.name, settings.method, settings.top_k)
 
     def final_metrics(self, module: FederatedRun) -> dict[str, float]:
-        """Give the tests of all blocks and their averages."""
+        """Give validation and tests of all blocks, and their averages."""
         return self.with_averages(module.results)
 
+    def shown(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Leave validation and the second protocol out, but for their averages."""
+        return {n: v for n, v in metrics.items() if "/block" not in n or not _is_aside(n)}
+
     def with_averages(self, results: Mapping[str, float]) -> dict[str, float]:
-        """Average the tests of the blocks after the first, as the paper's tables do."""
-        last = len(self.stream.blocks) - 1
-        averages = {}
+        """Average over the blocks after the first, as the paper's tables do."""
+        later, averages = range(1, len(self.stream.blocks)), {}
         for name in ("ndcg", "recall"):
             metric = f"{name}@{self.settings.top_k}"
-            values = [results[f"test/block{t}/{metric}"] for t in range(1, last + 1)]
-            averages[f"test/average/{metric}"] = sum(values) / len(values)
+            for split, kind in (("test", metric), ("test", f"{metric}_unseen"), ("valid", metric)):
+                values = [results[f"{split}/block{t}/{kind}"] for t in later]
+                averages[f"{split}/average/{kind}"] = sum(values) / len(values)
         return dict(results) | averages
 
     def _block_data(self, block: Block) -> UserRows:
@@ -142,4 +147,10 @@ class Experiment(RecommendsToUsers[Settings]):
         assert order is not None
         assert data.ties is not None
         seed = self.settings.seed if data.split_seed is None else data.split_seed
-        return split_block(self.stream, block, order, seed, data.ties)
+        own = split_block(self.stream, block, order, seed, data.ties)
+        return replace(own, earlier=earlier_items(self.stream, block, own.ids))
+
+
+def _is_aside(name: str) -> bool:
+    """Whether a measurement is of validation, or of the second protocol."""
+    return name.startswith("valid/") or name.endswith("_unseen")

@@ -8,6 +8,12 @@ KEYS = (
     MetricKey("eval/recall@20", "1", "validation recall@20, mean over clients", "max"),
     MetricKey("test/block*/ndcg@20", "1", "test NDCG@20 of a block, in its last round"),
     MetricKey("test/block*/recall@20", "1", "test recall@20 of a block, in its last round"),
+    MetricKey("test/block*/ndcg@20_unseen", "1", "test NDCG@20, items of earlier blocks left out"),
+    MetricKey(
+        "test/block*/recall@20_unseen", "1", "test recall@20, items of earlier blocks left out"
+    ),
+    MetricKey("valid/block*/ndcg@20", "1", "validation NDCG@20 of what is tested"),
+    MetricKey("valid/block*/recall@20", "1", "validation recall@20 of what is tested"),
     MetricKey("test/block*/best_round", "rounds", "round of the block that was tested"),
     MetricKey("f3crec/replay_size", "items", "items replayed by a client, mean over clients"),
 )

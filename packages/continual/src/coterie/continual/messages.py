@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.expected import Like, Number
-from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
+from coterie.core.protocol.messages import (
+    EVERYTHING,
+    Down,
+    Private,
+    Reveals,
+    Up,
+    carries,
+    leaves,
+)
 from coterie.core.protocol.step import Step
 from coterie.core.tensors.rows import Rows
 from coterie.core.wire.travel import Nest
@@ -34,6 +43,8 @@ class LookBack(Down):
     A method gets only the tables that it reads: none, if all it does is draw parameters anew.
     """
 
+    block: int = carries("t, number of the new block")
+
     items: Tensor | None = carries(  # (n_old, d)
         "the previous block's best item table, for methods that distil it", default=None
     )
@@ -53,6 +64,14 @@ class EvaluationTable(Down):
     split: Split = carries(
         "on which part: valid, or test for the parameters of the best round", default="valid"
     )
+
+
+@dataclass(frozen=True)
+class EndedBlock(Down):
+    """A block is over."""
+
+    items: Tensor = carries("item table Q_g of its best round")  # (n_items, d)
+    block: int = carries("t, its number")
 
 
 @dataclass(frozen=True)
@@ -83,6 +102,35 @@ class ItemUpdate(Up):
 
 
 @dataclass(frozen=True)
+class StreamReport(RankingReport):
+    """Quality of recommendations; in the test also with items of earlier blocks left out.
+
+    These are neither ranked nor to be found. Columns as in `RankingReport`.
+    """
+
+    recall_unseen: Tensor | None = leaves(  # (C, K) float64
+        "Recall@k without items of earlier blocks",
+        reveals=Reveals.MEASUREMENT,
+        depends_on=EVERYTHING,
+        expected=Number(axes=1),
+    )
+    ndcg_unseen: Tensor | None = leaves(  # (C, K) float64
+        "NDCG@k without items of earlier blocks",
+        reveals=Reveals.MEASUREMENT,
+        depends_on=EVERYTHING,
+        expected=Number(axes=1),
+    )
+
+    def by_name(self, lengths: Sequence[int]) -> dict[str, Tensor]:
+        """Give the columns by name, those of the second protocol as ``ndcg@20_unseen``."""
+        found = super().by_name(lengths)
+        if self.recall_unseen is not None and self.ndcg_unseen is not None:
+            unseen = RankingReport(self.recall_unseen, self.ndcg_unseen).by_name(lengths)
+            found |= {f"{name}_unseen": values for name, values in unseen.items()}
+        return found
+
+
+@dataclass(frozen=True)
 class ClientState(Private):
     """A user's private state Φ_u and memory; stacked over C users.
 
@@ -91,16 +139,21 @@ class ClientState(Private):
         best: the same at the block's best validation round.
         memory: what the method remembers of earlier blocks, each ``(C, ...)``.
         blocks: ``(C,)`` int64, number of blocks the user has finished; 0 = a new user.
+        last: ``(C,)`` int64, number of the newest of them; -1 for a new user.
+        left_out: ``(C, W)`` int32 items that are not to be recommended again, -1 for a free place;
+            W = 0 where the memory is not used so.
     """
 
     params: dict[str, Tensor]
     best: dict[str, Tensor]
     memory: dict[str, Nest]
     blocks: Tensor
+    last: Tensor
+    left_out: Tensor
 
 
 START_BLOCK = Step("start_block", LookBack, None)
 UPDATE = Step("update", ItemTable, ItemUpdate)
-EVALUATE = Step("evaluate", EvaluationTable, RankingReport)
+EVALUATE = Step("evaluate", EvaluationTable, StreamReport)
 KEEP_BEST = Step("keep_best", None, None)
-END_BLOCK = Step("end_block", ItemTable, None)
+END_BLOCK = Step("end_block", EndedBlock, RankingReport)

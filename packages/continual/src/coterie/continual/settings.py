@@ -21,6 +21,8 @@ Method = Literal[
     "f3crec-wo-sc",
     "f3crec-wo-itm",
 ]
+DISTILLING = ("kd", "f3crec", "f3crec-wo-arm", "f3crec-wo-sc", "f3crec-wo-itm")
+"""Methods that distil a list of remembered items."""
 BackboneName = Literal["fedmf", "fedncf", "pfedrec"]
 
 
@@ -74,9 +76,16 @@ class ReplaySettings:
     """When S_u is listed: from the parameters at the start of the block (section 4.2.1), or at the
     end of the last block the user took part in, with scores of the newest table (public code);
     default: the reading's."""
+    use: Literal["distil", "leave-out", "both"] = "distil"
+    """What the remembered list is used for, by any method: to be distilled, if the method does
+    (the paper); as a list of items that are not recommended again; or for both."""
+    leave_out_n: int = 30
+    """How many of a block's highest-ranked items are noted, if the user trained on them, to be left
+    out."""
 
     def __post_init__(self) -> None:
         at_least("replay.top_n", self.top_n, 1)
+        at_least("replay.leave_out_n", self.leave_out_n, 1)
         at_least("replay.epsilon", self.epsilon, 0)
         at_least("replay.lambda_kd", self.lambda_kd, 0)
 
@@ -159,13 +168,16 @@ class SPPSettings:
     n_fast: int = 5
     """Items replayed from the plasticity proxy."""
     strength: float = 0.5
-    """λ_r, weight of the replay; it fades as exp(-round / 10)."""
+    """λ_r, weight of the replay; it fades as exp(-round / fade)."""
+    fade: float = 10.0
+    """Rounds of a block in which the replay's weight falls to 1/e."""
     refresh: int = 5
     """Rounds between two draws of the replayed items."""
 
     def __post_init__(self) -> None:
         for name in ("n_slow", "n_fast", "strength", "epsilon"):
             at_least(f"spp.{name}", getattr(self, name), 0)
+        between("spp.fade", self.fade, 0, float("inf"))
         at_least("spp.horizon", self.horizon, 1)
         at_least("spp.refresh", self.refresh, 1)
 
@@ -205,6 +217,9 @@ class Settings(BaseSettings):
     restart_private: bool | None = None
     """Draw private parameters anew at the start of every block, as the public code does for FedNCF
     and PFedRec; default: the reading's."""
+    server_lr: float = 1.0
+    """Server learning rate of the blocks after the first, Q_g += server_lr · mean of the changes;
+    the paper's is 1."""
     adapt_epochs: int = 50
     """Local epochs by which a new user's private parameters are fitted when serving."""
     top_k: int = 20
@@ -223,4 +238,15 @@ class Settings(BaseSettings):
         for name in ("patience", "top_k"):
             at_least(name, getattr(self, name), 1)
         at_least("adapt_epochs", self.adapt_epochs, 0)
+        at_least("server_lr", self.server_lr, 0)
         between("participation", self.participation, 0, 1)
+
+    @property
+    def distils(self) -> bool:
+        """Whether the method's remembered list, if it has one, is distilled."""
+        return self.replay.use != "leave-out"
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether items that are remembered are not recommended again."""
+        return self.replay.use in ("leave-out", "both")

@@ -49,7 +49,7 @@ class FederatedRun:
         block_open: whether that block goes on.
         finished: whether the run is complete.
         reopened: whether rounds follow after what was the end of the run when it was saved.
-        results: final measurements, the journal's scalars named ``test/…``.
+        results: final measurements, the journal's scalars named ``test/…`` or ``valid/…``.
         client_results: the same of every client, ``name -> (ids, values)``, of the newest block.
 
     Example:
@@ -102,8 +102,8 @@ class FederatedRun:
             self.server_state = server.end_block(self.server_state, cohort, key.fold("end"))
             self.block_open = False
             self.finished = decision == "end" or self.block + 1 == len(self.federation.blocks)
-        tests = {n: v for n, v in self.journal.scalars.items() if n.startswith("test/")}
-        self.results.update(tests)
+        final = ("test/", "valid/")
+        self.results.update({n: v for n, v in self.journal.scalars.items() if n.startswith(final)})
         measured = {n: v for n, v in self.journal.clients.items() if n.startswith("test/")}
         self.client_results.update(measured)
 

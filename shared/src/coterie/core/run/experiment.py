@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -132,6 +132,10 @@ class Experiment(Generic[Settings]):
     def final_metrics(self, module: FederatedRun) -> dict[str, float]:
         """Give the final measurements of a run. Default: what its tests noted."""
         return dict(module.results)
+
+    def shown(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Choose the final measurements that are printed at the end of a run. Default: all."""
+        return dict(metrics)
 
     def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Tabulate the final measurements of every client. Default: they are too many."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def train(paper: Paper, settings: Any) -> Path:
     folder.write_summary(summary)
     if clients:
         write_json(folder.path / "clients.json", clients)
-    show_results(folder.path, summary, clients)
+    show_results(folder.path, replace(summary, metrics=experiment.shown(summary.metrics)), clients)
     return folder.path
 
 

@@ -2,6 +2,9 @@
 
 Later sources win: the paper's own file, its tuned variants, a preset, the files given by
 ``--config`` from left to right, and last the flags.
+
+The variant ``best`` is no reading of a paper, but what was found to do better. Its files,
+``best.yaml`` and those that fit as ``best-ml-100k.yaml`` does, lie over the tuned ones.
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ from coterie.core.settings.packed import paper_file, preset_file, variant_file, 
 from coterie.core.settings.parser import leaves, settings_parser
 from coterie.core.settings.schema import build
 
+BEST = "best"
+
 
 @dataclass(frozen=True)
 class Given:
     """What a command line gives: its words, names of files, and settings by dotted key.
 
-    The variant may be "none", for no variant at all.
+    The variant may be "none", for no variant at all, or "best".
     """
 
     argv: tuple[str, ...] = ()
@@ -73,8 +78,13 @@ def configure(paper: Paper, argv: Sequence[str], base: Source | None = None) -> 
     else:
         general = paper_file(paper)
         below = [read_packed(general, settings, paper.name)] if general else []
-        tuned = _tuned(paper, given, _merged([*below, *above], given), settings)
-        below += [read_packed(variant_file(paper, name), settings, paper.name) for name in tuned]
+
+        def read(name: str) -> Source:
+            return read_packed(variant_file(paper, name), settings, paper.name)
+
+        best = [read(BEST)] if given.variant == BEST else []
+        tuned = _tuned(paper, given, _merged([*below, *best, *above], given), settings)
+        below += [read(name) for name in tuned]
     sources = [*below, *above]
     names = tuple(source.name for source in sources)
     return Configuration(build(settings, _merged(sources, given)), names, tuple(tuned), given)
@@ -116,9 +126,11 @@ def _merged(sources: Sequence[Source], given: Given) -> dict[str, Any]:
 
 def _tuned(paper: Paper, given: Given, values: dict[str, Any], settings: type) -> list[str]:
     """Name the tuned configurations: what the user names, or all that fit, the special one last."""
-    if given.variant is not None:
+    if given.variant not in (None, BEST):
         return [] if given.variant == "none" else [given.variant]
     known = leaves(settings)
     chosen = [str(values.get(key, known[key].default)) for key in paper.variant_keys]
-    fitting = dict.fromkeys([*chosen, "-".join(chosen)])
+    fitting = list(dict.fromkeys([*chosen, "-".join(chosen)]))
+    if given.variant == BEST:
+        fitting += [BEST, *(f"{BEST}-{name}" for name in fitting)]
     return [name for name in fitting if name in variants(paper)]

@@ -25,7 +25,11 @@ SHORT_FORMS = {
 _ABOUT_SETTINGS = {
     "config": ("FILE", "Read settings from a YAML file; may be repeated, the last one wins."),
     "preset": ("NAME", "Use a preset, as smoke for a run of seconds."),
-    "variant": ("NAME", "Use a tuned configuration, or 'none'; default fits the data set."),
+    "variant": (
+        "NAME",
+        "Use a tuned configuration, 'none', or 'best', which does better than the paper; default "
+        "fits the data set.",
+    ),
 }
 _SHOWN = 200  # characters of a wrong value that a message repeats
 set_parsing_settings(

@@ -12,6 +12,8 @@ from coterie.core.tables.paired import ALPHA, Comparison, compare, holm, p_text
 from coterie.core.tables.result import Values, known
 
 Verdict = Literal["better", "worse", "within noise", "not tested"]
+FEWEST = 3
+"""Pairs from which on a difference is called better or worse; two leave one degree of freedom."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Contrast:
     @property
     def verdict(self) -> Verdict:
         """Say whether the difference is more than noise."""
-        if self.found.n < 2:
+        if self.found.n < FEWEST:
             return "not tested"
         if not self.p <= ALPHA:
             return "within noise"

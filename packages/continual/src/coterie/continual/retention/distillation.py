@@ -12,6 +12,7 @@ from coterie.continual.retention.base import Memory, Retention, score_items
 from coterie.continual.settings import ReplaySettings
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.metrics.ranking import top_k
+from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 
@@ -38,10 +39,17 @@ class Distillation(Retention):
         return {"items": torch.zeros(shape, dtype=torch.int64), "taught": first.new_zeros(shape)}
 
     def at_block_start(self, mine: ClientState, down: LookBack, data: UserRows) -> Memory:
-        """List S_u and the teacher's probabilities from θ_u of the last block (Eq. 1)."""
+        """List S_u and the teacher's probabilities from θ_u of the last block (Eq. 1).
+
+        The public code keeps the list, and has its probabilities from the newest table: of users
+        of the last block with the parameters of its best round, of those who missed it with the
+        ones that they carry.
+        """
         assert down.items is not None
-        scores = score_items(self.backbone, mine.best, down.items)
-        items = mine.memory["items"]
+        teacher, items = mine.best, mine.memory["items"]
+        if self.settings.remember == "last-seen":
+            teacher = tree.where_rows(mine.last < down.block - 1, mine.params, mine.best)
+        scores = score_items(self.backbone, teacher, down.items)
         if self.settings.remember == "block-start":
             items = self._best(scores)
         return {"items": items, "taught": torch.sigmoid(scores.gather(1, items))}

@@ -40,10 +40,10 @@ class Proxies(Retention):
         exp(ε (rank_W(i) - rank_X(i))) for items with rank_X(i) < A,
 
     and the student is taught sigmoid(score_X) on them (an item of both: the larger label), with
-    weight λ_r exp(-round / 10). The paper applies the proxies "to both private (client) and public
-    (server) parameters": the client keeps S, P of Φ_u, the server those of Q. Our readings: mean
-    over the drawn items in place of the sum (the items' step is η|I|), annealing in rounds, and
-    only the current block's train items masked, as the earlier ones may not be revisited.
+    weight λ_r exp(-round / fade). The paper applies the proxies "to both private (client) and
+    public (server) parameters": the client keeps S, P of Φ_u, the server those of Q. Our readings:
+    mean over the drawn items in place of the sum (the items' step is η|I|), annealing in rounds,
+    and only the current block's train items masked, as the earlier ones may not be revisited.
 
     The proxies stand still within a block and draw from their A best items alone. So the server
     sends its two tables once, at the start of a block; the client lists those items and their
@@ -123,7 +123,7 @@ class Proxies(Retention):
         drawn = mine.memory["drawn"]
         if not bool((drawn > 0).any()):
             return None
-        strength = self.settings.strength * math.exp(-round / 10)
+        strength = self.settings.strength * math.exp(-round / self.settings.fade)
         weights = strength * drawn / drawn.sum(1, keepdim=True).clamp_min(1)
 
         def choose(steps: Tensor, users: Tensor, scores: Tensor) -> Replay:

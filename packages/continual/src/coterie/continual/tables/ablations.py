@@ -20,12 +20,14 @@ from coterie.continual.tables.contrast import (
     over_users,
     sentence,
 )
+from coterie.continual.tables.runs import PROTOCOLS
 from coterie.continual.tables.study import (
     BACKBONE_NAMES,
-    METRIC_NAMES,
+    CONSUMED,
     NAMES,
     Study,
     averages,
+    label_of,
     validations,
 )
 from coterie.core.tables.contrast import Contrast, contrasts
@@ -54,12 +56,13 @@ def _table(study: Study, table: str, side: str, methods: tuple[str, ...]) -> Rep
         "Mean ± standard deviation over seeds (the paper's number, FedMF only). Decrease is from "
         "F³CRec, in per cent; p is of a paired t-test over seeds, adjusted for three comparisons "
         "(Holm).",
+        CONSUMED,
     )
     drawn: dict[str, Mapping[str, Contrast]] = {}
     for backbone, results in study.by_backbone(table, methods).items():
         in_paper = backbone == "fedmf" and study.settings.top_k == 20
         found = _add(sheet, backbone, results, published if in_paper else {})
-        drawn[f"{BACKBONE_NAMES[backbone]}, test"] = found["ndcg"]
+        drawn[f"{BACKBONE_NAMES[backbone]}, test"] = found[f"ndcg@{study.settings.top_k}"]
         drawn[f"{BACKBONE_NAMES[backbone]}, validation"] = found["validation"]
     panel = differences(drawn, f"NDCG@{study.settings.top_k}")
     return sheet.report(table, f"ablations on the {side}", [panel])
@@ -72,22 +75,26 @@ def _add(
     top_k, name = sheet.study.settings.top_k, BACKBONE_NAMES[backbone]
     lines = {method: sheet.line(backbone=name, method=NAMES[method]) for method in results}
     compared: dict[str, Mapping[str, Contrast]] = {}
-    for place, metric in enumerate((*METRICS, "validation")):
-        tested = f"{metric}@{top_k}" if metric in METRICS else None
+    columns = [f"{metric}@{top_k}{protocol}" for protocol in PROTOCOLS for metric in METRICS]
+    for place, metric in enumerate((*columns, "validation")):
+        tested = metric if metric in columns else None
         if tested:
-            label, key = f"{METRIC_NAMES[metric]}@{top_k}", f"test/average/{tested}"
+            label, key = label_of(tested), f"test/average/{tested}"
             values = {method: averages(runs, tested) for method, runs in results.items()}
         else:
             label, key = f"validation N@{top_k}", f"valid/average/ndcg@{top_k}"
-            values = {method: validations(runs) for method, runs in results.items()}
+            values = {
+                method: validations(runs, f"ndcg@{top_k}") for method, runs in results.items()
+            }
         for method, numbers in values.items():
-            paper = published[method][place] if tested and method in published else None
+            printed = published.get(method, ())
+            paper = printed[place] if tested and place < len(printed) else None
             sheet.cell(lines[method], label, method, key, numbers, paper, backbone=backbone)
             if tested and method != OWN:
                 decrease = f"{100 * (np.mean(numbers) / np.mean(values[OWN]) - 1):+.1f}"
                 if paper is not None:
-                    printed = TABLES["decreases"][sheet.study.data][method][place]
-                    decrease += f" ({printed:+.1f})"
+                    less = TABLES["decreases"][sheet.study.data][method][place]
+                    decrease += f" ({less:+.1f})"
                 lines[method][f"{label} decrease"] = decrease
         compared[metric] = contrasts(values, OWN)
         for method, contrast in compared[metric].items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from coterie.continual.tables.runs import later_blocks
 from coterie.continual.tables.study import NAMES, averages
-from coterie.core.tables.contrast import Contrast, contrasts
+from coterie.core.tables.contrast import FEWEST, Contrast, contrasts
 from coterie.core.tables.paired import Comparison, compare, p_text
 from coterie.core.tables.plots import Differences
 from coterie.core.tables.result import RunResult
@@ -28,14 +29,9 @@ def over_users(results: Results, other: str, metric: str) -> Comparison:
     return compare(user_means(results[OWN], metric), user_means(results[other], metric))
 
 
-def verdict(found: Contrast) -> str:
-    """Say in a word whether a difference is more than noise; one seed tells nothing."""
-    return "within noise" if found.verdict == "not tested" else found.verdict
-
-
 def in_short(found: Contrast) -> str:
     """Write a difference, its p and the verdict."""
-    return f"{found.found.difference:+.4f}, p {p_text(found.p)}: {verdict(found)}"
+    return f"{found.found.difference:+.4f}, p {p_text(found.p)}: {found.verdict}"
 
 
 def sentence(found: Contrast, metric: str, users: Comparison | None = None) -> str:
@@ -45,7 +41,7 @@ def sentence(found: Contrast, metric: str, users: Comparison | None = None) -> s
     return (
         f"{metric}: {NAMES[OWN]} - {NAMES[found.other]} = {s.difference:+.4f} "
         f"(95 % interval {s.low:+.4f} to {s.high:+.4f}), paired t-test over {s.n} seeds "
-        f"p {p_text(s.p)} (Holm {p_text(found.p)}){over}: {verdict(found)}."
+        f"p {p_text(s.p)} (Holm {p_text(found.p)}){over}: {found.verdict}."
     )
 
 
@@ -66,7 +62,7 @@ def differences(series: Mapping[str, Mapping[str, Contrast]], metric: str) -> Di
 
 def user_means(results: Sequence[RunResult], metric: str) -> NDArray[np.float64]:
     """Mean over seeds for every user of every block after the first, NaN without a test item."""
-    name, blocks = metric.partition("@")[0], later_blocks(results[0])
+    name, blocks = re.sub(r"@\d+", "", metric), later_blocks(results[0])
     seeds = [np.concatenate([r.clients[f"{block}/{name}"] for block in blocks]) for r in results]
     # A user has a test item in all seeds or, with random splits too, in none.
     return np.mean(seeds, axis=0)
@@ -79,5 +75,7 @@ def best_of(results: Results, metric: str) -> str:
 
 def noise_note(found: Mapping[str, Contrast], metric: str) -> str:
     """Name the methods from which F³CRec cannot be told apart."""
-    within = [NAMES[name] for name, c in found.items() if verdict(c) == "within noise"]
+    if any(c.verdict == "not tested" for c in found.values()):
+        return f"{metric}: fewer than {FEWEST} seeds tell no difference from noise."
+    within = [NAMES[name] for name, c in found.items() if c.verdict == "within noise"]
     return f"{metric}: within noise of F³CRec: {', '.join(within) or 'none'}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import numpy as np
 
@@ -17,14 +18,15 @@ from coterie.continual.tables.contrast import (
     over_users,
     sentence,
 )
-from coterie.continual.tables.runs import later_blocks
+from coterie.continual.tables.runs import PROTOCOLS, later_blocks
 from coterie.continual.tables.study import (
     BACKBONE_NAMES,
-    METRIC_NAMES,
+    CONSUMED,
     NAMES,
     Study,
     averages,
     improvements,
+    label_of,
 )
 from coterie.core.tables.contrast import Contrast
 from coterie.core.tables.curves import bars
@@ -41,7 +43,8 @@ _NOTES = (
     "Improv. is over FT, in per cent.",
     "F³CRec minus it: mean difference over seeds, p of a paired t-test over seeds, adjusted for "
     "the number of baselines (Holm). * p <= 0.05 against the best baseline, unadjusted, as in the "
-    "paper.",
+    "paper; from three seeds on.",
+    CONSUMED,
     "popularity counts training interactions (of all blocks so far, or of the tested block); "
     "centralised MF is BPR-MF with Adam, trained anew on the training data of all blocks so far, "
     "or block by block from where it was.",
@@ -53,19 +56,19 @@ def main_table(study: Study) -> Report:
     sheet = Sheet(study, *_NOTES)
     trivial = study.rows_without("Table 2: references", study.references)
     runs = study.by_backbone("Table 2", METHODS)
-    for metric in METRICS:
-        name = f"{metric}@{study.settings.top_k}"
+    for metric, protocol in product(METRICS, PROTOCOLS):
+        name = f"{metric}@{study.settings.top_k}{protocol}"
         for method, results in trivial.items():
-            _line(sheet, None, method, metric, results)
+            _line(sheet, None, method, name, results)
         for backbone, by_method in runs.items():
             found = over_others(by_method, name)
             best = best_of({m: by_method[m] for m in found}, name)
             for method, results in by_method.items():
-                line = _line(sheet, backbone, method, metric, results, by_method["ft"])
+                line = _line(sheet, backbone, method, name, results, by_method["ft"])
                 line["F³CRec minus it"] = (
                     _star(found[best]) if method == OWN else in_short(found[method])
                 )
-            label = f"{BACKBONE_NAMES[backbone]}, {METRIC_NAMES[metric]}@{study.settings.top_k}"
+            label = f"{BACKBONE_NAMES[backbone]}, {label_of(name)}"
             for other in dict.fromkeys(("ft", best)):
                 users = over_users(by_method, other, name)
                 sheet.notes.append(sentence(found[other], label, users))
@@ -85,7 +88,7 @@ def improvement_figure(study: Study) -> Report:
         group: dict[str, float] = {}
         for label, method in (("F³CRec", OWN), ("second best", second)):
             values = improvements(averages(results[method], name), averages(results["ft"], name))
-            paper = _paper(study, backbone, method, "ndcg", 4)
+            paper = _paper(study, backbone, method, name, 4)
             sheet.row(method, "improvement", values, paper, backbone=backbone)
             group[label] = spread(values).mean
         group |= _paper_bars(study, backbone)
@@ -98,14 +101,14 @@ def _line(
     sheet: Sheet[Study],
     backbone: str | None,
     method: str,
-    metric: str,
+    name: str,
     results: Sequence[RunResult],
     ft: Sequence[RunResult] = (),
 ) -> Line:
     """Add a line as in the paper, and rows for programs, one a block and one for the average."""
-    study, name = sheet.study, f"{metric}@{sheet.study.settings.top_k}"
+    study = sheet.study
     line = sheet.line(
-        metric=f"{METRIC_NAMES[metric]}@{study.settings.top_k}",
+        metric=label_of(name),
         backbone=BACKBONE_NAMES[backbone] if backbone else "",
         method=NAMES[method],
     )
@@ -113,26 +116,29 @@ def _line(
     as_paper = len(blocks) == 3
     for place, key in enumerate((*blocks, "average")):
         values = column(results, f"test/{key}/{name}")
-        paper = _paper(study, backbone, method, metric, place if as_paper else None)
+        paper = _paper(study, backbone, method, name, place if as_paper else None)
         label = "Avg" if key == "average" else f"D{place + 1}"
         sheet.row(method, f"test/{key}/{name}", values, paper, backbone=backbone)
         line[label] = cell(values if key == "average" else [float(np.mean(values))], paper)
     line["Improv."] = None
     if ft and method != "ft":
         gains = improvements(averages(results, name), averages(ft, name))
-        paper = _paper(study, backbone, method, metric, 4)
+        paper = _paper(study, backbone, method, name, 4)
         line["Improv."] = f"{np.mean(gains):+.1f}" + ("" if paper is None else f" ({paper:+.1f})")
     return line
 
 
 def _star(found: Contrast) -> str:
-    return "*" if found.found.difference > 0 and found.found.p <= ALPHA else ""
+    told = found.verdict != "not tested" and found.found.p <= ALPHA
+    return "*" if told and found.found.difference > 0 else ""
 
 
 def _paper(
-    study: Study, backbone: str | None, method: str, metric: str, place: int | None
+    study: Study, backbone: str | None, method: str, name: str, place: int | None
 ) -> float | None:
-    if backbone is None or place is None or study.settings.top_k != 20:
+    """The paper's value of a metric as "ndcg@20"; None where it has none."""
+    metric, _, length = name.partition("@")
+    if backbone is None or place is None or length != "20":
         return None
     row = table2(study.data, metric, backbone, method)
     return None if row is None else row[place]
@@ -140,8 +146,9 @@ def _paper(
 
 def _paper_bars(study: Study, backbone: str) -> Mapping[str, float]:
     """The paper's own two bars, where it has them."""
-    first = _paper(study, backbone, OWN, "ndcg", 4)
-    others = [_paper(study, backbone, method, "ndcg", 4) for method in BASELINES]
+    ndcg = f"ndcg@{study.settings.top_k}"
+    first = _paper(study, backbone, OWN, ndcg, 4)
+    others = [_paper(study, backbone, method, ndcg, 4) for method in BASELINES]
     known = [value for value in others if value is not None]
     if first is None or not known:
         return {}

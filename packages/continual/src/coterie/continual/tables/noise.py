@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from coterie.continual.messages import ItemTable
 from coterie.continual.published import METRICS, TABLES
 from coterie.continual.settings import Settings
 from coterie.continual.tables.contrast import paired
-from coterie.continual.tables.study import METRIC_NAMES, NAMES, Study, averages
+from coterie.continual.tables.runs import PROTOCOLS
+from coterie.continual.tables.study import CONSUMED, NAMES, Study, averages, label_of
 from coterie.core.privacy.attack import attack_curve
 from coterie.core.privacy.scorers import SCORERS
 from coterie.core.run.driver import FederatedRun
@@ -57,12 +59,12 @@ def noise_table(study: Study) -> Report:
     results = study.probing(Attack).run_all("Table 8", variants)
     in_paper = (settings.model.name, settings.method, settings.top_k) == ("fedmf", "f3crec", 20)
     published = TABLES["table8"].get(study.data) if in_paper else None
-    for metric in METRICS:
-        name = f"{metric}@{settings.top_k}"
-        line = sheet.line(**{"": f"{METRIC_NAMES[metric]}@{settings.top_k}"})
+    for metric, protocol in product(METRICS, PROTOCOLS):
+        name = f"{metric}@{settings.top_k}{protocol}"
+        line = sheet.line(**{"": label_of(name)})
         values = {scale: averages(runs, name) for scale, runs in results.items()}
         for place, (scale, numbers) in enumerate(values.items()):
-            paper = published[metric][place] if published else None
+            paper = published[metric][place] if published and not protocol else None
             key = f"test/average/{name}"
             sheet.cell(line, f"λ = {scale}", settings.method, key, numbers, paper, scale=scale)
             if scale:
@@ -82,6 +84,7 @@ _NOTES = (
     f"Attack: from one upload after the first round of D1, the best of {len(SCORERS)} scorers "
     f"({', '.join(SCORERS)}) ranks the items for {_CLIENTS} users; AUC 0.5 is chance, 1 finds all "
     "positive items.",
+    CONSUMED,
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from coterie.continual.client import without
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
 from coterie.core.data.interactions.pairs import RankingChunks
@@ -92,14 +93,23 @@ def _test(experiment: Experiment, score: Score) -> RunResult:
     for t, data in enumerate(experiment.blocks):
         scores = score(t)
         seen = data.train.mask(scores.shape[1]) | data.valid.mask(scores.shape[1])
-        found = ranking_metrics(scores, data.test, top_k, seen)
+        assert data.earlier is not None
+        had = data.earlier.mask(scores.shape[1])
         valid = ranking_metrics(scores, data.valid, top_k, data.train.mask(scores.shape[1]))
-        result.metrics[f"valid/block{t}"] = float(valid.ndcg.nanmean())
-        for name, values in (("ndcg", found.ndcg), ("recall", found.recall)):
-            result.clients[f"block{t}/{name}"] = values.tolist()
-            result.metrics[f"test/block{t}/{name}@{top_k}"] = float(values.nanmean())
+        found = ranking_metrics(scores, data.test, top_k, seen)
+        unseen = ranking_metrics(scores, without(data.test, had), top_k, seen | had)
+        for name in ("ndcg", "recall"):
+            result.metrics[f"valid/block{t}/{name}@{top_k}"] = _mean(getattr(valid, name))
+            for protocol, measured in (("", found), ("_unseen", unseen)):
+                values = getattr(measured, name)
+                result.clients[f"block{t}/{name}{protocol}"] = values.tolist()
+                result.metrics[f"test/block{t}/{name}@{top_k}{protocol}"] = _mean(values)
     result.metrics |= experiment.with_averages(result.metrics)
     return result
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.nanmean())
 
 
 def _model(experiment: Experiment, block: int, last: MF | None) -> MF:

@@ -19,6 +19,10 @@ from coterie.core.tensors.saved import load, save
 Base = dict[str, Any]
 
 
+PROTOCOLS = {"": "", "_unseen": ", consumed items left out"}
+"""The paper's protocol and the second one: ends of the names of metrics, and their words."""
+
+
 class Probe(Protocol):
     """Measures something during a run. A class of a module's top level, made without arguments."""
 
@@ -66,9 +70,9 @@ def train(
 ) -> tuple[FederatedRun, RunResult]:
     """Run a federation to its end; bit-equal with and without ``base``.
 
-    The result has the final metrics, ``valid/block1``, ``valid/average`` and others of the blocks,
-    and of every client of a block ``block1/ids``, ``block1/ndcg`` and ``block1/recall``, NaN
-    without an item to find. The tensors of ``base``, which `train_base` kept, are used up.
+    The result has the final metrics, and of every client of a block ``block1/ids``,
+    ``block1/ndcg``, ``block1/ndcg_unseen`` and the same of recall, NaN without an item to find.
+    The tensors of ``base``, which `train_base` kept, are used up.
     """
     if probe is not None:  # it looks at the users' data, which are on the CPU
         settings = changed(settings, {"engine.device": "cpu"})
@@ -86,8 +90,6 @@ def train(
 
     result = follow(module, after_round=after_round)
     result.metrics |= experiment.final_metrics(module)
-    valid = [result.metrics[f"valid/block{t}"] for t in range(1, module.block + 1)]
-    result.metrics["valid/average"] = sum(valid) / len(valid)
     result.found = {} if measured is None else measured.found()
     return module, result
 
@@ -100,27 +102,28 @@ def _module(experiment: Experiment) -> FederatedRun:
 
 
 def _start_from(module: FederatedRun, base: Base) -> None:
-    """Put a run where the base block has one round to go."""
+    """Put a run where the base block has one round to go, with what its own method remembers."""
     if base["block"] < 0:  # the base block has a single round
         return
-    module.advance()  # enrols the users, with the memory of this run's own method
-    own = module.store.to_plain()["rows"]["memory"]
-    rows = base["store"]["rows"] | {"memory": own}
+    module.advance()  # enrols the users
+    enrolled = module.store.to_plain()["rows"]
+    own = {name: enrolled[name] for name in ("memory", "left_out")}
+    rows = base["store"]["rows"] | own
     store = base["store"] | {"rows": rows}
     module.load_plain(base | {"store": store})
 
 
 def _note_block(result: RunResult, module: FederatedRun, top_k: int) -> None:
-    """Note validation, length and test by user of a block that has just ended."""
+    """Note the length and the test by user of a block that has just ended."""
     block, history = module.block, module.history
-    result.metrics[f"valid/block{block}"] = max(h[f"eval/ndcg@{top_k}"] for h in history)
     result.metrics[f"rounds/block{block}"] = module.block_round
     replayed = [h.get("f3crec/replay_size", 0.0) for h in history]
     result.metrics[f"replay_size/block{block}"] = sum(replayed) / len(replayed)
     for name in ("ndcg", "recall"):
-        ids, values = module.journal.clients[f"test/{name}@{top_k}"]
-        result.clients[f"block{block}/ids"] = ids.tolist()
-        result.clients[f"block{block}/{name}"] = values.tolist()
+        for protocol in PROTOCOLS:
+            ids, values = module.journal.clients[f"test/{name}@{top_k}{protocol}"]
+            result.clients[f"block{block}/ids"] = ids.tolist()
+            result.clients[f"block{block}/{name}{protocol}"] = values.tolist()
 
 
 def later_blocks(result: RunResult) -> list[str]:

@@ -13,7 +13,7 @@ from coterie.continual.paper import PAPER
 from coterie.continual.readings import resolve
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
 from coterie.continual.tables.references import REFERENCES
-from coterie.continual.tables.runs import Plan, Probe, train_base, train_run
+from coterie.continual.tables.runs import PROTOCOLS, Plan, Probe, train_base, train_run
 from coterie.core.settings.schema import changed
 from coterie.core.tables.fingerprint import data_digest
 from coterie.core.tables.jobs import Job
@@ -38,6 +38,10 @@ NAMES = {
 }
 BACKBONE_NAMES = {"fedmf": "FedMF", "fedncf": "FedNCF", "pfedrec": "PFedRec"}
 METRIC_NAMES = {"ndcg": "N", "recall": "R"}
+CONSUMED = (
+    "Consumed items left out: the same runs and rounds, in a test that neither ranks nor seeks "
+    "what a user had in earlier blocks; the paper ranks it with the rest."
+)
 # The sections of the settings that a method reads.
 _READS: dict[str, set[str]] = {
     "ft": set(),
@@ -68,12 +72,21 @@ def essential(settings: Settings) -> Settings:
     unread: dict[str, Any] = {
         name: getattr(defaults, name) for name in _SECTIONS - _READS[settings.method]
     }
-    return resolve(replace(resolve(settings), **unread))
+    filled = resolve(settings)
+    if "replay" in unread:
+        use, listed = filled.replay.use, filled.replay.leave_out_n
+        unread["replay"] = replace(_UNREAD_REPLAY, use=use, leave_out_n=listed)
+    if not filled.leaves_out:
+        listed = Settings().replay.leave_out_n
+        kept = unread.get("replay", filled.replay)
+        unread["replay"] = replace(kept, use="distil", leave_out_n=listed)
+    return resolve(replace(filled, **unread))
 
 
 def base_settings(settings: Settings) -> Settings:
     """Give the settings of the base block alone, in which every method is fine-tuning."""
     plain = {"method": "ft", "reading": "recommended", "carry": "best", "restart_private": False}
+    plain |= {"replay.use": "distil", "server_lr": 1.0}
     order = {"data.block_order": "chronological", "data.ties": "random"}
     return essential(changed(resolve(settings), plain | order))
 
@@ -123,14 +136,26 @@ class Study(BackboneStudy[Settings]):
         return data_digest(Experiment(self.settings).interactions)
 
 
+def label_of(metric: str) -> str:
+    """Write a metric as papers do, with the protocol if it is not theirs.
+
+    Example:
+        >>> label_of("ndcg@20"), label_of("recall@20_unseen")
+        ('N@20', 'R@20, consumed items left out')
+    """
+    name, _, rest = metric.partition("@")
+    length, _, unseen = rest.partition("_")
+    return f"{METRIC_NAMES[name]}@{length}" + (PROTOCOLS["_unseen"] if unseen else "")
+
+
 def averages(results: Sequence[RunResult], metric: str) -> list[float]:
     """Mean over the blocks after the first, one value a seed; ``metric`` as "ndcg@20"."""
     return column(results, f"test/average/{metric}")
 
 
-def validations(results: Sequence[RunResult]) -> list[float]:
-    """Best validation NDCG of a block, mean over the blocks after the first, one value a seed."""
-    return column(results, "valid/average")
+def validations(results: Sequence[RunResult], metric: str) -> list[float]:
+    """The same on validation, of what is tested."""
+    return column(results, f"valid/average/{metric}")
 
 
 def improvements(values: Sequence[float], bases: Sequence[float]) -> list[float]:

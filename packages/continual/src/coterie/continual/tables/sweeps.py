@@ -51,7 +51,7 @@ def sweep_figure(study: Study) -> Report:
     for name, values in grids(study.data).items():
         runs, current = [results[name, value] for value in values], usual[_KEYS[name]]
         found = {
-            "valid": [validations(part) for part in runs],
+            "valid": [validations(part, f"ndcg@{top_k}") for part in runs],
             "test": [averages(part, f"ndcg@{top_k}") for part in runs],
         }
         for place, value in enumerate(values):

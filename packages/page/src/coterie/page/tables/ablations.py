@@ -56,7 +56,7 @@ def claim_notes(results: Results) -> list[str]:
             said = {
                 "worse": "as the paper says",
                 "better": "the paper says the opposite",
-                "not tested": "which one seed cannot test",
+                "not tested": "which so few seeds cannot test",
             }
             notes.append(
                 f"Choosing only {found.other} changes {column} accuracy by "

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
+from coterie.core.tensors.ragged import Ragged
 
 FRACTIONS = (0.6, 0.4 / 3, 0.4 / 3)
 
@@ -93,3 +95,22 @@ def temporal_blocks(interactions: Interactions, fractions: Sequence[float] = FRA
         )
     ]
     return Stream(ordered, blocks)
+
+
+def earlier_items(stream: Stream, block: Block, users: Tensor) -> Ragged:
+    """List what users had in the blocks before one, each item once, in ascending order.
+
+    Args:
+        stream: what the block is cut from.
+        block: one of ``stream.blocks``.
+        users: ``(C,)`` ascending user numbers.
+
+    Returns:
+        C rows of item numbers.
+    """
+    past = slice(0, block.rows.start)
+    user, item = stream.interactions.user[past], stream.interactions.item[past]
+    theirs = torch.isin(user, users)
+    client = torch.searchsorted(users, user[theirs])
+    pair = torch.unique(client * block.n_items + item[theirs])
+    return Ragged.from_pairs(pair // block.n_items, pair % block.n_items, users.numel())

@@ -1,0 +1,62 @@
+"""The client's memory as a list of what not to recommend again; no part of the paper."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from coterie.core.metrics.ranking import top_k
+from coterie.core.tensors.ragged import Ragged
+
+FREE = -1
+
+
+class LeaveOut:
+    """Of the list S_u of a block, keep the items that the user trained on, and rank them no more.
+
+    Half of what a model ranks highest for a user of several blocks are items that the user had in
+    earlier ones. They are never a right answer where items are consumed once, and distilling S_u
+    keeps them on top. Noting their numbers costs neither training nor traffic.
+
+    Args:
+        length: N, items noted of a block; 0 notes none.
+        n_blocks: of the stream.
+
+    Example:
+        >>> once = LeaveOut(length=2, n_blocks=1)
+        >>> train, nobody = Ragged.from_lists([[0, 1]]), torch.zeros(1, dtype=torch.int64)
+        >>> scores = torch.tensor([[0.1, 0.9, 0.8]])
+        >>> noted = once.noted(once.empty(1), nobody, scores, train)
+        >>> noted.tolist(), once.mask(noted, 3).tolist()
+        ([[1, -1]], [[False, True, False]])
+    """
+
+    def __init__(self, length: int, n_blocks: int) -> None:
+        self.length, self.n_blocks = length, n_blocks
+
+    def empty(self, n_users: int) -> Tensor:
+        """Free places for the items of all blocks, ``(C, N · blocks)`` int32."""
+        return torch.full((n_users, self.length * self.n_blocks), FREE, dtype=torch.int32)
+
+    def noted(self, left_out: Tensor, blocks: Tensor, scores: Tensor, train: Ragged) -> Tensor:
+        """Add the items of a block: those of the top N, train items among them, it trained on.
+
+        Args:
+            left_out: ``(C, W)``, as `empty` gives it.
+            blocks: ``(C,)`` int64, blocks finished before this one.
+            scores: ``(C, n)`` of all items by the block's best round.
+            train: the users' train items of the block.
+        """
+        if not self.length:
+            return left_out
+        best = top_k(scores.nan_to_num(), self.length)
+        trained = train.mask(scores.shape[1]).gather(1, best.clamp_min(0)) & (best >= 0)
+        items = best.masked_fill(~trained, FREE).to(left_out.dtype)
+        places = blocks[:, None] * self.length + torch.arange(self.length)
+        return left_out.scatter(1, places, items)
+
+    def mask(self, left_out: Tensor, n_items: int) -> Tensor:
+        """Which items are not ranked, ``(C, n)`` bool."""
+        places = torch.where(left_out == FREE, n_items, left_out.long())
+        mask = torch.zeros(left_out.shape[0], n_items + 1, dtype=torch.bool)
+        return mask.scatter_(1, places, True)[:, :n_items]

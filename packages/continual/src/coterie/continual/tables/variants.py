@@ -1,0 +1,175 @@
+"""Tables 9 and 10, not of the paper: what a client's memory is good for, and a smaller step.
+
+Each line is a variant, chosen and tuned on validation alone; the test stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.continual.experiment import Experiment
+from coterie.continual.settings import Settings
+from coterie.continual.tables.contrast import in_short
+from coterie.continual.tables.study import (
+    BACKBONE_NAMES,
+    CONSUMED,
+    NAMES,
+    Study,
+    averages,
+    label_of,
+    validations,
+)
+from coterie.core.settings.schema import changed
+from coterie.core.tables.contrast import Contrast, contrasts
+from coterie.core.tables.plots import Differences
+from coterie.core.tables.report import Report
+from coterie.core.tables.result import RunResult, Values
+from coterie.core.tables.sheet import Sheet
+from coterie.core.tables.study import Results
+
+REMEMBERING = ("ft", "reg", "f3crec")
+LENGTHS = (30, 100)
+STEPS = (0.1, 0.2, 0.3, 0.5, 0.7)
+_NOTE = (
+    "Mean ± standard deviation over seeds, average over the blocks after the first. Minus the "
+    "paper's: the difference from the first line of the same method, p of a paired t-test over "
+    "seeds, adjusted for the lines of the method (Holm)."
+)
+
+
+Line = tuple[str, str]
+"""Method and what is different."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A line of the table.
+
+    Attributes:
+        method: of the run.
+        how: what is different from the paper's, in words.
+        settings: of the run.
+    """
+
+    method: str
+    how: str
+    settings: Settings
+
+
+def memory_table(study: Study) -> Report:
+    """Compare distilling what a client remembers with leaving it out."""
+    sheet = Sheet(
+        study,
+        _NOTE,
+        "Leave out N: of the N items that a block's best round ranked highest, those that the user "
+        "trained on are noted at the end of the block and not ranked in later ones; all: every "
+        "item that the user trained on.",
+        CONSUMED,
+    )
+    variants = {b: _memories(study.tuned(b)) for b in study.backbones}
+    return _table(study, sheet, "Table 9", "what the client's memory is good for", variants)
+
+
+def step_table(study: Study) -> Report:
+    """Compare the server's temporal mean with a smaller server learning rate."""
+    sheet = Sheet(
+        study,
+        _NOTE,
+        "Server learning rate of the blocks after the first: Q_g moves by that share of the mean "
+        "of the clients' changes.",
+        CONSUMED,
+    )
+    variants = {b: _steps(study.tuned(b)) for b in study.backbones}
+    return _table(study, sheet, "Table 10", "temporal mean or a smaller step", variants)
+
+
+def _memories(settings: Settings) -> list[Variant]:
+    every = Experiment(settings).stream.blocks[-1].n_items
+    uses = {f"leave out {n}": ("leave-out", n) for n in LENGTHS} | {"all": ("leave-out", every)}
+    found = []
+    for method in REMEMBERING:
+        plain = changed(settings, {"method": method, "replay.use": "distil"})
+        found.append(Variant(method, "as in the paper", plain))
+        for how, (use, n) in uses.items():
+            left = changed(plain, {"replay.use": use, "replay.leave_out_n": n})
+            found.append(Variant(method, how, left))
+    both = changed(plain, {"replay.use": "both", "replay.leave_out_n": every})
+    return [*found, Variant("f3crec", "distilled, and all left out", both)]
+
+
+def _steps(settings: Settings) -> list[Variant]:
+    found = []
+    for method in ("ft", "f3crec-wo-cc"):
+        plain = changed(settings, {"method": method, "server_lr": 1.0})
+        found.append(Variant(method, "as in the paper", plain))
+        found += [
+            Variant(method, f"server_lr {lr:g}", changed(plain, {"server_lr": lr})) for lr in STEPS
+        ]
+    return found
+
+
+def _table(
+    study: Study,
+    sheet: Sheet[Study],
+    table: str,
+    what: str,
+    variants: Mapping[str, list[Variant]],
+) -> Report:
+    drawn = {}
+    for backbone, lines in variants.items():
+        name = BACKBONE_NAMES[backbone]
+        runs = study.run_all(f"{table}: {name}", {(v.method, v.how): v.settings for v in lines})
+        for method in dict.fromkeys(v.method for v in lines):
+            own = {how: found for (of, how), found in runs.items() if of == method}
+            found = _lines(sheet, backbone, method, own)
+            drawn[f"{name}, {NAMES[method]}"] = {how: c.found for how, c in found.items()}
+        sheet.notes.append(_chosen(name, study, runs))
+    panel = Differences(f"minus the paper's, {label_of(_metrics(study)[0])}", drawn)
+    return sheet.report(table, what, [panel])
+
+
+def _metrics(study: Study) -> list[str]:
+    k = study.settings.top_k
+    return [f"ndcg@{k}", f"recall@{k}", f"ndcg@{k}_unseen", f"recall@{k}_unseen"]
+
+
+def _lines(sheet: Sheet[Study], backbone: str, method: str, runs: Results) -> dict[str, Contrast]:
+    """Add the lines of a method; gives the differences of validation's NDCG on the test."""
+    study, first = sheet.study, next(iter(runs))
+    columns: dict[str, dict[str, Values]] = {
+        "validation": {how: validations(found, _metrics(study)[0]) for how, found in runs.items()}
+    }
+    for metric in _metrics(study):
+        columns[metric] = {how: averages(found, metric) for how, found in runs.items()}
+    compared = {name: _minus(values, first) for name, values in columns.items()}
+    for how in runs:
+        line = sheet.line(backbone=BACKBONE_NAMES[backbone], method=NAMES[method], variant=how)
+        for name, values in columns.items():
+            tested = name != "validation"
+            label = label_of(name) if tested else "validation N"
+            key = f"test/average/{name}" if tested else "valid/average/ndcg"
+            sheet.cell(line, label, method, key, values[how], backbone=backbone, variant=how)
+            if how != first and name in ("validation", _metrics(study)[0]):
+                line[f"{label} minus the paper's"] = in_short(compared[name][how])
+    return compared[_metrics(study)[0]]
+
+
+def _minus(values: Mapping[str, Values], first: str) -> dict[str, Contrast]:
+    """Compare each variant with the first one; positive where the variant is higher."""
+    turned = {name: -np.asarray(found) for name, found in values.items()}
+    return contrasts(turned, first)
+
+
+def _chosen(name: str, study: Study, runs: Mapping[Line, Sequence[RunResult]]) -> str:
+    """Say which line validation chooses, and what its test gives."""
+    metric = _metrics(study)[0]
+    means = {line: float(np.mean(validations(found, metric))) for line, found in runs.items()}
+    method, how = max(means, key=lambda line: means[line])
+    test = float(np.mean(averages(runs[method, how], metric)))
+    return (
+        f"{name}: validation chooses {NAMES[method]}, {how} ({means[method, how]:.4f}); "
+        f"{label_of(metric)} {test:.4f}."
+    )
