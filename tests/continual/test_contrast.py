@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from coterie.continual.tables.contrast import OWN, over_others, over_users, sentence
+from coterie.continual.tables.main_table import _star
 from coterie.continual.tables.study import validations
 from coterie.core.tables.contrast import contrasts
 from coterie.core.tables.result import RunResult
@@ -61,6 +62,14 @@ def test_contrasts_are_paired_t_tests_adjusted_one_after_the_other(compared, met
         assert contrast.found.difference == pytest.approx(difference)
         assert contrast.found.p == pytest.approx(p[name])
         assert contrast.p == pytest.approx(adjusted[name])
+
+
+@pytest.mark.parametrize(("seeds", "star"), [(2, ""), (3, "*")])
+def test_a_star_needs_three_seeds(seeds, star):
+    """However small the p of two."""
+    other = contrasts({"f3crec": [0.3, 0.3, 0.3][:seeds], "ft": [0.1, 0.1001, 0.1][:seeds]}, OWN)
+    assert other["ft"].found.p < 0.05
+    assert _star(other["ft"]) == star
 
 
 def test_validation_and_test_are_not_mixed_up():

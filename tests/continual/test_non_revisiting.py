@@ -20,6 +20,7 @@ from coterie.continual.messages import ClientState, EndedBlock, EvaluationTable,
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 KEPT = {
     "ft": set(),
@@ -77,7 +78,8 @@ def test_what_was_consumed_earlier_is_for_the_second_protocol_alone(method, use)
     chosen = settings(method, rounds=2)
     chosen = replace(chosen, replay=replace(chosen.replay, use=use))
     blocks = make_stream(40)
-    other = [replace(block, earlier=block.train) for block in blocks]
+    any_items = [Ragged.from_lists([[0, 1, 2 + t]] * len(b.train)) for t, b in enumerate(blocks)]
+    other = [replace(b, earlier=had) for b, had in zip(blocks, any_items, strict=True)]
     run, changed = simulate(chosen, blocks), simulate(chosen, other)
     assert_same(run, changed, but="_unseen")
     assert any(name.endswith("ndcg@20_unseen") for name in changed.scalars[-1])
