@@ -33,6 +33,7 @@ from coterie.core.tables.study import Results
 REMEMBERING = ("ft", "reg", "f3crec")
 LENGTHS = (30, 100)
 STEPS = (0.1, 0.2, 0.3, 0.5, 0.7)
+SLOWER = (0.1, 0.3)
 _NOTE = (
     "Mean ± standard deviation over seeds, average over the blocks after the first. Minus the "
     "paper's: the difference from the first line of the same method, p of a paired t-test over "
@@ -96,6 +97,8 @@ def _memories(settings: Settings) -> list[Variant]:
         for how, (use, n) in uses.items():
             left = changed(plain, {"replay.use": use, "replay.leave_out_n": n})
             found.append(Variant(method, how, left))
+        if method != "f3crec":
+            found += [_slower(Variant(method, "all, ", left), lr) for lr in SLOWER]
     both = changed(plain, {"replay.use": "both", "replay.leave_out_n": every})
     return [*found, Variant("f3crec", "distilled, and all left out", both)]
 
@@ -105,10 +108,13 @@ def _steps(settings: Settings) -> list[Variant]:
     for method in ("ft", "f3crec-wo-cc"):
         plain = changed(settings, {"method": method, "server_lr": 1.0})
         found.append(Variant(method, "as in the paper", plain))
-        found += [
-            Variant(method, f"server_lr {lr:g}", changed(plain, {"server_lr": lr})) for lr in STEPS
-        ]
+        found += [_slower(Variant(method, "", plain), lr) for lr in STEPS]
     return found
+
+
+def _slower(of: Variant, lr: float) -> Variant:
+    """The same with a smaller server learning rate."""
+    return Variant(of.method, f"{of.how}server_lr {lr:g}", changed(of.settings, {"server_lr": lr}))
 
 
 def _table(
@@ -126,7 +132,7 @@ def _table(
             own = {how: found for (of, how), found in runs.items() if of == method}
             found = _lines(sheet, backbone, method, own)
             drawn[f"{name}, {NAMES[method]}"] = {how: c.found for how, c in found.items()}
-        sheet.notes.append(_chosen(name, study, runs))
+        sheet.notes += _chosen(name, study, runs)
     panel = Differences(f"minus the paper's, {label_of(_metrics(study)[0])}", drawn)
     return sheet.report(table, what, [panel])
 
@@ -163,13 +169,25 @@ def _minus(values: Mapping[str, Values], first: str) -> dict[str, Contrast]:
     return contrasts(turned, first)
 
 
-def _chosen(name: str, study: Study, runs: Mapping[Line, Sequence[RunResult]]) -> str:
-    """Say which line validation chooses, and what its test gives."""
+def _chosen(name: str, study: Study, runs: Mapping[Line, Sequence[RunResult]]) -> list[str]:
+    """Say which line validation chooses, and how it compares with those of the other methods."""
     metric = _metrics(study)[0]
-    means = {line: float(np.mean(validations(found, metric))) for line, found in runs.items()}
-    method, how = max(means, key=lambda line: means[line])
-    test = float(np.mean(averages(runs[method, how], metric)))
-    return (
-        f"{name}: validation chooses {NAMES[method]}, {how} ({means[method, how]:.4f}); "
-        f"{label_of(metric)} {test:.4f}."
-    )
+    valid = {line: validations(found, metric) for line, found in runs.items()}
+    test = {line: averages(found, metric) for line, found in runs.items()}
+    ascending = sorted(runs, key=lambda line: float(np.mean(valid[line])))
+    of_each = {method: (method, how) for method, how in ascending}  # its best line
+    best = ascending[-1]
+    notes = [
+        f"{name}: validation chooses {_named(best)} ({np.mean(valid[best]):.4f}); "
+        f"{label_of(metric)} {np.mean(test[best]):.4f}."
+    ]
+    for part, values in (("validation", valid), (f"test {label_of(metric)}", test)):
+        group = {_named(line): values[line] for line in of_each.values()}
+        found = contrasts(group, _named(best))
+        notes += [f"{name}, {part}: it minus {c.text()}: {c.verdict}." for c in found.values()]
+    return notes
+
+
+def _named(line: Line) -> str:
+    method, how = line
+    return f"{NAMES[method]}, {how}"
