@@ -80,8 +80,7 @@ class ReplaySettings:
     """What the remembered list is used for, by any method: to be distilled, if the method does
     (the paper); as a list of items that are not recommended again; or for both."""
     leave_out_n: int = 30
-    """How many of a block's highest-ranked items are noted, if the user trained on them, to be left
-    out."""
+    """How many of a block's train items are noted to be left out, those that rank highest."""
 
     def __post_init__(self) -> None:
         at_least("replay.top_n", self.top_n, 1)

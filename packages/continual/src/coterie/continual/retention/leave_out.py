@@ -8,18 +8,19 @@ from torch import Tensor
 from coterie.core.metrics.ranking import top_k
 from coterie.core.tensors.ragged import Ragged
 
-FREE = -1
+FREE = -1  # as `top_k` fills up
 
 
 class LeaveOut:
-    """Of the list S_u of a block, keep the items that the user trained on, and rank them no more.
+    """Note what the user trained on and the model would recommend first, and rank it no more.
 
-    Half of what a model ranks highest for a user of several blocks are items that the user had in
-    earlier ones. They are never a right answer where items are consumed once, and distilling S_u
-    keeps them on top. Noting their numbers costs neither training nor traffic.
+    Half of what a model ranks highest for a user of several blocks, and more of S_u, are items that
+    the user had in earlier ones. They are never a right answer where items are consumed once, and
+    distilling S_u keeps them on top. A list of N numbers a block costs no training, no traffic, and
+    no more room than S_u.
 
     Args:
-        length: N, items noted of a block; 0 notes none.
+        length: N, most items noted of a block; 0 notes none.
         n_blocks: of the stream.
 
     Example:
@@ -28,7 +29,7 @@ class LeaveOut:
         >>> scores = torch.tensor([[0.1, 0.9, 0.8]])
         >>> noted = once.noted(once.empty(1), nobody, scores, train)
         >>> noted.tolist(), once.mask(noted, 3).tolist()
-        ([[1, -1]], [[False, True, False]])
+        ([[1, 0]], [[True, True, False]])
     """
 
     def __init__(self, length: int, n_blocks: int) -> None:
@@ -39,7 +40,7 @@ class LeaveOut:
         return torch.full((n_users, self.length * self.n_blocks), FREE, dtype=torch.int32)
 
     def noted(self, left_out: Tensor, blocks: Tensor, scores: Tensor, train: Ragged) -> Tensor:
-        """Add the items of a block: those of the top N, train items among them, it trained on.
+        """Add the items of a block: of its train items the N that rank highest.
 
         Args:
             left_out: ``(C, W)``, as `empty` gives it.
@@ -49,11 +50,9 @@ class LeaveOut:
         """
         if not self.length:
             return left_out
-        best = top_k(scores.nan_to_num(), self.length)
-        trained = train.mask(scores.shape[1]).gather(1, best.clamp_min(0)) & (best >= 0)
-        items = best.masked_fill(~trained, FREE).to(left_out.dtype)
+        items = top_k(scores.nan_to_num(), self.length, ~train.mask(scores.shape[1]))
         places = blocks[:, None] * self.length + torch.arange(self.length)
-        return left_out.scatter(1, places, items)
+        return left_out.scatter(1, places, items.to(left_out.dtype))
 
     def mask(self, left_out: Tensor, n_items: int) -> Tensor:
         """Which items are not ranked, ``(C, n)`` bool."""

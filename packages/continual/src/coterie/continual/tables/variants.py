@@ -65,9 +65,8 @@ def memory_table(study: Study) -> Report:
     sheet = Sheet(
         study,
         _NOTE,
-        "Leave out N: of the N items that a block's best round ranked highest, those that the user "
-        "trained on are noted at the end of the block and not ranked in later ones; all: every "
-        "item that the user trained on.",
+        "Leave out N: at the end of a block the client notes the N of its train items that the "
+        "best round ranks highest, and does not rank them in later blocks; all: every train item.",
         CONSUMED,
     )
     variants = {b: _memories(study.tuned(b)) for b in study.backbones}
