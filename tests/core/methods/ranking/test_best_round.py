@@ -103,7 +103,7 @@ def test_validation_chooses_and_the_test_only_tells(orders, best, test):
     while not module.finished:
         module.advance()
     found = [measured["eval/recall@1"] for measured in module.history]
-    assert found == [1.0 if TRAIN == order[0] else 0.0 for order in orders]
+    assert found == [1.0 if order[0] == TRAIN else 0.0 for order in orders]
     assert module.results["test/best_round"] == module.server_state.chosen.round == best
     assert int(module.server_state.best["round"]) == best
     assert module.results["test/recall@1"] == test
