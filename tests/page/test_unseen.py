@@ -4,12 +4,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.core.methods.labelled_clients import CLASSES, Softmax, labelled, run, samples_of, split
-from tests.page.small_games import HELD, LENGTHS, TEST, settings
+from tests.core.methods.labelled_clients import (
+    CLASSES,
+    Net,
+    Softmax,
+    labelled,
+    run,
+    samples_of,
+    split,
+)
+from tests.page.small_games import HELD, LENGTHS, TEST, TRAIN, settings
 
 from coterie.core.tensors import tree
 from coterie.page.data.task import Task
 from coterie.page.halves import halves
+from coterie.page.paper import PAPER
+from coterie.page.readings import resolve
+from coterie.page.settings.run import Settings
 
 OTHER = samples_of(labelled([40], "other samples"), 0)
 STRANGE = labelled([9] * len(LENGTHS), "strange samples")
@@ -23,9 +34,9 @@ GAMES = [
 ]
 
 
-def played(chosen, data, valid=HELD, test=TEST):
+def played(chosen, data, valid=HELD, test=TEST, build=Softmax):
     """States after some stages; and what each measured, on test samples and on all others."""
-    server, client = halves(chosen, Softmax, Task("small", data, valid, test, CLASSES))
+    server, client = halves(chosen, build, Task("small", data, valid, test, CLASSES))
     found = run(server, client, data, 5)
     states = {"server": found.state, "clients": found.private(range(len(LENGTHS)))}
     rows = [journal.scalars for journal in found.journals]
@@ -36,14 +47,24 @@ def played(chosen, data, valid=HELD, test=TEST):
 
 @pytest.mark.parametrize(("reading", "game"), GAMES)
 def test_other_test_samples_change_the_report_alone(reading, game):
-    chosen, data = settings(reading, reward_ratio="1:1", **game), split(LENGTHS)
-    states, tests, others = played(chosen, data)
-    found, other_tests, same = played(chosen, replace(data, test=STRANGE), test=OTHER)
+    changes_the_report_alone(settings(reading, reward_ratio="1:1", **game), Softmax)
+
+
+@pytest.mark.parametrize("method", [name for name in PAPER.methods if name != "page"])
+def test_nor_do_they_change_more_in_other_methods(method):
+    changes_the_report_alone(resolve(Settings(method=method, train=TRAIN)), Net)
+
+
+def changes_the_report_alone(chosen, build):
+    data = split(LENGTHS)
+    states, tests, others = played(chosen, data, build=build)
+    strange = replace(data, test=STRANGE)
+    found, other_tests, same = played(chosen, strange, test=OTHER, build=build)
     assert found.keys() == states.keys()
     for path, value in states.items():
         assert torch.equal(found[path], value), path
     assert same == others
-    assert {"test/server_loss", "test/personal_accuracy"} <= tests[0].keys()
+    assert tests[0]
     assert all(one != other for one, other in zip(tests, other_tests, strict=True))
 
 
