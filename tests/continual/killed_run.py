@@ -18,7 +18,12 @@ from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.runfolder import RunFolder
 from coterie.core.run.train import train
-from coterie.core.settings.sections import EngineSettings, LoggerSettings, RunSettings
+from coterie.core.settings.sections import (
+    EngineSettings,
+    LoggerSettings,
+    PrivacySettings,
+    RunSettings,
+)
 
 
 def die():
@@ -63,6 +68,7 @@ def main(out, kill_at, resume):
         participation=0.7,
         model=ModelSettings(dim=8, batch_size=64),
         engine=EngineSettings(chunk=64),
+        privacy=PrivacySettings(clip=1.0, noise="laplace", scale=0.05),
         logger=LoggerSettings(wandb="off"),
         run=RunSettings(out=out, name="run", resume=resume == "resume", progress=False),
     )

@@ -54,11 +54,25 @@ def test_a_killed_run_resumes_to_the_same_bits(uninterrupted, tmp_path, kill_at)
         assert same or "seconds" in str(value), path
 
 
-def test_a_resumed_metrics_file_has_every_round_once(uninterrupted, tmp_path):
+def numbers(out):
+    """Rows of metrics.csv without times; NaN, which is written as nothing, equals itself."""
+    with (out / "f3crec/run/metrics.csv").open(newline="") as file:
+        return [
+            {name: value for name, value in row.items() if not name.startswith("cost/seconds")}
+            for row in csv.DictReader(file)
+        ]
+
+
+def test_a_resumed_metrics_file_has_every_round_once_with_its_numbers(uninterrupted, tmp_path):
+    """The budget too: what was spent before the kill is spent."""
     assert run(tmp_path, "switch").returncode == KILLED
+    done = len(numbers(tmp_path))
     assert run(tmp_path, resume="resume").returncode == 0
-    rounds = [
-        [row["round"] for row in csv.DictReader((out / "f3crec/run/metrics.csv").open())]
-        for out in (uninterrupted, tmp_path)
-    ]
-    assert rounds[0] == rounds[1] == [str(r) for r in range(1, len(rounds[0]) + 1)]
+    expected, found = numbers(uninterrupted), numbers(tmp_path)
+    assert [row["round"] for row in found] == [str(r) for r in range(1, len(expected) + 1)]
+    assert 0 < done < len(found)
+    assert found == expected
+    of_a_round = 2 * 1.0 / 0.05  # of an upload that each client sends, as in killed_run.py
+    assert [float(row["privacy/epsilon"]) for row in found] == pytest.approx(
+        [of_a_round * number for number in range(1, len(found) + 1)]
+    )

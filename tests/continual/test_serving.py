@@ -8,6 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from coterie.continual.client import ContinualClient
+from coterie.continual.messages import ItemTable
+from coterie.continual.readings import resolve
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
@@ -15,6 +18,8 @@ from coterie.core.registry.papers import find_paper
 from coterie.core.run import serving
 from coterie.core.run.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 
 
 def train_small(out, **changes):
@@ -68,6 +73,44 @@ def test_recommendations_are_new_to_the_user_and_ordered(run):
     assert not known & {row["item"] for row in rows}
     assert all(row["title"] for row in rows)
     assert notes == []
+
+
+def test_nobody_is_recommended_what_they_have(run, tmp_path):
+    """Of all items, exactly the others: asked for alone, for all at once, and as a newcomer.
+
+    Only the whole list tells: what one has need not be among the best.
+    """
+    data = serving.open_run(run)[0].interactions
+    last, out = data.n_users - 1, tmp_path / "recs.csv"
+    own = {u: {data.item_names[i] for i in data.item[data.user == u]} for u in (0, last)}
+    history = tmp_path / "history.csv"
+    history.write_text("\n".join(["item", *own[last]]))
+    serving.recommend_all(run, out, top=data.n_items)
+    with out.open(newline="") as file:
+        of_all = [(row["user"], row["item"]) for row in csv.DictReader(file)]
+    for asked in ({"user": data.user_names[last]}, {"new_user": history}):
+        rows, _ = serving.recommend(run, **asked, top=data.n_items)
+        assert sorted(row["item"] for row in rows) == sorted({*data.item_names} - own[last])
+    for user, names in own.items():
+        found = sorted(item for name, item in of_all if name == data.user_names[user])
+        assert 0 < len(found) < data.n_items
+        assert found == sorted({*data.item_names} - names)
+
+
+@pytest.mark.parametrize("backbone", ["fedmf", "fedncf", "pfedrec"])
+def test_newcomers_are_fitted_to_what_they_have(backbone):
+    """Items of four groups: someone with half of a group likes its other half best."""
+    groups, size = 4, 10
+    items = torch.eye(groups, 8).repeat(size, 1)  # item i is of group i % 4
+    table = items + 0.1 * Key.from_seed(1).fold(torch.arange(groups * size)).normal(8)
+    half = ContinualClient(resolve(Settings(model=ModelSettings(name=backbone, dim=8))))
+    history = [list(range(group, groups * size // 2, groups)) for group in range(groups)]
+    keys = Key.from_seed(2).fold(torch.arange(groups))
+    found = half.adapt(ItemTable(table), Ragged.from_lists(history), keys)
+    scores = half.predict(ItemTable(table), found)
+    for group, own in enumerate(scores):
+        best = own.topk(size).indices.tolist()
+        assert {item % groups for item in best} == {group}
 
 
 def test_a_new_user_adapts_here_and_leaves_the_run_as_it_is(run, tmp_path):

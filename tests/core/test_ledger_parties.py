@@ -64,9 +64,10 @@ def test_users_are_the_clients_however_they_are_stacked():
     assert {row["relay"] for row in one.parties()} == {""}
 
 
-def test_messages_of_ones_own_are_counted_once_for_each_client():
+@pytest.mark.parametrize("chunk", [None, 2, 1])
+def test_messages_of_ones_own_are_counted_once_for_each_client(chunk):
     each = {"w": torch.zeros(3, 20, 8)}
-    whole = asked(Liars(0, None), Aligned(IDS, Model(each)), chunk=1)
+    whole = asked(Liars(0, None), Aligned(IDS, Model(each)), chunk=chunk)
     crossing = Crossing(0, 3, "update", "down", "weights.w", "server", "clients")
     assert whole.of_round[crossing] == [3, 3 * MODEL]
     other = asked(ListLiars(0, None), PerClient({c: DOWN for c in IDS.tolist()}))

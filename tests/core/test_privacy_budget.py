@@ -71,6 +71,19 @@ def test_asking_nobody_costs_nothing() -> None:
     assert journal.releases == []
 
 
+@pytest.mark.parametrize("fraction", [0.3, 0.5, 1.0])
+def test_a_sample_is_no_cheaper_than_everybody(fraction: float) -> None:
+    """The server knows whom it asked: who is in the sample pays the whole price."""
+    journal, store = Journal(), PrivateStore()
+    budget = PrivacyBudget(SETTINGS)
+    everybody = cohort(journal, 0, store, clients=10)
+    part = everybody.sample(fraction, Key.from_seed(3))
+    assert len(part) == round(10 * fraction)
+    part.ask(UPDATE, DOWN)
+    budget.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
+    assert journal.scalars["privacy/epsilon"] == pytest.approx(ONE)
+
+
 def test_the_budget_goes_on_after_a_resume() -> None:
     budget, later = PrivacyBudget(SETTINGS), PrivacyBudget(SETTINGS)
     journal = Journal(releases=[("update", 2)] * 3)

@@ -1,9 +1,11 @@
 """The folder of a run: made in one step or not at all, opened only when it fits."""
 
+import copy
 import dataclasses
 import errno
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from coterie.core.registry.papers import Paper
 from coterie.core.run import runfolder
 from coterie.core.run.runfolder import RunFolder, Summary, default_name, resumable, stored_settings
 from coterie.core.settings.configuration import configure
+from coterie.core.settings.schema import values_of
+from coterie.core.settings.sections import PrivacySettings
 
 DONE = Summary(3, {"ndcg": 0.5, "lost": float("nan")}, {"ndcg": 0.6}, 10, 20, 1.5)
 
@@ -219,6 +223,36 @@ def test_what_may_not_change(toy: Paper, flags: Sequence[str], message: str) -> 
         "leave the flag out, or start a new run without --resume"
     )
     assert (run.path / "config.yaml").read_text() == before
+
+
+MAY_DIFFER = {"rounds", "engine.device", "engine.chunk", "engine.threads", "data.root"}
+"""Beside where a run is kept and what is told of it: nothing that its numbers depend on."""
+
+
+def test_every_other_setting_is_that_of_the_run(toy: Paper) -> None:
+    """One after the other: seed, data, model, and how uploads are clipped and hidden."""
+    run = create(toy)
+    stored = values_of(run.settings)
+    changed = [key for key in stored if not key.startswith(("run.", "logger.", "trainer."))]
+    assert {"seed", "method", "data.name", "model.lr"} < {*changed}
+    assert {f"privacy.{field.name}" for field in dataclasses.fields(PrivacySettings)} < {*changed}
+    for key in changed:
+        other = with_another(run.settings, key.split("."))
+        assert values_of(other)[key] != stored[key]
+        if key in MAY_DIFFER:
+            RunFolder.open(run.path, other)
+            continue
+        with pytest.raises(UserError, match=re.escape(f"with another '{key}'")):
+            RunFolder.open(run.path, other)
+
+
+def with_another(section: Any, path: Sequence[str]) -> Any:
+    """Settings of which one has another value, past the checks of its section."""
+    found = copy.copy(section)
+    old = getattr(section, path[0])
+    new = with_another(old, path[1:]) if len(path) > 1 else ("another", old)
+    object.__setattr__(found, path[0], new)
+    return found
 
 
 def test_resume_finds_the_newest_unfinished_run(toy: Paper) -> None:

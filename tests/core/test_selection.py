@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from coterie.core.callbacks.checkpoints import Checkpoints, read_checkpoint
+from coterie.core.callbacks.contract import restore
 from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting, best_of
@@ -153,6 +154,32 @@ def test_checkpoints_and_the_streams_score_follow_the_direction(tmp_path, monito
         checkpoints.write(rounds)
     assert saved_round(tmp_path / "best.ckpt") == best
     assert rounds.journal.scalars[f"{monitor.key}_stream"] == stream
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("killed", range(1, 6))
+@pytest.mark.parametrize(("monitor", "best"), [(RMSE, 5), (AUC, 4)])
+def test_after_a_kill_no_worse_round_becomes_the_best_checkpoint(
+    tmp_path, monitor, best, killed, every
+):
+    """Of the second block, whose scores are the last three; the best one comes early."""
+    scores = [0.1, 0.9, 0.5, 0.4, 0.2, 0.3]
+
+    def go_on(last):
+        checkpoints, rounds = Checkpoints(tmp_path, every, monitor), Rounds()
+        if (tmp_path / "last.ckpt").exists():
+            saved = read_checkpoint(tmp_path / "last.ckpt")
+            rounds.round = saved["federation"]["round"]
+            restore([checkpoints], saved["callbacks"])
+        while rounds.round < last:
+            rounds.journal.scalar(monitor.key, scores[rounds.round])
+            rounds.round += 1
+            rounds.block = int(rounds.round > 3)
+            checkpoints.write(rounds)
+
+    go_on(killed)
+    go_on(6)
+    assert saved_round(tmp_path / "best.ckpt") == best
 
 
 def test_the_best_checkpoint_is_of_the_round_that_is_tested(tmp_path):

@@ -148,6 +148,52 @@ def test_overall_quality_counts_every_user_once():
     assert ids.tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_each_split_is_measured_on_its_own_users(split):
+    """The round's adapters on validation users, the best ones on test users."""
+    data = organisations()
+    server, cohort = federation(settings("local"), data=data)
+    state = server.begin(KEY)
+    moved = torch.arange(state.rows.numel()).sin().reshape(state.rows.shape)
+    state = replace(state, best=state.rows + 0.5 * moved)
+    server.measure(state, cohort, split)
+    rows, where = (state.rows, "eval") if split == "valid" else (state.best, "test")
+    _, found = cohort.journal.clients[f"{where}/ndcg@10"]
+    for client, asked in enumerate(getattr(data, split)):
+        model = backbone()
+        Adapter(model.named_parameters()).load(rows[client])
+        metric = FullRanking(k=10)
+        metric.update(model.eval().scores(asked.history), asked.seen, asked.targets)
+        assert float(found[client]) == pytest.approx(float(metric.compute()["ndcg@10"]))
+
+
+def several_rounds(data):
+    server, cohort = federation(settings("pplr"), data=data)
+    state, rows = server.begin(KEY), []
+    for number in (1, 2, 3):
+        cohort.journal.clear()
+        state = server.round(state, replace(cohort, when=(0, number)), KEY.fold(number))
+        rows.append(dict(cohort.journal.scalars))
+    server.end_block(state, cohort, KEY)
+    return state, rows, cohort.journal.scalars["test/ndcg@10"]
+
+
+def test_other_test_users_change_no_round_and_other_validation_users_do():
+    """The best round is chosen by validation alone."""
+    data = organisations()
+    others = [queries(5, 50 + client) for client in range(3)]
+    state, rows, tested = several_rounds(data)
+    same, same_rows, other = several_rounds(replace(data, test=others))
+    assert same_rows == rows
+    assert torch.equal(same.rows, state.rows)
+    assert torch.equal(same.best, state.best)
+    assert same.chosen == state.chosen
+    assert other != tested
+    _, changed, _ = several_rounds(replace(data, valid=others))
+    for before, after in zip(rows, changed, strict=True):
+        assert before["eval/ndcg@10"] != after["eval/ndcg@10"]
+
+
 def test_the_best_round_is_kept_and_tested():
     server, cohort = federation(settings("local"))
     state = server.begin(KEY)

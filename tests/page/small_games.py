@@ -26,6 +26,7 @@ AGENT = AgentOptions(
 )
 TRAIN = TrainSettings(epochs=3, batch_size=3, lr=0.5, weight_decay=0.0, clip=None)
 HELD = samples_of(labelled([30], "server"), 0)
+TEST = samples_of(labelled([25], "server's test"), 0)
 LENGTHS = [5, 3, 6, 4]
 
 
@@ -43,10 +44,10 @@ def settings(reading: str = "recommended", train: Any = None, agent: Any = AGENT
 
 
 def game(chosen: Settings, data: Any, build: Any = Softmax):
-    """The server and the client half; the server holds `HELD`."""
+    """The server and the client half; the server chooses by `HELD` and reports on `TEST`."""
     dtype = data.train.samples["x"].dtype
-    held = {"x": HELD["x"].to(dtype), "y": HELD["y"]}
-    task = Task("small", data, held, held, CLASSES)
+    held, test = ({"x": one["x"].to(dtype), "y": one["y"]} for one in (HELD, TEST))
+    task = Task("small", data, held, test, CLASSES)
     return halves(chosen, build, task)
 
 

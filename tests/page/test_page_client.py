@@ -1,6 +1,7 @@
 """Clients of PAGE: who fails, who has nothing, chunks, order, and what leaves a client."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -205,6 +206,18 @@ def test_only_those_drawn_play(reading):
     kept = found.private(IDS)
     assert kept.rounds.tolist() == played
     assert kept.agents.replay.count.tolist() == [n - 1 for n in played]
+
+
+@each_reading
+def test_an_agent_learns_nothing_of_a_server_that_it_did_not_play_with(reading):
+    """Under a shared objective: u_CS is of the last stage, which it must have played in."""
+    chosen = settings(reading, train={"participation": 0.5}, reward_ratio="1:1")
+    found = play(chosen, 10)
+    played = [set(pairs(journal, "page/lr")) for journal in found.journals]
+    in_a_row = [sum(c in a and c in b for a, b in pairwise(played)) for c in range(4)]
+    total = [sum(c in some for some in played) for c in range(4)]
+    assert all(0 < both < times - 1 for both, times in zip(in_a_row, total, strict=True))
+    assert found.private(IDS).agents.replay.count.tolist() == in_a_row
 
 
 @each_reading

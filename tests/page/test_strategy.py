@@ -25,6 +25,14 @@ def test_whole_ranges_reach_both_ends_and_their_middle():
     assert epochs.tolist() == [1, 3, 5]
 
 
+def test_each_factor_is_read_from_its_own_number():
+    """The lowest learning rate with the most epochs, and the reverse."""
+    maps = WholeRanges(settings(train={"lr": 1.0, "epochs": 5}))
+    lr, epochs = maps.read(torch.tensor([[-1.0, 1.0], [1.0, -1.0], [0.0, 1.0]]))
+    assert lr.tolist() == pytest.approx([0.01, 1.0, 0.1])
+    assert epochs.tolist() == [5, 1, 5]
+
+
 def test_every_number_of_epochs_is_as_likely():
     maps = WholeRanges(settings(train={"epochs": 4}))
     raw = torch.linspace(-1, 1, 8001, dtype=torch.float64)[:-1, None].expand(-1, 2)

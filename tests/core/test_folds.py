@@ -1,0 +1,45 @@
+"""Sums of uploads as they arrive, against a loop over the clients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.core.few_rows import GROUPS, by_hand, factored, forms
+
+from coterie.core.protocol.folds import Sum, weighted_sum
+from coterie.core.tensors.ragged import Ragged
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("weigh", [None, torch.float64, torch.int64])
+def test_every_field_is_summed_with_the_clients_weights(form, group, weigh):
+    """Changes of rows too, in each of their forms."""
+    rows, clients = factored(*group), group[1]
+    values = torch.randn(clients, 2, generator=torch.Generator().manual_seed(3)).double()
+    weight = None if weigh is None else (2 * torch.arange(clients) + 3).to(weigh)
+    found = weighted_sum({"items": forms(rows)[form], "head": values}, weight)
+    factors = [1.0] * clients if weight is None else weight.tolist()
+    tables = by_hand(rows)
+    items = sum(w * table for w, table in zip(factors, tables, strict=True))
+    head = sum(w * row for w, row in zip(factors, values, strict=True))
+    assert found["items"].n_clients == 1
+    torch.testing.assert_close(found["items"].sum(), items, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(found["head"], head, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 4])
+def test_the_sum_of_parts_is_the_sum(cut):
+    rows, fold = factored([0, 3, 1, 1], 5), Sum()
+    whole = fold.of({"items": rows})
+    parts = [fold.of({"items": rows.take(i)}) for i in torch.arange(5).split(cut)]
+    total = parts[0]
+    for part in parts[1:]:
+        total = fold.merge(total, part)
+    torch.testing.assert_close(total["items"].sum(), whole["items"].sum())
+    torch.testing.assert_close(whole["items"].sum(), by_hand(rows).sum(0))
+
+
+def test_rows_of_unequal_length_have_no_sum():
+    with pytest.raises(TypeError, match="a Ragged cannot be summed over clients"):
+        weighted_sum({"tokens": Ragged.from_lists([[1], [2, 3]])})

@@ -1,0 +1,35 @@
+"""Changes of rows do what their dense tables do, also where a client changed nothing at all."""
+
+import pytest
+import torch
+from tests.core.few_rows import GROUPS, by_hand, factored, forms
+
+from coterie.core.tensors import tree
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+@pytest.mark.parametrize("first", GROUPS)
+@pytest.mark.parametrize("second", GROUPS)
+def test_two_groups_of_clients_one_after_the_other(form, first, second):
+    """Nobody's change becomes another's, whoever has no term."""
+    one, other = factored(*first), factored(*second, seed=1)
+    both = tree.concatenate({"items": forms(one)[form]}, {"items": forms(other)[form]})["items"]
+    expected = torch.cat([by_hand(one), by_hand(other)])
+    assert both.n_clients == first[1] + second[1]
+    torch.testing.assert_close(both.dense(), expected, rtol=1e-14, atol=0)
+    torch.testing.assert_close(both.wire().dense(), expected, rtol=1e-14, atol=0)
+    torch.testing.assert_close(both.sum(), expected.sum(0), rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+@pytest.mark.parametrize("group", GROUPS)
+def test_what_is_taken_of_each_client_is_its_own(form, group):
+    rows, expected = factored(*group), by_hand(factored(*group))
+    factor = torch.arange(1.0, group[1] + 1, dtype=torch.float64)
+    for index in (torch.arange(group[1]), torch.tensor([group[1] - 1]), torch.arange(0)):
+        part = forms(rows)[form].take(index)
+        torch.testing.assert_close(part.dense(), expected[index], rtol=1e-14, atol=0)
+        norm = expected[index].square().sum((1, 2))
+        torch.testing.assert_close(part.squared_norm(), norm, rtol=1e-12, atol=1e-15)
+    scaled = forms(rows)[form].scaled(factor).dense()
+    torch.testing.assert_close(scaled, factor[:, None, None] * expected, rtol=1e-14, atol=0)
