@@ -15,6 +15,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from coterie.core.data.samples.repeated import RepeatedBatches
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.federation.in_process import fitting
@@ -28,7 +29,6 @@ from coterie.page.algorithm import PageServer, ServerState, onto
 from coterie.page.certificate.game import Answer, Deviation
 from coterie.page.certificate.stages import (
     Condition,
-    RepeatedBatches,
     Trained,
     all_weights,
     equal_weights,
