@@ -21,6 +21,7 @@ CONCLUSIONS = {"holds", "reasons", "epsilon", "relative_epsilon", "relative_uppe
     "mean_regret",
     "share_significant",
     "share_by_chance",
+    "screened",
 }
 LEARNED, TRIED = {"lr": 0.1, "epochs": 5}, {"lr": 0.2, "epochs": 3}
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.fields import changed, measured
 from coterie.core.methods.kit.model_client import OwnModel
+from coterie.core.protocol.expected import Count, Flag
 from coterie.core.protocol.messages import carries
 from coterie.core.protocol.step import Step
 from coterie.page.messages import Move, Stage
@@ -32,6 +33,11 @@ class ControlledMove(Move):
     local_loss: Tensor = measured(  # (C,) 0 for a client without samples
         "loss f_i of its own model on samples held out, or else its training samples", _OWN
     )
+    lr: Tensor = measured("learning rate of training, the same for all")  # (C,)
+    epochs: Tensor = measured(  # (C,) int64
+        "local epochs of training, the same for all", expected=Count()
+    )
+    diverged: Tensor = measured("nothing: who diverges is refused", expected=Flag())  # (C,) bool
     control: Params = changed("the control variate, c_i+ - c_i", _OWN)  # each (C, ...)
     share: Tensor = measured("share a_i of what it trained in its own model", _OWN)  # (C,)
     branch_lr: Tensor = measured(  # (C,)

@@ -76,6 +76,8 @@ def certificate_notes(results: Sequence[RunResult]) -> list[str]:
 def _of_certificates(found: Mapping[str, Any]) -> str:
     before, after = found.get("certificate_before"), found["certificate"]
     verdict = "certified" if after["holds"] else "refused"
+    if after["holds"] and after.get("screened"):
+        verdict += " (of actions screened by the present stage)"
     epsilon = _epsilon(after)
     if before is not None:
         epsilon = f"{_epsilon(before)} before learning, {epsilon} after"
