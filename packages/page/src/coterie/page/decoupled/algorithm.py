@@ -85,7 +85,9 @@ class DecoupledServer(PageServer):
         for name, values in (("share", move.share), ("lr", move.branch_lr)):
             cohort.journal.scalar(f"page/branch_{name}", values.double().mean())
             cohort.journal.per_client(f"page/branch_{name}", ids, values.double())
-        return replace(super().answer(state, ids, move, key, cohort), control=control)
+        answered = super().answer(state, ids, move, key, cohort)
+        assert isinstance(answered, DecoupledServerState)
+        return replace(answered, control=control)
 
 
 def moved_mean(control: dict[str, Tensor], moved: dict[str, Tensor], n: int) -> dict[str, Tensor]:
