@@ -22,7 +22,7 @@ from coterie.page.settings.run import GameSettings, Settings, TaskSettings, Trai
 
 N, GAMMA = 4, 0.9
 KEY = Key.from_seed(3)
-QUICK = CertificateSettings(grid=3, horizon=2, seeds=5, off_path=1, batch=64)
+QUICK = CertificateSettings(grid=3, horizon=1, seeds=5, off_path=0, batch=64)
 
 
 def played(rounds=4, branch=None, **game) -> FederatedRun:
@@ -85,7 +85,7 @@ def test_plays_are_what_the_halves_of_the_run_play():
     """Side by side, with one course of W for all leaders; and alone, each from the begin."""
     module = played()
     game = DecoupledGame(module)
-    actions = [torch.tensor(action) for _, action in DEVIATIONS]
+    actions = [torch.tensor(action, dtype=torch.float64) for _, action in DEVIATIONS]
     answer = torch.tensor([0.7, 0.1, 0.1, 0.1], dtype=torch.float64)
     tried = [LEARNED, Deviation(answer=answer)]
     tried += [Deviation(who, a) for (who, _), a in zip(DEVIATIONS, actions, strict=True)]
@@ -105,7 +105,7 @@ def test_plays_are_what_the_halves_of_the_run_play():
 
 def test_a_stage_pays_what_its_action_gives():
     game = DecoupledGame(played())
-    actions = torch.tensor([[0.3, 0.0], [1.0, 0.02], [0.0, 0.0], [0.6, 0.1]])
+    actions = torch.tensor([[0.3, 0.0], [1.0, 0.02], [0.0, 0.0], [0.6, 0.1]], dtype=torch.float64)
     alone = game.stage_payoffs(actions, KEY)
     for who in range(N):
         found = game.payoffs([Deviation(who, actions[who])], 1, GAMMA, KEY)[0, who]
@@ -132,7 +132,7 @@ def test_leaders_have_no_dilemma_and_one_that_chooses_badly_is_found(monkeypatch
     assert not any(why.startswith("leader") for why in good.reasons)
 
     def as_received(self, received, sent, data, key):
-        nothing = torch.zeros(len(data))
+        nothing = torch.zeros(len(data), dtype=torch.float64)
         return self.measured(received, received, data, nothing, 0.0)
 
     monkeypatch.setattr(Branch, "best", as_received)
@@ -146,7 +146,7 @@ def test_leaders_have_no_dilemma_and_one_that_chooses_badly_is_found(monkeypatch
 def test_it_can_be_certified_before_its_first_round_and_with_every_follower(game):
     module = played(rounds=1, **game)
     for run in (before_learning(module), module):
-        found = certify_run(run, replace(QUICK, grid=2), progress=False)
+        found = certify_run(run, replace(QUICK, grid=2, seeds=1, horizon=2), progress=False)
         assert found.follower.gain.known
         assert list(found.leaders[0].learned) == ["share", "lr"]
 

@@ -95,6 +95,12 @@ def test_every_reason_to_refuse(gains, follower, said):
     assert any(line.startswith(said) or said in line for line in one.reasons), one.reasons
 
 
+def test_a_loss_need_not_be_known_better_than_that_it_is_one():
+    """One that loses 50 ± 5 % has no regret; of one that loses 5 ± 5 % nobody can say."""
+    assert made([NONE, Gain(10.0, -5.0, 0.5)]).holds
+    assert not made([NONE, Gain(10.0, -0.5, 0.5)]).holds
+
+
 def test_what_chance_gives_is_allowed():
     few = [Gain(10.0, 0.1, 0.04)] * 4 + [Gain(10.0, 0.01, 0.04)] * 96
     assert made(few).holds

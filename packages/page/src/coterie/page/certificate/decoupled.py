@@ -86,12 +86,12 @@ class DecoupledGame(FollowersPart):
         ``size`` shares from 0 to 1, and for each but 0 as many learning rates from game.lr_min to
         train.lr and the model that is sent; finer than what the policy looks at, or between.
         """
-        most, rates = self.client.settings.lr, torch.zeros(1)
+        most, rates = self.client.settings.lr, torch.zeros(1, dtype=torch.float64)
         if len(self.branch.rates) > 1:
             least = min(self.server.game.lr_min, most)
-            rates = torch.cat([rates, torch.logspace(0, 1, size, base=most / least) * least])
-        shares = torch.linspace(0, 1, size)[1:]
-        return torch.cat([torch.zeros(1, 2), torch.cartesian_prod(shares, rates)])
+            rates = torch.cat([rates, _scale(least, most, size)])
+        shares = torch.linspace(0, 1, size, dtype=torch.float64)[1:]
+        return torch.cat([shares.new_zeros(1, 2), torch.cartesian_prod(shares, rates)])
 
     def learned_actions(self) -> Tensor:
         """Actions of the leaders' policy, ``(N, 2)``, under one draw."""
@@ -228,3 +228,8 @@ class DecoupledGame(FollowersPart):
     def _seen_by_one(self, trained: Trained, before: Tensor) -> Tensor:
         """Accuracies ``(N,)`` on D_CS in one play."""
         return self._seen(tree.map_tensors(lambda leaf: leaf[None], trained), before[None])[0]
+
+
+def _scale(least: float, most: float, size: int) -> Tensor:
+    """Values ``(size,)`` from the least to the most on a logarithmic scale."""
+    return least * (most / least) ** torch.linspace(0, 1, size, dtype=torch.float64)

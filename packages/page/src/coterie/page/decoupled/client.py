@@ -115,5 +115,6 @@ class DecoupledClient(TellsSize, ModelClient[DecoupledState]):
         """
         if self.branch is not None:
             return self.branch.best(received, sent, data, key)
-        quality, one = self.evaluator.held_out(sent, data), torch.ones(len(data))
+        quality = self.evaluator.held_out(sent, data)
+        one = torch.ones(len(data), dtype=torch.float64)
         return Branched(sent, one, torch.zeros_like(one), quality.loss, quality.accuracy)

@@ -23,8 +23,8 @@ class Branched:
 
     Attributes:
         params: v_i, each ``(C, ...)``.
-        share: ``(C,)`` a_i.
-        lr: ``(C,)`` learning rate of u_i; 0 where u_i is the model that is sent.
+        share: ``(C,)`` float64 a_i.
+        lr: ``(C,)`` float64 learning rate of u_i; 0 where u_i is the model that is sent.
         loss: ``(C,)`` float64 of v_i on the samples held out; infinite where v_i has none.
         accuracy: ``(C,)`` float64 of the same; NaN where the module has none.
     """
@@ -67,9 +67,11 @@ class Branch:
             data: of C clients.
             key: the clients' keys, ``(C,)``.
         """
-        best = self.measured(received, received, data, torch.zeros(len(data)), 0.0)
+        best = self.measured(
+            received, received, data, torch.zeros(len(data), dtype=torch.float64), 0.0
+        )
         for lr, trained in self._sources(received, sent, data, key):
-            for share in torch.linspace(0, 1, self.options.shares)[1:]:
+            for share in torch.linspace(0, 1, self.options.shares, dtype=torch.float64)[1:]:
                 other = self.measured(received, trained, data, share.expand(len(data)), lr)
                 best = tree.where_rows(other.loss < best.loss, other, best)
         return best
@@ -136,7 +138,7 @@ class Branch:
         who = torch.arange(n).repeat(len(rates))
         again = RepeatedBatches(batches, who, torch.full_like(who, self.options.epochs))
         start = tree.take(received, who)
-        lr = torch.tensor(rates).repeat_interleave(n)
+        lr = torch.tensor(rates, dtype=torch.float64).repeat_interleave(n)
         found = self.local.train(start, again, lr=lr).params
         parts = [
             {name: value[n * k : n * (k + 1)] for name, value in found.items()}
