@@ -12,7 +12,8 @@ from tests.page.games import Constants, IndependentGame, QuadraticGame, backward
 
 from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certify import certify, plays_needed
-from coterie.page.certificate.game import LEARNED, Deviation
+from coterie.page.certificate.game import LEARNED, Answer, Deviation
+from coterie.page.certificate.report import conclusion
 from coterie.page.settings.certificate import CertificateSettings
 
 KEY = Key.from_seed(7)
@@ -311,3 +312,56 @@ def test_a_deviation_names_both_leader_and_action():
     with pytest.raises(ValueError, match="both"):
         Deviation(action=torch.ones(1))
     assert LEARNED.answer is None
+
+
+class Investment:
+    """One leader whose effort a costs now and pays in the next stage: u = 10 - 2a² - .01a + 3W."""
+
+    n_leaders = 1
+
+    def learned_actions(self):
+        return torch.zeros(1, 1, dtype=torch.float64)
+
+    def described(self, action):
+        return {"a": float(action[0])}
+
+    def stage_payoffs(self, actions, key):
+        return self._now(actions[:, 0], torch.zeros(1, dtype=torch.float64))
+
+    def payoffs(self, deviations, horizon, gamma, key):
+        a = torch.tensor(
+            [0.0 if one.action is None else float(one.action[0]) for one in deviations]
+        )
+        a, w = a.double(), torch.zeros(len(deviations), dtype=torch.float64)
+        total = torch.zeros(len(deviations), 2, dtype=torch.float64)
+        for h in range(horizon):
+            total[:, 0] += gamma**h * self._now(a, w)
+            total[:, 1] += gamma**h
+            w, a = a, torch.zeros_like(a)
+        return total
+
+    def answer(self, deviation, key):
+        none = torch.zeros(1)
+        return Answer(none, 1.0, none, 1.0, 1.0, torch.empty(0, 1))
+
+    def _now(self, a, w):
+        return 10 - 2 * a.square() - 0.01 * a + 3 * w
+
+
+@pytest.mark.parametrize("size", [5, 9, 81])
+def test_the_defaults_refuse_an_action_that_pays_in_the_next_stage(size):
+    """The best one gives γ·3a - 2a² - .01a; the present stage alone says that none pays."""
+    candidates = torch.linspace(-1, 1, size, dtype=torch.float64)[:, None]
+    usual = CertificateSettings()
+    found = certify(Investment(), candidates, usual, KEY)
+    best = max(usual.gamma * 3 * a - 2 * a * a - 0.01 * a for a in candidates[:, 0].tolist())
+    assert found.epsilon == pytest.approx(best)
+    assert found.relative_epsilon > 0.09
+    assert not found.holds
+    # By the present stage alone it is not seen, which the verdict then says.
+    screened = certify(Investment(), candidates, replace(usual, shortlist=2, keep=1), KEY)
+    assert screened.holds
+    assert screened.screened
+    assert not found.screened
+    assert "screened" in conclusion(screened)
+    assert "present condition" in conclusion(screened)

@@ -21,6 +21,7 @@ CONCLUSIONS = {"holds", "reasons", "epsilon", "relative_epsilon", "relative_uppe
     "mean_regret",
     "share_significant",
     "share_by_chance",
+    "screened",
 }
 LEARNED, TRIED = {"lr": 0.1, "epochs": 5}, {"lr": 0.2, "epochs": 3}
 
@@ -92,6 +93,12 @@ def test_every_reason_to_refuse(gains, follower, said):
     one = made(gains, follower)
     assert not one.holds
     assert any(line.startswith(said) or said in line for line in one.reasons), one.reasons
+
+
+def test_a_loss_need_not_be_known_better_than_that_it_is_one():
+    """One that loses 50 ± 5 % has no regret; of one that loses 5 ± 5 % nobody can say."""
+    assert made([NONE, Gain(10.0, -5.0, 0.5)]).holds
+    assert not made([NONE, Gain(10.0, -0.5, 0.5)]).holds
 
 
 def test_what_chance_gives_is_allowed():

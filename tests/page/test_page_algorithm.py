@@ -134,3 +134,13 @@ def test_shared_rewards_reach_the_agents_without_tuned_weights(follower):
     found = play(chosen, 4)
     assert found.private([0, 1, 2, 3]).agents.replay.count.tolist() == [3] * 4
     assert found.state.utility.isfinite()
+
+
+@pytest.mark.parametrize("ratio", ["10:1", "1:10", "1:0"])
+def test_a_ratio_cannot_reach_the_weights_but_by_the_leaders_agents(ratio):
+    """A best response never sees it: with leaders that have no choice no bit of W depends on it."""
+    fixed = {"tune_lr": False, "tune_epochs": False}
+    plain, biased = (
+        play(settings(**fixed, reward_ratio=one), STAGES).state for one in (None, ratio)
+    )
+    close(biased.weights, plain.weights, 0.0)

@@ -12,6 +12,7 @@ from coterie.page.tables import ablations, make_table, properties, study
 
 TINY = {"rounds": 2, "data.clients": 3, "train.epochs": 2, "run.progress": "false"}
 FEW = ("fedavg", "ditto", "local", "central", "page")
+BESIDE = ("fedavg+branch", "decoupled")
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,9 @@ def out(tmp_path_factory):
 def few_methods(monkeypatch):
     found = study.Study.present
     monkeypatch.setattr(
-        study.Study, "present", lambda self, names: [n for n in found(self, names) if n in FEW]
+        study.Study,
+        "present",
+        lambda self, names: [n for n in found(self, names) if n in (*FEW, *BESIDE)],
     )
 
 
@@ -51,7 +54,8 @@ def is_image(path):
 def test_table_1_has_every_method_and_is_read_from_the_cache(out, few_methods, monkeypatch):
     report = made(out, table=1)
     assert [line["method"] for line in report.view] == [
-        *("majority class", "local only", "central", "FedAvg", "Ditto", "PAGE")
+        *("majority class", "local only", "central", "FedAvg", "Ditto", "PAGE"),
+        *("FedAvg + branch", "PAGE (decoupled)"),
     ]
     assert is_image(report.figure)
     lines = {line["method"]: line for line in report.view}
@@ -80,7 +84,7 @@ def test_table_1_has_every_method_and_is_read_from_the_cache(out, few_methods, m
 def test_every_method_has_a_row(out):
     report = made(out, seeds=(0,), table=1)
     methods = [line["method"] for line in report.view]
-    assert methods[-1] == "PAGE"
+    assert methods[-5:] == ["PAGE", *(study.NAMES[name] for name in study.BESIDE)]
     missing = set(PAPER.methods) - {row["method"] for row in report.rows}
     assert missing == {"fedrecon"}
     assert any("FedRECON cannot run" in note for note in report.notes)
@@ -88,17 +92,20 @@ def test_every_method_has_a_row(out):
 
 def test_table_2_says_when_fedavgs_end_is_reached(out, few_methods):
     report = made(out, table=2)
-    assert [line["method"] for line in report.view] == ["FedAvg", "Ditto", "PAGE"]
+    assert [line["method"] for line in report.view] == [
+        *("FedAvg", "Ditto", "PAGE", "FedAvg + branch", "PAGE (decoupled)")
+    ]
     fedavg = report.view[0]
     assert fedavg["global: reached"] == fedavg["local: reached"] == "2 of 2"
-    assert [line["paper's round"] for line in report.view] == [902, 491, 891]
+    assert [line["paper's round"] for line in report.view] == [902, 491, 891, None, None]
     row = metric(report, "fedavg", "local_steps_to_fedavg", column="global")
     assert row["mean"] in (252, 378, 504)  # two seeds, each after one round or two
 
 
 def test_table_3_varies_how_clients_differ(out, few_methods):
     report = made(out, seeds=(0,), table=3)
-    assert [line["method"] for line in report.view] == ["PAGE", "Ditto"]
+    names = ["PAGE", "Ditto", "FedAvg + branch", "PAGE (decoupled)"]
+    assert [line["method"] for line in report.view] == names
     labels = ("σ=0.1", "σ=0.3", "σ=0.5", "β=0.5", "β=1", "β=2")
     assert list(report.view[0]) == [
         "method",
@@ -196,6 +203,37 @@ def test_figure_3_switches_the_factors(out):
     assert is_image(report.figure)
 
 
+def test_rows_beside_the_papers_change_nothing_that_is_said_of_the_papers(out, few_methods):
+    """PAGE is ranked and tested among the paper's methods; decoupled among all, with a branch."""
+    report = made(out, table=1)
+    (papers,) = [note for note in report.notes if note.startswith("local accuracy, PAGE minus")]
+    assert "branch" not in papers
+    assert "decoupled" not in papers
+    (ours,) = [n for n in report.notes if n.startswith("local accuracy, PAGE (decoupled) minus")]
+    assert all(name in ours for name in ("PAGE ", "FedAvg ", "FedAvg + branch "))
+    own, same = (metric(report, n, "test/personal_accuracy") for n in ("fedavg+branch", "fedavg"))
+    # The last rounds are of the same federation: a branch changes nothing but what is one's own.
+    last = [metric(report, n, "last/server_accuracy") for n in ("fedavg+branch", "fedavg")]
+    assert last[0]["mean"] == last[1]["mean"]
+    assert own["mean"] != same["mean"]
+    steps = [metric(report, n, "cost/local_steps")["mean"] for n in ("fedavg+branch", "fedavg")]
+    assert steps[0] == steps[1] * (2 + 3 * 5) / 2  # three rates of five epochs beside two
+
+
+def test_table_6_turns_lambda_with_a_branch_and_without(out):
+    report = made(out, table=6)
+    assert len(report.view) == 10
+    assert [line["λ"] for line in report.view] == ["0", "0.25", "0.5", "0.75", "1"] * 2
+    where = {"kind": "own model as sent", "generality": 1.0}
+    sent = metric(report, "decoupled", "last/server_accuracy", **where)
+    where["kind"] = "own model a branch"
+    branch = metric(report, "decoupled", "last/server_accuracy", **where)
+    assert sent["mean"] == branch["mean"]  # the branch touches nobody
+    assert any("λ = 1 should move global accuracy up" in note for note in report.notes)
+    assert any("λ = 0.5 minus" in note and "Holm" in note for note in report.notes)
+    assert is_image(report.figure)
+
+
 def test_no_report_shows_a_number_that_is_none(out, few_methods):
     for which in ({"table": 1}, {"table": 2}, {"figure": 2}, {"figure": 3}):
         text = made(out, seeds=(0,), **which).markdown()
@@ -205,7 +243,7 @@ def test_no_report_shows_a_number_that_is_none(out, few_methods):
 @pytest.mark.parametrize(
     ("which", "changes", "message"),
     [
-        ({"table": 6}, {}, "page has no table 6: choose 1 to 5"),
+        ({"table": 7}, {}, "page has no table 7: choose 1 to 6"),
         ({"figure": 1}, {}, "figure 1 of page shows no results: choose 2 or 3"),
         ({}, {}, "name a table or a figure, as --table 1"),
         ({"table": 1, "figure": 2}, {}, "name a table or a figure, as --table 1"),

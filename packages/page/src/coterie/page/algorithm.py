@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.server import Decision
+from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.game.answer import AgentState, LearnedAnswer, best_response
@@ -50,9 +51,14 @@ class PageServer(ModelServer[ServerState]):
         n_clients: N.
         samples: D_CS.
 
+    Attributes:
+        step: by which the leaders are asked to play a stage.
+
     Raises:
         UserError: there is nothing to measure the models on.
     """
+
+    step: ClassVar[Step[Any, Any]] = UPDATE
 
     def __init__(
         self,
@@ -91,9 +97,9 @@ class PageServer(ModelServer[ServerState]):
     def round(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """One stage t of the game."""
         leaders = cohort.sample(self.settings.fraction, key.fold("sample"))
-        stage = Stage(state.weights, state.utility, cohort.when[-1])
+        stage = self.stage(state, cohort.when[-1])
         if self.has_players:
-            moves = leaders.ask(UPDATE, stage)  # ① to ④
+            moves = leaders.ask(self.step, stage)  # ① to ④
             if moves.up is not None and bool((moves.up.samples > 0).any()):
                 ids, move = with_samples(moves.ids, moves.up)
                 state = self.answer(state, ids, move, key.fold("answer"), cohort)  # ⑤ and ⑥
@@ -104,6 +110,10 @@ class PageServer(ModelServer[ServerState]):
                 state = replace(state, weights=mean_added(state.weights, total))
         self.evaluate_if_due(state, cohort)
         return state
+
+    def stage(self, state: ServerState, number: int) -> Stage:
+        """What the leaders get at the begin of stage t, ``number``."""
+        return Stage(state.weights, state.utility, number)
 
     def answer(
         self, state: ServerState, ids: Tensor, move: Move, key: Key, cohort: Cohort
@@ -118,7 +128,8 @@ class PageServer(ModelServer[ServerState]):
         reward = followers_reward(u_server, u_clients, self.game, self.released)
         note_stage(cohort.journal, ids, move, u_server, u_clients, p)
         agent = self.agent.rewarded(agent, reward)
-        return ServerState(weights, u_server.to(seen.dtype), seen, agent)
+        utility = u_server.to(seen.dtype)
+        return replace(state, weights=weights, utility=utility, seen=seen, agent=agent)
 
     def stop(self, state: ServerState, history: Sequence[dict[str, float]]) -> Decision:
         """End in the equilibrium, or after T rounds; the public code plays all rounds.

@@ -95,7 +95,7 @@ class PageClient(ModelClient[ClientState]):
                 return torch.stack([accuracy, likelihood, last], dim=1)
             case "literal":
                 return mine.accuracy[:, None]
-            case "released":
+            case _:  # released
                 return accuracy[:, None]
 
     def learnt(self, down: Stage, mine: ClientState, state: Tensor, key: Key) -> ClientState:

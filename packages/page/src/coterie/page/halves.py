@@ -17,6 +17,7 @@ from coterie.core.protocol.card import Card
 from coterie.core.wire.codec import Header, decode, encode
 from coterie.page.algorithm import PageServer
 from coterie.page.data.task import Form, Task
+from coterie.page.decoupled.algorithm import DecoupledServer
 from coterie.page.methods import client_half, settings_of, training
 from coterie.page.models.make import network
 from coterie.page.readings import resolve
@@ -40,7 +41,8 @@ def server_half(
     """
     if settings.method == "page":
         plain = FedAvgSettings(**training(settings))
-        return PageServer(build, plain, settings, n_clients, samples)
+        half = DecoupledServer if settings.reading == "decoupled" else PageServer
+        return half(build, plain, settings, n_clients, samples)
     return registry.server_half(settings.method, build, settings_of(settings), samples, pooled)
 
 

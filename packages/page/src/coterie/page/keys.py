@@ -22,6 +22,8 @@ KEYS = (
     MetricKey("page/reward_clients", "1", "utility u_i of a client, mean over clients"),
     MetricKey("page/lr", "1", "learning rate η_i, mean over clients"),
     MetricKey("page/epochs", "epochs", "local epochs α_i, mean over clients"),
+    MetricKey("page/branch_share", "1", "share a_i of a client's branch, mean over clients"),
+    MetricKey("page/branch_lr", "1", "learning rate of a branch, 0 if of the model sent; mean"),
     MetricKey("page/weights_entropy", "nats", "entropy of the server's weights p"),
 )
 PANELS = (
@@ -40,4 +42,6 @@ CLIENT_COLUMNS = (
     "page/lr",
     "page/epochs",
     "page/reward_clients",
+    "page/branch_share",
+    "page/branch_lr",
 )

@@ -19,6 +19,7 @@ from coterie.core.settings.schema import within
 from coterie.core.tensors.device import on_host
 from coterie.page.client import PageClient
 from coterie.page.data.task import Form
+from coterie.page.decoupled.client import DecoupledClient
 from coterie.page.models.make import network
 from coterie.page.readings import resolve
 from coterie.page.settings.run import Settings, TrainSettings
@@ -31,7 +32,8 @@ def client_half(settings: Settings, build: Callable[[], nn.Module]) -> ModelClie
         UserError: settings of the method do not go together, or it cannot train this network.
     """
     if settings.method == "page":
-        return PageClient(on_host(build), FedAvgSettings(**training(settings)), settings)
+        half = DecoupledClient if settings.reading == "decoupled" else PageClient
+        return half(on_host(build), FedAvgSettings(**training(settings)), settings)
     return registry.client_half(settings.method, build, settings_of(settings))
 
 
@@ -78,4 +80,5 @@ def training(settings: Settings) -> dict[str, Any]:
     """What all methods have in common, as arguments of their settings."""
     train = asdict(settings.train)
     fraction = train.pop("participation")
-    return {**train, "fraction": fraction, "rounds": settings.rounds}
+    shared = {"rounds": settings.rounds, "branch": settings.branch}
+    return {**train, "fraction": fraction, **shared}

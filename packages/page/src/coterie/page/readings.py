@@ -1,4 +1,4 @@
-"""The three readings of the paper: which of its open or contradictory choices a run makes."""
+"""The readings of the paper: which of its open or contradictory choices a run makes."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ _CHOICES = {
     "recommended": ("best-response", "after", "bounded", "aggregate", "whole"),
     "literal": ("ddpg", "after", "inverse", "mixture", "whole"),
     "released": ("ddpg", "before", "inverse", "aggregate", "clipped"),
+    "decoupled": ("best-response", "after", "bounded", "aggregate", "whole"),
 }
 _NO_UPDATES = {"local": "none is sent", "central": "the server has the samples themselves"}
 
@@ -55,8 +56,11 @@ def choices(settings: Settings) -> dict[str, Any]:
     - released: what the public code means: p is chosen before the clients train, actions are
       clipped (nearly always to their upper end), utilities are not bounded, and all rounds are
       played, whether the game comes to rest or not.
+    - decoupled: the follower of recommended; leaders send what drift-corrected training gives (λ =
+      1), and choose a personal branch that is never sent.
     """
-    return dict(zip(_OF_GAME, _CHOICES[settings.reading], strict=True))
+    found = dict(zip(_OF_GAME, _CHOICES[settings.reading], strict=True))
+    return found | ({"generality": 1.0} if settings.reading == "decoupled" else {})
 
 
 def resolve(settings: Settings) -> Settings:
@@ -72,7 +76,10 @@ def resolve(settings: Settings) -> Settings:
         'inverse'
     """
     network = OF_TASK.get(settings.data.name)
-    found = filled(settings, {"game": choices(settings), "model": {"name": network}})
+    branch = {"use": settings.method == "page" and settings.reading == "decoupled"}
+    found = filled(
+        settings, {"game": choices(settings), "model": {"name": network}, "branch": branch}
+    )
     _check(found)
     leaders, follower = _agents(settings)
     usual = asdict(DDPGSettings())
@@ -85,7 +92,7 @@ def _agents(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
     match settings.reading:
         case "recommended":
             return _RECOMMENDED, of_task
-        case "literal":
+        case "literal" | "decoupled":  # in the latter a follower may be an agent, leaders are none
             return of_task, of_task
         case "released":
             released = of_task | _RELEASED
@@ -110,7 +117,7 @@ def idle(settings: Settings) -> list[str]:
     usual = resolve(Settings(reading=settings.reading, data=settings.data))
     own, theirs = values_of(settings), values_of(usual)
     unread = ["train.weighting"]
-    if not settings.has_leaders:
+    if not (settings.tunes_lr or settings.tunes_epochs):
         unread += [name for name in own if name.startswith("client_agent.")]
     if not settings.game.tune_epochs:
         unread += ["game.epochs_min"]
@@ -157,6 +164,17 @@ def _check_ranges(settings: Settings) -> None:
 
 def _check_game(settings: Settings) -> None:
     game = settings.game
+    if settings.reading == "decoupled":
+        if game.reward_ratio is not None:
+            raise UserError(
+                "'game.reward_ratio' has no effect in the reading decoupled, where no choice of a "
+                "leader moves the server's utility: weigh by game.generality"
+            )
+    elif game.generality is not None or settings.branch.use:
+        raise UserError(
+            "'game.generality' and 'branch.use' are the reading decoupled's: add --reading "
+            "decoupled"
+        )
     if not (game.tune_p and game.follower == "best-response"):
         return
     if game.order == "before":

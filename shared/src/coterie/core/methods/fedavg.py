@@ -25,6 +25,7 @@ class FedAvgClient(ModelClient[OwnModel]):
     """ClientUpdate of FedAvg (McMahan et al., AISTATS 2017, Algorithm 1) for any module."""
 
     admits_alone = True
+    admits_branch = True
 
     @property
     def pull(self) -> Pull | None:
@@ -38,7 +39,10 @@ class FedAvgClient(ModelClient[OwnModel]):
         """Train for E epochs from w; a client without data changes nothing and weighs 0."""
         given = same_for_all(down.weights, len(data))
         up, fitted = self.train_from(given, mine, data, key, self.pull)
-        return up, self.after(mine, fitted)
+        kept = self.after(mine, fitted)
+        if self.branch is not None:
+            kept = replace(kept, personal=self.own_model(given, fitted.params, data, key))
+        return up, kept
 
 
 class FedAvgServer(ModelServer[ServerModel]):

@@ -64,6 +64,7 @@ class FedDynClient(TellsSize, ModelClient[OwnGradient]):
     """Client of FedDyn (Acar et al., ICLR 2021, Algorithm 1) for any module."""
 
     settings: FedDynSettings
+    admits_branch = True
 
     def newcomers(self, n_clients: int) -> OwnGradient:
         """Start with h_i = 0."""
@@ -86,7 +87,8 @@ class FedDynClient(TellsSize, ModelClient[OwnGradient]):
         change = changes(fitted.params, down.weights)
         gradient = {name: h - alpha[name] * change[name] for name, h in before.items()}
         now = torch.full_like(mine.block, down.block)
-        kept = OwnGradient(self.kept(fitted.params), mine.rounds + 1, gradient, now)
+        personal = self.own_model(start, fitted.params, data, key)
+        kept = OwnGradient(personal, mine.rounds + 1, gradient, now)
         return DynamicUpdate(change, data.lengths, fitted.loss), kept
 
     def _alpha(self, lengths: Tensor, down: DynamicModel) -> Params:

@@ -62,6 +62,8 @@ UPDATE = Step("update", ControlledModel, ControlledUpdate)
 class ScaffoldClient(TellsSize, ModelClient[OwnControl]):
     """Client of SCAFFOLD (Karimireddy et al., ICML 2020, Algorithm 1) for any module."""
 
+    admits_branch = True
+
     def newcomers(self, n_clients: int) -> OwnControl:
         """Start with c_i = 0."""
         own = super().newcomers(n_clients)
@@ -81,25 +83,30 @@ class ScaffoldClient(TellsSize, ModelClient[OwnControl]):
         batches = self.local.batches(data.train, key)
         before = anew(mine.control, mine.block, down.block)
         correction = {name: c - before[name] for name, c in down.control.items()}
-        fitted = self.local.train(start, batches, pull=_corrected, context=correction)
+        fitted = self.local.train(start, batches, pull=corrected, context=correction)
         change = changes(fitted.params, down.weights)
-        moved = _moved(change, down.control, self.settings.lr * batches.steps.double())
+        moved = control_moved(change, down.control, self.settings.lr * batches.steps.double())
         own = {name: c + moved[name] for name, c in before.items()}
         now = torch.full_like(mine.block, down.block)
-        kept = OwnControl(self.kept(fitted.params), mine.rounds + 1, own, now)
+        personal = self.own_model(start, fitted.params, data, key)
+        kept = OwnControl(personal, mine.rounds + 1, own, now)
         return ControlledUpdate(change, data.lengths, fitted.loss, moved), kept
 
 
-def _corrected(params: Params, correction: Any) -> Params:
+def corrected(params: Params, correction: Any) -> Params:
+    """The pull of a correction that is the same in all steps, such as c - c_i."""
     return dict(correction)
 
 
-def _moved(change: Params, control: Params, way: Tensor) -> Params:
+def control_moved(change: Params, control: Params, way: Tensor) -> Params:
     """c_i+ - c_i = (x - y_i)/(K η_l) - c; 0 where K is.
+
+    So c_i+ is the mean of the gradients g_i of the K steps, as their correction was c - c_i.
 
     Args:
         change: y_i - x, each ``(C, ...)``.
-        control: c.
+        control: c, or what stands in its place where the correction was another: each ``(...)`` or
+            ``(C, ...)``.
         way: K η_l, ``(C,)``.
     """
     moved = {}

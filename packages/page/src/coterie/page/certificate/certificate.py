@@ -147,20 +147,29 @@ class Certificate:
         return verdict.chance(self.settings.seeds)
 
     @property
+    def screened(self) -> bool:
+        """Whether only actions that pay in the present stage were played on."""
+        return 0 < self.settings.shortlist < self.n_candidates
+
+    @property
     def reasons(self) -> list[str]:
         """Why this is not an equilibrium; empty if it is one."""
         return verdict.reasons(self)
 
     @property
     def holds(self) -> bool:
-        """Whether the learned play is an equilibrium, up to the tolerance and the actions tried."""
+        """Whether the learned play is an equilibrium, up to the tolerance and the actions tried.
+
+        That is said of the condition and the stage that the game stands at: neither of other
+        conditions nor of later stages, in which nobody was made to deviate.
+        """
         return not self.reasons
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything for JSON, the conclusions included; unknown numbers become None."""
         concluded = (
             "holds reasons epsilon relative_epsilon relative_upper mean_regret share_significant "
-            "share_by_chance"
+            "share_by_chance screened"
         )
         content = {name: getattr(self, name) for name in concluded.split()}
         return dict(finite(content | asdict(self)))

@@ -15,36 +15,31 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from coterie.core.data.samples.repeated import RepeatedBatches
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.federation.in_process import fitting
 from coterie.core.local_training.fit import Params
 from coterie.core.local_training.stacking import concatenate
 from coterie.core.methods.kit.training import same_for_all
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.page.algorithm import PageServer, ServerState, onto
+from coterie.page.algorithm import PageServer, ServerState
+from coterie.page.certificate.answering import FollowersPart
 from coterie.page.certificate.game import Answer, Deviation
 from coterie.page.certificate.stages import (
     Condition,
-    RepeatedBatches,
     Trained,
-    all_weights,
-    equal_weights,
     outcome,
 )
 from coterie.page.client import PageClient
-from coterie.page.game.answer import mixture_of
-from coterie.page.game.mixture import best_weights
-from coterie.page.game.utility import followers_reward, leaders_reward
+from coterie.page.game.utility import leaders_reward
 from coterie.page.messages import ClientState
 
-_EXACT = 1e-5  # Frank-Wolfe gap of the follower's best answer
 _KEPT = 8  # first stages, one a key: more than the fresh seeds of a usual test
 
 
-class FederationGame:
+class FederationGame(FollowersPart):
     """A run of PAGE, where it stands, as `coterie.page.certificate.game.Game`.
 
     Args:
@@ -75,14 +70,13 @@ class FederationGame:
         self._chunk = module.federation.chunk
         self._first = lru_cache(maxsize=_KEPT)(self._learned_stage)
 
-    @property
-    def n_leaders(self) -> int:
-        """N."""
-        return len(self.data)
-
     def learned_actions(self) -> Tensor:
         """Raw actions ``(N, nA)`` of the leaders' policies."""
         return self._policies(self._present())[0]
+
+    def candidates(self, size: int) -> Tensor:
+        """Actions that are tried for each leader, ``(G, nA)``: raw ones on a grid."""
+        return grid(size, self.learned_actions().shape[1])
 
     def described(self, action: Tensor) -> dict[str, float]:
         """Learning rate η and number of epochs α that a raw action ``(nA,)`` means."""
@@ -125,21 +119,7 @@ class FederationGame:
         """The follower's problem after the leaders' part of a deviation."""
         trained = self._deviating([deviation], key)
         seen = self._seen(trained, self.state.seen[None])[0]
-        here = trained.play(0)
-        learned = self._reply(here, seen, self.state.seen)
-        best, loss, bound = self._best_answer(here)
-
-        def reward(of_loss: float) -> float:
-            return float(self._followers(self._u_server(of_loss), here))
-
-        return Answer(
-            learned,
-            reward(self._server_loss(self.state.weights, here, learned)),
-            best,
-            reward(loss),
-            None if bound is None else reward(max(bound, 0.0)),
-            equal_weights(here.counts)[None],
-        )
+        return self.problem(trained.play(0), seen)
 
     def _present(self) -> Condition:
         now = Condition(self.state.weights, self.mine.accuracy, self.state.seen)
@@ -178,13 +158,6 @@ class FederationGame:
             return outcome(begin, fitted, quality, self.data.lengths[some] > 0)
 
         return concatenate([stacked(places) for places in self._pieces(who)])
-
-    def _pieces(self, who: Tensor) -> Sequence[Tensor]:
-        """Cut the places in ``who``, ``(K,)``, in chunks as large as a run's."""
-        places = torch.arange(len(who))
-        if self._chunk is not None:
-            return places.split(self._chunk)
-        return places.split(fitting(self.client.footprint(self.data, None)[who]))
 
     def _strategies(self, raw: Tensor, key: Key) -> tuple[Tensor, Tensor]:
         """Learning rates and numbers of epochs, both ``(K,)``, of agents that do not explore."""
@@ -229,56 +202,13 @@ class FederationGame:
         accuracy = trained.accuracy.to(z.accuracy.dtype)
         return Condition(following, accuracy, seen), torch.stack(rewards)
 
-    def _u_server(self, loss: float) -> Tensor:
-        return self.server.utility(torch.tensor(loss, dtype=torch.float64))
 
-    def _followers(self, u_server: Tensor, here: Trained) -> Tensor:
-        u_clients = self.client.utility(here.loss[here.counts])
-        return followers_reward(u_server, u_clients, self.server.game, self.server.released)
+def grid(size: int, n_action: int) -> Tensor:
+    """Raw actions ``(size ** n_action, n_action)`` that cover [-1, 1] evenly.
 
-    def _seen(self, trained: Trained, before: Tensor) -> Tensor:
-        """Accuracies on D_CS, ``(D, N)``; only an agent looks at them."""
-        before = before.expand(len(trained.loss), -1)
-        if self.state.agent.agents is None:
-            return before
-        flat = {name: value.flatten(0, 1) for name, value in trained.models.items()}
-        quality = self.server.evaluator.of_models(flat, self.server.samples.valid)
-        accuracy = quality.accuracy.reshape(trained.loss.shape).to(before.dtype)
-        return torch.where(trained.counts, accuracy, before)
-
-    def _reply(self, here: Trained, seen: Tensor, before: Tensor) -> Tensor:
-        """The follower's learned answer ``(N,)`` float64 to one play.
-
-        It depends on what the models' accuracies on D_CS are, ``seen``, or were ``before`` for a
-        server that chooses first, ``(N,)``.
-        """
-        if not self._has_choice(here):
-            return equal_weights(here.counts)
-        known = seen if self.server.game.order == "after" else before
-        p = self.server.policy(self.state.agent, here.counted, known).double()
-        own = p if self.state.agent.agents is None else onto(p[here.counts])
-        return all_weights(own, here.counts)
-
-    def _has_choice(self, here: Trained) -> bool:
-        return self.server.game.tune_p and bool(here.counts.any())
-
-    def _best_answer(self, here: Trained) -> tuple[Tensor, float, float | None]:
-        """Best answer found, its loss, and a lower bound of any answer's loss."""
-        if not self._has_choice(here):  # there is no other answer
-            equal = equal_weights(here.counts)
-            value = self._server_loss(self.state.weights, here, equal)
-            return equal, value, value
-        if self.server.game.server_utility == "mixture":  # linear in p: all on the least loss
-            loss = here.loss.masked_fill(~here.counts, torch.inf)
-            best = torch.nn.functional.one_hot(loss.argmin(), self.n_leaders).double()
-            return best, float(loss.min()), float(loss.min())
-        mixture = mixture_of(self.server.module, here.counted, self.server.samples.valid)
-        found = best_weights(mixture, _EXACT)
-        return all_weights(found.p, here.counts), found.value, found.bound
-
-    def _server_loss(self, start: Params, here: Trained, p: Tensor) -> float:
-        """Loss that u_CS is of, by p and W at the stage's start; NaN if none is measured."""
-        if self.server.game.server_utility == "mixture":
-            return float((p * here.loss.masked_fill(~here.counts, 0.0)).sum() / p.sum())
-        mixed = {name: value[None] for name, value in here.mixed(start, p).items()}
-        return float(self.server.evaluator.of_models(mixed, self.server.samples.valid).loss)
+    Example:
+        >>> grid(2, 2).tolist()
+        [[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]]
+    """
+    line = torch.linspace(-1, 1, size)
+    return torch.cartesian_prod(*[line] * n_action).reshape(-1, n_action)

@@ -198,9 +198,9 @@ def _narrow(
 
 def _stage_gains(game: Game, actions: Tensor, keys: Sequence[Key]) -> list[Gain]:
     """Gains ``N`` in this stage alone if every leader plays ``actions``, ``(N, nA)``."""
-    learned = game.learned_actions()
+    n = game.n_leaders
     other = torch.stack([game.stage_payoffs(actions, key).double() for key in keys])
-    base = torch.stack([game.stage_payoffs(learned, key).double() for key in keys])
+    base = torch.stack([game.payoffs([LEARNED], 1, 1.0, key)[0, :n].double() for key in keys])
     return [paired_gain(a, b) for a, b in zip(other.T, base.T, strict=True)]
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.progress import Counting
 from coterie.core.tables.report import Report
 from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certificate import Certificate
 from coterie.page.certificate.certify import certify, plays_needed
+from coterie.page.certificate.decoupled import DecoupledGame
 from coterie.page.certificate.federation import FederationGame
 from coterie.page.certificate.report import certificate_report, conclusion, plot_regrets
+from coterie.page.decoupled.client import DecoupledClient
 from coterie.page.settings.certificate import CertificateSettings
 
 NAME = "certificate"
@@ -31,12 +30,22 @@ def certify_run(
         UserError: the run plays no game.
     """
     with module.on_device():
-        game = FederationGame(module)
-        candidates = grid(settings.grid, game.learned_actions().shape[1])
+        game = game_of(module)
+        candidates = game.candidates(settings.grid)
         needed = plays_needed(game.n_leaders, len(candidates), settings, others=1)
         key = Key.from_seed(module.federation.seed).fold("certificate", module.round)
     with Counting("Certificate", needed, progress) as bar, module.on_device():
         return certify(game, candidates, settings, key, bar.up_to)
+
+
+def game_of(module: FederatedRun) -> FederationGame | DecoupledGame:
+    """The game that a run plays, where it stands.
+
+    Raises:
+        UserError: it plays none.
+    """
+    decoupled = isinstance(module.federation.client, DecoupledClient)
+    return DecoupledGame(module) if decoupled else FederationGame(module)
 
 
 def certify_both(
@@ -57,17 +66,6 @@ def certify_both(
 def before_learning(module: FederatedRun) -> FederatedRun:
     """The same run before its first round: W(1), and agents that know nothing."""
     return FederatedRun(module.federation)
-
-
-def grid(size: int, n_action: int) -> Tensor:
-    """Raw actions ``(size ** n_action, n_action)`` that cover [-1, 1] evenly.
-
-    Example:
-        >>> grid(2, 2).tolist()
-        [[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0]]
-    """
-    line = torch.linspace(-1, 1, size)
-    return torch.cartesian_prod(*[line] * n_action).reshape(-1, n_action)
 
 
 def forget(folder: Path) -> None:

@@ -49,9 +49,12 @@ def conclusion(certificate: Certificate) -> str:
     epsilon = (
         f"ε = {certificate.epsilon:.4g} ({certificate.relative_epsilon:.2%} of a stage's payoff)"
     )
-    if certificate.holds:
-        return f"equilibrium certified at {epsilon}"
-    return f"not an equilibrium, certificate refused at {epsilon}"
+    if not certificate.holds:
+        return f"not an equilibrium, certificate refused at {epsilon}"
+    said = f"equilibrium certified at {epsilon}, for the present condition and stage"
+    if certificate.screened:
+        said += ", of actions screened by what they pay in the present stage alone"
+    return said
 
 
 def plot_regrets(certificate: Certificate, path: Path) -> Path:
@@ -116,11 +119,17 @@ def _limits(certificate: Certificate) -> list[str]:
         f"{settings.seeds} fresh seeds, {certificate.plays} plays. One-stage regret is for "
         "information: it certifies nothing."
     ]
-    if settings.shortlist:
+    if certificate.screened:
         lines.append(
             f"Only the {settings.shortlist} actions that pay a leader most in the present stage "
-            "were played on."
+            "were played on: one that costs something now and pays later is not seen."
         )
+    else:
+        lines.append("Every action was played over all these stages to choose the best.")
+    lines.append(
+        "The verdict is of the condition that the run stands at, and of deviations in its present "
+        "stage: play on and certify again for a later one (Definition 4 asks for all)."
+    )
     if len(certificate.leaders) < certificate.n_leaders:
         lines.append("The leaders not drawn are not certified.")
     return [*lines, _of_follower(certificate.follower)]

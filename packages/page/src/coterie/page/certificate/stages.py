@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.data.samples.samples import CountedBatches
-from coterie.core.local_training.fit import Batch, Fitted, Params
+from coterie.core.local_training.fit import Fitted, Params
 from coterie.core.methods.kit.divergence import has_diverged, restored
 from coterie.core.methods.kit.evaluation import Quality
 from coterie.core.methods.kit.training import changes
@@ -99,22 +98,3 @@ def all_weights(p: Tensor, counts: Tensor) -> Tensor:
 def equal_weights(counts: Tensor) -> Tensor:
     """Equal weights ``(N,)`` of the clients that count; zeros where there is none."""
     return counts.double() / counts.sum().clamp(min=1)
-
-
-class RepeatedBatches:
-    """Batches of clients that come more than once.
-
-    Args:
-        batches: of N clients.
-        who: ``(K,)`` int64, which of them each row is.
-        epochs: ``(K,)`` int64 passes of each row.
-    """
-
-    def __init__(self, batches: CountedBatches, who: Tensor, epochs: Tensor) -> None:
-        self._batches, self._who = batches, who
-        self.per_epoch = batches.per_epoch[who]
-        self.steps = epochs * self.per_epoch
-
-    def __call__(self, number: int, rows: Tensor) -> Batch:
-        """Batch ``number`` of the rows."""
-        return self._batches(number, self._who[rows])

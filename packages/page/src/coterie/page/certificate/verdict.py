@@ -108,7 +108,10 @@ def _leaders(certificate: Certificate) -> list[str]:
 
 
 def _too_noisy(known: Sequence[Gain], settings: CertificateSettings) -> str:
-    largest = max((ratio(gain.error, gain.payoff) for gain in known), default=0.0)
+    # Who loses so much by its best deviation that two errors leave no regret above the tolerance
+    # has one that is known, however noisy the loss.
+    unclear = [g for g in known if not _at_most(g, settings.tolerance)]
+    largest = max((ratio(gain.error, gain.payoff) for gain in unclear), default=0.0)
     if not _ERRORS * largest > settings.tolerance:
         return ""
     blurred = f"regrets are known only to ±{_ERRORS * largest:.2%} of a stage's payoff"
@@ -116,6 +119,10 @@ def _too_noisy(known: Sequence[Gain], settings: CertificateSettings) -> str:
         return f"{blurred}, which is more than the tolerance"
     needed = math.ceil(settings.seeds * (_ERRORS * largest / settings.tolerance) ** 2)
     return f"{blurred}: the tolerance of {settings.tolerance:.2%} needs about {needed} fresh seeds"
+
+
+def _at_most(gain: Gain, tolerance: float) -> bool:
+    return gain.mean + _ERRORS * gain.error <= tolerance * abs(gain.payoff)
 
 
 def _follower(found: FollowerGain, settings: CertificateSettings) -> list[str]:

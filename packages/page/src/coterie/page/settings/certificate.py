@@ -25,11 +25,12 @@ class CertificateSettings:
     """stages H that count, the present one included"""
     gamma: float = 0.99
     """discount factor γ of a stage"""
-    screen_seeds: int = 3
+    screen_seeds: int = 1
     """repetitions on which candidate actions are compared"""
-    shortlist: int = 2
-    """candidates of a leader that are played over H stages, by what the first pays (0 = all)"""
-    keep: int = 1
+    shortlist: int = 0
+    """candidates of a leader that are played over H stages, by what the first pays (0 = all); fewer
+    than all do not see an action that pays in later stages only"""
+    keep: int = 3
     """candidates of a leader that are compared once more, on other seeds"""
     seeds: int = 5
     """fresh repetitions on which the best candidate meets the learned action"""

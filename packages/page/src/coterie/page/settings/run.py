@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from coterie.core.errors import UserError
+from coterie.core.methods.settings.branch import BranchOptions
 from coterie.core.methods.settings.dap_fl import DapFLOptions
 from coterie.core.methods.settings.drift import FedDynOptions, ScaffoldOptions
 from coterie.core.methods.settings.personal import FedALAOptions, FedReconOptions, FedRODOptions
@@ -39,6 +40,7 @@ Method = Literal[
     "local",
     "central",
 ]
+PageReading = Literal["recommended", "literal", "released", "decoupled"]
 DEMONSTRATION = 40
 """Rounds of `coterie train page` by its own configuration; tables play more."""
 
@@ -138,10 +140,15 @@ class GameSettings:
     """Least learning rate η_i; the most is train.lr."""
     epochs_min: int = 1
     """Least number of epochs α_i; the most is train.epochs."""
+    generality: float | None = None
+    """λ of the reading decoupled: weight of the shared objective in the clients' own gradient,
+    g_i + λ (c - c_i); 0 is FedAvg's gradient, 1 SCAFFOLD's and the default."""
     tune_lr: bool = True
-    """Clients choose their learning rate; else it is train.lr."""
+    """Clients choose their learning rate; else it is train.lr. In the reading decoupled they choose
+    their branch instead."""
     tune_epochs: bool = True
-    """Clients choose their number of epochs; else it is train.epochs."""
+    """Clients choose their number of epochs; else it is train.epochs. In the reading decoupled they
+    choose their branch instead."""
     tune_p: bool = True
     """The server chooses the weights p; else they are 1/N."""
     follower: Literal["ddpg", "best-response"] | None = None
@@ -181,6 +188,8 @@ class GameSettings:
             at_least(f"game.{name}", getattr(self, name), 1)
         at_least("game.tolerance", self.tolerance, 0)
         at_least("game.evenness", self.evenness, 0)
+        if self.generality is not None and not 0 <= self.generality <= 1:
+            raise UserError(f"'game.generality' must lie between 0 and 1, not {self.generality:g}")
         self.ratio()
 
     def ratio(self) -> tuple[float, float] | None:
@@ -209,12 +218,17 @@ class Settings(BaseSettings):
 
     method: Method = "page"
     """page, or a method it is compared with."""
+    reading: PageReading = "recommended"  # type: ignore[assignment]  # one more than other papers
+    """recommended: the idea done right; literal: as printed; released: as the public code does;
+    decoupled: no longer the paper's game, but drift-corrected uploads, the follower's weights, and
+    a personal branch that is never sent as the leaders' action."""
     rounds: int = DEMONSTRATION
     """Most communication rounds; the public code plays 1000, and so do the tables."""
     data: TaskSettings = field(default_factory=TaskSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     game: GameSettings = field(default_factory=GameSettings)
+    branch: BranchOptions = field(default_factory=BranchOptions)
     client_agent: AgentOptions = field(default_factory=AgentOptions)
     server_agent: AgentOptions = field(default_factory=AgentOptions)
     fedprox: FedProxOptions = field(default_factory=FedProxOptions)
@@ -236,14 +250,17 @@ class Settings(BaseSettings):
     @property
     def tunes_lr(self) -> bool:
         """Whether clients choose their learning rate, from more than one."""
-        return self.game.tune_lr and self.game.lr_min < self.train.lr
+        tunes = self.game.tune_lr and self.reading != "decoupled"
+        return tunes and self.game.lr_min < self.train.lr
 
     @property
     def tunes_epochs(self) -> bool:
         """Whether clients choose their number of epochs, from more than one."""
-        return self.game.tune_epochs and self.game.epochs_min < self.train.epochs
+        tunes = self.game.tune_epochs and self.reading != "decoupled"
+        return tunes and self.game.epochs_min < self.train.epochs
 
     @property
     def has_leaders(self) -> bool:
         """Whether clients have anything to choose."""
-        return self.tunes_lr or self.tunes_epochs
+        branches = self.reading == "decoupled" and bool(self.branch.use)
+        return self.tunes_lr or self.tunes_epochs or branches

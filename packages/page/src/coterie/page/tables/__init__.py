@@ -11,6 +11,7 @@ CATALOGUE = Catalogue(
         3: "coterie.page.tables.skew:skew_table",
         4: "coterie.page.tables.properties:property_table",
         5: "coterie.page.tables.times:time_table",
+        6: "coterie.page.tables.dial:dial_table",
     },
     figures={
         2: "coterie.page.tables.rewards:reward_figure",

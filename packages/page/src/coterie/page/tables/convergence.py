@@ -13,7 +13,7 @@ from coterie.core.tables.sheet import Line, Sheet, cell
 from coterie.page.published import printed
 from coterie.page.tables.layout import THOUSAND, plain
 from coterie.page.tables.runs import CHOSEN_BY, GLOBAL, LOCAL
-from coterie.page.tables.study import OWN, PERSONALISED, Study
+from coterie.page.tables.study import DECOUPLED, OWN, PERSONALISED, Study
 
 COLUMNS = {"global": f"eval/{GLOBAL}", "local": f"eval/{LOCAL}"}
 STILL = 0.001
@@ -34,7 +34,7 @@ NEVER = Reach(NAN, NAN)
 
 def convergence_table(study: Study) -> Report:
     """Reproduce Table 2 for the study's task; everything is on validation data."""
-    results = study.methods("Table 2", study.settings, study.federated)
+    results = study.methods("Table 2", study.settings, [*study.federated, *study.beside])
     fedavg = results[_REFERENCE]
     widths = [window(result) for result in fedavg]
     sheet = Sheet(study, *_notes(study, widths))
@@ -92,10 +92,10 @@ def stop(result: RunResult, method: str, width: int) -> float:
     the clients' own for personalised methods, of their mean for PAGE, whose game may come to rest
     before, in its last round.
     """
-    if method == OWN and result.found.get("settled"):
+    if method in (OWN, DECOUPLED) and result.found.get("settled"):
         return float(result.rounds)
     metric = COLUMNS["local"] if method in PERSONALISED else COLUMNS["global"]
-    metric = CHOSEN_BY if method == OWN else metric
+    metric = CHOSEN_BY if method in (OWN, DECOUPLED) else metric
     values = smoothed(result, metric, width)[1]
     return reach(result, metric, max(values, default=NAN) - STILL, width).round
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, at_best
 from coterie.core.tables.sheet import Sheet, cell
+from coterie.core.tables.study import Results
 from coterie.page.published import accuracies as printed
 from coterie.page.tables.contrast import comparison_notes, verdict_notes
 from coterie.page.tables.layout import (
@@ -23,7 +24,7 @@ from coterie.page.tables.layout import (
 )
 from coterie.page.tables.references import MAJORITY
 from coterie.page.tables.runs import GLOBAL, LOCAL, OTHERS
-from coterie.page.tables.study import BOUNDS, OWN, Study
+from coterie.page.tables.study import BOUNDS, DECOUPLED, OWN, Study
 
 _MB = 1e6
 _NOTES = (
@@ -34,26 +35,45 @@ _NOTES = (
     "Steps are the gradient steps of all clients, MB what crossed in training, a client and round, "
     "CPU s the processor time of a round with its evaluation. In Ditto both models count, in "
     "FedALA the learning of its weights; a step of Fed-ROD trains two heads.",
+    "The weights p of PAGE's rows are chosen on the server's labelled validation samples, which no "
+    "other row's training sees; of those FedRECON has only its global head from them.",
+)
+_BESIDE = (
+    "Not the paper's: + branch keeps a personal model v = a·u + (1 - a)·W that is never sent, a "
+    "and u chosen on validation; PAGE (decoupled) has that branch, drift-corrected uploads (λ = "
+    "{generality:g}) and p. The paper's rows are compared without these."
 )
 
 
 def main_table(study: Study) -> Report:
     """Reproduce Table 1 for the study's task."""
-    names = [*BOUNDS, *study.federated]
+    names = [*BOUNDS, *study.federated, *study.beside]
     results = study.methods("Table 1", study.settings, names)
     trivial = study.rows_without("Table 1: majority class", study.references)
-    federated = {method: part for method, part in results.items() if method not in BOUNDS}
+    federated = {method: results[method] for method in study.federated}
     sheet = Sheet(study, *study.setup, *_NOTES)
     for method, part in (trivial | results).items():
         add_accuracies(sheet, method, part, printed("table1", study.data, method))
         _add_line(sheet, method, part)
     sheet.notes += verdict_notes(federated) + comparison_notes(federated)
+    if study.beside:
+        sheet.notes += beside_notes(study, {n: p for n, p in results.items() if n not in BOUNDS})
     sheet.notes += rest_notes(results[OWN]) + certificate_notes(results[OWN])
     if "fedrecon" not in study.federated and study.network == "softmax":
         sheet.notes.append("FedRECON cannot run: a softmax regression has no body to share ('/').")
     what = f"{study.n_clients} clients, at most {study.settings.rounds} rounds"
     panels = four_panels({study.name_of(method): part for method, part in results.items()})
     return sheet.report("Table 1", what, panels, columns=2)
+
+
+def beside_notes(study: Study, results: Results) -> list[str]:
+    """Say where the reading decoupled stands among all rows, and what the game itself adds."""
+    generality = study.variant(DECOUPLED).game.generality
+    notes = [_BESIDE.format(generality=1.0 if generality is None else generality)]
+    if DECOUPLED in results:
+        notes += verdict_notes(results, DECOUPLED) + comparison_notes(results, DECOUPLED)
+        notes += certificate_notes(results[DECOUPLED], study.name_of(DECOUPLED))
+    return notes
 
 
 def rest_notes(results: Sequence[RunResult]) -> list[str]:
@@ -67,15 +87,18 @@ def rest_notes(results: Sequence[RunResult]) -> list[str]:
     return [f"PAGE's game came to rest, seed by seed: {', '.join(ended)}."]
 
 
-def certificate_notes(results: Sequence[RunResult]) -> list[str]:
-    """Say what the certificates found before the runs and at their ends."""
+def certificate_notes(results: Sequence[RunResult], of: str = "") -> list[str]:
+    """Say what the certificates found before the runs and at their ends, of PAGE or ``of``."""
     said = [_of_certificates(one.found) for one in results if one.found.get("certificate")]
-    return [f"Equilibrium, seed by seed: {'; '.join(said)}."] if said else []
+    what = f"Equilibrium of {of}" if of else "Equilibrium"
+    return [f"{what}, seed by seed: {'; '.join(said)}."] if said else []
 
 
 def _of_certificates(found: Mapping[str, Any]) -> str:
     before, after = found.get("certificate_before"), found["certificate"]
     verdict = "certified" if after["holds"] else "refused"
+    if after["holds"] and after.get("screened"):
+        verdict += " (of actions screened by the present stage)"
     epsilon = _epsilon(after)
     if before is not None:
         epsilon = f"{_epsilon(before)} before learning, {epsilon} after"

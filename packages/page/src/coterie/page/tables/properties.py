@@ -74,14 +74,23 @@ def bias_notes(ratios: Results) -> list[str]:
     for column, metric in COLUMNS.items():
         values = {name: at_best(part, metric) for name, part in ratios.items()}
         for name, signs in PROMISED.items():
-            notes.append(_moved(column, name, values[name], values[NEUTRAL], signs[column]))
+            notes.append(moved_note(column, name, values[name], values[NEUTRAL], signs[column]))
         notes += comparison(ratios, column, NEUTRAL)
     return notes
 
 
-def _moved(
+def moved_note(
     column: str, name: str, biased: Sequence[float], neutral: Sequence[float], sign: int
 ) -> str:
+    """Say whether a variant moves a column by the sign promised, beyond the seeds' spread.
+
+    Args:
+        column: its name.
+        name: of the variant.
+        biased: its values, one a seed.
+        neutral: those of what it is compared with.
+        sign: 1 where it should go up, -1 where down.
+    """
     change = float(np.mean(biased) - np.mean(neutral))
     wanted = "up" if sign > 0 else "down"
     text = f"{name} should move {column} accuracy {wanted}: it moves by {100 * change:+.2f} points"

@@ -21,7 +21,7 @@ from coterie.page.settings.run import Settings
 from coterie.page.tables.contrast import column_values, ordinal
 from coterie.page.tables.layout import add_accuracies, percent
 from coterie.page.tables.runs import COLUMNS
-from coterie.page.tables.study import OWN, PERSONALISED, Study
+from coterie.page.tables.study import DECOUPLED, OWN, PERSONALISED, Study
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ def skew_table(study: Study) -> Report:
         UserError: the task's clients are what they are.
     """
     skews = _skews(study)
-    methods = [OWN, *study.present(PERSONALISED)]
+    papers_own = [OWN, *study.present(PERSONALISED)]
+    methods = [*papers_own, *study.beside]
     variants = {
         (method, skew.name, value): _variant(study, method, skew, value)
         for skew in skews
@@ -87,7 +88,9 @@ def skew_table(study: Study) -> Report:
                 add_accuracies(sheet, method, part, papers, skew=skew.name, value=value)
                 for (column, metric), paper in zip(COLUMNS.items(), papers, strict=True):
                     lines[method][f"{label} {column}"] = percent(at_best(part, metric), paper)
-            sheet.notes += _standing(label, results)
+            sheet.notes += _standing(label, {name: results[name] for name in papers_own})
+            if DECOUPLED in results:
+                sheet.notes += _standing(label, results, DECOUPLED)
         sheet.notes += _steadiness(skew, found, methods)
     panels = _panels(skews, found, methods)
     return sheet.report("Table 3", "clients that differ", panels, columns=2)
@@ -107,9 +110,9 @@ def _variant(study: Study, method: str, skew: Skew, value: float) -> Settings:
     return study.variant(method, **changes)
 
 
-def _standing(label: str, results: Results) -> list[str]:
+def _standing(label: str, results: Results, method: str = OWN) -> list[str]:
     """Say where PAGE stands among the methods, and which differences are more than noise."""
-    own, notes = Study.name_of(OWN), []
+    own, notes = Study.name_of(method), []
     for column, metric in COLUMNS.items():
         values = column_values(results, metric)
         found = rank(values, own)

@@ -6,18 +6,19 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from coterie.core.errors import UserError
 from coterie.core.methods.registry import METHODS
+from coterie.core.settings.schema import changed
 from coterie.core.tables import study
-from coterie.core.tables.result import Make
+from coterie.core.tables.result import Make, RunResult
 from coterie.page.data.task import Task
 from coterie.page.experiment import Experiment
 from coterie.page.paper import PAPER
 from coterie.page.published import departures
 from coterie.page.readings import resolve
-from coterie.page.settings.run import DEMONSTRATION, Method, Settings
+from coterie.page.settings.run import DEMONSTRATION, Settings
 from coterie.page.settings.tasks import OF_TASK, TASKS
 from coterie.page.tables.references import MAJORITY, majority_run
 from coterie.page.tables.runs import train
@@ -37,9 +38,21 @@ NAMES = {
     "fed-rod": "Fed-ROD",
     "fedamp": "FedAMP",
     "page": "PAGE",
+    "fedavg+branch": "FedAvg + branch",
+    "scaffold+branch": "SCAFFOLD + branch",
+    "feddyn+branch": "FedDyn + branch",
+    "decoupled": "PAGE (decoupled)",
 }
 ROUNDS = 1000
 OWN = "page"
+DECOUPLED = "decoupled"
+BESIDE: dict[str, dict[str, Any]] = {
+    "fedavg+branch": {"method": "fedavg", "branch.use": True},
+    "scaffold+branch": {"method": "scaffold", "branch.use": True},
+    "feddyn+branch": {"method": "feddyn", "branch.use": True},
+    DECOUPLED: {"method": OWN, "reading": DECOUPLED},
+}
+"""Rows that are not the paper's: another reading, and methods with the same personal branch."""
 BOUNDS = ("local", "central")
 TRADITIONAL = ("fedavg", "fedprox", "scaffold", "feddyn", "dap-fl")
 PERSONALISED = ("fedrecon", "pfedme", "ditto", "fedala", "fed-rod", "fedamp")
@@ -63,6 +76,8 @@ def essential(settings: Settings) -> Settings:
         unread.add("certificate")
     elif not settings.has_leaders:  # nobody is left to test
         unread |= {"certify", "certificate"}
+    if not (settings.branch.use or settings.reading == DECOUPLED):
+        unread.add("branch")
     given: dict[str, Any] = {str(name): getattr(Settings(), str(name)) for name in unread}
     return resolve(replace(settings, **given))
 
@@ -79,6 +94,16 @@ def digest(task: Task) -> str:
         for name in sorted(samples):
             found.update(samples[name].contiguous().numpy().tobytes())
     return found.hexdigest()
+
+
+def as_row(settings: Settings, name: str) -> Settings:
+    """The settings of a row: a method by its name, or one of `BESIDE`.
+
+    Example:
+        >>> as_row(Settings(), "scaffold+branch").branch.use, as_row(Settings(), "ditto").method
+        (True, 'ditto')
+    """
+    return changed(settings, BESIDE.get(name, {"method": name}))
 
 
 class Study(study.Study[Settings]):
@@ -143,6 +168,24 @@ class Study(study.Study[Settings]):
         lacking = _NEEDS_BODY if self.network == "softmax" else ()
         return [name for name in names if name not in lacking]
 
+    def stem(self, settings: Settings) -> str:
+        """Begin the names of files of a run by its method, or its row that is not the paper's."""
+        if settings.method == OWN:
+            return DECOUPLED if settings.reading == DECOUPLED else OWN
+        return f"{settings.method}+branch" if settings.branch.use else settings.method
+
+    def methods(
+        self, title: str, settings: Settings, methods: Iterable[str]
+    ) -> dict[str, list[RunResult]]:
+        """Run several methods, or rows of `BESIDE`, with the same settings."""
+        return self.run_all(title, {name: as_row(settings, name) for name in methods})
+
+    @property
+    def beside(self) -> list[str]:
+        """Rows that are not the paper's; a study of the reading decoupled has that one already."""
+        own = self.settings.reading == DECOUPLED
+        return self.present(name for name in BESIDE if not (own and name == DECOUPLED))
+
     @property
     def federated(self) -> list[str]:
         """Every federated method: those of the paper in its order, and PAGE."""
@@ -150,7 +193,7 @@ class Study(study.Study[Settings]):
 
     def variant(self, method: str = OWN, **data: Any) -> Settings:
         """The study's settings with another method, and changes in the section ``data``."""
-        settings = replace(self.settings, method=cast(Method, method))
+        settings = as_row(self.settings, method)
         return replace(settings, data=replace(settings.data, **data))
 
     def bare(self, name: str, settings: Settings) -> Settings:

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.errors import UserError
 from coterie.core.local_training.alone import as_clients, statistics_of
 from coterie.core.local_training.fit import AsBatch, Fitted, Params, Pull
 from coterie.core.local_training.row_optimizer import RowSGD, RowState
+from coterie.core.methods.kit.branch import Branch
 from coterie.core.methods.kit.evaluation import Evaluator
 from coterie.core.methods.kit.fields import changed, counted, measured
 from coterie.core.methods.kit.parts import matching, part, without
@@ -107,10 +109,17 @@ class ModelClient(Client[P, SplitSamples[SampleData]]):
     Attributes:
         admits_alone: whether the method keeps what modules need that are trained one client at a
             time (`coterie.core.local_training.alone`); else these are refused.
+        admits_branch: whether its clients have no personal model but the one that they send, so
+            that they may keep a branch beside it.
         shared: names of the parameters that are federated.
+        branch: makes the clients' branches; None = they keep none.
+
+    Raises:
+        UserError: a branch is asked for, and the method or the module admits none.
     """
 
     admits_alone: ClassVar[bool] = False
+    admits_branch: ClassVar[bool] = False
 
     def __init__(
         self, module: nn.Module, settings: FedAvgSettings, as_batch: AsBatch | None = None
@@ -121,6 +130,15 @@ class ModelClient(Client[P, SplitSamples[SampleData]]):
         named = module.named_parameters()
         self._form = {name: value.detach() for name, value in named if value.requires_grad}
         self.shared = matching(self._form, settings.share)
+        self.branch = self._branch() if settings.branch.use else None
+
+    def _branch(self) -> Branch:
+        if not self.admits_branch or self.local.alone:
+            raise UserError(
+                "'branch.use' goes with fedavg, fedprox, scaffold, feddyn and PAGE's reading "
+                "decoupled, and with modules whose clients are trained side by side: leave it out"
+            )
+        return Branch(self.local, self.evaluator, self.settings.branch)
 
     def enrol(self, data: SplitSamples, key: Key) -> P:
         """Start without a model; it comes from the server."""
@@ -202,9 +220,23 @@ class ModelClient(Client[P, SplitSamples[SampleData]]):
         """What a client keeps of its model after training."""
         return dict(params) if self.settings.keep_models else {}
 
+    def own_model(self, received: Params, sent: Params, data: SplitSamples, key: Key) -> Params:
+        """What a client keeps of a round as its own model: the one that it sends, or its branch.
+
+        Args:
+            received: the server's model, each ``(C, ...)``.
+            sent: models after training, each ``(C, ...)``.
+            data: of the clients.
+            key: the clients' keys, ``(C,)``.
+        """
+        if self.branch is None:
+            return self.kept(sent)
+        return self.branch.best(received, sent, data, key).params
+
     def work(self, data: SplitSamples) -> Tensor:
         """Local steps of each client, ``(C,)``."""
-        return self.local.steps(data.train)
+        steps = self.local.steps(data.train)
+        return steps if self.branch is None else steps + self.branch.steps(data)
 
     def footprint(self, data: SplitSamples, down: Any) -> Tensor:
         """Bytes of parameters, gradients and new parameters of a client, batch and orders.
@@ -217,7 +249,8 @@ class ModelClient(Client[P, SplitSamples[SampleData]]):
             return orders + _HELD * model
         sample = data.train.sample_bytes()
         batch = self.settings.batch_size or int(data.lengths.max())
-        return orders + (4 * model + 4 * batch * sample)
+        together = 1 if self.branch is None else len(self.branch.rates)
+        return orders + together * (4 * model + 4 * batch * sample)
 
     @EVALUATE
     def evaluate(

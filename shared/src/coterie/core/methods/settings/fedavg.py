@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from coterie.core.errors import UserError
+from coterie.core.methods.settings.branch import BranchOptions
 from coterie.core.settings.sections import each_at_least, each_positive
 
 
@@ -62,6 +63,8 @@ class FedAvgSettings(Checked):
     keep_models: bool = True
     """Clients keep the model they trained last, which is measured as their personal one; false
     saves memory."""
+    branch: BranchOptions = field(default_factory=BranchOptions)
+    """A personal branch beside the model that is sent, which takes the place of it there."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,6 +80,8 @@ class FedAvgSettings(Checked):
             raise UserError(f"{self.plain} is defined for gradient descent: set 'optimizer' to sgd")
         if self.plain and self.share:
             raise UserError(f"{self.plain} shares the whole model: leave 'share' out")
+        if self.branch.use and (self.share or not self.keep_models):
+            raise UserError("'branch.use' needs 'keep_models', and the whole model to be shared")
 
 
 def finite(settings: object, *names: str) -> None:

@@ -1,0 +1,100 @@
+"""Table 6, not the paper's: what λ of the reading decoupled moves, with and without a branch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from coterie.core.settings.schema import changed
+from coterie.core.tables.curves import bars
+from coterie.core.tables.report import Report
+from coterie.core.tables.result import at_best
+from coterie.core.tables.sheet import Sheet
+from coterie.core.tables.study import Results
+from coterie.page.settings.run import Settings
+from coterie.page.tables.contrast import comparison
+from coterie.page.tables.layout import accuracies, add_accuracies, plain
+from coterie.page.tables.properties import moved_note
+from coterie.page.tables.runs import COLUMNS
+from coterie.page.tables.study import DECOUPLED, Study
+
+VALUES = (0.0, 0.25, 0.5, 0.75, 1.0)
+KINDS = {"own model as sent": False, "own model a branch": True}
+"""What is measured as a client's own model -> whether it keeps a branch."""
+MIDDLE = "λ = 0.5"
+PROMISED = {"λ = 0": {"global": -1, "local": 1}, "λ = 1": {"global": 1, "local": -1}}
+"""Signs of the changes against the middle, where a client's own model is the one that it sends."""
+_NOTES = (
+    "Test accuracy of the round that is best on validation data, mean ± standard deviation over "
+    "seeds. λ (game.generality) is the weight of the shared objective in the gradient of what "
+    "clients send, g + λ(c - c_i). A client's own model is that model, or a branch that is never "
+    "sent and takes no part in the trade.",
+)
+
+
+def dial_table(study: Study) -> Report:
+    """Measure both columns at every λ, for both kinds of a client's own model."""
+    variants = {
+        (kind, value): variant(study, value, branch)
+        for kind, branch in KINDS.items()
+        for value in VALUES
+    }
+    found = study.run_all("Table 6", variants)
+    sheet, groups = Sheet(study, *study.setup, *_NOTES), {}
+    for (kind, value), part in found.items():
+        add_accuracies(sheet, DECOUPLED, part, kind=kind, generality=value)
+        line = sheet.line(**{"λ": f"{value:g}", "a client's": kind})
+        line |= accuracies(part, (None, None))
+        line["best round"] = plain([float(run.best_round) for run in part])
+    for kind, branch in KINDS.items():
+        groups[kind] = {f"λ = {value:g}": found[kind, value] for value in VALUES}
+        sheet.notes += [f"{kind}: {note}" for note in dial_notes(groups[kind], not branch)]
+    panels = [
+        bars(
+            f"accuracy, {kind}",
+            {
+                name: {column: at_best(part, metric) for column, metric in COLUMNS.items()}
+                for name, part in results.items()
+            },
+        )
+        for kind, results in groups.items()
+    ]
+    return sheet.report("Table 6", "the weight of the shared objective", panels, columns=2)
+
+
+def variant(study: Study, generality: float, branch: bool) -> Settings:
+    """The study's settings in the reading decoupled, at a λ, with a branch or without."""
+    of_row = {"game.generality": generality, "branch.use": branch}
+    return changed(study.variant(DECOUPLED), of_row)
+
+
+def dial_notes(results: Results, promised: bool) -> list[str]:
+    """Say which way each column goes with λ, and which steps are more than noise.
+
+    Args:
+        results: runs by "λ = …", in ascending order.
+        promised: whether the ends should trade one column for the other.
+    """
+    notes = []
+    for column, metric in COLUMNS.items():
+        values = {name: at_best(part, metric) for name, part in results.items()}
+        notes.append(f"{column} accuracy {direction(list(values.values()))} with λ by the means.")
+        if promised:
+            for name, signs in PROMISED.items():
+                notes.append(moved_note(column, name, values[name], values[MIDDLE], signs[column]))
+        notes += comparison(results, column, MIDDLE)
+    return notes
+
+
+def direction(steps: Sequence[Sequence[float]]) -> str:
+    """Say whether means of one value a seed rise, fall, or do neither, from step to step.
+
+    Example:
+        >>> direction([[0.1, 0.3], [0.4], [0.5]]), direction([[1.0], [0.0], [2.0]])
+        ('rises', 'neither rises nor falls steadily')
+    """
+    moves = np.diff([float(np.mean(values)) for values in steps])
+    if (moves > 0).all():
+        return "rises"
+    return "falls" if (moves < 0).all() else "neither rises nor falls steadily"
