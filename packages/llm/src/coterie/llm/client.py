@@ -14,6 +14,7 @@ from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowAdam
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
+from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.step import Form
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -180,7 +181,7 @@ def make_client(card: Card, folder: Path) -> Client[Any, Any]:
     """Make the client half from the public card and the client's own folder.
 
     The folder has the file `WEIGHTS` of `coterie.llm.backbone`, the same for all; where users are
-    clients, ``users.secret`` in its place: a number that they share, and the server does not know.
+    clients, `SECRET_FILE` of `coterie.core.protocol.common_secret` in its place.
 
     Raises:
         UserError: a file is missing or another one, or the server's half cannot be reached.
@@ -189,17 +190,10 @@ def make_client(card: Card, folder: Path) -> Client[Any, Any]:
     if settings.method in USER_METHODS:
         from coterie.llm.baselines import user_client  # FedMF, LightFR, FedPerGNN
 
-        return user_client(settings, card.public["items"]["n_items"], _secret(folder))
+        secret = CommonSecret.read(folder)
+        return user_client(settings, card.public["items"]["n_items"], secret)
     backbone = read_backbone(settings, card.public, folder)
     if settings.split.k is not None and settings.split.server is None:
         raise UserError("clients that run apart reach the server's layers by --split.server only")
     halves = halves_of(backbone, settings)
     return Organisation(settings, backbone, halves.channel if halves else None)
-
-
-def _secret(folder: Path) -> Key:
-    path = folder / "users.secret"
-    try:
-        return Key(torch.tensor(int(path.read_text())))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} must hold the number that all users share: {error}") from error

@@ -18,6 +18,7 @@ from coterie.core.federation.federation import Federation, bounds
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
+from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
@@ -192,7 +193,7 @@ class Experiment(RecommendsToUsers[Settings]):
         not measured.
         """
         settings, data, n_items = self.settings, all_users(self.data), self.data.n_items
-        secret = Key.from_seed(settings.seed).fold("secret of the users")
+        secret = CommonSecret()
         with computing_on(self.device):
             server, client = user_server(settings, n_items), user_client(settings, n_items, secret)
         rounds, chunk = getattr(settings, settings.method).rounds, settings.engine.chunk
