@@ -10,21 +10,24 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import data_sets, default_core
 from coterie.core.settings.schema import values_of
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
+from coterie.llm.settings.backbone import SplitSettings
 from coterie.llm.settings.run import FederatedDataSettings, Settings
 from coterie.llm.split.channel import Channel, Traffic
 from coterie.llm.split.cut import Cut, cut
-from coterie.llm.split.middle import Middle, Training, master
-from coterie.llm.split.part import Borrower
+from coterie.llm.split.middle import Middle, Training
+from coterie.llm.split.own_layers import OwnLayers
+from coterie.llm.split.part import ServerLayers
 from coterie.llm.split.sessions import Limits
+
+if TYPE_CHECKING:
+    from coterie.llm.split.remote.link import Link
 
 _SHARED = ("model.", "pretrain.", "lora.")  # sections both sides must agree on
 # Of the data: what decides which examples the backbone is pre-trained on, and how they are read.
@@ -37,15 +40,15 @@ class Halves:
 
     Attributes:
         channel: from the clients to the middle; the backbone runs over it.
-        middle: as the coordinator sees it.
-        start: ``(d,)`` what every client's part of the middle starts from, in at least float32.
-        lent: bytes between coordinator and middle; None where both are in this process.
+        layers: the middle as the coordinator sees it.
+        size: numbers of a client's adapter that are the middle's.
+        said: bytes between coordinator and middle; None where both are in this process.
     """
 
     channel: Channel
-    middle: Borrower
-    start: Tensor
-    lent: Traffic | None = None
+    layers: ServerLayers
+    size: int
+    said: Traffic | None = None
 
 
 def split_backbone(backbone: Backbone, settings: Settings) -> Halves:
@@ -59,13 +62,14 @@ def split_backbone(backbone: Backbone, settings: Settings) -> Halves:
         raise UserError("'split.k' is missing, the number of the client's layers")
     parts = cut_backbone(backbone, split.k, settings)
     assert parts.stack is not None
-    start = master(Adapter(parts.stack.named_parameters()).row())
+    size = Adapter(parts.stack.named_parameters()).size
     if split.server is not None:
-        return _remote(parts, settings, start)
+        return _remote(parts, settings, size)
     middle = make_middle(parts, settings)
     channel = Channel(middle, split.wire)
     parts.connect(channel)
-    return Halves(channel, middle, start)
+    kept = settings.train.keep_optimizer
+    return Halves(channel, OwnLayers(middle, settings.data.clients, optimizer=kept), size)
 
 
 def cut_backbone(backbone: Backbone, k: int, settings: Settings) -> Cut:
@@ -103,23 +107,35 @@ def agreement(settings: Settings) -> str:
     return json.dumps(shared, sort_keys=True, default=str)
 
 
-def _remote(parts: Cut, settings: Settings, start: Tensor) -> Halves:
-    from coterie.llm.split.remote.channel import GrpcMiddle, GrpcSessions
-    from coterie.llm.split.remote.link import Link, Tls
+def _remote(parts: Cut, settings: Settings, size: int) -> Halves:
+    from coterie.llm.split.remote.channel import GrpcLayers, GrpcSessions
     from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
 
     split = settings.split
     if split.server is None or split.secret is None:
         raise UserError("--split.server needs --split.secret, the file that the server has written")
     secret = read_secret(Path(split.secret).expanduser())
-    tls = Tls(_path(split.ca), _path(split.cert), _path(split.key)) if split.ca else None
-    link = Link(split.server, tls=tls, deadline=split.deadline)
+    link = link_to(split)
     sessions = GrpcSessions(link, parts.model, lambda c: client_token(secret, c))
     channel = Channel(sessions, split.wire)
     parts.connect(channel)
     parts.release()
-    middle = GrpcMiddle(link, parts.model, admin_token(secret))
-    return Halves(channel, middle, start, middle.traffic)
+    clients, kept = settings.data.clients, settings.train.keep_optimizer
+    layers = GrpcLayers(link, parts.model, admin_token(secret), clients, optimizer=kept)
+    return Halves(channel, layers, size, layers.said)
+
+
+def link_to(split: SplitSettings) -> Link:
+    """Connect to the split server that the settings name.
+
+    Raises:
+        UserError: the address or a certificate is none.
+    """
+    from coterie.llm.split.remote.link import Link, Tls
+
+    assert split.server is not None
+    tls = Tls(_path(split.ca), _path(split.cert), _path(split.key)) if split.ca else None
+    return Link(split.server, tls=tls, deadline=split.deadline)
 
 
 def _path(text: str | None) -> Path | None:

@@ -119,7 +119,8 @@ def _trained(module: FederatedRun, settings: Settings) -> int:
     """Count the numbers that a client trains: an adapter; or public parts and its own vector."""
     state = module.server_state
     if hasattr(state, "rows"):
-        return int(state.rows.shape[1])
+        halves = module.federation.server.halves
+        return int(state.rows.shape[1]) + (0 if halves is None else halves.size)
     if settings.method == "lightfr":  # bits, packed into bytes in the public part
         return settings.lightfr.bits * (state.public["codes"].shape[0] + 1)
     own = settings.fedmf.dim if settings.method == "fedmf" else settings.fedpergnn.dim

@@ -25,7 +25,7 @@ def client_token(secret: str, client: int) -> str:
 
 
 def admin_token(secret: str) -> str:
-    """Derive the token of the coordinator, who lends and gets back."""
+    """Derive the token of the coordinator, who decides how parts are mixed."""
     return _derive(secret, "admin")
 
 
