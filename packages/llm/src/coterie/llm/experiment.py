@@ -163,6 +163,7 @@ class Experiment(RecommendsToUsers[Settings]):
     def federation(self) -> Federation:
         """Build both halves."""
         settings = self.settings
+        self._reach_server()
         server, client, data, more = self._users() if self.of_users else self._organisations()
         return Federation(
             server=server,
@@ -175,6 +176,13 @@ class Experiment(RecommendsToUsers[Settings]):
             monitor=server.monitor,
             **more,
         )
+
+    def _reach_server(self) -> None:
+        """Learn at once, not after minutes of building, that the split server is not there."""
+        if self.settings.split.server is not None:
+            from coterie.llm.split.remote.reach import reach  # grpc is heavy
+
+            reach(self.settings.split)
 
     def _organisations(self) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Make server and client; give data, rounds and columns too."""

@@ -10,14 +10,13 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import data_sets, default_core
 from coterie.core.settings.schema import values_of
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.settings.backbone import SplitSettings
 from coterie.llm.settings.run import FederatedDataSettings, Settings
 from coterie.llm.split.channel import Channel, Traffic
 from coterie.llm.split.cut import Cut, cut
@@ -25,9 +24,6 @@ from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.own_layers import OwnLayers
 from coterie.llm.split.part import ServerLayers
 from coterie.llm.split.sessions import Limits
-
-if TYPE_CHECKING:
-    from coterie.llm.split.remote.link import Link
 
 _SHARED = ("model.", "pretrain.", "lora.")  # sections both sides must agree on
 # Of the data: what decides which examples the backbone is pre-trained on, and how they are read.
@@ -109,12 +105,11 @@ def agreement(settings: Settings) -> str:
 
 def _remote(parts: Cut, settings: Settings, size: int) -> Halves:
     from coterie.llm.split.remote.channel import GrpcLayers, GrpcSessions
-    from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
+    from coterie.llm.split.remote.reach import link_to, secret_of
+    from coterie.llm.split.remote.tokens import admin_token, client_token
 
     split = settings.split
-    if split.server is None or split.secret is None:
-        raise UserError("--split.server needs --split.secret, the file that the server has written")
-    secret = read_secret(Path(split.secret).expanduser())
+    secret = secret_of(split)
     link = link_to(split)
     sessions = GrpcSessions(link, parts.model, lambda c: client_token(secret, c))
     channel = Channel(sessions, split.wire)
@@ -123,23 +118,6 @@ def _remote(parts: Cut, settings: Settings, size: int) -> Halves:
     clients, kept = settings.data.clients, settings.train.keep_optimizer
     layers = GrpcLayers(link, parts.model, admin_token(secret), clients, optimizer=kept)
     return Halves(channel, layers, size, layers.said)
-
-
-def link_to(split: SplitSettings) -> Link:
-    """Connect to the split server that the settings name.
-
-    Raises:
-        UserError: the address or a certificate is none.
-    """
-    from coterie.llm.split.remote.link import Link, Tls
-
-    assert split.server is not None
-    tls = Tls(_path(split.ca), _path(split.cert), _path(split.key)) if split.ca else None
-    return Link(split.server, tls=tls, deadline=split.deadline)
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text).expanduser()
 
 
 def _public_data(data: FederatedDataSettings) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import get_args
 
 from coterie.core.registry.papers import Paper
 from coterie.llm.keys import KEYS, PANELS
-from coterie.llm.settings.run import Method
+from coterie.llm.settings.run import USER_METHODS, Method
 
 PAPER = Paper(
     name="pplr",
@@ -20,6 +20,7 @@ PAPER = Paper(
     tables="coterie.llm.tables:make_table",
     bench="coterie.llm.bench.measure:bench",
     variant_keys=("data.name", "model.name"),
+    unread=dict.fromkeys(USER_METHODS, ("model.name",)),
     keys=KEYS,
     panels=PANELS,
     commands={

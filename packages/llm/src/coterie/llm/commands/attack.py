@@ -15,7 +15,7 @@ from coterie.core.settings.configuration import configure
 ABOUT = (
     "Rebuild the tokens of users from the hidden states of each layer, to choose k: a network "
     "learns it on 80 % of the users and is measured on the others. Of a trained run (--run), or of "
-    "a backbone before the first round; then every setting of `coterie train llm` may be given."
+    "a backbone before the first round; then every setting of `coterie train pplr` may be given."
 )
 
 _SHOWN = {
