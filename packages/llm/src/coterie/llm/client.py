@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowAdam
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
@@ -20,7 +19,7 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbone import halves_of, read_backbone
+from coterie.llm.backbone import read_backbone
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples, OwnData
 from coterie.llm.data.sequences import thinned
@@ -180,7 +179,8 @@ class Organisation(Client[ClientState, OwnData]):
 def make_client(card: Card, folder: Path) -> Client[Any, Any]:
     """Make the client half from the public card and the client's own folder.
 
-    The folder has the file `WEIGHTS` of `coterie.llm.backbone`, the same for all; where users are
+    The folder has the file `WEIGHTS` of `coterie.llm.backbone`, the same for all, and for a split
+    model the client's token, `OWN_TOKENS` of `coterie.llm.split.remote.tokens`; where users are
     clients, `SECRET_FILE` of `coterie.core.protocol.common_secret` in its place.
 
     Raises:
@@ -192,8 +192,22 @@ def make_client(card: Card, folder: Path) -> Client[Any, Any]:
 
         secret = CommonSecret.read(folder)
         return user_client(settings, card.public["items"]["n_items"], secret)
+    return organisation(settings, card, folder)
+
+
+def organisation(settings: Settings, card: Card, folder: Path) -> Organisation:
+    """Make the client half of an organisation, with the card's settings but for the split's way.
+
+    Raises:
+        UserError: as `make_client`.
+    """
+    if settings.split.k is None:
+        return Organisation(settings, read_backbone(settings, card.public, folder))
+    from coterie.llm.split.remote.reach import answers  # grpc and transformers are heavy
+    from coterie.llm.split.remote.tokens import OWN_TOKENS
+
+    answers(settings.split)
     backbone = read_backbone(settings, card.public, folder)
-    if settings.split.k is not None and settings.split.server is None:
-        raise UserError("clients that run apart reach the server's layers by --split.server only")
-    halves = halves_of(backbone, settings)
-    return Organisation(settings, backbone, halves.channel if halves else None)
+    from coterie.llm.halves import client_half
+
+    return Organisation(settings, backbone, client_half(backbone, settings, folder / OWN_TOKENS))

@@ -116,6 +116,18 @@ class Experiment(RecommendsToUsers[Settings]):
         assert self.backbone is not None  # pre-trained by now
         return {WEIGHTS: weights_file(self.settings, self.data, self._cache)}
 
+    def client_files(self, folder: Path, ids: Tensor) -> None:
+        """Write the clients' tokens for the split server, where there is one."""
+        split = self.settings.split
+        if split.server is None:
+            return
+        from coterie.llm.split.remote.reach import secret_of  # grpc is heavy
+        from coterie.llm.split.remote.tokens import OWN_TOKENS, client_token, write_tokens
+
+        secret = secret_of(split)
+        own = {client: client_token(secret, client) for client in ids.tolist()}
+        write_tokens(folder / OWN_TOKENS, own)
+
     def describe_data(self) -> list[dict[str, Any]]:
         """Count users, examples and targets of every client, and of all together."""
         rows: list[dict[str, Any]] = list(self.data.describe_clients())

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import data_sets, default_core
 from coterie.core.settings.schema import values_of
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
+from coterie.llm.settings.backbone import SplitSettings
 from coterie.llm.settings.run import FederatedDataSettings, Settings
 from coterie.llm.split.channel import Channel, Traffic
 from coterie.llm.split.cut import Cut, cut
@@ -24,6 +26,9 @@ from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.own_layers import OwnLayers
 from coterie.llm.split.part import ServerLayers
 from coterie.llm.split.sessions import Limits
+
+if TYPE_CHECKING:
+    from coterie.llm.split.remote.link import Link
 
 _SHARED = ("model.", "pretrain.", "lora.")  # sections both sides must agree on
 # Of the data: what decides which examples the backbone is pre-trained on, and how they are read.
@@ -103,18 +108,43 @@ def agreement(settings: Settings) -> str:
     return json.dumps(shared, sort_keys=True, default=str)
 
 
+def client_half(backbone: Backbone, settings: Settings, tokens: Path) -> Channel:
+    """Leave a client's half in a backbone, and give its way to the split server.
+
+    It knows the tokens in a file of its own, neither the server's secret nor the coordinator's.
+
+    Raises:
+        UserError: as `split_backbone`, or the file is missing.
+    """
+    from coterie.llm.split.remote.reach import link_to
+    from coterie.llm.split.remote.tokens import read_tokens
+
+    split = settings.split
+    assert split.k is not None
+    parts, link = cut_backbone(backbone, split.k, settings), link_to(split)
+    return _connected(parts, split, link, read_tokens(tokens))
+
+
+def _connected(
+    parts: Cut, split: SplitSettings, link: Link, token: Callable[[int], str]
+) -> Channel:
+    from coterie.llm.split.remote.channel import GrpcSessions
+
+    channel = Channel(GrpcSessions(link, parts.model, token), split.wire)
+    parts.connect(channel)
+    parts.release()
+    return channel
+
+
 def _remote(parts: Cut, settings: Settings, size: int) -> Halves:
-    from coterie.llm.split.remote.channel import GrpcLayers, GrpcSessions
+    from coterie.llm.split.remote.channel import GrpcLayers
     from coterie.llm.split.remote.reach import link_to, secret_of
     from coterie.llm.split.remote.tokens import admin_token, client_token
 
     split = settings.split
     secret = secret_of(split)
     link = link_to(split)
-    sessions = GrpcSessions(link, parts.model, lambda c: client_token(secret, c))
-    channel = Channel(sessions, split.wire)
-    parts.connect(channel)
-    parts.release()
+    channel = _connected(parts, split, link, lambda client: client_token(secret, client))
     clients, kept = settings.data.clients, settings.train.keep_optimizer
     layers = GrpcLayers(link, parts.model, admin_token(secret), clients, optimizer=kept)
     return Halves(channel, layers, size, layers.said)

@@ -24,6 +24,7 @@ PAPER = Paper(
     keys=KEYS,
     panels=PANELS,
     commands={
+        "client": "Run one organisation, with its own folder and token only",
         "attack": "Reconstruct the input from what each layer sends, to choose k",
         "cost": "Compare storage, inference and communication of FedAvg and PPLR",
         "export": "Save a client's adapter, or the model with it merged in",

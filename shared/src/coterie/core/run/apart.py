@@ -37,6 +37,7 @@ def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tens
         ClientFolder.create(path, experiment.card, shard, secrets.fold(shard), blocks)
         if federation.client.secret is not None:
             federation.client.secret.write(path)
+        experiment.client_files(path, shard)
         _copy(experiment, path)
         paths.append(path)
     return paths

@@ -20,6 +20,15 @@ def reach(split: SplitSettings) -> None:
     if split.k is None or split.server is None:
         return
     secret_of(split)
+    answers(split)
+
+
+def answers(split: SplitSettings) -> None:
+    """See that the split server is there.
+
+    Raises:
+        UserError: it does not answer within seconds, or an address or a certificate is none.
+    """
     link = link_to(split)
     link.connect()
     link.close()
@@ -42,7 +51,8 @@ def link_to(split: SplitSettings) -> Link:
     Raises:
         UserError: the address or a certificate is none.
     """
-    assert split.server is not None
+    if split.server is None:
+        raise UserError("clients that run apart reach the server's layers by --split.server only")
     tls = Tls(_path(split.ca), _path(split.cert), _path(split.key)) if split.ca else None
     return Link(split.server, tls=tls, deadline=split.deadline)
 
