@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from coterie.core.local_training.row_optimizer import RowState
+from coterie.core.tensors import saved
 from coterie.llm.split.channel import Channel
-from coterie.llm.split.remote.channel import GrpcMiddle, GrpcSessions
+from coterie.llm.split.part import Kept, Part
+from coterie.llm.split.remote.channel import GrpcLayers, GrpcSessions
 from coterie.llm.split.remote.link import Link
 from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
 
@@ -25,9 +28,9 @@ class Server:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         )
-        self.address = self.line()
+        self.address, self.state = self.line(), state
         assert re.fullmatch(r"127.0.0.1:\d+", self.address), self.process.stderr.read()
         self.secret = read_secret(state / "secret")
 
@@ -39,9 +42,15 @@ class Server:
         sessions = GrpcSessions(link, model, lambda client: client_token(self.secret, client))
         return Channel(sessions, wire)
 
-    def middle(self, model: str, **others: object) -> GrpcMiddle:
+    def layers(self, model: str, clients: int = 2) -> GrpcLayers:
         """The coordinator's side."""
-        return GrpcMiddle(Link(self.address, **others), model, admin_token(self.secret))
+        token = admin_token(self.secret)
+        return GrpcLayers(Link(self.address), model, token, clients, optimizer=True)
+
+    def part(self, kept: Kept) -> Part:
+        """What the server keeps of a round, by its file."""
+        plain = saved.load(self.state / "kept" / kept.run / f"{kept.number}.pt")
+        return Part(plain["rows"], RowState(**plain["optimizer"]))
 
     def kill(self) -> None:
         self.process.kill()

@@ -53,7 +53,8 @@ def main(words: list[str]) -> None:
     parts = cut(tiny(given.kind, given.n_layers, given.dtype), given.k)
     middle = Slow(parts.stack, TRAINING)
     secret = make_secret(given.state / "secret")
-    server = MiddleServer(middle, parts.model, secret, "127.0.0.1:0", max_bytes=MAX_BYTES)
+    kept = given.state / "kept"
+    server = MiddleServer(middle, parts.model, secret, kept, max_bytes=MAX_BYTES)
     server.start()
     sys.stdout.write(f"{server.address}\n")
     sys.stdout.flush()

@@ -15,6 +15,7 @@ from coterie.llm.data.examples import OrganisationData
 from coterie.llm.mixing import (
     attention,
     dynamic_weights,
+    inner_products,
     row_normalised,
     softened_losses,
     warm_up,
@@ -61,7 +62,7 @@ def test_a_round_equals_training_apart_and_mixing(method):
     before, after, cohort = one_round(chosen, data)
     sizes = torch.tensor([len(part) for part in data.train])
     if method == "pplr":
-        s = attention(rows - before.rows)
+        s = attention(inner_products(rows - before.rows))
         weights = row_normalised(
             dynamic_weights(s, warm_up(softened_losses(losses, 0.05), 0, 0.7, 5.0))
         )
@@ -101,7 +102,7 @@ def test_a_client_without_data_learns_from_its_peers_and_teaches_nobody():
     assert bool(after.rows.isfinite().all())
     assert not torch.equal(after.rows[1], before.rows[1])
     rows, losses = trained_alone(settings("pplr"), data)
-    s = attention(rows - before.rows)[[0, 2]][:, [0, 2]]
+    s = attention(inner_products(rows - before.rows))[[0, 2]][:, [0, 2]]
     w = warm_up(softened_losses(losses[[0, 2]], 0.05), 0, 0.7, 5.0)
     expected = row_normalised(dynamic_weights(s, w)) @ rows[[0, 2]]
     torch.testing.assert_close(after.rows[[0, 2]], expected)

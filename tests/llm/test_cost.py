@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.llm.every_backbone import KINDS, TITLES, make
 from tests.llm.organisations import examples
-from tests.llm.tiny_split import lend_start
+from tests.llm.tiny_split import use_start
 
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
@@ -172,7 +172,7 @@ def test_tokens_are_those_that_cross(kind):
     tokens = training_tokens(model, data, batch_size=3)
     parts = cut(model, 1)
     middle = Middle(parts.stack, Training(lr=0.1))
-    lend_start(middle, middle.adapter.row())
+    use_start(middle)
     channel = Channel(middle)
     parts.connect(channel)
     with channel.session(0, training=False):

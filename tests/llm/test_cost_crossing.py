@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.llm.every_backbone import TITLES, make
 from tests.llm.organisations import examples
-from tests.llm.tiny_split import lend_start
+from tests.llm.tiny_split import use_start
 
 from coterie.core.cli.main import main
 from coterie.core.registry.papers import find_paper, load
@@ -136,7 +136,7 @@ class Recorded(Channel):
 def recorded(model):
     parts = cut(model, 1)
     middle = Middle(parts.stack, Training(lr=0.1))
-    lend_start(middle, middle.adapter.row())
+    use_start(middle)
     channel = Recorded(middle)
     parts.connect(channel)
     return channel

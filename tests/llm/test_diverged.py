@@ -14,7 +14,9 @@ from torch import Tensor
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
+from coterie.core.tensors import saved
 from coterie.llm.experiment import Experiment
+from coterie.llm.split.own_layers import OwnLayers
 
 CLIENTS = 5
 RUN = ["--rounds", "3", "--model.width", "16", "--model.layers", "3", "--lora.dropout", "0"]
@@ -55,7 +57,7 @@ def diverge(module: FederatedRun, turns: Turns, where: str) -> None:
 
     client.update, client.backbone.loss = broken_update, broken_loss
     if where in ("step", "close"):
-        _diverge_middle(module.federation.server.halves.middle, turns, where, seen)
+        _diverge_middle(module.federation.server.halves.layers._middle, turns, where, seen)
 
 
 def _diverge_middle(middle, turns: Turns, where: str, seen: dict) -> None:
@@ -77,6 +79,18 @@ def _diverge_middle(middle, turns: Turns, where: str, seen: dict) -> None:
     setattr(middle, where, step if where == "step" else close)
 
 
+def middle_rows(module: FederatedRun) -> Tensor:
+    """The other half's rows, also where another process keeps them."""
+    kept, settings = module.server_state.middle, module.federation.server.settings
+    if kept.part is not None:
+        return kept.part.rows
+    folder = settings.run.folder
+    if kept.number:
+        files = folder / "pplr" / "server" / "kept" / kept.run
+        return saved.load(files / f"{kept.number}.pt")["rows"]
+    return start(folder, "--split.k", "1").server_state.middle.part.rows
+
+
 def play(module: FederatedRun) -> list[Tensor]:
     """The rows after every round, layer by layer from the lowest."""
     found = []
@@ -84,7 +98,8 @@ def play(module: FederatedRun) -> list[Tensor]:
         module.advance()
         rows, server = module.server_state.rows, module.federation.server
         if server.halves is not None:  # of three layers the client has the first and the last
-            lower, upper, middle = rows.chunk(3, dim=1)
+            lower, upper = rows.chunk(2, dim=1)
+            middle = middle_rows(module)
             rows = torch.cat([lower, middle, upper], dim=1)
         found.append(rows)
     return found
@@ -116,7 +131,8 @@ def same(split: FederatedRun, rows: list[Tensor], whole: Whole) -> None:
 
 
 def nothing_left(module: FederatedRun) -> None:
-    assert not len(module.federation.server.halves.middle._sessions)
+    layers = module.federation.server.halves.layers
+    assert not isinstance(layers, OwnLayers) or not len(layers._middle._sessions)
     assert all(parameter.grad is None for parameter in module.federation.client.adapter.parameters)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.llm.tiny_split import TinyLlama, batch, lend_start
+from tests.llm.tiny_split import TinyLlama, batch, use_start
 from torch import Tensor
 
 from coterie.core.tensors.keys import Key
@@ -20,7 +20,7 @@ def test_the_first_training_session_draws_dropout(left: str) -> None:
     middle = Middle(parts.stack, Training(lr=0.1))
     channel = Channel(middle)
     parts.connect(channel)
-    lend_start(middle, middle.adapter.row())
+    use_start(middle)
     backbone.train()
     for place in (0, 2):
         backbone.layers[place].eval()  # so that what differs is the middle's
@@ -49,7 +49,7 @@ def test_layers_left_in_training_do_not_draw_in_the_first_evaluation() -> None:
     parts = cut(backbone, 1)
     backbone.eval()
     middle = Middle(parts.stack, Training(lr=0.1))
-    lend_start(middle, middle.adapter.row())
+    use_start(middle)
     channel = Channel(middle)
     parts.connect(channel)
     channel.open(0, training=False)

@@ -1,6 +1,8 @@
 """Whole runs on the built-in sample by the command line, and what a user can get wrong."""
 
 import json
+import socket
+import time
 from copy import deepcopy
 from dataclasses import replace
 
@@ -8,8 +10,10 @@ import pytest
 import torch
 
 from coterie.core.cli.main import main
+from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.driver import FederatedRun
+from coterie.core.run.runfolder import default_name
 from coterie.core.settings.configuration import configure
 from coterie.llm.experiment import Experiment
 
@@ -108,14 +112,13 @@ def test_a_split_run_ends_as_the_whole_one(runs, trained):
         while not module.finished:
             module.advance()
     assert split.results == pytest.approx(whole.results, abs=1e-12)
-    assert torch.equal(
-        split.server_state.rows.sum(1).round(decimals=6),
-        whole.server_state.rows.sum(1).round(decimals=6),
-    )
+    one, other = split.server_state, whole.server_state
+    both = torch.cat([one.rows, one.middle.part.rows], dim=1)
+    torch.testing.assert_close(both.sum(1), other.rows.sum(1), rtol=0, atol=1e-6)
+    assert both.shape == other.rows.shape
     fields = {(row["direction"], row["field"]) for row in split.ledger.rows()}
     assert {("up", "activations"), ("up", "gradients"), ("down", "gradients")} <= fields
-    held = split.federation.server.held
-    assert held < whole.federation.server.held == split.server_state.rows.shape[1]
+    assert one.rows.shape[1] < other.rows.shape[1]
 
 
 def test_a_split_run_goes_on_from_its_checkpoint(runs):
@@ -127,7 +130,9 @@ def test_a_split_run_goes_on_from_its_checkpoint(runs):
     later = FederatedRun(Experiment(settings(runs, *flags)).federation())
     later.load_plain(checkpoint)
     later.advance()
-    assert torch.equal(later.server_state.rows, whole.server_state.rows)
+    one, other = later.server_state, whole.server_state
+    assert torch.equal(one.rows, other.rows)
+    assert torch.equal(one.middle.part.rows, other.middle.part.rows)
 
 
 def test_what_is_not_finite_does_not_reach_the_server_s_layers(runs):
@@ -236,3 +241,28 @@ def test_the_attack_on_item_rows(runs, capsys):
     code, said = attacked("attack-pplr")
     assert code == 2
     assert "no item rows leave" in said.err
+
+
+def test_a_server_that_is_gone_is_noticed_before_anything_is_built(runs, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setattr("coterie.llm.experiment.make_backbone", lambda *_: 1 / 0)
+    monkeypatch.setattr("coterie.llm.experiment.build", lambda *_: 1 / 0)
+    (runs / "secret").write_text("s" * 64)
+    split = ["--split.k", "1", "--split.server", f"127.0.0.1:{port}"]
+    split += ["--split.secret", str(runs / "secret")]
+    since = time.monotonic()
+    with pytest.raises(UserError, match=f"no split server answers at .*:{port}"):
+        Experiment(settings(runs, *SPLIT, *split)).federation()
+    assert time.monotonic() - since < 10
+
+
+def test_a_run_is_named_by_what_its_method_reads(runs):
+    paper = find_paper("pplr")
+    for method, named in (
+        ("fedmf", False),
+        ("lightfr", False),
+        ("fedpergnn", False),
+        ("pplr", True),
+    ):
+        assert ("tiny-item" in default_name(paper, settings(runs, "--method", method))) == named

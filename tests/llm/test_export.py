@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,14 +21,16 @@ from coterie.core.registry.papers import find_paper
 from coterie.core.run.serving import open_run
 from coterie.core.run.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
+from coterie.core.tensors import saved
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.recformer.model import RecformerModel
 from coterie.llm.export import folders
 from coterie.llm.export.folders import EMBEDDINGS, answers, export_adapter, export_merged
-from coterie.llm.export.trained import TrainedRun
+from coterie.llm.export.trained import TrainedRun, inside_middle
 from coterie.llm.settings.backbone import ModelSettings, PretrainSettings, SplitSettings
 from coterie.llm.settings.run import Settings
+from coterie.llm.split.part import Kept
 
 HISTORY = Ragged.from_lists([[0, 3, 5], [], [7], [1, 2, 3, 4]])
 ORIGIN = {"run": "a", "client": 1, "round": 2}
@@ -229,6 +232,26 @@ def test_both_halves_are_put_together(run):
     assert not torch.equal(whole.row(0), whole.row(3))
     with pytest.raises(UserError, match="client 5 is none of the run: choose 0 to 4"):
         whole.row(5)
+
+
+def test_the_other_half_is_found_where_its_server_keeps_it(run, tmp_path):
+    here, there = TrainedRun(run), TrainedRun(run)
+    part = here._state.best_middle.part
+    elsewhere = Kept(number=1, run="abc")
+    there._state = replace(there._state, best_middle=elsewhere)
+    with pytest.raises(UserError, match="give its folder, as --server"):
+        there.row(0)
+    there._server = tmp_path
+    with pytest.raises(UserError, match=r"abc/1\.pt is missing"):
+        there.row(0)
+    (tmp_path / "abc").mkdir()
+    saved.save({"rows": part.rows}, tmp_path / "abc" / "1.pt")
+    assert torch.equal(there.row(3), here.row(3))
+    there._state = replace(there._state, best_middle=Kept(run="abc"))
+    start = there.row(2)
+    inside = inside_middle(here._client.backbone, 1)
+    assert torch.equal(start[inside], here._start[inside])
+    assert torch.equal(start[~inside], here.row(2)[~inside])
 
 
 def test_the_command_exports_a_client(run, tmp_path, capsys, monkeypatch):

@@ -6,11 +6,12 @@ import pytest
 import torch
 from tests.llm.split_process import Server
 from tests.llm.split_server import tiny
-from tests.llm.tiny_split import batch, gradients, lend_start
+from tests.llm.tiny_split import batch, gradients
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import RowState
 from coterie.llm.adapter import Adapter
+from coterie.llm.mixing import Mixing
 from coterie.llm.split.cut import cut
 from coterie.llm.split.part import Part
 
@@ -19,7 +20,7 @@ ADAPTED = {"llama": 4, "longformer": 8}  # tensors of LoRA in a layer
 
 
 def of_the_middle(part: Part, kind: str, n_layers: int, k: int, dtype: str) -> dict[str, Tensor]:
-    """Gradients of the server's part by what it gives back, named as in the whole model.
+    """Gradients of the server's part by what it keeps, named as in the whole model.
 
     After the first step Adam's first moment is a tenth of the gradient.
     """
@@ -51,22 +52,24 @@ def test_a_second_process_computes_what_the_whole_model_does(
 
     backbone = tiny(kind, n_layers, dtype)
     parts = cut(backbone, k)
-    row = Adapter(parts.stack.named_parameters()).row()
     parts.release()
-    channel, middle = servers[0].channel(parts.model), servers[0].middle(parts.model)
+    channel, layers = servers[0].channel(parts.model), servers[0].layers(parts.model, 1)
     parts.connect(channel)
-    lend_start(middle, row, 1, optimizer=True)
+    start = layers.begin()
+    layers.use(start)
     with channel.session(0, training=True):
         split_loss = backbone.value(tokens, mask)
         split_loss.backward()
         channel.step()
 
+    one = torch.tensor([0])
+    kept = layers.mix(start, Mixing(one, one, torch.eye(1).double()), 1, floor=0, best=0)
     assert {grad.dtype for grad in expected.values()} == {getattr(torch, dtype)}
     assert split_loss == loss
     stem = STEMS[kind]
     last, moved = f"{stem}.{n_layers - 1}.", f"{stem}.{k + 1}."
     mine = {name.replace(moved, last): grad for name, grad in gradients(backbone).items()}
-    theirs = of_the_middle(middle.trained(0), kind, n_layers, k, dtype)
+    theirs = of_the_middle(servers[0].part(kept), kind, n_layers, k, dtype)
     assert len(theirs) == ADAPTED[kind] * (n_layers - 1 - k)
     assert mine.keys().isdisjoint(theirs)
     assert (mine | theirs).keys() == expected.keys()

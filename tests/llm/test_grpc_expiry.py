@@ -4,9 +4,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
-from tests.llm.tiny_split import TinyLlama, lend_start
+from tests.llm.tiny_split import TinyLlama, use_start
 
 from coterie.llm.split.channel import Channel
 from coterie.llm.split.context import Context
@@ -40,17 +41,17 @@ def soon(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def test_an_idle_server_frees_what_a_client_left() -> None:
+def test_an_idle_server_frees_what_a_client_left(tmp_path: Path) -> None:
     clock = Clock()
     middle = Middle(
         cut(TinyLlama(4), 1).stack, Training(lr=0.1), limits=Limits(ttl=0.1), clock=clock
     )
-    server = MiddleServer(middle, "m", SECRET)
+    server = MiddleServer(middle, "m", SECRET, tmp_path)
     looks: list[float] = []
     expire = middle.expire
     middle.expire = lambda: (looks.append(clock.now), expire())  # type: ignore[method-assign]
     server.start()
-    lend_start(middle, middle.adapter.row())
+    use_start(middle)
     channel = Channel(
         GrpcSessions(Link(server.address), "m", lambda client: client_token(SECRET, client))
     )
@@ -75,7 +76,7 @@ def test_a_call_without_its_gradient_expires_in_a_session_that_lives() -> None:
     middle = Middle(
         cut(TinyLlama(4), 1).stack, Training(lr=0.1), limits=Limits(ttl=1.0), clock=clock
     )
-    lend_start(middle, middle.adapter.row())
+    use_start(middle)
     name = middle.open(0, training=True)
     _, old = middle.forward(name, HIDDEN, LEARN)
     clock.now = 0.7

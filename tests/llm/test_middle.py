@@ -1,21 +1,22 @@
-"""The server's half: what is lent, trained and given back, what is refused, what expires."""
+"""The server's half: what is trained and mixed, what is refused, what expires."""
 
 import math
 from contextlib import nullcontext
 
 import pytest
 import torch
-from tests.llm.tiny_split import TinyLlama, TinyLongformer, lend_start
+from tests.llm.tiny_split import TinyLlama, TinyLongformer, use_start
 from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowAdam, RowSGD
 from coterie.core.tensors import tree
 from coterie.core.wire.codec import ProtocolError
+from coterie.llm.mixing import Mixing
 from coterie.llm.split.context import Context, Diverged
 from coterie.llm.split.cut import cut
 from coterie.llm.split.middle import Middle, Training
-from coterie.llm.split.part import Part, given_back, lend
+from coterie.llm.split.part import Part
 from coterie.llm.split.sessions import Limits
 
 HIDDEN = torch.linspace(-1, 1, 2 * 5 * 32).reshape(2, 5, 32)
@@ -42,8 +43,8 @@ def start(middle: Middle) -> Tensor:
 
 
 def begin(middle: Middle, optimizer: bool = True) -> Part:
-    """Lend all clients the common start."""
-    return lend_start(middle, start(middle), optimizer=optimizer)
+    """Let all clients begin with the common start."""
+    return use_start(middle, optimizer=optimizer)
 
 
 def train(middle: Middle, client: int, steps: int = 2, *, keep: bool = True) -> Tensor:
@@ -57,15 +58,23 @@ def train(middle: Middle, client: int, steps: int = 2, *, keep: bool = True) -> 
     return middle.trained(client).rows[0] if keep else torch.empty(0)
 
 
+def alone(*ids: int) -> Mixing:
+    """A round in which nobody learns of others."""
+    who = torch.tensor(ids)
+    return Mixing(who, who, torch.eye(len(ids)).double())
+
+
 def play(middle: Middle, part: Part, ids: tuple[int, ...] = (0, 1)) -> Part:
     """A round without mixing, as the coordinator does it; all parts after it."""
-    chosen = torch.tensor(ids)
-    lend(middle, ids, tree.take(part, chosen))
+    middle.use(part)
     for client in ids:
         train(middle, client)
-    return tree.map_tensors(
-        lambda old, new: old.index_copy(0, chosen, new), part, given_back(middle, ids)
-    )
+    return middle.mix(alone(*ids))
+
+
+def rows_of(middle: Middle, *ids: int) -> Tensor:
+    """What clients have trained."""
+    return torch.cat([middle.trained(client).rows for client in ids])
 
 
 def output(middle: Middle, client: int) -> Tensor:
@@ -133,7 +142,7 @@ def test_interleaved_clients_do_not_meet() -> None:
             middle.step(session)
     for session in sessions:
         middle.close(session)
-    assert torch.equal(given_back(middle, [0, 1]).rows, torch.stack(expected))
+    assert torch.equal(rows_of(middle, 0, 1), torch.stack(expected))
 
 
 def test_what_a_dropped_client_trained_is_lost_with_its_optimizer() -> None:
@@ -141,13 +150,11 @@ def test_what_a_dropped_client_trained_is_lost_with_its_optimizer() -> None:
     after = []
     for middle in (dropped, absent):
         part = play(middle, begin(middle))
-        lend(middle, [0, 1], tree.take(part, torch.tensor([0, 1])))
+        middle.use(part)
         train(middle, 1)
         if middle is dropped:
             train(middle, 0, steps=5)
-        one = torch.tensor([1])
-        moved = given_back(middle, [1])  # nobody asks for client 0's
-        part = tree.map_tensors(lambda old, new, i=one: old.index_copy(0, i, new), part, moved)
+        part = middle.mix(alone(1))  # nobody asks for client 0's
         after.append(play(middle, part))  # it would differ if Adam remembered the dropped steps
     assert same(*after)
 
@@ -165,46 +172,90 @@ def test_a_client_that_failed_tries_again_from_before() -> None:
     assert torch.equal(again, train(other, 0))
 
 
-def test_what_is_lent_is_what_runs() -> None:
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("receivers", [(0, 2), (0, 1, 2), (1, 2)])
+def test_mixing_equals_a_loop(receivers: tuple[int, ...], keeps: bool) -> None:
+    """Clients 0 and 2 trained; others get the first mixed row, or keep theirs."""
+    middle = make()
+    part = play(middle, begin(middle, keeps), (0, 1, 2))
+    rows = [train(middle, client).double() for client in (0, 2)]
+    weights = torch.tensor([[0.75, 0.25], [0.5, 0.5]]).double()
+    trained = [middle.trained(client) for client in (0, 2)]
+    who = torch.tensor([0, 2])
+    after = middle.mix(Mixing(who, torch.tensor(receivers), weights))
+    for client in range(6):
+        expected = part.rows[client].double()
+        if client in receivers:
+            place = receivers.index(client) if len(receivers) == 2 else 0
+            expected = weights[place, 0] * rows[0] + weights[place, 1] * rows[1]
+        torch.testing.assert_close(after.rows[client].double(), expected, rtol=1e-6, atol=1e-7)
+    assert (after.optimizer is not None) == keeps
+    if after.optimizer is not None:
+        moments = after.optimizer.moments["exp_avg"]["row"]
+        assert torch.equal(moments[0], trained[0].optimizer.moments["exp_avg"]["row"][0])
+        assert torch.equal(moments[1], part.optimizer.moments["exp_avg"]["row"][1])
+        assert after.optimizer.steps.tolist() == [4, 2, 4, 0, 0, 0]
+
+
+def test_inner_products_equal_a_loop() -> None:
+    middle = make()
+    part = begin(middle)
+    rows = {client: train(middle, client).double() for client in (0, 2, 5)}
+    who = torch.tensor([5, 0, 2])
+    for changes in (False, True):
+        seen = [rows[c] - (part.rows[c].double() if changes else 0) for c in who.tolist()]
+        found = middle.gram(who, changes)
+        assert found.dtype == torch.float64
+        for i, one in enumerate(seen):
+            for j, other in enumerate(seen):
+                assert float(found[i, j]) == pytest.approx(float(one @ other), rel=1e-5)
+    with pytest.raises(UserError, match="client 1 has not finished"):
+        middle.gram(torch.tensor([0, 1]), True)
+
+
+def test_what_is_in_use_is_what_runs() -> None:
     middle = make()
     begin(middle)
-    rows = torch.stack([train(middle, 0), train(middle, 1)])
     before = output(middle, 0)
-    mixed = torch.tensor([[0.75, 0.25], [0.5, 0.5]]) @ rows
-    lend(middle, [0, 1], Part(mixed))
+    for client in (0, 1):
+        train(middle, client)
+    who = torch.tensor([0, 1])
+    weights = torch.tensor([[0.75, 0.25], [0.5, 0.5]]).double()
+    mixed = middle.mix(Mixing(who, who, weights))
     assert not torch.equal(output(middle, 0), before)
     other = make()
-    lend(other, [0], Part(mixed[1:]))
+    other.use(Part(mixed.rows[[1]]))
     assert torch.equal(output(middle, 1), output(other, 0))
 
 
-def test_nothing_outlasts_what_is_lent_next() -> None:
+def test_nothing_outlasts_what_is_used_next() -> None:
     middle = make()
     part = begin(middle)
     session = middle.open(0, training=True)
     train(middle, 1)
-    lend(middle, [2], tree.take(part, torch.tensor([2])))
-    for client in (0, 1):
-        with pytest.raises(UserError, match=f"nothing is lent to the server for client {client}"):
+    middle.use(tree.take(part, torch.tensor([0, 1])))
+    for client in (-1, 2):
+        with pytest.raises(UserError, match=f"the server has no part for client {client}"):
             middle.open(client, training=False)
-        with pytest.raises(UserError, match="has not finished"):
-            middle.trained(client)
+    with pytest.raises(UserError, match="has not finished"):
+        middle.trained(1)
     # The client of a coordinator that was killed comes late.
     with pytest.raises(UserError, match="unknown or expired"):
         middle.close(session)
 
 
-def test_a_late_client_does_not_train_what_is_lent_anew() -> None:
+def test_a_late_client_does_not_train_what_is_mixed() -> None:
     middle = make()
     part = begin(middle)
+    train(middle, 1)
     late = middle.open(0, training=True)
     _, call = middle.forward(late, HIDDEN, LEARN)
     middle.backward(late, call, GRADIENT)
     middle.step(late)
-    middle.lend(0, tree.take(part, torch.tensor([0])))
+    after = middle.mix(alone(1))
     with pytest.raises(UserError, match="unknown or expired"):
         middle.close(late)
-    assert torch.equal(play(middle, part).rows[0], play(make(), part).rows[0])
+    assert torch.equal(after.rows[0], part.rows[0])
 
 
 def test_a_part_goes_on_anywhere() -> None:
@@ -215,7 +266,7 @@ def test_a_part_goes_on_anywhere() -> None:
     assert same(play(other, part), play(middle, part))
 
 
-def test_what_was_lent_is_not_changed() -> None:
+def test_what_was_given_is_not_changed() -> None:
     middle = make()
     part = begin(middle)
     kept = tree.clone(part)
@@ -243,7 +294,7 @@ def test_sessions_and_calls_expire() -> None:
 
 
 def test_bounds() -> None:
-    middle = make(limits=Limits(sessions=2, pending=3, tokens=20))
+    middle = make(limits=Limits(pending=3, tokens=20))
     begin(middle)
     session = middle.open(0, training=True)
     for _ in range(3):
@@ -253,9 +304,6 @@ def test_bounds() -> None:
     middle.forward(session, HIDDEN, Context())
     with pytest.raises(ProtocolError, match="40 tokens in a call, 20 are the most"):
         middle.forward(session, HIDDEN.repeat(4, 1, 1), Context())
-    middle.open(1, training=False)
-    with pytest.raises(UserError, match="2 sessions are open"):
-        middle.open(2, training=False)
 
 
 @pytest.mark.parametrize(
@@ -337,22 +385,40 @@ def test_longformer_needs_its_window_and_codes() -> None:
     middle.forward(session, hidden, Context(mask=codes))
 
 
+def test_a_client_takes_no_session_from_another() -> None:
+    clock = Clock()
+    middle = make(limits=Limits(sessions=3), clock=clock)
+    begin(middle)
+    other = middle.open(1, training=True)
+    own = []
+    for number in range(2000):
+        clock.now = number / 10  # less than the time to live
+        own.append(middle.open(0, training=False))
+    assert len(middle._sessions) == 4
+    middle.forward(other, HIDDEN, LEARN)
+    for name in own[-3:]:
+        middle.forward(name, HIDDEN, Context())
+    with pytest.raises(UserError, match="unknown or expired"):
+        middle.forward(own[-4], HIDDEN, Context())
+    for client in range(2, 6):
+        middle.open(client, training=True)
+
+
 def test_parts_that_do_not_fit_are_refused() -> None:
     middle = make()
-    with pytest.raises(UserError, match=r"nothing is lent .* run again with --resume"):
+    with pytest.raises(UserError, match=r"no part for client 0 .* run again with --resume"):
         middle.open(0, training=True)
     row = start(middle)[None]
     state = RowAdam().begin({"row": row})
-    for client, part, match in (
-        (-1, Part(row), "-1 is no client"),
-        (0, Part(row[:, :-1]), "expected \\(1, "),
-        (0, Part(row.repeat(2, 1)), "expected \\(1, "),
-        (0, Part(row[:, :-1], state), "expected \\(1, "),
-        (0, Part(row * math.nan), "not finite"),
+    for part, match in (
+        (Part(row[:, :-1]), r"expected \(1, "),
+        (Part(row[:, :-1], state), r"expected \(1, "),
+        (Part(row.repeat(2, 1), state), r"expected \(2, "),
+        (Part(row * math.nan), "not finite"),
     ):
         with pytest.raises(UserError, match=match):
-            middle.lend(client, part)
-    with pytest.raises(UserError, match="nothing is lent"):
+            middle.use(part)
+    with pytest.raises(UserError, match="no part for client 0"):
         middle.open(0, training=True)
 
 

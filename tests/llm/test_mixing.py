@@ -13,6 +13,7 @@ from coterie.llm.mixing import (
     attention,
     cosine_similarity,
     dynamic_weights,
+    inner_products,
     mix,
     row_normalised,
     softened_losses,
@@ -54,7 +55,7 @@ def test_a_round_of_mixing_equals_the_loop(k, d, t, seed):
     adapters, losses = rows(k, d, seed), rows(k, 1, seed + 1)[:, 0].abs()
     p = softened_losses(losses, 0.5)
     w = warm_up(p, t, 0.7, 5.0)
-    mixed = mix(adapters, row_normalised(dynamic_weights(attention(adapters), w)))
+    mixed = mix(adapters, row_normalised(dynamic_weights(attention(inner_products(adapters)), w)))
     expected = by_hand(adapters.tolist(), losses.tolist(), t, 0.7, 5.0, 0.5)
     torch.testing.assert_close(mixed, torch.tensor(expected, dtype=torch.float64))
 
@@ -94,7 +95,7 @@ def test_warm_up_rises_with_alpha_and_rounds_and_falls_with_beta_and_loss(k, see
 
 @given(st.integers(1, 8), st.integers(1, 6), st.integers(0, 1000))
 def test_weights_of_a_client_sum_to_one_and_its_own_is_never_damped(k, d, seed):
-    s = attention(rows(k, d, seed))
+    s = attention(inner_products(rows(k, d, seed)))
     w = warm_up(softened_losses(rows(k, 1, seed + 1)[:, 0], 0.05), 0, 0.7, 5.0)
     raw = dynamic_weights(s, w)
     torch.testing.assert_close(raw.diagonal(), torch.ones(k, dtype=torch.float64))
@@ -105,12 +106,12 @@ def test_weights_of_a_client_sum_to_one_and_its_own_is_never_damped(k, d, seed):
 
 def test_shifted_similarity_is_in_the_unit_interval_and_symmetric():
     adapters = torch.cat([rows(3, 4, 0), -rows(3, 4, 0)])
-    s = attention(adapters)
+    s = attention(inner_products(adapters))
     assert bool(((s >= -1e-12) & (s <= 1 + 1e-12)).all())
     torch.testing.assert_close(s, s.T)
     assert float(s[0, 3]) == pytest.approx(0, abs=1e-12)
     torch.testing.assert_close(
-        cosine_similarity(adapters), torch.from_numpy(_cosine(adapters.numpy()))
+        cosine_similarity(inner_products(adapters)), torch.from_numpy(_cosine(adapters.numpy()))
     )
 
 
@@ -123,7 +124,7 @@ def _cosine(array):
 def test_equal_clients_without_difficulty_are_averaged_as_in_fedavg():
     adapters = rows(1, 5, 0).expand(4, -1) + 1e-9 * rows(4, 5, 1)
     w = warm_up(torch.zeros(4, dtype=torch.float64), 0, 0.7, 5.0)  # 0 difficulty: warm at once
-    mixed = mix(adapters, row_normalised(dynamic_weights(attention(adapters), w)))
+    mixed = mix(adapters, row_normalised(dynamic_weights(attention(inner_products(adapters)), w)))
     torch.testing.assert_close(mixed, adapters.mean(0).expand(4, -1), rtol=0, atol=1e-12)
 
 
@@ -139,7 +140,7 @@ def test_the_order_of_clients_does_not_matter():
 
     def mixed(r, x):
         w = warm_up(softened_losses(x, 0.05), 1, 0.7, 5.0)
-        return mix(r, row_normalised(dynamic_weights(attention(r), w)))
+        return mix(r, row_normalised(dynamic_weights(attention(inner_products(r)), w)))
 
     torch.testing.assert_close(
         mixed(adapters, losses)[order], mixed(adapters[order], losses[order])
@@ -153,11 +154,11 @@ def test_sizes_weight_the_peers():
 
 def test_cosines_that_cancel_are_refused_by_name():
     opposite = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-    weights = dynamic_weights(attention(opposite, "cosine"), torch.ones(2))
+    weights = dynamic_weights(attention(inner_products(opposite), "cosine"), torch.ones(2))
     with pytest.raises(UserError, match="similarity shifted"):
         row_normalised(weights)
 
 
 def test_a_zero_adapter_is_similar_to_nobody_and_not_nan():
-    found = cosine_similarity(torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
+    found = cosine_similarity(inner_products(torch.tensor([[0.0, 0.0], [1.0, 0.0]])))
     assert found[0].tolist() == [0.0, 0.0]

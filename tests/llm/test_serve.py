@@ -13,14 +13,12 @@ import torch
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
 from coterie.core.settings.configuration import configure
-from coterie.llm.adapter import Adapter
 from coterie.llm.commands.serve import parse_layers, run
 from coterie.llm.experiment import Experiment
 from coterie.llm.halves import agreement, cut_backbone, training_of
 from coterie.llm.settings.run import Settings, TrainSettings
 from coterie.llm.split.channel import Channel
-from coterie.llm.split.part import Part, lend
-from coterie.llm.split.remote.channel import GrpcMiddle, GrpcSessions
+from coterie.llm.split.remote.channel import GrpcLayers, GrpcSessions
 from coterie.llm.split.remote.link import Link
 from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
 
@@ -43,18 +41,17 @@ def test_serves_the_run_of_these_settings(tmp_path: Path) -> None:
         secret = read_secret(tmp_path / "pplr" / "server" / "secret")
         parts = cut_backbone(experiment.backbone, 1, experiment.settings)
         link = Link(address)
-        middle = GrpcMiddle(link, parts.model, admin_token(secret))
-        row = Adapter(parts.stack.named_parameters()).row()[None]
+        layers = GrpcLayers(link, parts.model, admin_token(secret), 1, optimizer=False)
         channel = Channel(
             GrpcSessions(link, parts.model, lambda client: client_token(secret, client))
         )
         parts.connect(channel)
-        lend(middle, [0], Part(row))
+        layers.use(layers.begin())
         examples = experiment.clients.train[0]
         with channel.session(0, training=True):
             experiment.backbone.eval().loss(examples).backward()
             channel.step()
-        assert not torch.equal(middle.trained(0).rows, row)
+        assert float(layers.gram(torch.tensor([0]), True)) > 0
     finally:
         process.send_signal(signal.SIGTERM)
         rest, _ = process.communicate(timeout=30)

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 import torch
-from tests.llm.tiny_split import Tiny, TinyLlama, TinyLongformer, batch, gradients, lend_start
+from tests.llm.tiny_split import Tiny, TinyLlama, TinyLongformer, batch, gradients, use_start
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
@@ -32,7 +32,7 @@ def split(backbone: Tiny, k: int, training: Training = SGD) -> tuple[Cut, Middle
     middle = Middle(parts.stack, training)
     channel = Channel(middle)
     parts.connect(channel)
-    lend_start(middle, middle.adapter.row())
+    use_start(middle)
     return parts, middle, channel
 
 

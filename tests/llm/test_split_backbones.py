@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.llm.tiny_split import lend_start
+from tests.llm.tiny_split import use_start
 from torch import nn
 
 from coterie.core.local_training.row_optimizer import RowSGD
@@ -75,7 +75,7 @@ def test_equal(make: Callable[[], Backbone], lora: bool) -> None:
     middle = Middle(parts.stack, Training(1.0, RowSGD()))
     channel = Channel(middle)
     parts.connect(channel)
-    lend_start(middle, middle.adapter.row())
+    use_start(middle)
     backbone.train()
     with channel.session(0, training=True):
         backbone.prepare()
@@ -91,7 +91,7 @@ def test_equal(make: Callable[[], Backbone], lora: bool) -> None:
     )
     torch.testing.assert_close(found, expected.square().sum(), rtol=1e-4, atol=1e-6)
 
-    lend_start(middle, middle.adapter.row())
+    use_start(middle)
     backbone.eval()
     with channel.session(0, training=False):
         backbone.prepare()

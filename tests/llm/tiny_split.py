@@ -7,13 +7,12 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, LongformerConfig, LongformerModel
 
-from coterie.core.local_training.row_optimizer import RowAdam
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples
-from coterie.llm.split.middle import master
-from coterie.llm.split.part import Borrower, Part, lend
+from coterie.llm.split.middle import Middle
+from coterie.llm.split.part import Part
 
 VOCABULARY = 37
 
@@ -119,9 +118,8 @@ def gradients(network: nn.Module) -> dict[str, Tensor]:
     return {n: p.grad.clone() for n, p in network.named_parameters() if p.grad is not None}
 
 
-def lend_start(middle: Borrower, row: Tensor, clients: int = 6, *, optimizer: bool = False) -> Part:
-    """Lend clients the part ``row`` ``(d,)``, as before the first round."""
-    rows = master(row).repeat(clients, 1)
-    part = Part(rows, RowAdam().begin({"row": rows}) if optimizer else None)
-    lend(middle, range(clients), part)
+def use_start(middle: Middle, clients: int = 6, *, optimizer: bool = False) -> Part:
+    """Let clients start from what all start from, as before the first round."""
+    part = middle.start(clients, optimizer=optimizer)
+    middle.use(part)
     return part

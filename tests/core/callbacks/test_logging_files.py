@@ -156,6 +156,19 @@ def test_plain_lines_are_few(PretendedRounds, fit, tmp_path, capsys):
     ]
 
 
+def test_slow_rounds_are_not_silent(PretendedRounds, fit, tmp_path, capsys):
+    """Ten seconds a round: a line every third one, and the last of each block."""
+    seconds = iter(range(0, 10**6, 10))
+    bar = RoundProgress(3, every=99, live=False, clock=lambda: next(seconds))
+    fit(PretendedRounds(), [bar], tmp_path)
+    out = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Block")]
+    slow = iter(range(0, 10**6, 31))
+    bar = RoundProgress(3, every=99, live=False, clock=lambda: next(slow))
+    fit(PretendedRounds(), [bar], tmp_path)
+    all_of = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Block")]
+    assert len(out) < len(all_of) == 6
+
+
 def test_the_bar_goes_on_in_its_block_after_a_resume(PretendedRounds, fit, tmp_path, capsys):
     fit(PretendedRounds(rounds=4), [RoundProgress(3, every=1, live=False)], tmp_path)
     capsys.readouterr()

@@ -45,6 +45,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         for name in ("page", "fedavg", "scaffold", "ditto", "fedamp")
     },
     "pplr": ("pplr", PPLR),
+    "fedmf-masks": ("pplr", PPLR | {"method": "fedmf", "fedmf.transport": "masked_sum"}),
+    "fedpergnn": ("pplr", PPLR | {"method": "fedpergnn", "fedpergnn.expand_after": 1}),
     "mtal": ("mtal", MTAL),
     "mtal-alone": ("mtal", MTAL | {"method": "alone", "model.name": "ncf"}),
     "f3crec-noise": (

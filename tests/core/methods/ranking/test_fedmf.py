@@ -33,13 +33,13 @@ from coterie.core.methods.ranking.fedmf import (
 from coterie.core.methods.settings.ranking import FedMFSettings
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
+from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.messages import declared
 from coterie.core.run.experiment import scores_of_newcomer, scores_of_user
-from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.wire.codec import Header, decode, encode
 
-SECRET = KEY.fold("secret")
+SECRET = KEY.fold("secret")  # of masks alone
 SETTINGS = FedMFSettings(
     dim=3, lr=0.05, item_lr=0.03, lam=0.2, mu=0.3, init_std=0.5, fold_in=3, rounds=6, patience=6
 )
@@ -48,7 +48,7 @@ TRANSPORTS = ["plain", "masked_sum", "ckks"]
 
 def build(dtype=torch.float64, n_items=N_ITEMS, lengths=LENGTHS, **options):
     both = replace(SETTINGS, **options), n_items, lengths
-    return FedMFServer(*both, dtype), FedMFClient(*both, SECRET, dtype)
+    return FedMFServer(*both, dtype), FedMFClient(*both, CommonSecret(), dtype)
 
 
 def needs(transport):
@@ -330,8 +330,8 @@ def test_server_of_ckks_holds_no_key_and_counts_bytes_and_seconds():
     }
     assert rows["update", "cipher"] > 2 * len(data.ids) * 100_000
     assert rows["make_keys", "wrapped"] > 0
-    other = FedMFClient(replace(SETTINGS, transport="ckks"), N_ITEMS, LENGTHS, Key.from_seed(0))
-    with pytest.raises(UserError, match="another seed"):
+    other = FedMFClient(replace(SETTINGS, transport="ckks"), N_ITEMS, LENGTHS, CommonSecret())
+    with pytest.raises(UserError, match="do not have"):
         other.keys.unwrap(public["wrapped_key"])
 
 

@@ -40,12 +40,13 @@ from coterie.core.methods.ranking.pseudo_items import (
 from coterie.core.methods.ranking.star_graph import Network, Stars, gradients, represent
 from coterie.core.methods.settings.ranking import FedPerGNNSettings
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
+from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.messages import declared
 from coterie.core.run.experiment import scores_of_newcomer, scores_of_user
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.wire.codec import Header, decode, encode
 
-SECRET = KEY.fold("secret")
+SECRET = CommonSecret()
 BARE = FedPerGNNSettings(
     dim=4,
     loss_weight=1.0,
@@ -296,7 +297,7 @@ def test_the_third_party_learns_no_item_and_no_user():
     # Ascending within a user, so that not even the order of the items is told.
     rows = tokens.tolists()
     assert all(row == sorted(row) for row in rows)
-    other = item_tokens(KEY.fold("other secret"), data.train, N_ITEMS)
+    other = item_tokens(CommonSecret(), data.train, N_ITEMS)
     assert not {*other.values.tolist()} & {*tokens.values.tolist()}
     assert module.journal.scalars["fedpergnn/neighbours"] > 0
     mine = module.store.take(data.ids).params

@@ -121,7 +121,7 @@ class Fits(Up):
     )
     masked: PerPeer | None = leaves(
         "in their place (protect.sum): outputs behind masks that cancel in the sum over peers",
-        reveals=Reveals.NOTHING,
+        reveals=Reveals.SEALED,
         depends_on=_FITTED,
         expected=Sized(field="cells", dtype="int64"),
     )

@@ -98,7 +98,7 @@ class Answers(Up):
     )
     masked: PerPeer | None = leaves(  # each (t, n)
         "in their place (protect.sum): outputs behind masks that cancel in the sum over peers",
-        reveals=Reveals.NOTHING,
+        reveals=Reveals.SEALED,
         depends_on={"models", "peers", "shared"},
         expected=Sized(2, "cells", dtype="int64"),
     )

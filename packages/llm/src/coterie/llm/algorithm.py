@@ -12,7 +12,6 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
-from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.core.metrics.clients import imbalance
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import Split
@@ -20,15 +19,16 @@ from coterie.core.protocol.card import Card
 from coterie.core.protocol.cohort import Cohort, PerClient
 from coterie.core.protocol.replies import ListReplies
 from coterie.core.protocol.server import Decision, Server
-from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbone import halves_of, read_backbone
 from coterie.llm.messages import EVALUATE, FREEZE, UPDATE, Adapters, Candidate, TrainedAdapter
 from coterie.llm.mixing import (
+    Mixing,
     attention,
     dynamic_weights,
-    mix,
+    inner_products,
+    received,
     row_normalised,
     softened_losses,
     warm_up,
@@ -36,7 +36,7 @@ from coterie.llm.mixing import (
 from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.readings import resolve
 from coterie.llm.settings.run import USER_METHODS, Settings
-from coterie.llm.split.part import Part, given_back, lend
+from coterie.llm.split.part import Kept
 
 if TYPE_CHECKING:
     from coterie.llm.halves import Halves
@@ -50,12 +50,12 @@ class ServerState:
 
     Attributes:
         rows: ``(K, d)`` adapter R_c of every client; of a split model the part that the client
-            holds comes first, then that of the server's layers.
+            holds.
         best: the same at the best validation round.
         round: t, rounds done.
         chosen: which round ``best`` is of, and its validation Recall@10.
-        optimizer: of the server's layers, K rows; None where there are none, or it starts anew in
-            every round.
+        middle: the other part of all clients, of a split model.
+        best_middle: that of ``best``.
         stage: of fine-tuning, from 1.
         began: rounds done when it began.
         best_stage: that of ``best``.
@@ -65,7 +65,8 @@ class ServerState:
     best: Tensor
     round: int = 0
     chosen: BestRound = NO_ROUND
-    optimizer: RowState | None = None
+    middle: Kept | None = None
+    best_middle: Kept | None = None
     stage: int = 1
     began: int = 0
     best_stage: int = 1
@@ -77,7 +78,7 @@ class Trained:
 
     Attributes:
         ids: ``(A,)`` their numbers.
-        rows: ``(A, d)`` adapters after local training.
+        rows: ``(A, d)`` adapters after local training; of a split model the clients' part.
         changes: ``(A, d)`` what it changed in them.
         losses: ``(A,)`` mean training losses L_c.
         sizes: ``(A,)`` int64, numbers of examples |D_c|.
@@ -102,8 +103,9 @@ class PPLR(Selecting[ServerState]):
         n_clients: K.
         start: ``(d,)`` the adapter that all clients start from. With starts of their own the mean
             of two low-rank adapters would be the mean of two different bases.
-        halves: of a split model: the layers R_{k+1} to R_{N-1} are in the server's own place. It
-            borrows a client's part of them for every ask, and keeps nothing.
+        halves: of a split model: the layers R_{k+1} to R_{N-1} are in the server's own place,
+            which trains and keeps all clients' parts of them. What is decided here needs their
+            inner products alone.
     """
 
     monitor = Monitor("eval/recall@10")
@@ -113,13 +115,13 @@ class PPLR(Selecting[ServerState]):
     ) -> None:
         self.settings, self.limits = settings, settings
         self.n_clients, self.halves = n_clients, halves
-        self.held = start.numel()  # numbers of a row that the client holds
-        self.start = start if halves is None else torch.cat([start, halves.start.to(start)])
+        self.start = start
 
     def begin(self, key: Key) -> ServerState:
         """Give every client the common adapter."""
         rows = self.start.expand(self.n_clients, -1).clone()
-        return ServerState(rows, rows, optimizer=self._fresh())
+        middle = None if self.halves is None else self.halves.layers.begin()
+        return ServerState(rows, rows, middle=middle, best_middle=middle)
 
     def start_block(self, state: ServerState, block: int, cohort: Cohort, key: Key) -> ServerState:
         """Enrol the clients."""
@@ -140,8 +142,8 @@ class PPLR(Selecting[ServerState]):
 
     def served(self, state: ServerState, client: int) -> Tensor:
         """Give what a client downloads to recommend, ``(d,)``; its middle is made ready."""
-        self._lend(torch.tensor([client]), state.best)
-        return state.best[client, : self.held]
+        self._use(state.best_middle)
+        return state.best[client]
 
     def stop(self, state: ServerState, history: Sequence[dict[str, float]]) -> Decision:
         """End after T rounds or ``patience`` rounds without a better validation, in each stage."""
@@ -173,12 +175,14 @@ class PPLR(Selecting[ServerState]):
 
     def _next_stage(self, state: ServerState, cohort: Cohort) -> ServerState:
         """Go back to the best adapters; every client embeds the items with its own, for good."""
-        held = state.best[:, : self.held]
-        self._lend(cohort.ids, state.best)
-        rows = {c: Adapters(held[c], state.round) for c in cohort.ids.tolist()}
+        self._use(state.best_middle)
+        rows = {c: Adapters(state.best[c], state.round) for c in cohort.ids.tolist()}
         cohort.ask(FREEZE, PerClient(rows))
         self._count_crossed(cohort, "freeze")
-        state = replace(state, rows=state.best, optimizer=self._fresh())
+        middle = state.best_middle
+        if self.halves is not None and middle is not None:
+            middle = self.halves.layers.anew(middle)
+        state = replace(state, rows=state.best, middle=middle)
         return replace(state, stage=state.stage + 1, began=state.round)
 
     def _drawn(self, cohort: Cohort, key: Key) -> Cohort:
@@ -189,9 +193,8 @@ class PPLR(Selecting[ServerState]):
 
     def _train(self, state: ServerState, cohort: Cohort) -> ListReplies[TrainedAdapter]:
         """Let clients train their adapters; those that fail keep the ones they have."""
-        self._lend(cohort.ids, state.rows, state.optimizer)
-        held = state.rows[:, : self.held]
-        rows = {c: Adapters(held[c], state.round) for c in cohort.ids.tolist()}
+        self._use(state.middle)
+        rows = {c: Adapters(state.rows[c], state.round) for c in cohort.ids.tolist()}
         replies = cohort.ask(UPDATE, PerClient(rows))
         self._count_crossed(cohort, "update")
         return replies
@@ -200,47 +203,48 @@ class PPLR(Selecting[ServerState]):
         self, state: ServerState, replies: ListReplies[TrainedAdapter], cohort: Cohort
     ) -> ServerState:
         """Mix the trained adapters, each client in its own way."""
-        state, trained = self._trained(state, replies)
+        trained = self._trained(state, replies)
         self._report_training(cohort, trained)
         if not bool((trained.sizes > 0).any()):
             return state
         weights = self._weights(trained, cohort)  # lines 11 to 14, Eq. 2 to 5
-        mixed = mix(trained.rows, weights)  # lines 15 and 16, from one snapshot
-        return replace(state, rows=self._received(state.rows, trained, mixed))
+        how = Mixing(trained.ids, self._receivers(trained), weights.double())
+        rows = received(state.rows, trained.rows, how)  # lines 15 and 16, from one snapshot
+        return replace(state, rows=rows, middle=self._mixed_there(state, how, cohort))
 
-    def _trained(
-        self, state: ServerState, replies: ListReplies[TrainedAdapter]
-    ) -> tuple[ServerState, Trained]:
-        """Put together what the clients sent and, of a split model, what the middle trained."""
+    def _trained(self, state: ServerState, replies: ListReplies[TrainedAdapter]) -> Trained:
+        """Put together what the clients sent."""
         ids, ups = replies.ids, replies.ups.values()
         rows = torch.stack([up.row for up in ups])
         losses = torch.stack([up.loss for up in ups])
         sizes = torch.stack([up.examples for up in ups])
-        if self.halves is not None:
-            middle = given_back(self.halves.middle, ids.tolist())
-            rows = torch.cat([rows, middle.rows.to(rows)], dim=1)
-            if state.optimizer is not None:
-                moved = tree.map_tensors(
-                    lambda old, new: old.index_copy(0, ids, new.to(old)),
-                    state.optimizer,
-                    middle.optimizer,
-                )
-                state = replace(state, optimizer=moved)
-        changes = rows - state.rows[ids]
-        failed = frozenset(replies.failed)
-        return state, Trained(ids, rows, changes, losses, sizes, state.round, failed)
+        changes, failed = rows - state.rows[ids], frozenset(replies.failed)
+        return Trained(ids, rows, changes, losses, sizes, state.round, failed)
 
-    def _received(self, rows: Tensor, trained: Trained, mixed: Tensor) -> Tensor:
-        """Give the adapters of all clients after the mixed ones, ``(A, d)``, have been sent.
+    def _receivers(self, trained: Trained) -> Tensor:
+        """Who gets what was mixed.
 
         The one mean of FedAvg goes to those who were not drawn too; who failed is behind by a
         round.
         """
-        ids = trained.ids
-        if self.settings.method in ONE_MODEL:
-            ids = torch.tensor([c for c in range(self.n_clients) if c not in trained.failed])
-            mixed = mixed if len(ids) == len(mixed) else mixed[:1].expand(len(ids), -1)
-        return mixed if len(ids) == len(rows) else rows.index_copy(0, ids, mixed)
+        if self.settings.method not in ONE_MODEL:
+            return trained.ids
+        return torch.tensor([c for c in range(self.n_clients) if c not in trained.failed])
+
+    def _mixed_there(self, state: ServerState, how: Mixing, cohort: Cohort) -> Kept | None:
+        """Let the server's layers mix their part by the same weights."""
+        if self.halves is None or state.middle is None or state.best_middle is None:
+            return None
+        every = self.settings.run.checkpoint_every
+        made = self.halves.layers.mix(
+            state.middle,
+            how,
+            state.round + 1,
+            floor=state.round // every * every,
+            best=state.best_middle.number,
+        )
+        self._count_crossed(cohort, "mix")
+        return made
 
     def _weights(self, trained: Trained, cohort: Cohort) -> Tensor:
         """Aggregation weights of every client, ``(A, A)``, rows sum to 1."""
@@ -251,8 +255,8 @@ class PPLR(Selecting[ServerState]):
             return torch.eye(len(sizes))
         if method in ONE_MODEL:
             return row_normalised(everybody, sizes)
-        compared = trained.changes if how.similarity_on == "updates" else trained.rows
-        s = attention(compared, how.similarity or "shifted")  # line 12, Eq. 2 and 3
+        gram = self._inner_products(trained, changes=how.similarity_on == "updates")
+        s = attention(gram, how.similarity or "shifted")  # line 12, Eq. 2 and 3
         p = softened_losses(losses.where(sizes > 0, -torch.inf), how.tau)
         exponent = how.exponent or "paper"
         w = warm_up(p, trained.round, how.alpha, how.beta, exponent)  # line 13, Eq. 4
@@ -266,15 +270,14 @@ class PPLR(Selecting[ServerState]):
 
     def keep(self, state: ServerState, cohort: Cohort) -> ServerState:
         """Keep the round's adapters."""
-        return replace(state, best=state.rows, best_stage=state.stage)
+        return replace(state, best=state.rows, best_middle=state.middle, best_stage=state.stage)
 
     def measure(self, state: ServerState, cohort: Cohort, split: Split) -> None:
         """Let all clients rank all items by this round's adapters, or to test by the best ones."""
         testing, journal = split == "test", cohort.journal
         rows, stage = (state.best, state.best_stage) if testing else (state.rows, state.stage)
-        held = rows[:, : self.held]
-        self._lend(cohort.ids, rows)
-        asked = {c: Candidate(held[c], split, stage) for c in cohort.ids.tolist()}
+        self._use(state.best_middle if testing else state.middle)
+        asked = {c: Candidate(rows[c], split, stage) for c in cohort.ids.tolist()}
         replies = cohort.ask(EVALUATE, PerClient(asked))
         self._count_crossed(cohort, "evaluate")
         if not replies.ids.numel():
@@ -290,29 +293,29 @@ class PPLR(Selecting[ServerState]):
                 inequality = "test/imbalance" if testing else "pplr/imbalance"
                 journal.scalar(inequality, imbalance(values))
 
-    def _fresh(self) -> RowState | None:
-        """State of the optimizer of the server's layers before its first step, if it is kept."""
-        if self.halves is None or not self.settings.train.keep_optimizer:
-            return None
-        return RowAdam().begin({"row": self.halves.start.repeat(self.n_clients, 1)})
-
-    def _lend(self, ids: Tensor, rows: Tensor, optimizer: RowState | None = None) -> None:
-        """Lend the server's layers the parts of ``rows``, ``(K, d)``, that these clients lack."""
+    def _inner_products(self, trained: Trained, *, changes: bool) -> Tensor:
+        """Of the adapters that clients trained, ``(A, A)``; those of both halves add up."""
+        found = inner_products(trained.changes if changes else trained.rows)
         if self.halves is not None:
-            part = Part(rows[:, self.held :], optimizer)
-            lend(self.halves.middle, ids.tolist(), tree.take(part, ids))
+            found += self.halves.layers.gram(trained.ids, changes).to(found)
+        return found
+
+    def _use(self, middle: Kept | None) -> None:
+        """Let the server's layers use what a round made, for what is asked next."""
+        if self.halves is not None and middle is not None:
+            self.halves.layers.use(middle)
 
     def _count_crossed(self, cohort: Cohort, step: str) -> None:
         """Enter what passed between the halves into the ledger.
 
-        So is what coordinator and middle lend one another, where it crosses to another machine.
+        So is what the coordinator and the server's layers say to one another elsewhere.
         """
         if self.halves is None:
             return
         for way, field, messages, size in self.halves.channel.traffic.drain():
             cohort.crossed(step, way, field, messages, size)
-        for way, field, messages, size in self.halves.lent.drain() if self.halves.lent else ():
-            cohort.crossed("lend", way, field, messages, size)
+        for way, field, messages, size in self.halves.said.drain() if self.halves.said else ():
+            cohort.crossed("mix", way, field, messages, size)
 
     def _report_training(self, cohort: Cohort, trained: Trained) -> None:
         journal, losses = cohort.journal, trained.losses

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +133,7 @@ def _pretrained(
         return
     except (OSError, SafetensorError, RuntimeError):
         pass  # absent, or half of it: made again
+    _announce(settings, len(data.public.train))
     public, limit = moved(data.public, torch.get_default_device()), settings.data.max_history
     pretrain(backbone, public.train, public.held_out, settings.pretrain, key, limit)
     with writing(path):
@@ -140,6 +142,15 @@ def _pretrained(
             held = backbone.state_dict().items()
             tied = {name: value.detach().cpu().clone() for name, value in held}
             save_file(tied, temporary)
+
+
+def _announce(settings: Settings, examples: int) -> None:
+    """Say what takes minutes, beside what a command prints for programs."""
+    most, name = settings.pretrain.steps, settings.model.name
+    sys.stderr.write(
+        f"pre-training {name} on {examples:,} public examples, {most} steps at most; it is kept\n"
+    )
+    sys.stderr.flush()
 
 
 def _fingerprint(settings: Settings, data: FederatedData) -> str:

@@ -17,6 +17,7 @@ from coterie.core.methods.ranking.lightfr import LightFRClient, LightFRServer
 from coterie.core.methods.ranking.server import RankingServer
 from coterie.core.methods.reference.popularity import popularity
 from coterie.core.privacy.attack import AttackReport, attack_curve
+from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -53,7 +54,7 @@ def user_server(settings: Settings, n_items: int) -> RankingServer:
             return FedPerGNNServer(settings.fedpergnn, n_items, LENGTHS, dtype)
 
 
-def user_client(settings: Settings, n_items: int, secret: Key) -> RankingClient:
+def user_client(settings: Settings, n_items: int, secret: CommonSecret) -> RankingClient:
     """Make the client; the secret is of all users together, and the server does not get it."""
     dtype = getattr(torch, settings.engine.dtype)
     match settings.method:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowAdam
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
+from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.step import Form
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbone import halves_of, read_backbone
+from coterie.llm.backbone import read_backbone
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples, OwnData
 from coterie.llm.data.sequences import thinned
@@ -179,8 +179,9 @@ class Organisation(Client[ClientState, OwnData]):
 def make_client(card: Card, folder: Path) -> Client[Any, Any]:
     """Make the client half from the public card and the client's own folder.
 
-    The folder has the file `WEIGHTS` of `coterie.llm.backbone`, the same for all; where users are
-    clients, ``users.secret`` in its place: a number that they share, and the server does not know.
+    The folder has the file `WEIGHTS` of `coterie.llm.backbone`, the same for all, and for a split
+    model the client's token, `OWN_TOKENS` of `coterie.llm.split.remote.tokens`; where users are
+    clients, `SECRET_FILE` of `coterie.core.protocol.common_secret` in its place.
 
     Raises:
         UserError: a file is missing or another one, or the server's half cannot be reached.
@@ -189,17 +190,24 @@ def make_client(card: Card, folder: Path) -> Client[Any, Any]:
     if settings.method in USER_METHODS:
         from coterie.llm.baselines import user_client  # FedMF, LightFR, FedPerGNN
 
-        return user_client(settings, card.public["items"]["n_items"], _secret(folder))
+        secret = CommonSecret.read(folder)
+        return user_client(settings, card.public["items"]["n_items"], secret)
+    return organisation(settings, card, folder)
+
+
+def organisation(settings: Settings, card: Card, folder: Path) -> Organisation:
+    """Make the client half of an organisation, with the card's settings but for the split's way.
+
+    Raises:
+        UserError: as `make_client`.
+    """
+    if settings.split.k is None:
+        return Organisation(settings, read_backbone(settings, card.public, folder))
+    from coterie.llm.split.remote.reach import answers  # grpc and transformers are heavy
+    from coterie.llm.split.remote.tokens import OWN_TOKENS
+
+    answers(settings.split)
     backbone = read_backbone(settings, card.public, folder)
-    if settings.split.k is not None and settings.split.server is None:
-        raise UserError("clients that run apart reach the server's layers by --split.server only")
-    halves = halves_of(backbone, settings)
-    return Organisation(settings, backbone, halves.channel if halves else None)
+    from coterie.llm.halves import client_half
 
-
-def _secret(folder: Path) -> Key:
-    path = folder / "users.secret"
-    try:
-        return Key(torch.tensor(int(path.read_text())))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} must hold the number that all users share: {error}") from error
+    return Organisation(settings, backbone, client_half(backbone, settings, folder / OWN_TOKENS))

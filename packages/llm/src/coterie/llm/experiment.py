@@ -18,6 +18,7 @@ from coterie.core.federation.federation import Federation, bounds
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
+from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
@@ -115,6 +116,18 @@ class Experiment(RecommendsToUsers[Settings]):
         assert self.backbone is not None  # pre-trained by now
         return {WEIGHTS: weights_file(self.settings, self.data, self._cache)}
 
+    def client_files(self, folder: Path, ids: Tensor) -> None:
+        """Write the clients' tokens for the split server, where there is one."""
+        split = self.settings.split
+        if split.server is None:
+            return
+        from coterie.llm.split.remote.reach import secret_of  # grpc is heavy
+        from coterie.llm.split.remote.tokens import OWN_TOKENS, client_token, write_tokens
+
+        secret = secret_of(split)
+        own = {client: client_token(secret, client) for client in ids.tolist()}
+        write_tokens(folder / OWN_TOKENS, own)
+
     def describe_data(self) -> list[dict[str, Any]]:
         """Count users, examples and targets of every client, and of all together."""
         rows: list[dict[str, Any]] = list(self.data.describe_clients())
@@ -162,6 +175,7 @@ class Experiment(RecommendsToUsers[Settings]):
     def federation(self) -> Federation:
         """Build both halves."""
         settings = self.settings
+        self._reach_server()
         server, client, data, more = self._users() if self.of_users else self._organisations()
         return Federation(
             server=server,
@@ -174,6 +188,13 @@ class Experiment(RecommendsToUsers[Settings]):
             monitor=server.monitor,
             **more,
         )
+
+    def _reach_server(self) -> None:
+        """Learn at once, not after minutes of building, that the split server is not there."""
+        if self.settings.split.server is not None:
+            from coterie.llm.split.remote.reach import reach  # grpc is heavy
+
+            reach(self.settings.split)
 
     def _organisations(self) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Make server and client; give data, rounds and columns too."""
@@ -192,7 +213,7 @@ class Experiment(RecommendsToUsers[Settings]):
         not measured.
         """
         settings, data, n_items = self.settings, all_users(self.data), self.data.n_items
-        secret = Key.from_seed(settings.seed).fold("secret of the users")
+        secret = CommonSecret()
         with computing_on(self.device):
             server, client = user_server(settings, n_items), user_client(settings, n_items, secret)
         rounds, chunk = getattr(settings, settings.method).rounds, settings.engine.chunk

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import data_sets, default_core
 from coterie.core.settings.schema import values_of
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
+from coterie.llm.settings.backbone import SplitSettings
 from coterie.llm.settings.run import FederatedDataSettings, Settings
 from coterie.llm.split.channel import Channel, Traffic
 from coterie.llm.split.cut import Cut, cut
-from coterie.llm.split.middle import Middle, Training, master
-from coterie.llm.split.part import Borrower
+from coterie.llm.split.middle import Middle, Training
+from coterie.llm.split.own_layers import OwnLayers
+from coterie.llm.split.part import ServerLayers
 from coterie.llm.split.sessions import Limits
+
+if TYPE_CHECKING:
+    from coterie.llm.split.remote.link import Link
 
 _SHARED = ("model.", "pretrain.", "lora.")  # sections both sides must agree on
 # Of the data: what decides which examples the backbone is pre-trained on, and how they are read.
@@ -37,15 +41,15 @@ class Halves:
 
     Attributes:
         channel: from the clients to the middle; the backbone runs over it.
-        middle: as the coordinator sees it.
-        start: ``(d,)`` what every client's part of the middle starts from, in at least float32.
-        lent: bytes between coordinator and middle; None where both are in this process.
+        layers: the middle as the coordinator sees it.
+        size: numbers of a client's adapter that are the middle's.
+        said: bytes between coordinator and middle; None where both are in this process.
     """
 
     channel: Channel
-    middle: Borrower
-    start: Tensor
-    lent: Traffic | None = None
+    layers: ServerLayers
+    size: int
+    said: Traffic | None = None
 
 
 def split_backbone(backbone: Backbone, settings: Settings) -> Halves:
@@ -59,13 +63,14 @@ def split_backbone(backbone: Backbone, settings: Settings) -> Halves:
         raise UserError("'split.k' is missing, the number of the client's layers")
     parts = cut_backbone(backbone, split.k, settings)
     assert parts.stack is not None
-    start = master(Adapter(parts.stack.named_parameters()).row())
+    size = Adapter(parts.stack.named_parameters()).size
     if split.server is not None:
-        return _remote(parts, settings, start)
+        return _remote(parts, settings, size)
     middle = make_middle(parts, settings)
     channel = Channel(middle, split.wire)
     parts.connect(channel)
-    return Halves(channel, middle, start)
+    kept = settings.train.keep_optimizer
+    return Halves(channel, OwnLayers(middle, settings.data.clients, optimizer=kept), size)
 
 
 def cut_backbone(backbone: Backbone, k: int, settings: Settings) -> Cut:
@@ -103,27 +108,46 @@ def agreement(settings: Settings) -> str:
     return json.dumps(shared, sort_keys=True, default=str)
 
 
-def _remote(parts: Cut, settings: Settings, start: Tensor) -> Halves:
-    from coterie.llm.split.remote.channel import GrpcMiddle, GrpcSessions
-    from coterie.llm.split.remote.link import Link, Tls
-    from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
+def client_half(backbone: Backbone, settings: Settings, tokens: Path) -> Channel:
+    """Leave a client's half in a backbone, and give its way to the split server.
+
+    It knows the tokens in a file of its own, neither the server's secret nor the coordinator's.
+
+    Raises:
+        UserError: as `split_backbone`, or the file is missing.
+    """
+    from coterie.llm.split.remote.reach import link_to
+    from coterie.llm.split.remote.tokens import read_tokens
 
     split = settings.split
-    if split.server is None or split.secret is None:
-        raise UserError("--split.server needs --split.secret, the file that the server has written")
-    secret = read_secret(Path(split.secret).expanduser())
-    tls = Tls(_path(split.ca), _path(split.cert), _path(split.key)) if split.ca else None
-    link = Link(split.server, tls=tls, deadline=split.deadline)
-    sessions = GrpcSessions(link, parts.model, lambda c: client_token(secret, c))
-    channel = Channel(sessions, split.wire)
+    assert split.k is not None
+    parts, link = cut_backbone(backbone, split.k, settings), link_to(split)
+    return _connected(parts, split, link, read_tokens(tokens))
+
+
+def _connected(
+    parts: Cut, split: SplitSettings, link: Link, token: Callable[[int], str]
+) -> Channel:
+    from coterie.llm.split.remote.channel import GrpcSessions
+
+    channel = Channel(GrpcSessions(link, parts.model, token), split.wire)
     parts.connect(channel)
     parts.release()
-    middle = GrpcMiddle(link, parts.model, admin_token(secret))
-    return Halves(channel, middle, start, middle.traffic)
+    return channel
 
 
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text).expanduser()
+def _remote(parts: Cut, settings: Settings, size: int) -> Halves:
+    from coterie.llm.split.remote.channel import GrpcLayers
+    from coterie.llm.split.remote.reach import link_to, secret_of
+    from coterie.llm.split.remote.tokens import admin_token, client_token
+
+    split = settings.split
+    secret = secret_of(split)
+    link = link_to(split)
+    channel = _connected(parts, split, link, lambda client: client_token(secret, client))
+    clients, kept = settings.data.clients, settings.train.keep_optimizer
+    layers = GrpcLayers(link, parts.model, admin_token(secret), clients, optimizer=kept)
+    return Halves(channel, layers, size, layers.said)
 
 
 def _public_data(data: FederatedDataSettings) -> dict[str, Any]:

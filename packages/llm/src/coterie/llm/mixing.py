@@ -5,6 +5,7 @@ Row c of the matrix is r_c, everything that client c trains, flattened.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -18,32 +19,45 @@ Exponent = Literal["paper", "released"]
 _COLUMNS = 1 << 20  # of a matrix of adapters that are widened at once
 
 
-def cosine_similarity(rows: Tensor) -> Tensor:
-    """Cosine of every pair of adapters, ``(K, d)`` -> ``(K, K)`` (Eq. 3); 0 with a row of zeros.
+def inner_products(rows: Tensor) -> Tensor:
+    """Inner product of every pair of adapters, ``(K, d)`` -> ``(K, K)`` float64.
 
     Adapters of one start are nearly parallel, so products are summed in float64, part by part.
+    Those of the parts of a split model add up.
 
     Example:
-        >>> cosine_similarity(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]]))[0].tolist()
-        [1.0, 1.0, 0.0]
+        >>> inner_products(torch.tensor([[1.0, 2.0], [3.0, 4.0]])).tolist()
+        [[5.0, 11.0], [11.0, 25.0]]
     """
     gram = torch.zeros(len(rows), len(rows), dtype=torch.float64)
     for part in rows.split(_COLUMNS, dim=1):
         wide = part.double()
         gram += wide @ wide.T
+    return gram
+
+
+def cosine_similarity(gram: Tensor) -> Tensor:
+    """Cosine of every pair of adapters from inner products, ``(K, K)`` (Eq. 3); 0 with a zero one.
+
+    Example:
+        >>> rows = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]])
+        >>> cosine_similarity(inner_products(rows))[0].tolist()
+        [1.0, 1.0, 0.0]
+    """
     length = gram.diagonal().sqrt().clamp_min(torch.finfo(torch.float64).tiny)
     return gram / length / length[:, None]
 
 
-def attention(rows: Tensor, similarity: Similarity = "shifted") -> Tensor:
+def attention(gram: Tensor, similarity: Similarity = "shifted") -> Tensor:
     """Attention s of every client to every other, ``(K, K)``, 1 on the diagonal (Eq. 2, 3).
 
     Args:
-        rows: ``(K, d)`` adapters, or their changes since they were last mixed.
+        gram: ``(K, K)`` `inner_products` of adapters, or of their changes since they were last
+            mixed.
         similarity: "cosine" as printed; "shifted" is (cosine + 1) / 2, in [0, 1], as in the public
             code.
     """
-    cosine = cosine_similarity(rows)
+    cosine = cosine_similarity(gram)
     weights = cosine if similarity == "cosine" else (cosine + 1.0) / 2.0
     return weights.fill_diagonal_(1.0)
 
@@ -108,3 +122,33 @@ def row_normalised(weights: Tensor, sizes: Tensor | None = None) -> Tensor:
 def mix(rows: Tensor, weights: Tensor) -> Tensor:
     """New adapters R_c <- Σ_c' d̂_cc' R_c' of all clients, ``(K, d)``, from one snapshot (Eq. 1)."""
     return weights.to(rows.dtype) @ rows
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """Who taught whom in a round.
+
+    Attributes:
+        ids: ``(A,)`` int64, the clients that trained.
+        receivers: ``(B,)`` int64, those who get what was mixed: the A clients each its own row, or
+            more or fewer the first row, where all rows are one mean.
+        weights: ``(A, A)`` float64.
+    """
+
+    ids: Tensor
+    receivers: Tensor
+    weights: Tensor
+
+
+def received(rows: Tensor, trained: Tensor, how: Mixing) -> Tensor:
+    """Give the adapters of all clients after the mixed ones have been sent, ``(K, d)``.
+
+    Args:
+        rows: ``(K, d)`` before.
+        trained: ``(A, d)`` what training made of those of ``how.ids``.
+        how: who taught whom.
+    """
+    mixed, receivers = mix(trained, how.weights), how.receivers
+    if len(receivers) != len(mixed):
+        mixed = mixed[:1].expand(len(receivers), -1)
+    return mixed if len(receivers) == len(rows) else rows.index_copy(0, receivers, mixed)

@@ -4,7 +4,7 @@ from typing import get_args
 
 from coterie.core.registry.papers import Paper
 from coterie.llm.keys import KEYS, PANELS
-from coterie.llm.settings.run import Method
+from coterie.llm.settings.run import USER_METHODS, Method
 
 PAPER = Paper(
     name="pplr",
@@ -20,9 +20,11 @@ PAPER = Paper(
     tables="coterie.llm.tables:make_table",
     bench="coterie.llm.bench.measure:bench",
     variant_keys=("data.name", "model.name"),
+    unread=dict.fromkeys(USER_METHODS, ("model.name",)),
     keys=KEYS,
     panels=PANELS,
     commands={
+        "client": "Run one organisation, with its own folder and token only",
         "attack": "Reconstruct the input from what each layer sends, to choose k",
         "cost": "Compare storage, inference and communication of FedAvg and PPLR",
         "export": "Save a client's adapter, or the model with it merged in",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -10,19 +12,22 @@ from tqdm import tqdm
 
 from coterie.core.callbacks.contract import RoundCallback, Rounds
 
+_SILENCE = 30.0  # most seconds without a line, where rounds are shorter
+
 
 class RoundProgress(RoundCallback):
     """Show block, round, loss, the validation metric and the time left.
 
-    On a terminal there is one bar a block; elsewhere a plain line every ``every`` rounds and at
-    the end of each block, so that a log file stays short. The time left is that of the block, and
-    an upper bound where blocks end early.
+    On a terminal there is one bar a block; elsewhere a plain line every ``every`` rounds, after a
+    round when the last line is half a minute old, and at the end of each block, so that a log file
+    stays short. The time left is that of the block, and an upper bound where blocks end early.
 
     Args:
         limit: most rounds of a block.
         metric: key of the measure that is shown beside the loss; None shows none.
         every: rounds between plain lines.
         live: draw a bar; None asks whether the output is a terminal.
+        clock: seconds.
 
     Attributes:
         block: that is shown, with ``done`` rounds, after ``before`` rounds of other blocks.
@@ -37,7 +42,9 @@ class RoundProgress(RoundCallback):
         metric: str | None = None,
         every: int = 25,
         live: bool | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock, self._since = clock, clock()
         self.limit, self.metric, self.every = limit, metric, every
         self.live = sys.stdout.isatty() if live is None else live
         self.block: int | None = None
@@ -59,7 +66,7 @@ class RoundProgress(RoundCallback):
             self._draw()
         else:
             self._drawn = False
-            if self.done % self.every == 0:
+            if self.done % self.every == 0 or self._clock() - self._since >= _SILENCE:
                 self._write()
 
     def end(self, run: Rounds) -> None:
@@ -88,7 +95,7 @@ class RoundProgress(RoundCallback):
         numbers = " ".join(f"{name}={value}" for name, value in self._shown.items())
         line = f"{self._title()} {numbers}".rstrip()
         Console(soft_wrap=True, highlight=False, markup=False).print(line)
-        self._drawn = True
+        self._drawn, self._since = True, self._clock()
 
     def _end_block(self) -> None:
         """Leave the last round of the block in view; the next one gets a bar of its own."""

@@ -6,6 +6,8 @@ A folder holds one client, or some that run together on one machine:
 - ``own.json``: ``{"secrets": {"3": 42}, "threads": 1}``, each client's own key by its id, which
   nobody else knows. ``"half": "my_package.my_module:make_client"`` names the function that makes
   the client half from card and folder, in place of that of the installed paper.
+- ``clients.secret``: where a method needs one, what all clients know and no server does
+  (`coterie.core.protocol.common_secret.CommonSecret`).
 - ``data-0.safetensors``, ``data-1.safetensors``, …: the clients' own data of each block, as
   `encode` writes them. Who has none of a block does not take part in it.
 - ``position.json``: the newest request that was answered, and those of its round. It is written

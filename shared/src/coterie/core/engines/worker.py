@@ -34,10 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, required=True, help="the clients' own folder")
     folder: Path = parser.parse_args(arguments).folder
     try:
-        service = Service(folder)
-        torch.set_num_threads(service.host().folder.threads)
-        while (request := read_frame(sys.stdin.buffer)) is not None:
-            write_frame(sys.stdout.buffer, service.answer(request))
+        Service(folder).serve(sys.stdin.buffer, sys.stdout.buffer)
     except (UserError, ProtocolError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -50,6 +47,17 @@ class Service:
     def __init__(self, folder: Path, client: Client[Any, Any] | None = None) -> None:
         self._folder, self._client = folder, client
         self._host: ClientHost | None = None
+
+    def serve(self, requests: BinaryIO, replies: BinaryIO) -> None:
+        """Answer frames until there are no more.
+
+        Raises:
+            UserError: the folder is not complete.
+            ProtocolError: what comes is no frame.
+        """
+        torch.set_num_threads(self.host().folder.threads)
+        while (request := read_frame(requests)) is not None:
+            write_frame(replies, self.answer(request))
 
     def host(self) -> ClientHost:
         """The clients as they are now.

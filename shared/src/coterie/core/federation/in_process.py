@@ -103,8 +103,10 @@ class InProcess(Exchange):
             yield self._answer(request, request.ids[index], part)
 
     def to_plain(self) -> dict[str, Any]:
-        """Private state of all clients, for a checkpoint."""
-        return self.store.to_plain()
+        """Private state of all clients and what they share, for a checkpoint."""
+        secret = self.client.secret
+        shared = {} if secret is None else {"secret": secret.to_plain()}
+        return self.store.to_plain() | shared
 
     def load_plain(self, plain: Any) -> None:
         """Restore what `to_plain` gave.
@@ -112,6 +114,9 @@ class InProcess(Exchange):
         Raises:
             KeyError: it holds another structure, or tensors of another shape.
         """
+        # Of before there was one, it has none, and none that this one could be mistaken for.
+        if self.client.secret is not None and "secret" in plain:
+            self.client.secret.load_plain(plain["secret"])
         self.store.load_plain(plain, self._newcomer())
 
     def _answer(self, request: Request, ids: Tensor, data: Any) -> Answers:

@@ -46,7 +46,8 @@ def imbalance(values: Tensor) -> float:
         values: ``(C,)`` non-negative, higher is better; NaN marks a client without a value.
 
     Returns:
-        0 for equal clients (also if all are 0), inf where only the worst is 0, NaN without clients.
+        0 for equal clients, inf where only the worst is 0; NaN where all are 0, of whom nothing is
+        known, and without clients.
 
     Raises:
         ValueError: a value is negative.
@@ -62,6 +63,6 @@ def imbalance(values: Tensor) -> float:
     worst, best = known.min().item(), known.max().item()
     if worst < 0:
         raise ValueError(f"imbalance needs non-negative values, got {worst}")
-    if worst == best:
-        return 0.0
-    return (best - worst) / worst if worst > 0 else math.inf
+    if worst == 0:
+        return math.inf if best else math.nan
+    return (best - worst) / worst

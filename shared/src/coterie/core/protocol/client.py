@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_orig
 
 from torch import Tensor
 
+from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.messages import Private
 from coterie.core.protocol.step import AnyStep, Form
 from coterie.core.tensors.appended import Appended
@@ -40,6 +41,7 @@ class Client(Generic[P, X]):
     Attributes:
         form: "stacked" where clients can run as rows of tensors, a chunk at a time; "list" runs one
             after the other, each with shapes of its own.
+        secret: what all clients know and no server does; None where nothing needs one.
 
     Raises:
         TypeError: on making a class, one of its steps is of the other form, or its private state
@@ -47,6 +49,7 @@ class Client(Generic[P, X]):
     """
 
     form: ClassVar[Form] = "stacked"
+    secret: CommonSecret | None = None
     _steps: ClassVar[dict[str, AnyStep[Any, Any]]] = {}
     _types: ClassVar[tuple[Any, Any]]
 

@@ -41,6 +41,8 @@ class Reveals(enum.Enum):
         return member
 
     NOTHING = "nothing about the client's data"
+    SEALED = "nothing, unless one client helps the reader: all of them have the key"
+    OVERLAP = "how many items two clients share; which ones, if one client gives the key away"
     MEASUREMENT = "a measurement over the client's data"
     STEPS = "roughly how much data the client has"
     IDENTITIES = "who the client's users are, to a reader who knows the names they go by"

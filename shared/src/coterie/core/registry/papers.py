@@ -39,6 +39,7 @@ class Paper:
         bench: function that measures speed against a reference loop.
         variant_keys: settings whose values name the tuned configurations
             ``configs/<paper>/<variant>.yaml``: each alone, and joined by ``-``, which wins.
+        unread: methods -> those of these settings that they do not read, which do not name a run.
         data_sets: what the paper adds to the data sets of core.
         keys: what its runs measure, beside what core does.
         panels: charts of these.
@@ -57,10 +58,16 @@ class Paper:
     tables: str | None = None
     bench: str | None = None
     variant_keys: tuple[str, ...] = ("data.name",)
+    unread: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
     data_sets: tuple[DataSet, ...] = ()
     keys: tuple[MetricKey, ...] = ()
     panels: tuple[Panel, ...] = ()
+
+    def named_by(self, method: str) -> tuple[str, ...]:
+        """The settings, beside the data set, that tell runs of a method apart."""
+        left_out = ("data.name", *self.unread.get(method, ()))
+        return tuple(key for key in self.variant_keys if key not in left_out)
 
     @property
     def maker(self) -> str | None:

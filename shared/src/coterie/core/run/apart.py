@@ -21,7 +21,8 @@ def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tens
     """Write the folders of all clients, each with the data and keys of its own clients only.
 
     The keys are those that a run of the experiment in one process derives from its seed, so a run
-    over the folders gives what that one gives; real clients draw their own. ``shards`` are the ids
+    over the folders gives what that one gives; real clients draw their own. What clients share with
+    one another but not with the server is in all folders. ``shards`` are the ids
     of the clients of each folder below ``root``, one client each in the list form.
     """
     federation = experiment.federation()
@@ -34,6 +35,9 @@ def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tens
         }
         path = root / f"clients-{number}"
         ClientFolder.create(path, experiment.card, shard, secrets.fold(shard), blocks)
+        if federation.client.secret is not None:
+            federation.client.secret.write(path)
+        experiment.client_files(path, shard)
         _copy(experiment, path)
         paths.append(path)
     return paths

@@ -67,6 +67,8 @@ def _table(rows: Sequence[dict[str, Any]], *columns: str) -> Table:
 
 
 def _cell(value: Any) -> str:
+    if value != value:
+        return "unknown"
     if isinstance(value, float) and not value.is_integer():
         return f"{value:.4f}"
     return f"{int(value):,}" if isinstance(value, int | float) else str(value)

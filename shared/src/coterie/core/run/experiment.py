@@ -69,6 +69,12 @@ class Experiment(Generic[Settings]):
     def server_files(self, folder: Path) -> None:
         """Write what the server alone holds into its folder. Default: nothing."""
 
+    def client_files(self, folder: Path, ids: Tensor) -> None:
+        """Write what clients ``ids``, and nobody else, hold beside data and keys. Default: nothing.
+
+        ``folder`` is their own.
+        """
+
     @cached_property
     def card(self) -> Card:
         """All that both halves share: settings and public facts, nobody's data."""

@@ -173,7 +173,7 @@ def default_name(paper: Paper, settings: Any) -> str:
     A file of the user's own is named by its stem.
     """
     values = values_of(settings)
-    others = [values.get(key) for key in paper.variant_keys if key != "data.name"]
+    others = [values.get(key) for key in paper.named_by(str(values.get("method")))]
     data = Path(str(values.get("data.name"))).name.split(".")[0]
     parts = [data, values.get("method"), *others, f"seed{values.get('seed')}"]
     return "-".join(str(part) for part in parts if part is not None)

@@ -159,7 +159,7 @@ def callbacks(
     found.append(Curves(folder.path, paper, monitor, f"seed {settings.seed}"))
     if settings.logger.wandb != "off":
         config = values_of(settings)
-        kinds = [str(config[key]) for key in paper.variant_keys if key != "data.name"]
+        kinds = [str(config[key]) for key in paper.named_by(settings.method)]
         method = "-".join([settings.method, *kinds])
         tags = (settings.reading, *kinds)
         card = RunCard(paper.name, method, settings.data.name, settings.seed, tags=tags)

@@ -24,7 +24,6 @@ from coterie.llm.settings.backbone import LoraSettings
 from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import Cut, cut
 from coterie.llm.split.middle import Middle, Training
-from coterie.llm.split.part import Part, lend
 from coterie.llm.split.remote.channel import GrpcSessions
 from coterie.llm.split.remote.link import Link
 from coterie.llm.split.remote.server import MiddleServer
@@ -144,7 +143,7 @@ class _Split(_Whole):
 def _middle(parts: Cut, clients: int) -> Middle:
     assert parts.stack is not None
     middle = Middle(parts.stack, Training(_LR))
-    lend(middle, range(clients), Part(middle.adapter.row().repeat(clients, 1)))
+    middle.use(middle.start(clients, optimizer=False))
     return middle
 
 
@@ -167,7 +166,8 @@ def _served(shape: Shape, k: int, folder: Path) -> Iterator[str]:
 def _serve(shape: Shape, k: int, folder: str, connection: Any) -> None:
     torch.set_num_threads(1)
     parts = cut(shape.backbone(), k)
-    server = MiddleServer(_middle(parts, 2), parts.model, make_secret(Path(folder) / "secret"))
+    home = Path(folder)
+    server = MiddleServer(_middle(parts, 2), parts.model, make_secret(home / "secret"), home)
     server.start()
     connection.send(server.address)
     server.wait()

@@ -20,6 +20,7 @@ from coterie.llm.messages import UPDATE, Adapters, ClientState
 from coterie.llm.mixing import (
     attention,
     dynamic_weights,
+    inner_products,
     mix,
     row_normalised,
     softened_losses,
@@ -142,7 +143,7 @@ class Switched:
     def mix(self) -> None:
         """Mix the adapters of all clients (Eq. 1 to 5)."""
         losses = torch.linspace(1.0, 2.0, len(self.rows))
-        s = attention(self.rows - self.rows[:1])
+        s = attention(inner_products(self.rows - self.rows[:1]))
         w = warm_up(softened_losses(losses, 0.05), 0, 0.7, 5.0)
         mix(self.rows, row_normalised(dynamic_weights(s, w)))
 

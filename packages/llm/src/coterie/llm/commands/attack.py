@@ -15,7 +15,7 @@ from coterie.core.settings.configuration import configure
 ABOUT = (
     "Rebuild the tokens of users from the hidden states of each layer, to choose k: a network "
     "learns it on 80 % of the users and is measured on the others. Of a trained run (--run), or of "
-    "a backbone before the first round; then every setting of `coterie train llm` may be given."
+    "a backbone before the first round; then every setting of `coterie train pplr` may be given."
 )
 
 _SHOWN = {
@@ -65,6 +65,9 @@ def _parser() -> Arguments:
         "--examples", type=positive, default=1000, help="sequences in all (default: 1000)"
     )
     parser.add_argument("--out", type=Path, help="PNG (default: in the run's folder)")
+    parser.add_argument(
+        "--server", type=Path, metavar="DIR", help="what `llm serve` has kept of a run split there"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object a layer")
     return parser
 
@@ -112,7 +115,7 @@ def _victims(given: Any, flags: Sequence[str]) -> tuple[tuple[Any, Any], Any, Pa
     from coterie.llm.export.trained import TrainedRun
 
     if given.run:
-        run = TrainedRun(given.run)
+        run = TrainedRun(given.run, given.server)
         experiment, path = run.experiment, given.run / "attack.png"
         clients = range(run.n_clients) if given.client is None else [given.client]
         run.check(clients[0])

@@ -18,7 +18,7 @@ _Shown = tuple[str, list[dict[str, Any]], list[dict[str, Any]], list[str]]
 
 ABOUT = (
     "Compare what FedAvg and PPLR cost a client over k, the layers below the server's: storage, "
-    "layers run, bytes sent. Every setting of `coterie train llm` may be given too."
+    "layers run, bytes sent. Every setting of `coterie train pplr` may be given too."
 )
 
 

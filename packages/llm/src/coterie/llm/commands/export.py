@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from coterie.core.cli.arguments import Arguments
 from coterie.core.cli.output import aside, print_json, say
@@ -28,10 +29,13 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--client", type=int, required=True, help="whose adapter, from 0")
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="a new folder")
     parser.add_argument("--merged", action="store_true", help="the whole model, adapter merged")
+    parser.add_argument(
+        "--server", type=Path, metavar="DIR", help="what `llm serve` has kept of a run split there"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(list(argv))
     with aside(given.json):
-        found = _export(given.run, given.client, given.to.expanduser(), given.merged)
+        found = _export(given)
     if given.json:
         print_json(found)
         return
@@ -43,7 +47,7 @@ def run(argv: Sequence[str]) -> None:
         say(f"Its items are scored by their embeddings in {found['items']}, frozen in stage 2.")
 
 
-def _export(run: Path, client: int, to: Path, merged: bool) -> dict[str, object]:
+def _export(given: Any) -> dict[str, object]:
     # Torch only where it is needed: --help does not wait for it.
     from transformers.utils import logging
 
@@ -51,10 +55,11 @@ def _export(run: Path, client: int, to: Path, merged: bool) -> dict[str, object]
     from coterie.llm.export.trained import TrainedRun
 
     logging.disable_progress_bar()
-    trained = TrainedRun(run)
+    client, to, merged = given.client, given.to.expanduser(), given.merged
+    trained = TrainedRun(given.run, given.server)
     trained.check_trained(client)
     backbone, examples = trained.backbone(client), trained.examples(client, _CHECKED)
-    origin = {"run": run.resolve().name, "client": client, "round": trained.best_round}
+    origin = {"run": given.run.resolve().name, "client": client, "round": trained.best_round}
     items, difference = trained.experiment.interactions, 0.0
     if merged:
         difference = export_merged(backbone, examples, items, origin, to)

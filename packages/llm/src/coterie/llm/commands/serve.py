@@ -16,9 +16,8 @@ from coterie.core.registry.papers import find_paper, load
 from coterie.core.settings.configuration import configure
 
 ABOUT = (
-    "Serve the layers between the client's: train every client's adapter of them, which the "
-    "coordinator lends for each ask; nothing is kept. Give the settings of `coterie train llm`, "
-    "the same as the clients'."
+    "Serve the layers between the client's: train, mix and keep every client's adapter of them. "
+    "Give the settings of `coterie train pplr`, the same as the clients'."
 )
 
 
@@ -34,7 +33,8 @@ def run(argv: Sequence[str]) -> None:
     _check_tls(given)
     out = settings.run.folder
     secret = given.secret or out / "pplr" / "server" / "secret"
-    server = _server(given, load(paper.experiment)(settings), secret)
+    state = given.state or out / "pplr" / "server" / "kept"
+    server = _server(given, load(paper.experiment)(settings), secret, state)
     signal.signal(signal.SIGTERM, _stop)
     server.start()
     say(f"serving layers {given.layers[0]}:{given.layers[1]} at {server.address}")
@@ -58,6 +58,9 @@ def _parser() -> Arguments:
     parser.add_argument("--client-ca", type=Path, help="demand client certificates that follow")
     parser.add_argument(
         "--secret", type=Path, help="tokens follow from it (default: OUT/pplr/server/secret)"
+    )
+    parser.add_argument(
+        "--state", type=Path, help="where adapters are kept (default: OUT/pplr/server/kept)"
     )
     parser.add_argument("--max-mib", type=positive, default=256, help="largest message")
     parser.add_argument("--ttl", type=positive, default=600, help="seconds until a client is gone")
@@ -97,7 +100,7 @@ def _check_tls(given: Any) -> None:
         raise UserError("--cert and --key belong together: give both or none")
 
 
-def _server(given: Any, experiment: Any, secret: Path) -> Any:
+def _server(given: Any, experiment: Any, secret: Path, state: Path) -> Any:
     # Torch and grpc only where they are needed: --help does not wait for them.
     import torch
 
@@ -125,6 +128,7 @@ def _server(given: Any, experiment: Any, secret: Path) -> Any:
         make_middle(parts, settings, Limits(ttl=float(given.ttl))),
         parts.model,
         make_secret(secret),
+        state,
         f"{given.host}:{given.port}",
         tls=tls,
         max_bytes=given.max_mib << 20,

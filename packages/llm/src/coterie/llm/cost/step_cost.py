@@ -24,7 +24,6 @@ from coterie.llm.split.channel import Channel
 from coterie.llm.split.context import Context
 from coterie.llm.split.cut import cut, uncut
 from coterie.llm.split.middle import Middle, Training
-from coterie.llm.split.part import Part
 
 _ADAM = 3  # numbers beside each trained one: its gradient and two moments
 _MILLI = 1e-3
@@ -180,7 +179,7 @@ def _client(backbone: Backbone, k: int | None, key: Key) -> Iterator[Channel | N
     try:
         assert parts.stack is not None  # the backbone is whole
         middle = _Metered(parts.stack, Training(lr=1e-3))
-        middle.lend(0, Part(middle.adapter.row()[None]))
+        middle.use(middle.start(1, optimizer=False))
         channel = Channel(middle)
         parts.connect(channel)
         with channel.session(0, training=True, key=key):

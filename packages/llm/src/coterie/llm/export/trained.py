@@ -13,6 +13,7 @@ from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.runfolder import RunFolder, paper_of
 from coterie.core.run.serving import open_run
+from coterie.core.tensors.saved import load
 from coterie.llm.adapter import Adapter
 from coterie.llm.algorithm import ServerState
 from coterie.llm.backbones.base import Backbone
@@ -27,12 +28,17 @@ class TrainedRun:
 
     Data and settings, but for the split, are those of ``experiment``.
 
+    Args:
+        path: of the run.
+        server: folder in which `coterie llm serve` has kept its layers' part, if it was elsewhere.
+
     Raises:
         UserError: there is no such run, it is of another paper or of a method without a language
             model, or its checkpoint is missing or damaged.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, server: Path | None = None) -> None:
+        self._server = server
         paper = paper_of(path)
         if paper.name != "pplr":
             raise UserError(f"{path} is a run of {paper.name}, not of pplr")
@@ -79,7 +85,31 @@ class TrainedRun:
         """
         self.check(client)
         row = self._state.best[client]
-        return row if self._k is None else whole_row(self._client.backbone, row, self._k)
+        if self._k is None:
+            return row
+        middle = self._middle_rows()[client].to(row)
+        return whole_row(self._client.backbone, torch.cat([row, middle]), self._k)
+
+    def _middle_rows(self) -> Tensor:
+        """The server's part of all clients, ``(K, d)``, of the best round."""
+        kept = self._state.best_middle
+        assert kept is not None  # of a split model
+        if kept.part is not None:
+            return kept.part.rows
+        size = self._start.numel() - self._state.best.shape[1]
+        if kept.number == 0:  # nobody has trained: it is what all start from
+            inside = inside_middle(self._client.backbone, self._k or 0)
+            return self._start[inside].expand(self.n_clients, size)
+        if self._server is None:
+            raise UserError(
+                "the adapters of the server's layers are with `coterie llm serve`, not in the run: "
+                "give its folder, as --server OUT/pplr/server/kept"
+            )
+        path = self._server / kept.run / f"{kept.number}.pt"
+        if not path.is_file():
+            raise UserError(f"{path} is missing: it holds what the server made of the best round")
+        rows: Tensor = load(path)["rows"]
+        return rows
 
     def examples(self, client: int, most: int) -> Examples:
         """Give some training examples of a client, or of another one if it has none."""
@@ -107,9 +137,14 @@ class TrainedRun:
 
 def whole_row(backbone: Backbone, row: Tensor, k: int) -> Tensor:
     """Bring a row ``(d,)``, the client's part and then the middle's, into the backbone's order."""
-    middle = {id(p) for layer in list(backbone.layers)[k:-1] for p in layer.parameters()}
-    parameters = Adapter(backbone.named_parameters()).parameters
-    inside = torch.cat([torch.full((p.numel(),), id(p) in middle) for p in parameters])
+    inside = inside_middle(backbone, k)
     held, found = int((~inside).sum()), torch.empty_like(row)
     found[~inside], found[inside] = row[:held], row[held:]
     return found
+
+
+def inside_middle(backbone: Backbone, k: int) -> Tensor:
+    """Tell which numbers of a whole row are the middle's, ``(d,)`` bool."""
+    middle = {id(p) for layer in list(backbone.layers)[k:-1] for p in layer.parameters()}
+    parameters = Adapter(backbone.named_parameters()).parameters
+    return torch.cat([torch.full((p.numel(),), id(p) in middle) for p in parameters])

@@ -91,7 +91,7 @@ class Channel:
     def open(self, client: int, *, training: bool, key: Key | None = None) -> None:
         """Begin a session with a client's adapter; one that is open is dropped.
 
-        A session that trains starts from the part that was lent; ``key`` is that of dropout.
+        A session that trains starts from the part in use; ``key`` is that of dropout.
 
         Raises:
             UserError: refused.
@@ -136,7 +136,7 @@ class Channel:
         self.middle.step(self._current())
 
     def close(self, *, keep: bool = True) -> None:
-        """End the session; what was trained waits for the coordinator, or is lost.
+        """End the session; what was trained waits to be mixed, or is lost.
 
         Raises:
             Diverged: what was trained is not finite, and is lost.

@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.local_training.row_optimizer import RowAdam, RowOptimizer
+from coterie.core.local_training.row_optimizer import RowAdam, RowOptimizer, RowState
 from coterie.core.tensors import tree
+from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
+from coterie.llm.mixing import Mixing, inner_products, received
 from coterie.llm.split.context import Context, Diverged
 from coterie.llm.split.execution import Execution
 from coterie.llm.split.part import Part
@@ -37,11 +40,11 @@ class Training:
 
 
 class Middle:
-    """Train and run the layers between the client's; one object serves all clients.
+    """Train, run and mix the layers between the client's; one object serves all clients.
 
     The rows of the clients take the places of the trainable parameters call by call, so that calls
-    of several clients may interleave. A row is lent for a session, and what the session made of it
-    given back: nothing outlasts the next `clear`.
+    of several clients may interleave. Sessions start from the part in use, and what they made of it
+    waits until it is mixed.
 
     Args:
         stack: the layers. What is trained of them has ``requires_grad``.
@@ -66,7 +69,7 @@ class Middle:
         self._training = training
         self._sessions = Sessions(limits, clock)
         self._like = master(self.adapter.row())
-        self._lent: dict[int, Part] = {}
+        self._used: Part | None = None
         self._trained: dict[int, Part] = {}
 
     @property
@@ -84,66 +87,100 @@ class Middle:
         """Seconds after which an unused session is dropped."""
         return self._sessions.limits.ttl
 
-    def clear(self) -> None:
-        """Forget all that was lent and trained, and drop the sessions that train."""
-        self._lent.clear()
-        self._trained.clear()
-        self._sessions.drop()
+    def start(self, clients: int, *, optimizer: bool) -> Part:
+        """Give the part that so many clients start from, ``(clients, d)``."""
+        rows = self._like.repeat(clients, 1)
+        return Part(rows, self._fresh(rows) if optimizer else None)
 
-    def lend(self, client: int, part: Part) -> None:
-        """Lend what a client's next sessions start from, n = 1; what it trained before is lost.
+    def anew(self, part: Part) -> Part:
+        """Give a part with its optimizer, if it has one, as before the first step."""
+        return part if part.optimizer is None else Part(part.rows, self._fresh(part.rows))
 
-        With an optimizer, what is given back has one too.
+    def use(self, part: Part) -> None:
+        """Let the next sessions start from a part of all clients; what was trained is lost.
 
         Raises:
             UserError: it does not fit, or is not finite; nothing is changed.
         """
-        if client < 0:
-            raise UserError(f"client {client} is no client: ids count from 0")
+        n = len(part.rows)
         shapes = {tuple(leaf.shape) for name, leaf in tree.tensors(part) if "steps" not in name}
-        if shapes != {(1, self.size)}:
+        if shapes != {(n, self.size)} or not n:
             raise UserError(
-                f"rows of the middle are {sorted(shapes)}, expected {(1, self.size)}: use the "
+                f"rows of the middle are {sorted(shapes)}, expected {(n, self.size)}: use the "
                 "backbone and LoRA settings of the server"
             )
         if not _finite(part):
             raise UserError("rows of the middle are not finite: lower the learning rate")
-        self._sessions.drop(client)
-        self._trained.pop(client, None)
-        moved = tree.map_tensors(lambda leaf: leaf.detach().to(self._like.device), part)
-        self._lent[client] = replace(moved, rows=moved.rows.to(self._like.dtype))
+        self._sessions.drop()
+        self._trained.clear()
+        here = tree.map_tensors(lambda leaf: leaf.detach().to(self._like.device), part)
+        self._used = replace(here, rows=here.rows.to(self._like.dtype))
 
     def trained(self, client: int) -> Part:
-        """Give what a client's session made of the part lent, n = 1.
+        """Give what a client's session made of its part, n = 1.
 
         Raises:
             UserError: it has not finished.
         """
         if client not in self._trained:
-            raise UserError(f"client {client} has not finished training since its part was lent")
+            raise UserError(
+                f"client {client} has not finished training in the server's layers (have they "
+                "been restarted?): run again with --resume"
+            )
         return self._trained[client]
+
+    def gram(self, ids: Tensor, changes: bool) -> Tensor:
+        """Inner products of what A clients trained, or changed in their part, ``(A, A)``.
+
+        Raises:
+            UserError: one of them has not finished.
+        """
+        rows = self._all_trained(ids).rows
+        return inner_products(rows - self._part().rows[ids] if changes else rows).cpu()
+
+    def mix(self, how: Mixing) -> Part:
+        """Mix what was trained, each client in its own way, and use that from now on.
+
+        Optimizers are not mixed.
+
+        Raises:
+            UserError: a client has not finished, or what is mixed is not finite.
+        """
+        before, trained = self._part(), self._all_trained(how.ids)
+        how = moved(how, self._like.device)
+        rows = received(before.rows, trained.rows, how)
+        optimizer = before.optimizer
+        if optimizer is not None and trained.optimizer is not None:
+            optimizer = tree.map_tensors(
+                lambda old, new: old.index_copy(0, how.ids, new.to(old)),
+                optimizer,
+                trained.optimizer,
+            )
+        self.use(Part(rows, optimizer))
+        return self._part()
 
     def open(self, client: int, *, training: bool, key: Key | None = None) -> str:
         """Begin a session of a client and name it; ``key``, a scalar, is that of dropout.
 
-        A row that is trained starts from the one lent, even if the client has already trained in it
-        and tries again.
+        A row that is trained starts from the part in use, even if the client has already trained in
+        it and tries again.
 
         Raises:
-            UserError: nothing was lent for the client, or too many sessions are open.
+            UserError: there is no part of the client.
         """
-        lent = self._lent.get(client)
-        if lent is None:
+        used = self._used
+        if used is None or not 0 <= client < len(used.rows):
             raise UserError(
-                f"nothing is lent to the server for client {client} (has it been restarted?): the "
-                "coordinator lends before it asks, run again with --resume"
+                f"the server has no part for client {client} (has it been restarted?): the "
+                "coordinator names one before it asks, run again with --resume"
             )
         if training:
             self._sessions.drop(client)
             self._trained.pop(client, None)
-        row = lent.rows[0].detach().requires_grad_(training)
-        session = Session(client, training, row, lent.rows[0], key, self._sessions.now())
-        session.optimizer, session.keep = lent.optimizer, lent.optimizer is not None
+        own = tree.take(used, torch.tensor([client]))
+        row = own.rows[0].detach().requires_grad_(training)
+        session = Session(client, training, row, own.rows[0], key, self._sessions.now())
+        session.optimizer, session.keep = own.optimizer, own.optimizer is not None
         return self._sessions.add(session)
 
     def forward(self, session: str, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
@@ -203,7 +240,7 @@ class Middle:
         one.gradient = None
 
     def close(self, session: str, *, keep: bool = True) -> None:
-        """End a session; what it trained waits until the coordinator asks, or is lost.
+        """End a session; what it trained waits until it is mixed, or is lost.
 
         Raises:
             UserError: the session is unknown.
@@ -220,9 +257,25 @@ class Middle:
             )
         self._trained[one.client] = part
 
+    def knows(self, session: str) -> bool:
+        """Whether a session of that name is open."""
+        return self._sessions.knows(session)
+
     def expire(self) -> None:
         """Drop the sessions, and the calls without their gradient, that have waited too long."""
         self._sessions.expire()
+
+    def _part(self) -> Part:
+        if self._used is None:
+            raise UserError("the server has no part in use (has it been restarted?): run again")
+        return self._used
+
+    def _all_trained(self, ids: Tensor) -> Part:
+        first, *others = (self.trained(client) for client in ids.tolist())
+        return reduce(tree.concatenate, others, first)
+
+    def _fresh(self, rows: Tensor) -> RowState:
+        return self._training.optimizer.begin({"row": rows})
 
 
 def _finite(part: Part) -> bool:

@@ -1,16 +1,14 @@
-"""What the coordinator lends the middle for a session, and gets back."""
+"""The middle's part of the clients' adapters, which stays with the middle, and who mixes it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import RowState
-from coterie.core.tensors import tree
+from coterie.llm.mixing import Mixing
 
 
 @dataclass(frozen=True)
@@ -26,34 +24,58 @@ class Part:
     optimizer: RowState | None = None
 
 
-class Borrower(Protocol):
-    """The middle as the coordinator sees it, see `coterie.llm.split.middle.Middle`."""
+@dataclass(frozen=True)
+class Kept:
+    """The middle's part of all clients after a round: itself, or where its server keeps it.
 
-    def clear(self) -> None:
-        """Forget all that was lent and trained."""
-
-    def lend(self, client: int, part: Part) -> None:
-        """Lend one client's part, n = 1."""
-
-    def trained(self, client: int) -> Part:
-        """Give back what a client's session made of it, n = 1."""
-        ...
-
-
-def lend(middle: Borrower, ids: Sequence[int], part: Part) -> None:
-    """Lend the parts of n clients in the place of all that was lent before."""
-    middle.clear()
-    for place, client in enumerate(ids):
-        middle.lend(client, tree.take(part, torch.tensor([place])))
-
-
-def given_back(middle: Borrower, ids: Sequence[int]) -> Part:
-    """Get back what the sessions of n clients, at least one, made of their parts.
-
-    Raises:
-        UserError: one of them has not finished.
+    Attributes:
+        number: of the round that mixed it, from 1; 0 is what all start from.
+        part: None where another process keeps it.
+        run: by which that process tells runs apart, no part of a result.
+        anew: whether the optimizer that is kept with it is not to be gone on with.
     """
-    first, *others = (middle.trained(client) for client in ids)
-    for part in others:
-        first = tree.concatenate(first, part)
-    return first
+
+    number: int = 0
+    part: Part | None = None
+    run: str = ""
+    anew: bool = False
+
+
+class ServerLayers(Protocol):
+    """The middle as the coordinator sees it: it decides on weights, and never sees a row."""
+
+    def begin(self) -> Kept:
+        """What the part of all clients is before the first round."""
+
+    def use(self, kept: Kept) -> None:
+        """Let the clients' next sessions start from it; what they trained before is lost.
+
+        Raises:
+            UserError: it is not there.
+        """
+
+    def gram(self, ids: Tensor, changes: bool) -> Tensor:
+        """Inner products of what the sessions of A clients trained, ``(A, A)`` float64.
+
+        Args:
+            ids: ``(A,)`` the clients.
+            changes: of what training changed, in place of what it made.
+
+        Raises:
+            UserError: one of them has not finished.
+        """
+
+    def mix(self, kept: Kept, how: Mixing, number: int, *, floor: int, best: int) -> Kept:
+        """Mix what was trained since ``kept`` came into use, and use it from then on.
+
+        Args:
+            kept: in use.
+            how: who taught whom, with which weights.
+            number: of the round, from 1.
+            floor: the round of the newest checkpoint that is sure to be written: what is older
+                than the newest of those up to it, but for ``best``, may be forgotten.
+            best: of the round that is tested.
+        """
+
+    def anew(self, kept: Kept) -> Kept:
+        """The same with the optimizer as before its first step."""

@@ -13,6 +13,10 @@ from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowState
 from coterie.core.tensors.keys import Key
 
+UNKNOWN = (
+    "the session is unknown or expired (has the server been restarted?): run again with --resume"
+)
+
 
 @dataclass(frozen=True)
 class Pending:
@@ -62,13 +66,13 @@ class Limits:
 
     Attributes:
         ttl: seconds after which an unused session, or a call without its gradient, is dropped.
-        sessions: how many may be open.
+        sessions: how many a client may have open; one more ends the one that it used least lately.
         pending: how many calls of a session may await their gradient.
         tokens: of one call, cached ones included.
     """
 
     ttl: float = 600.0
-    sessions: int = 1024
+    sessions: int = 8
     pending: int = 32
     tokens: int = 1 << 20
 
@@ -84,18 +88,20 @@ class Sessions:
         return len(self._open)
 
     def add(self, session: Session) -> str:
-        """Open a session and name it.
-
-        Raises:
-            UserError: too many are open.
-        """
+        """Open a session and name it; a client that has too many loses its idlest one."""
         self.expire()
-        if len(self._open) >= self.limits.sessions:
-            raise UserError(f"{len(self._open)} sessions are open, which is the most: close some")
+        own = [name for name, one in self._open.items() if one.client == session.client]
+        own.sort(key=lambda name: self._open[name].touched)
+        for name in own[: len(own) + 1 - self.limits.sessions]:
+            del self._open[name]
         # A name is a capability, not part of a result: it must not follow from the run's seed.
         name = secrets.token_hex(16)
         self._open[name] = session
         return name
+
+    def knows(self, name: str) -> bool:
+        """Whether one of that name is open."""
+        return name in self._open
 
     def get(self, name: str) -> Session:
         """Find a session and note its use.
@@ -106,10 +112,7 @@ class Sessions:
         self.expire()
         session = self._open.get(name)
         if session is None:
-            raise UserError(
-                "the session is unknown or expired (has the server been restarted?): run again "
-                "with --resume"
-            )
+            raise UserError(UNKNOWN)
         session.touched = self.now()
         return session
 

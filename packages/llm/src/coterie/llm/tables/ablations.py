@@ -35,7 +35,7 @@ def ablation_figure(study: Study) -> Report:
                 "test/recall@10": column(part, "test/recall@10"),
                 "valid/recall@10": column(part, "valid/recall@10"),
                 "test/evenness": evenness(part),
-                "test/imbalance_median": [float(np.median(imbalances(part)))],
+                "test/imbalance_median": [float(np.nanmedian(imbalances(part)))],
             }.items():
                 sheet.row(method, name, values, backbone=backbone)
         sheet.notes += comparison_notes(backbone, results, METHODS[:-1])

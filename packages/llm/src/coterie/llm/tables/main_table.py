@@ -63,7 +63,7 @@ def _add(sheet: Sheet[Study], backbone: str, method: str, results: Sequence[RunR
     values |= {f"valid/{n}": column(results, f"valid/{n}") for n in COLUMNS}
     unequal = imbalances(results)
     line |= inequality(unequal)
-    values["test/imbalance_median"] = [float(np.median(unequal))]
+    values["test/imbalance_median"] = [float(np.nanmedian(unequal))]
     values["test/imbalance_infinite"] = [float(np.isinf(unequal).sum())]
     values["test/evenness"] = evenness(results)
     values["test/recall@10_worst"] = worst(results)

@@ -28,7 +28,7 @@ _MEASURING = {"evaluate", "fold_in", "keep_best", "remember"}
 def imbalances(results: Sequence[RunResult], split: str = "test") -> list[float]:
     """Imbalance degree of the clients' Recall@10 (section 4.4.2), one value a seed.
 
-    It is infinite where only the worst client finds nothing.
+    It is infinite where only the worst client finds nothing, NaN where none finds anything.
     """
     found = (torch.tensor(r.clients[f"{split}/recall@10"], dtype=torch.float64) for r in results)
     return [imbalance(values) for values in found]
@@ -58,13 +58,16 @@ def summary(results: Sequence[RunResult], split: str = "test") -> dict[str, str]
 def inequality(unequal: Sequence[float], paper: float | None = None) -> dict[str, str]:
     """Median imbalance of one value a seed, the paper's beside it, and how many are infinite.
 
+    It is unknown of seeds in which no client finds anything, which are left out.
+
     Example:
-        >>> inequality([0.5, float("inf"), 0.7], 4.5)
+        >>> inequality([0.5, float("inf"), 0.7, float("nan")], 4.5)
         {'imbalance': '0.70 (4.50)', 'infinite': '1 of 3'}
     """
+    unequal = known(unequal)
     printed = f" ({paper:.2f})" if paper is not None and paper == paper else ""
     return {
-        "imbalance": f"{np.median(unequal):.2f}{printed}",
+        "imbalance": f"{np.median(unequal):.2f}{printed}" if unequal else f"unknown{printed}",
         "infinite": f"{int(np.isinf(unequal).sum())} of {len(unequal)}",
     }
 
@@ -119,7 +122,8 @@ def _trained(module: FederatedRun, settings: Settings) -> int:
     """Count the numbers that a client trains: an adapter; or public parts and its own vector."""
     state = module.server_state
     if hasattr(state, "rows"):
-        return int(state.rows.shape[1])
+        halves = getattr(module.federation.server, "halves", None)
+        return int(state.rows.shape[1]) + (0 if halves is None else halves.size)
     if settings.method == "lightfr":  # bits, packed into bytes in the public part
         return settings.lightfr.bits * (state.public["codes"].shape[0] + 1)
     own = settings.fedmf.dim if settings.method == "fedmf" else settings.fedpergnn.dim

@@ -3,7 +3,8 @@
 Each client adds to its table, modulo 2^64, masks that it shares with a few other clients of the
 round, who subtract them (Bonawitz et al., CCS 2017; with few partners Bell et al., CCS 2020). This
 simulates the protocol without drop-outs: masks come from one secret of all clients in place of
-pairwise agreed ones, and from the generator of the simulation, which is not a cryptographic one.
+pairwise agreed ones, so one client that gives it away opens all uploads, and from the generator of
+the simulation, which is not a cryptographic one.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.folds import Fold
-from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
 DEGREE = 8192
@@ -35,8 +35,8 @@ class KeyHolder:
         secret: shared by the clients; the private key is handed around behind it.
     """
 
-    def __init__(self, secret: Key) -> None:
-        self._secret = str(int(secret.state)).encode()
+    def __init__(self, secret: CommonSecret) -> None:
+        self._secret = secret
         self._context: Any = None
 
     def generate(self) -> tuple[Tensor, Tensor]:
@@ -53,7 +53,7 @@ class KeyHolder:
         others = {"save_galois_keys": False, "save_relin_keys": False}
         public = context.serialize(save_public_key=True, save_secret_key=False, **others)
         private = context.serialize(save_public_key=True, save_secret_key=True, **others)
-        return _tensor(public), _tensor(_wrap(self._secret, private))
+        return _tensor(public), _tensor(_wrap(self._wrapping(), private))
 
     def unwrap(self, wrapped: Tensor) -> None:
         """Receive the private key, unless it is here already.
@@ -62,7 +62,7 @@ class KeyHolder:
             UserError: it was wrapped behind another secret.
         """
         if self._context is None:
-            opened = _unwrap(self._secret, wrapped.cpu().numpy().tobytes())
+            opened = _unwrap(self._wrapping(), wrapped.cpu().numpy().tobytes())
             self._context = _tenseal().context_from(opened)
 
     def encrypt(self, table: Tensor) -> list[bytes]:
@@ -77,6 +77,9 @@ class KeyHolder:
         return torch.cat(
             [torch.tensor(vector.decrypt(), dtype=torch.float64) for vector in vectors]
         )
+
+    def _wrapping(self) -> bytes:
+        return self._secret.derive("ckks")
 
 
 class PublicKey:
@@ -186,7 +189,7 @@ def _wrap(secret: bytes, data: bytes) -> bytes:
 def _unwrap(secret: bytes, wrapped: bytes) -> bytes:
     tag, mixed = wrapped[:_TAG_BYTES], wrapped[_TAG_BYTES:]
     if not hmac.compare_digest(tag, hmac.digest(secret, mixed, "sha256")):
-        raise UserError("the clients' key was made under another seed: go on with the run's own")
+        raise UserError("the clients' key is wrapped in a secret that the clients here do not have")
     return _xor(mixed, hashlib.shake_256(b"stream" + secret).digest(len(mixed)))
 
 

@@ -30,6 +30,7 @@ from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import FedMFSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.expected import Like, Number
 from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
@@ -76,7 +77,7 @@ class ClientKeys(Up):
     """Keys made by one client for all."""
 
     public: Tensor = leaves("public key", reveals=Reveals.NOTHING)  # (C, b) uint8
-    wrapped: Tensor = leaves("private key behind a shared secret", reveals=Reveals.NOTHING)
+    wrapped: Tensor = leaves("private key behind a shared secret", reveals=Reveals.SEALED)
 
 
 @dataclass(frozen=True)
@@ -91,12 +92,12 @@ class ItemGradients(Up):
     )
     masked: Tensor | None = leaves(  # (C, n_items, d) int64
         "steps of all item rows behind masks that cancel in the sum",
-        reveals=Reveals.NOTHING,
+        reveals=Reveals.SEALED,
         depends_on=_OWN,
         expected=Like("items", "int64"),
     )
     cipher: Ragged | None = leaves(  # C rows of bytes
-        "steps of all item rows, encrypted (CKKS)", reveals=Reveals.NOTHING, depends_on=_OWN
+        "steps of all item rows, encrypted (CKKS)", reveals=Reveals.SEALED, depends_on=_OWN
     )
     parts: Tensor | None = leaves(  # (C, k) int64
         "bytes of the parts of the cipher text", reveals=Reveals.NOTHING, depends_on=_OWN
@@ -126,11 +127,12 @@ class FedMFClient(RankingClient):
         settings: FedMFSettings,
         n_items: int,
         lengths: Sequence[int],
-        secret: Key,
+        secret: CommonSecret,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(settings, n_items, lengths, dtype)
-        self.secret, self.keys = secret, KeyHolder(secret.fold("ckks"))
+        self.secret: CommonSecret = secret
+        self.keys = KeyHolder(secret)
 
     def start(self, key: Key) -> dict[str, Tensor]:
         """Draw p_u."""
@@ -184,7 +186,7 @@ class FedMFClient(RankingClient):
         if self.settings.transport == "ckks":
             return self._encrypt(tables, loss, seconds), new
         assert down.roster is not None
-        secret, shape = self.secret.fold("masks", down.round), tuple(tables.shape[1:])
+        secret, shape = self.secret.key("masks", down.round), tuple(tables.shape[1:])
         masks = pairwise_masks(secret, down.roster, data.ids, shape, self.settings.masks)
         return ItemGradients(None, to_fixed(tables) + masks, None, None, loss, None), new
 

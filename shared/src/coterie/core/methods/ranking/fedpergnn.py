@@ -42,6 +42,7 @@ from coterie.core.methods.ranking.star_graph import (
 from coterie.core.methods.settings.ranking import FedPerGNNSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Aligned, Cohort
+from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.expected import Like
 from coterie.core.protocol.folds import Fold, weighted_sum
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
@@ -107,11 +108,11 @@ class FedPerGNNClient(RankingClient):
         settings: FedPerGNNSettings,
         n_items: int,
         lengths: Sequence[int],
-        secret: Key,
+        secret: CommonSecret,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(settings, n_items, lengths, dtype)
-        self.secret = secret.fold("tokens")
+        self.secret: CommonSecret = secret
 
     def start(self, key: Key) -> dict[str, Tensor]:
         """Draw e_u; there are no neighbours yet."""

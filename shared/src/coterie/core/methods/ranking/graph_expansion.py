@@ -11,9 +11,9 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.expected import Number
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
-from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
 _CHUNK = 1024
@@ -26,7 +26,7 @@ class Announcement(Up):
     tokens: Ragged = leaves(  # C rows of int64
         "a token of each item, ascending: equal for equal items, meaningless without the clients' "
         "secret",
-        reveals=Reveals.STEPS,
+        reveals=Reveals.OVERLAP,
     )
     vector: Tensor = leaves(  # (C, d)
         "the user's vector, for its neighbours",
@@ -44,7 +44,7 @@ class Neighbours(Down):
     known: Tensor = carries("where there is one")  # (C, N) bool
 
 
-def item_tokens(secret: Key, items: Ragged, n_items: int) -> Ragged:
+def item_tokens(secret: CommonSecret, items: Ragged, n_items: int) -> Ragged:
     """Replace items by keyed tokens: 63 bits of HMAC-SHA256, in ascending order for each user.
 
     Tokens must be equal for equal items, so encryption with fresh randomness would not do, and
@@ -55,7 +55,7 @@ def item_tokens(secret: Key, items: Ragged, n_items: int) -> Ragged:
         items: C rows of item numbers.
         n_items: number of items.
     """
-    key = str(int(secret.state)).encode()
+    key = secret.derive("tokens")
     used = torch.unique(items.values)
     table = torch.zeros(n_items, dtype=torch.int64)
     table[used] = torch.tensor([_token(key, item) for item in used.tolist()], dtype=torch.int64)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.core.wire.codec import Header, ProtocolError, decode, encode
+from coterie.llm.mixing import Mixing
 from coterie.llm.split.channel import Traffic
 from coterie.llm.split.context import Context
-from coterie.llm.split.part import Part
+from coterie.llm.split.part import Kept
 from coterie.llm.split.remote import messages
 from coterie.llm.split.remote.link import Link
+
+M = TypeVar("M")
 
 
 class GrpcSessions:
@@ -31,8 +37,8 @@ class GrpcSessions:
     def open(self, client: int, *, training: bool, key: Key | None = None) -> str:
         """Begin a session; see `Middle.open`."""
         seed = None if key is None else int(key.state)
-        request = messages.Open(client, training, seed, self._model)
-        return self._link.call(request, messages.Opened, token=self._token(client)).session
+        request, token = messages.Open(training, seed, self._model), self._token(client)
+        return self._link.call(request, messages.Opened, token=token, client=client).session
 
     def forward(self, session: str, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
         """Run the layers; see `Middle.forward`."""
@@ -58,35 +64,68 @@ class GrpcSessions:
         self._link.call(messages.Close(keep), messages.Done, session=session)
 
 
-class GrpcMiddle:
-    """The coordinator's side of a middle behind gRPC: `coterie.llm.split.part.Borrower`.
+class GrpcLayers:
+    """The coordinator's side of a middle behind gRPC: `coterie.llm.split.part.ServerLayers`.
 
-    It counts the bytes of the parts as ``traffic``, "down" to the middle and "up" from it.
+    Args:
+        link: to the server.
+        model: its fingerprint.
+        token: of the coordinator.
+        clients: K.
+        optimizer: whether its state is kept from round to round.
+
+    Attributes:
+        said: bytes to the server, "down", and from it.
     """
 
-    def __init__(self, link: Link, model: str, token: str) -> None:
-        self.traffic = Traffic()
+    def __init__(
+        self, link: Link, model: str, token: str, clients: int, *, optimizer: bool
+    ) -> None:
+        self.said = Traffic()
         self._link, self._model, self._token = link, model, token
+        self._clients, self._optimizer = clients, optimizer
+        self._used: Kept | None = None  # the server drops it only when it stops, which is noticed
 
-    def clear(self) -> None:
-        """Forget all that was lent and trained; see `Middle.clear`."""
-        self._link.call(messages.Clear(self._model), messages.Done, token=self._token)
+    def begin(self) -> Kept:
+        """Name a new run; the server makes its start by itself."""
+        return Kept(run=secrets.token_hex(8))
 
-    def lend(self, client: int, part: Part) -> None:
-        """Lend one client's part; see `Middle.lend`."""
-        data = encode(part, Header("lend", (), client))
-        self._link.stream(messages.LEND, data, token=self._token)
-        self.traffic.count("down", "rows", len(data))
+    def use(self, kept: Kept) -> None:
+        """Name what the next sessions start from, unless it is in use."""
+        if kept == self._used:
+            return
+        clients, optimizer = self._clients, self._optimizer
+        asked = messages.Use(self._model, kept.run, kept.number, clients, optimizer, kept.anew)
+        self._say(asked, messages.Done, "version")
+        self._used = kept
 
-    def trained(self, client: int) -> Part:
-        """Give back what a client's session made of it; see `Middle.trained`."""
-        asked = encode(messages.Trained(client), Header("Trained", ()))
-        data = self._link.stream("Trained", asked, token=self._token)
-        self.traffic.count("up", "rows", len(data))
+    def gram(self, ids: Tensor, changes: bool) -> Tensor:
+        """Ask for inner products."""
+        found = self._say(messages.Gram(ids, changes), messages.Products, "gram").gram
+        if found.shape != (len(ids), len(ids)) or found.dtype != torch.float64:
+            raise UserError("the split server sent inner products of another form")
+        return found
+
+    def mix(self, kept: Kept, how: Mixing, number: int, *, floor: int, best: int) -> Kept:
+        """Send the weights."""
+        self._say(messages.Mix(how, number, floor, best), messages.Done, "weights")
+        self._used = replace(kept, number=number, anew=False)
+        return self._used
+
+    def anew(self, kept: Kept) -> Kept:
+        """The same, to be used with a new optimizer."""
+        return replace(kept, anew=True)
+
+    def _say(self, message: Any, answer: type[M], field: str) -> M:
+        def count(sent: int, got: int) -> None:
+            self.said.count("down", field, sent)
+            self.said.count("up", field, got)
+
         try:
-            return decode(data, Part, max_bytes=len(data))[0]
-        except ProtocolError as error:
-            raise UserError(f"the split server sent a part that is none: {error}") from None
+            return self._link.call(message, answer, token=self._token, count=count)
+        except UserError:
+            self._used = None
+            raise
 
 
 def _same_form(what: str, given: Tensor, like: Tensor) -> None:

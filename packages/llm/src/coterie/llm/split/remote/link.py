@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from coterie.core.errors import UserError
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
 from coterie.llm.split.context import Diverged
-from coterie.llm.split.remote.messages import PIECE, SERVICE, SESSION, TOKEN, pieces
+from coterie.llm.split.remote.messages import CLIENT, SERVICE, SESSION, TOKEN
 
 # Handshake failures would be logged by the C library, beside the one line of ours.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -105,42 +105,63 @@ class Link:
             credentials = grpc.ssl_channel_credentials(root, key, certificate)
             self._channel = grpc.secure_channel(address, credentials, options(MAX_BYTES))
         self._methods: dict[str, Any] = {}
-        self._most_pieces = 1
 
-    def call(self, message: Any, answer: type[M], *, token: str = "", session: str = "") -> M:
+    def connect(self, patience: float = 5.0) -> None:
+        """Wait until the server is there, so many seconds at most.
+
+        Raises:
+            UserError: it is not.
+        """
+        try:
+            grpc.channel_ready_future(self._channel).result(min(patience, self._deadline))
+        except grpc.FutureTimeoutError:
+            raise UserError(
+                f"no split server answers at {self._address}, or it does not accept this side's "
+                "certificate: start `coterie llm serve` there first"
+            ) from None
+
+    def call(
+        self,
+        message: Any,
+        answer: type[M],
+        *,
+        token: str = "",
+        session: str = "",
+        client: int | None = None,
+        count: Callable[[int, int], None] | None = None,
+    ) -> M:
         """Send one of `coterie.llm.split.remote.messages`, wait for one of the class ``answer``.
+
+        Args:
+            message: to send.
+            answer: its class.
+            token: of who speaks.
+            session: in which.
+            client: whose token it is; None for the coordinator.
+            count: is told the bytes of message and answer.
 
         Raises:
             UserError: the server refused, cannot be reached, has gone or does not answer in time.
             Diverged: what was trained there is not finite.
         """
         name = type(message).__name__
-        method = self._method(self._channel.unary_unary, name)
+        method = self._method(name)
+        known = {TOKEN: token, SESSION: session, CLIENT: "" if client is None else str(client)}
+        metadata = tuple((key, value) for key, value in known.items() if value)
         with self._explained():
-            request, metadata = encode(message, Header(name, ())), {TOKEN: token, SESSION: session}
-            reply = method(request, timeout=self._deadline, metadata=tuple(metadata.items()))
+            request = encode(message, Header(name, ()))
+            reply = method(request, timeout=self._deadline, metadata=metadata)
+            if count is not None:
+                count(len(request), len(reply))
             return decode(reply, answer, max_bytes=MAX_BYTES)[0]
-
-    def stream(self, name: str, data: bytes, *, token: str) -> bytes:
-        """Send bytes of any length, in pieces, and wait for what comes back.
-
-        Raises:
-            UserError: as `call`.
-        """
-        method = self._method(self._channel.stream_stream, name)
-        # What comes back is as long as what was sent before, if it is not short.
-        self._most_pieces = max(self._most_pieces, 1 + len(data) // PIECE)
-        with self._explained():
-            timeout = self._deadline * self._most_pieces
-            return b"".join(method(pieces(data), timeout=timeout, metadata=((TOKEN, token),)))
 
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
 
-    def _method(self, kind: Callable[[str], Any], name: str) -> Any:
+    def _method(self, name: str) -> Any:
         if name not in self._methods:
-            self._methods[name] = kind(f"/{SERVICE}/{name}")
+            self._methods[name] = self._channel.unary_unary(f"/{SERVICE}/{name}")
         return self._methods[name]
 
     @contextmanager

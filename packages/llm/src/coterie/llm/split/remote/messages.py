@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from coterie.llm.mixing import Mixing
 from coterie.llm.split.context import Context
 
 SERVICE = "coterie.llm.split.Middle"
-LEND = "Lend"  # the one method without a message of its own: a part comes, as a stream
-TOKEN, SESSION = "coterie-token", "coterie-session"  # names of metadata
-PIECE = 1 << 19
-"""Most bytes of a message of a stream; a server takes at least twice as many."""
-
-
-def pieces(data: bytes) -> Iterator[bytes]:
-    """Cut bytes, which join to the whole again; nothing is one empty piece.
-
-    Example:
-        >>> [len(piece) for piece in pieces(bytes(PIECE + 3))]
-        [524288, 3]
-    """
-    for start in range(0, max(len(data), 1), PIECE):
-        yield data[start : start + PIECE]
+TOKEN, SESSION, CLIENT = "coterie-token", "coterie-session", "coterie-client"
+"""Names of metadata, by which a caller is known before its message is read."""
 
 
 @dataclass(frozen=True)
 class Open:
-    """Begin a session; see `coterie.llm.split.middle.Middle.open`."""
+    """Begin a session of the client named beside; see `coterie.llm.split.middle.Middle.open`."""
 
-    client: int
     training: bool
     key: int | None
     model: str
@@ -93,14 +79,37 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Clear:
-    """Forget all that was lent and trained."""
+class Use:
+    """Let sessions start from what a round made; see `coterie.llm.split.kept_parts.KeptParts`."""
 
     model: str
+    run: str
+    number: int
+    clients: int
+    optimizer: bool
+    anew: bool
 
 
 @dataclass(frozen=True)
-class Trained:
-    """Ask for the part that a client trained, which comes as a stream."""
+class Gram:
+    """Ask for inner products of what clients ``(A,)`` trained, or changed."""
 
-    client: int
+    ids: Tensor
+    changes: bool
+
+
+@dataclass(frozen=True)
+class Products:
+    """Inner products ``(A, A)`` float64."""
+
+    gram: Tensor
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Mix what was trained; see `coterie.llm.split.part.ServerLayers.mix`."""
+
+    how: Mixing
+    number: int
+    floor: int
+    best: int

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,25 +15,17 @@ import torch
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
-from coterie.llm.split.context import Diverged
+from coterie.llm.split.kept_parts import KeptParts
 from coterie.llm.split.middle import Middle
-from coterie.llm.split.part import Part
 from coterie.llm.split.remote import messages
+from coterie.llm.split.remote.gate import CODES, Gate, Metadata, metadata_of
 from coterie.llm.split.remote.link import MAX_BYTES, Tls, grpc, is_loopback, options
-from coterie.llm.split.remote.messages import pieces
 from coterie.llm.split.remote.tokens import admin_token, client_token, same
+from coterie.llm.split.sessions import UNKNOWN
 
 _LOG = logging.getLogger(__name__)
-_PER_NUMBER = 64  # most bytes of a part for each trained number: its row and optimizer in float64
 _WAITING = 64  # calls at once; more are refused, not queued
-_CODES = {
-    PermissionError: grpc.StatusCode.UNAUTHENTICATED,
-    UserError: grpc.StatusCode.FAILED_PRECONDITION,
-    Diverged: grpc.StatusCode.OUT_OF_RANGE,
-    ProtocolError: grpc.StatusCode.INVALID_ARGUMENT,
-}
-
-Metadata = dict[str, str]
+_ADMIN = {kind.__name__ for kind in (messages.Use, messages.Gram, messages.Mix)}
 
 
 class MiddleServer:
@@ -40,6 +33,7 @@ class MiddleServer:
 
     Args:
         middle: is used by this server alone.
+        folder: where all clients' parts of it are kept, round by round.
         model: fingerprint that clients must have.
         secret: from which all tokens follow.
         address: ``host:port`` to listen at; port 0 takes a free one, which the attribute has.
@@ -56,14 +50,14 @@ class MiddleServer:
         middle: Middle,
         model: str,
         secret: str,
+        folder: Path,
         address: str = "127.0.0.1:0",
         *,
         tls: Tls | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self._middle, self._model, self._secret = middle, model, secret
-        self._max_bytes = max_bytes
-        self._longest = _PER_NUMBER * middle.size + (1 << 16)
+        self._max_bytes, self._kept = max_bytes, KeptParts(middle, folder)
         self._device = threading.Lock()
         self._stopped = threading.Event()
         # One thread, as one call computes at a time: each would have memory of its own, to be
@@ -72,7 +66,10 @@ class MiddleServer:
             1, "middle", initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
         )
         self._server = grpc.server(
-            pool, options=options(max_bytes), maximum_concurrent_rpcs=_WAITING
+            pool,
+            interceptors=(Gate(self._check_caller),),
+            options=options(max_bytes),
+            maximum_concurrent_rpcs=_WAITING,
         )
         own = grpc.method_handlers_generic_handler(messages.SERVICE, self._handlers())
         self._server.add_generic_rpc_handlers((own,))
@@ -110,15 +107,17 @@ class MiddleServer:
             ),
             messages.Step: lambda asked, who: middle.step(who[session]),
             messages.Close: lambda asked, who: middle.close(who[session], keep=asked.keep),
-            messages.Clear: self._clear,
+            messages.Use: self._use,
+            messages.Gram: lambda asked, who: messages.Products(
+                middle.gram(asked.ids, asked.changes)
+            ),
+            messages.Mix: lambda asked, who: self._kept.mix(
+                asked.how, asked.number, floor=asked.floor, best=asked.best
+            ),
         }
-        streams = {messages.LEND: self._lend, "Trained": self._trained}
         return {
             kind.__name__: grpc.unary_unary_rpc_method_handler(self._call(kind, answer))
             for kind, answer in answers.items()
-        } | {
-            name: grpc.stream_stream_rpc_method_handler(self._stream(name, answer))
-            for name, answer in streams.items()
         }
 
     def _call(
@@ -136,60 +135,44 @@ class MiddleServer:
 
         return behave
 
-    def _stream(
-        self, name: str, answer: Callable[[bytes], bytes]
-    ) -> Callable[[Iterator[bytes], Any], Iterator[bytes]]:
-        """The same for the coordinator's bytes of any length, which come and go in pieces."""
-
-        def behave(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-            with _refusing(name, context) as metadata:
-                self._check_admin(metadata)  # before anything is kept
-                data = bytearray()
-                for piece in requests:
-                    data += piece
-                    if len(data) > self._longest:
-                        raise UserError(
-                            f"a part of more than the {self._longest} bytes that the model has: "
-                            "use the backbone and LoRA settings of the server"
-                        )
-                with self._device:
-                    return pieces(answer(bytes(data)))
-
-        return behave
-
     def _open(self, message: messages.Open, metadata: Metadata) -> messages.Opened:
-        if not same(metadata[messages.TOKEN], client_token(self._secret, message.client)):
-            raise PermissionError(f"the token is not that of client {message.client}")
         self._check_model(message.model)
         key = None
         if message.key is not None:
             if not -(1 << 63) <= message.key < 1 << 63:
                 raise ProtocolError("key is no int64")
             key = Key(torch.tensor(message.key, dtype=torch.int64))
-        session = self._middle.open(message.client, training=message.training, key=key)
+        client = int(metadata[messages.CLIENT])  # whose token it is
+        session = self._middle.open(client, training=message.training, key=key)
         return messages.Opened(session)
 
-    def _clear(self, message: messages.Clear, metadata: Metadata) -> None:
-        self._check_admin(metadata)
+    def _use(self, message: messages.Use, metadata: Metadata) -> None:
         self._check_model(message.model)
-        self._middle.clear()
+        self._kept.use(
+            message.run,
+            message.number,
+            message.clients,
+            optimizer=message.optimizer,
+            anew=message.anew,
+        )
 
-    def _lend(self, data: bytes) -> bytes:
-        decoded: tuple[Part, Header] = decode(data, Part, max_bytes=len(data))
-        part, header = decoded
-        if header.client is None:
-            raise ProtocolError("a part is of no client")
-        self._middle.lend(header.client, part)
-        return b""
+    def _check_caller(self, method: str, metadata: Metadata) -> None:
+        """Refuse a caller by what it says beside its message, before that is read.
 
-    def _trained(self, data: bytes) -> bytes:
-        asked: messages.Trained = decode(data, messages.Trained, max_bytes=len(data))[0]
-        client = asked.client
-        return encode(self._middle.trained(client), Header("trained", (), client))
-
-    def _check_admin(self, metadata: Metadata) -> None:
-        if not same(metadata[messages.TOKEN], admin_token(self._secret)):
-            raise PermissionError("the token is not that of the coordinator")
+        Raises:
+            PermissionError: the token is not the one for this call.
+            UserError: the session is unknown.
+        """
+        if method in _ADMIN:
+            if not same(metadata[messages.TOKEN], admin_token(self._secret)):
+                raise PermissionError("the token is not that of the coordinator")
+        elif method == messages.Open.__name__:
+            name = metadata[messages.CLIENT][:19]
+            number = int(name) if name.isascii() and name.isdecimal() else -1
+            if not same(metadata[messages.TOKEN], client_token(self._secret, number)):
+                raise PermissionError(f"the token is not that of client {number}")
+        elif not self._middle.knows(metadata[messages.SESSION]):
+            raise UserError(UNKNOWN)
 
     def _check_model(self, model: str) -> None:
         if model != self._model:
@@ -227,12 +210,11 @@ class MiddleServer:
 def _refusing(name: str, context: Any) -> Iterator[Metadata]:
     """Give the metadata of a call; refusals inside the block become its status."""
     try:
-        given = {key: str(value) for key, value in context.invocation_metadata()}
-        yield {messages.TOKEN: "", messages.SESSION: ""} | given
+        yield metadata_of(context.invocation_metadata())
     except grpc.RpcError:  # the other side has gone
         raise
     except (PermissionError, UserError, ProtocolError) as error:
-        context.abort(_CODES[type(error)], str(error))
+        context.abort(CODES[type(error)], str(error))
     except Exception:
         _LOG.exception("%s failed", name)
         context.abort(grpc.StatusCode.INTERNAL, "it failed; its own output says why")

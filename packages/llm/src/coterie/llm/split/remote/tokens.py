@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import os
 import secrets
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from coterie.core.errors import UserError
-from coterie.core.files import writing
+from coterie.core.files import replacing, writing
 
+OWN_TOKENS = "split.token"
+"""In the folder of clients that run apart: their own tokens, by their numbers."""
 _SHORTEST = 32
 
 
@@ -25,13 +29,48 @@ def client_token(secret: str, client: int) -> str:
 
 
 def admin_token(secret: str) -> str:
-    """Derive the token of the coordinator, who lends and gets back."""
+    """Derive the token of the coordinator, who decides how parts are mixed."""
     return _derive(secret, "admin")
 
 
 def same(given: str, expected: str) -> bool:
     """Compare tokens in a time that tells nothing."""
     return hmac.compare_digest(given.encode(), expected.encode())
+
+
+def write_tokens(path: Path, tokens: Mapping[int, str]) -> None:
+    """Write the tokens of some clients into a file of theirs, for its owner only.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    content = json.dumps({str(client): token for client, token in tokens.items()})
+    with writing(path), replacing(path) as temporary:
+        opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(opened, "w") as file:
+            file.write(content + "\n")
+
+
+def read_tokens(path: Path) -> Callable[[int], str]:
+    """Read the tokens of some clients; what is given finds one.
+
+    Raises:
+        UserError: the file is missing or holds something else; later, a client is not in it.
+    """
+    try:
+        tokens = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read the client's own token in {path}: {error}") from None
+    if not isinstance(tokens, dict) or not all(isinstance(one, str) for one in tokens.values()):
+        raise UserError(f'{path} must hold the token of each client of it, as {{"3": "…"}}')
+
+    def find(client: int) -> str:
+        if str(client) not in tokens:
+            raise UserError(f"{path} has no token of client {client}")
+        found: str = tokens[str(client)]
+        return found
+
+    return find
 
 
 def read_secret(path: Path) -> str:

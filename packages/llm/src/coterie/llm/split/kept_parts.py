@@ -1,0 +1,87 @@
+"""The server's folder of what each round made of its layers' part, for all clients."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import UserError
+from coterie.core.files import writing
+from coterie.core.tensors import saved, tree
+from coterie.core.tensors.device import CPU, moved
+from coterie.core.wire.restoring import restore
+from coterie.llm.mixing import Mixing
+from coterie.llm.split.middle import Middle
+from coterie.llm.split.part import Part
+
+
+class KeptParts:
+    """What a coordinator may come back to, ``RUN/NUMBER.pt`` below a folder.
+
+    A file is whole or not there, so whichever side is killed, the other's last checkpoint finds
+    what it names.
+
+    Args:
+        middle: that trains and mixes.
+        folder: of the server; made when first written to.
+    """
+
+    def __init__(self, middle: Middle, folder: Path) -> None:
+        self._middle, self._folder = middle, folder
+        self._run: str | None = None  # of what is in use
+
+    def use(self, run: str, number: int, clients: int, *, optimizer: bool, anew: bool) -> None:
+        """Let sessions start from what a round made; 0 is the start.
+
+        Args:
+            run: its name.
+            number: of the round.
+            clients: K.
+            optimizer: whether its state is kept.
+            anew: whether it starts anew here.
+
+        Raises:
+            UserError: the run is no name, or the round is not there (any more).
+        """
+        if not re.fullmatch("[0-9a-f]{1,64}", run):
+            raise UserError("a run is named by hexadecimal digits")
+        start = self._middle.start(clients, optimizer=optimizer)
+        part = start if number == 0 else restore(start, self._load(run, number))
+        self._middle.use(self._middle.anew(part) if anew else part)
+        self._run = run
+
+    def mix(self, how: Mixing, number: int, *, floor: int, best: int) -> None:
+        """Mix what was trained, write it down, and forget what nobody comes back to.
+
+        Raises:
+            UserError: nothing is in use, a client has not finished, or the disk is full.
+        """
+        if self._run is None or number < 1:
+            raise UserError("nothing is in use (has the server been restarted?): run again")
+        part: Part = self._middle.mix(how)
+        path = self._path(self._run, number)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            saved.save(moved(tree.to_plain(part), CPU), path)
+        self._forget(self._run, floor, best)
+
+    def _forget(self, run: str, floor: int, best: int) -> None:
+        files = self._folder.joinpath(run).glob("*.pt")
+        there = {int(path.stem): path for path in files if path.stem.isdecimal()}
+        newest = max((number for number in there if number <= floor), default=0)
+        for number, path in there.items():
+            if number < newest and number != best:
+                path.unlink(missing_ok=True)
+
+    def _load(self, run: str, number: int) -> Any:
+        path = self._path(run, number)
+        if not path.is_file():
+            raise UserError(
+                f"the server has nothing of round {number} of this run: go on from the run's last "
+                "checkpoint, on the server that has trained it"
+            )
+        return saved.load(path)
+
+    def _path(self, run: str, number: int) -> Path:
+        return self._folder / run / f"{number}.pt"
