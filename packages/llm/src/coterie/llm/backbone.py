@@ -20,6 +20,7 @@ from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import load_causal_text, tiny_text
+from coterie.llm.backbones.expert import make_expert
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.prompts import bigrec_template
 from coterie.llm.backbones.recformer.build import load_recformer, small_recformer
@@ -47,7 +48,7 @@ def make_backbone(settings: Settings, data: FederatedData, cache: Path) -> Backb
     backbone = _untrained(settings, data.catalogue, key)
     if settings.model.path is None:
         _pretrained(backbone, settings, data, cache, key)
-    return _adapted(backbone, settings, key)
+    return _adapted(backbone, settings, data.catalogue, key)
 
 
 def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -> Backbone:
@@ -65,13 +66,14 @@ def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -
         own = str(folder / settings.model.path)
         settings = replace(settings, model=replace(settings.model, path=own))
     key = _key(settings)
-    backbone = _untrained(settings, Catalogue(**public["items"]), key)
+    items = Catalogue(**public["items"])
+    backbone = _untrained(settings, items, key)
     if settings.model.path is None:
         path = folder / WEIGHTS
         if not path.is_file() or weights_digest(path) != public["backbone"]:
             raise UserError(f"{path} is not the backbone of the card: get the right file")
         backbone.load_state_dict(load_file(path), strict=False)
-    return _adapted(backbone, settings, key)
+    return _adapted(backbone, settings, items, key)
 
 
 def halves_of(backbone: Backbone, settings: Settings) -> Halves | None:
@@ -98,9 +100,11 @@ def _key(settings: Settings) -> Key:
     return Key.from_seed(settings.seed).fold("backbone")
 
 
-def _adapted(backbone: Backbone, settings: Settings, key: Key) -> Backbone:
+def _adapted(backbone: Backbone, settings: Settings, items: Catalogue, key: Key) -> Backbone:
+    """Give a backbone what is not pre-trained: its adapter, and the expert beside it."""
     if settings.model.trained == "lora":
         backbone.add_lora(settings.lora, key)
+    backbone.expert = make_expert(settings.model.expert or "none", items, settings.expert)
     return backbone.to(torch.get_default_device(), getattr(torch, settings.engine.dtype))
 
 
@@ -146,7 +150,7 @@ def _fingerprint(settings: Settings, data: FederatedData) -> str:
     """Digest of all that pre-training depends on."""
     values = values_of(settings)
     named = {n: v for n, v in values.items() if n.split(".")[0] in ("model", "pretrain", "seed")}
-    del named["model.trained"], named["model.base"]
+    del named["model.trained"], named["model.base"], named["model.expert"]
     named["max_history"] = settings.data.max_history
     digest = hashlib.sha256(json.dumps(named, sort_keys=True, default=str).encode())
     public = data.public

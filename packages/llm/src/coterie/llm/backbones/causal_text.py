@@ -46,6 +46,8 @@ class CausalText(Backbone):
         UserError: the model has no ``model.layers``, or the context is too short for the prompt.
     """
 
+    writes = True
+
     def __init__(
         self,
         model: Any,
@@ -76,7 +78,7 @@ class CausalText(Backbone):
         if not hasattr(self.model, "peft_config"):
             self._item_vectors = None
 
-    def loss(self, examples: Examples) -> Tensor:
+    def network_loss(self, examples: Examples) -> Tensor:
         """Mean cross entropy of the next token, ``()``; BIGRec practises the prompt too."""
         prompts = self.text.prompts(examples.history)
         answers = self.text.answers(examples.target)
@@ -87,7 +89,7 @@ class CausalText(Backbone):
         logits = self.model(**self._inputs(tokens, mask), use_cache=False).logits[:, :-1].float()
         return cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED)
 
-    def scores(self, history: Ragged) -> Tensor:
+    def network_scores(self, history: Ragged) -> Tensor:
         """Score items by grounding, ``(n, n_items)`` float32."""
         items = self.item_vectors()
         parts, how = [items.new_empty(0, self.n_items)], self.generation

@@ -9,6 +9,8 @@ from coterie.core.errors import UserError
 from coterie.core.settings.sections import at_least, between
 
 BackboneName = Literal["tiny-item", "tiny-text", "llama", "recformer"]
+Field = Literal["titles", "genres", "brands"]
+"""What may be known of an item in words."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class ModelSettings:
     trained: Literal["lora", "all"] | None = None
     """What a client trains (section 3.1): low-rank adapters, or all parameters; default: all for
     tiny-item and recformer, as the paper does with RecFormer, else lora."""
+    expert: Literal["none", "popularity", "titles", "both"] | None = None
+    """What is added to the scores of the backbone (BIGRec's injection): the public users' counts
+    of the items, as a trained bias; how alike the words of items are; both; default: none."""
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "context", "vocabulary"):
@@ -57,6 +62,31 @@ class ModelSettings:
             raise UserError(
                 f"'model.width' {self.width} must be a multiple of twice 'model.heads' {self.heads}"
             )
+
+
+@dataclass(frozen=True)
+class ExpertSettings:
+    """What stands beside the backbone where ``model.expert`` is not none.
+
+    The scores become scale * (cosine of words + bias) + backbone * its own.
+    """
+
+    scale: float = 10.0
+    """Factor of cosine and bias."""
+    backbone: float = 0.1
+    """Factor of the backbone's own scores."""
+    popularity: float = 0.1
+    """The bias starts from this times log(1 + count of public users)."""
+    decay: float = 0.8
+    """Of a history the newest item counts 1, the one before it this, and so on."""
+    words: tuple[Field, ...] = ()
+    """What the items are compared by; default: titles, or genres where there are none."""
+
+    def __post_init__(self) -> None:
+        between("expert.scale", self.scale, 0, float("inf"))
+        between("expert.decay", self.decay, 0, 1)
+        for name in ("backbone", "popularity"):
+            at_least(f"expert.{name}", getattr(self, name), 0)
 
 
 @dataclass(frozen=True)
