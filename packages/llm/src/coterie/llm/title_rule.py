@@ -61,7 +61,7 @@ def title_rule(data: FederatedData) -> RuleResult:
     if not has_words(items):
         raise UserError(f"{items.source} has neither titles nor genres to compare items by")
     popular = torch.log1p(data.public_counts().double())
-    best: tuple[float, RuleResult] | None = None
+    best, found = -1.0, None
     for fields in _FIELDS:
         if any(getattr(items, field) is None for field in fields):
             continue
@@ -69,12 +69,17 @@ def title_rule(data: FederatedData) -> RuleResult:
         for weight in WEIGHTS:
             score = _rule(words, weight * popular)
             valid = _measure(score, data.clients.valid)
-            recall = float(torch.cat([part["recall@10"] for part in valid]).mean())
-            if best is None or recall > best[0]:
-                test = _measure(score, data.clients.test)
-                best = recall, RuleResult(fields, weight, valid, test)
-    assert best is not None
-    return best[1]
+            recall = mean_recall(valid)
+            if recall > best:
+                best, found = recall, (fields, weight, valid, score)
+    assert found is not None  # there are words, and somebody to validate on
+    fields, weight, valid, score = found
+    return RuleResult(fields, weight, valid, _measure(score, data.clients.test))
+
+
+def mean_recall(measured: Measured) -> float:
+    """Recall@10 of all users."""
+    return float(torch.cat([part["recall@10"] for part in measured]).mean())
 
 
 def _rule(words: ItemWords, bias: Tensor) -> Callable[[Queries], Tensor]:
