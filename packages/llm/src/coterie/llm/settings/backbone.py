@@ -149,6 +149,9 @@ class GenerationSettings:
     """Most tokens of a text, end token included."""
     length_penalty: float = 1.0
     """Beams are compared by log probability / length ** this."""
+    grounding: Literal["states", "words"] = "states"
+    """What a written title and those of the items are compared by: the last state of the frozen
+    model (BIGRec), or their words (TF-IDF), where a model is too small to embed titles."""
     temperature: float = 1.0
     """Of several candidates: the distance that counts as much as e times the probability."""
     batch: int = 64
