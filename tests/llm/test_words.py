@@ -6,12 +6,15 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
 from coterie.core.errors import UserError
+from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm import title_rule as rule
+from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.words import ItemWords
 from coterie.llm.experiment import Experiment
@@ -130,3 +133,31 @@ def test_the_rule_needs_words(data):
     bare = replace(data, interactions=replace(data.interactions, titles=None, genres=None))
     with pytest.raises(UserError, match="neither titles nor genres"):
         rule.title_rule(bare)
+
+
+def test_dense_vectors_are_those_of_a_full_svd():
+    words = ItemWords(TITLES)
+    found = words.dense(3, Key.from_seed(0)).double().numpy()
+    left, singular, _ = np.linalg.svd(words.vectors.toarray())
+    expected = (left[:, :5] * singular)[:, :3]
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-5)
+    wide = words.dense(9, Key.from_seed(0))  # wider than there are titles
+    assert wide.shape == (5, 9)
+    np.testing.assert_allclose(
+        (wide @ wide.T).numpy(), (words.vectors @ words.vectors.T).toarray(), atol=1e-5
+    )
+
+
+def test_item_embeddings_start_from_words_at_the_usual_length():
+    model = TinyItem(5, width=8, layers=1, heads=2, context=4, key=Key.from_seed(0))
+    table = model.model.get_input_embeddings().weight
+    before = table.detach().clone()
+    vectors = ItemWords(TITLES).dense(8, Key.from_seed(0))
+    model.start_items(vectors)
+    after = table.detach()
+    assert torch.equal(after[5:], before[5:])  # start and padding
+    assert float(after[:5].norm()) == pytest.approx(float(before[:5].norm()), rel=1e-5)
+    cosine = torch.nn.functional.cosine_similarity(after[:5], vectors)
+    assert cosine.tolist() == pytest.approx([1.0] * 5, abs=1e-5)
+    assert model.model.lm_head.weight is table

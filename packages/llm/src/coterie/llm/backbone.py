@@ -27,6 +27,7 @@ from coterie.llm.backbones.recformer.build import load_recformer, small_recforme
 from coterie.llm.backbones.recformer.tokens import item_attributes
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.data.catalogue import Catalogue
+from coterie.llm.data.words import ItemWords
 from coterie.llm.settings.run import Settings
 
 if TYPE_CHECKING:
@@ -114,7 +115,11 @@ def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
     match model.name:
         case "tiny-item":
             size = {"width": model.width, "layers": model.layers, "heads": model.heads}
-            return TinyItem(items.n_items, **size, context=history, key=key)
+            found = TinyItem(items.n_items, **size, context=history, key=key)
+            if model.items == "words":
+                words = ItemWords(items.words(settings.expert.words))
+                found.start_items(words.dense(model.width, key.fold("words")))
+            return found
         case "tiny-text":
             return tiny_text(items.require_titles(), model, key, settings.generation)
         case "llama":
@@ -152,6 +157,8 @@ def _fingerprint(settings: Settings, data: FederatedData) -> str:
     named = {n: v for n, v in values.items() if n.split(".")[0] in ("model", "pretrain", "seed")}
     del named["model.trained"], named["model.base"], named["model.expert"]
     named["max_history"] = settings.data.max_history
+    if settings.model.items == "words":
+        named["words"] = settings.expert.words
     digest = hashlib.sha256(json.dumps(named, sort_keys=True, default=str).encode())
     public = data.public
     for examples in (public.train, public.held_out):

@@ -60,6 +60,13 @@ class TinyItem(Backbone):
         with key.fold("tiny-item").torch_rng():
             self.model = on_host(lambda: LlamaForCausalLM(config))
 
+    @torch.no_grad()
+    def start_items(self, vectors: Tensor) -> None:
+        """Let the item embeddings start from vectors ``(n_items, h)``, as long as random ones."""
+        table: Tensor = self.model.get_input_embeddings().weight
+        scale = table[: self.n_items].norm() / vectors.norm()
+        table[: self.n_items] = scale * vectors.to(table)
+
     def network_loss(self, examples: Examples) -> Tensor:
         """Mean cross entropy of the next item over all positions, ``()``."""
         target = Ragged.from_lengths(examples.target, torch.ones_like(examples.target))

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from scipy import sparse
+from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
 _NGRAMS = (1, 2)  # words and pairs of neighbours
@@ -67,6 +69,23 @@ class ItemWords:
     def of_texts(self, texts: Sequence[str]) -> Tensor:
         """Cosine of every item's title with each of n texts, ``(n, n_items)`` float64."""
         return self._cosine(self._vectorizer.transform(texts))
+
+    def dense(self, width: int, key: Key) -> Tensor:
+        """Squeeze the vectors into few numbers by a truncated SVD, ``(n_items, width)`` float32.
+
+        Rows are of length 1, or 0 for an item without words; with fewer than ``width`` items or
+        terms the last columns are 0.
+
+        Args:
+            width: number of columns.
+            key: of the start of the randomised SVD.
+        """
+        rank = min(width, *self.vectors.shape)
+        svd = TruncatedSVD(rank, random_state=key.seed())
+        rows = normalize(svd.fit_transform(self.vectors))
+        found = torch.zeros(len(rows), width)
+        found[:, :rank] = torch.from_numpy(rows)
+        return found
 
     def _cosine(self, rows: sparse.csr_matrix) -> Tensor:
         product = normalize(rows) @ self.vectors.T

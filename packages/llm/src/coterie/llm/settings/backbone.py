@@ -42,6 +42,9 @@ class ModelSettings:
     trained: Literal["lora", "all"] | None = None
     """What a client trains (section 3.1): low-rank adapters, or all parameters; default: all for
     tiny-item and recformer, as the paper does with RecFormer, else lora."""
+    items: Literal["drawn", "words"] = "drawn"
+    """What the item embeddings of tiny-item start from, before they are pre-trained: random
+    numbers, or a truncated SVD of the words (TF-IDF) that ``expert.words`` names."""
     expert: Literal["none", "popularity", "titles", "both"] | None = None
     """What is added to the scores of the backbone (BIGRec's injection): the public users' counts
     of the items, as a trained bias; how alike the words of items are; both; default: none."""
