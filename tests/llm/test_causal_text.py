@@ -1,7 +1,9 @@
 """Causal language models over titles: loss, grounding, LoRA, layers, loading."""
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import cdist
@@ -21,6 +23,7 @@ from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.prompts import bigrec_template, compact_template
 from coterie.llm.backbones.tokenizer import END
 from coterie.llm.data.examples import Examples
+from coterie.llm.data.words import ItemWords
 from coterie.llm.settings.backbone import (
     GenerationSettings,
     LoraSettings,
@@ -261,3 +264,19 @@ def test_model_without_layers_is_refused():
 def test_more_candidates_than_beams_are_refused():
     with pytest.raises(UserError, match=r"raise 'generation\.beams'"):
         GenerationSettings(beams=2, candidates=3)
+
+
+def test_words_ground_what_is_written(monkeypatch):
+    model = small()
+    written = ["Heat (1990)", "no such thing", "Rocky or Big", "Alien"]  # two for each of two
+    log_p = torch.tensor([[-0.5, -2.0], [-1.0, -1.5]])
+    monkeypatch.setattr(model, "generate", lambda history: (written, log_p))
+    model.generation = replace(GENERATION, grounding="words", temperature=0.3, batch=2)
+    cosine = ItemWords(TITLES).of_texts(written).numpy().reshape(2, 2, -1)
+    p = np.exp(log_p.double().numpy())
+    p /= p.sum(1, keepdims=True)
+    near = np.exp(-np.sqrt(np.maximum(2 - 2 * cosine, 0)) / 0.3)
+    expected = 0.3 * np.log((p[:, :, None] * near).sum(1))
+    found = model.scores(Ragged.from_lists([[0], [1]]))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
+    assert [int(row.argmax()) for row in found] == [0, 1]

@@ -13,6 +13,7 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
 from coterie.llm.data.examples import Queries
 from coterie.llm.experiment import Experiment
+from coterie.llm.title_rule import title_rule
 
 SMALL = ["--rounds=1", "--model.width=16", "--model.layers=1", "--pretrain.steps=2"]
 
@@ -41,9 +42,37 @@ def without_training(found, client):
 
 def test_a_client_without_training_is_named(tmp_path):
     found = without_training(experiment(tmp_path), 3)
-    assert found.notes(finished(found)) == [
-        "nothing to train on: client 3; they receive and teach nobody"
-    ]
+    told = found.notes(finished(found))
+    assert told[0] == "nothing to train on: client 3; they receive and teach nobody"
+    assert len(told) == 2
+    assert "without any training" in told[1]
+
+
+def test_a_run_says_when_words_alone_find_more(tmp_path):
+    found = experiment(tmp_path)
+    rule = title_rule(found.data)
+    recall = torch.cat([part["recall@10"] for part in rule.test]).mean()
+    (told,) = found.notes(finished(found))
+    assert told.startswith("on validation, genres and popularity alone")
+    assert f"(recall@10 {recall:.4f} on the test): --variant best" in told
+    for flags in (["--model.expert=titles"], ["--method=fedmf", "--fedmf.rounds=1"]):
+        other = experiment(tmp_path, *flags)
+        assert other.notes(finished(other)) == []
+    good = experiment(tmp_path)
+    module = finished(good)
+    module.history[0]["eval/recall@10"] = 0.9
+    assert good.notes(module) == []
+
+
+def test_variant_best_beats_the_paper_s_method_and_the_rule_on_the_sample(tmp_path):
+    best, plain = (
+        Experiment(configure(find_paper("pplr"), [*flags, f"--run.out={tmp_path}"]).settings)
+        for flags in (["--variant=best", "--rounds=2"], ["--rounds=2"])
+    )
+    recalls = [finished(each).results["test/recall@10"] for each in (best, plain)]
+    rule = torch.cat([part["recall@10"] for part in title_rule(plain.data).test]).mean()
+    assert recalls[0] > float(rule) > 0.19
+    assert recalls[0] > recalls[1] + 0.05
 
 
 @pytest.mark.parametrize("name", ["tiny-text", "recformer"])
@@ -51,18 +80,19 @@ def test_cut_histories_are_counted_and_said_once(tmp_path, capsys, name):
     flags = [f"--run.out={tmp_path}", "--logger.wandb=off", "--run.progress=false"]
     flags += [f"--model.name={name}", "--model.context=60", "--generation.max_new_tokens=24"]
     assert main(["train", "pplr", *SMALL, *flags]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Note: ")]
+    lines = capsys.readouterr().out.splitlines()
+    told = [line for line in lines if line.startswith("Note: ") and "longer" in line]
     assert len(told) == 1
     assert "longer than 'model.context' 60" in told[0]
     (summary,) = tmp_path.glob("pplr/*/summary.json")
-    (note,) = json.loads(summary.read_text())["notes"]
+    note = json.loads(summary.read_text())["notes"][0]
     count = int(note.split()[0].replace(",", ""))
     found = experiment(tmp_path, *flags)
     assert count >= sum(map(len, found.data.clients.test))  # the test alone reads them all
 
 
 def test_nothing_is_said_where_nothing_is_amiss(tmp_path):
-    found = experiment(tmp_path)
+    found = experiment(tmp_path, "--model.expert=both")
     assert found.notes(finished(found)) == []
 
 

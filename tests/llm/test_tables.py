@@ -257,7 +257,8 @@ def test_extents_and_shares_are_of_the_rounds_that_were_made():
 def test_table_1_has_all_rows_and_is_read_from_the_cache(make, out, monkeypatch):
     report = make(table=1)
     assert [line["method"] for line in report.view] == [
-        *("popularity", "MF", "LightGCN", "FedMF", "LightFR", "FedPerGNN"),
+        *("popularity", "titles + popularity", "MF", "LightGCN"),
+        *("FedMF", "LightFR", "FedPerGNN"),
         *("central", "+FedAvg", "+FedProx", "+local only", "+PPLR"),
     ]
     assert any(

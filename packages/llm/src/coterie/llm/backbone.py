@@ -21,12 +21,14 @@ from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import load_causal_text, tiny_text
+from coterie.llm.backbones.expert import make_expert
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.prompts import bigrec_template
 from coterie.llm.backbones.recformer.build import load_recformer, small_recformer
 from coterie.llm.backbones.recformer.tokens import item_attributes
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.data.catalogue import Catalogue
+from coterie.llm.data.words import ItemWords
 from coterie.llm.settings.run import Settings
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def make_backbone(settings: Settings, data: FederatedData, cache: Path) -> Backb
     backbone = _untrained(settings, data.catalogue, key)
     if settings.model.path is None:
         _pretrained(backbone, settings, data, cache, key)
-    return _adapted(backbone, settings, key)
+    return _adapted(backbone, settings, data.catalogue, key)
 
 
 def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -> Backbone:
@@ -66,13 +68,14 @@ def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -
         own = str(folder / settings.model.path)
         settings = replace(settings, model=replace(settings.model, path=own))
     key = _key(settings)
-    backbone = _untrained(settings, Catalogue(**public["items"]), key)
+    items = Catalogue(**public["items"])
+    backbone = _untrained(settings, items, key)
     if settings.model.path is None:
         path = folder / WEIGHTS
         if not path.is_file() or weights_digest(path) != public["backbone"]:
             raise UserError(f"{path} is not the backbone of the card: get the right file")
         backbone.load_state_dict(load_file(path), strict=False)
-    return _adapted(backbone, settings, key)
+    return _adapted(backbone, settings, items, key)
 
 
 def halves_of(backbone: Backbone, settings: Settings) -> Halves | None:
@@ -99,9 +102,11 @@ def _key(settings: Settings) -> Key:
     return Key.from_seed(settings.seed).fold("backbone")
 
 
-def _adapted(backbone: Backbone, settings: Settings, key: Key) -> Backbone:
+def _adapted(backbone: Backbone, settings: Settings, items: Catalogue, key: Key) -> Backbone:
+    """Give a backbone what is not pre-trained: its adapter, and the expert beside it."""
     if settings.model.trained == "lora":
         backbone.add_lora(settings.lora, key)
+    backbone.expert = make_expert(settings.model.expert or "none", items, settings.expert)
     return backbone.to(torch.get_default_device(), getattr(torch, settings.engine.dtype))
 
 
@@ -111,7 +116,11 @@ def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
     match model.name:
         case "tiny-item":
             size = {"width": model.width, "layers": model.layers, "heads": model.heads}
-            return TinyItem(items.n_items, **size, context=history, key=key)
+            found = TinyItem(items.n_items, **size, context=history, key=key)
+            if model.items == "words":
+                words = ItemWords(items.words(settings.expert.words))
+                found.start_items(words.dense(model.width, key.fold("words")))
+            return found
         case "tiny-text":
             return tiny_text(items.require_titles(), model, key, settings.generation)
         case "llama":
@@ -157,8 +166,10 @@ def _fingerprint(settings: Settings, data: FederatedData) -> str:
     """Digest of all that pre-training depends on."""
     values = values_of(settings)
     named = {n: v for n, v in values.items() if n.split(".")[0] in ("model", "pretrain", "seed")}
-    del named["model.trained"], named["model.base"]
+    del named["model.trained"], named["model.base"], named["model.expert"]
     named["max_history"] = settings.data.max_history
+    if settings.model.items == "words":
+        named["words"] = settings.expert.words
     digest = hashlib.sha256(json.dumps(named, sort_keys=True, default=str).encode())
     public = data.public
     for examples in (public.train, public.held_out):

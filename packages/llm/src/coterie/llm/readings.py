@@ -28,7 +28,8 @@ MIXING = {
 def resolve(settings: Settings) -> Settings:
     """Fill every open choice (None) with that of the reading; a choice the user made stays.
 
-    What a backbone trains by default, and in how many stages, is filled in too.
+    What a backbone trains by default, in how many stages, and what stands beside it is filled in
+    too.
 
     Raises:
         UserError: the backbone cannot be fine-tuned in that many stages.
@@ -41,6 +42,8 @@ def resolve(settings: Settings) -> Settings:
         trained: Any = "all" if settings.model.name in FULLY_TRAINED else "lora"
         settings = replace(settings, model=replace(settings.model, trained=trained))
     settings = replace(settings, train=_staged(settings))
+    if settings.model.expert is None:
+        settings = replace(settings, model=replace(settings.model, expert="none"))
     mixing = settings.mixing
     open_ones: Any = {
         n: v for n, v in MIXING[settings.reading].items() if getattr(mixing, n) is None

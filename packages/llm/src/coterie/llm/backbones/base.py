@@ -6,10 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
+from coterie.llm.backbones.expert import Expert
 from coterie.llm.backbones.lora import add_lora
 from coterie.llm.data.examples import Examples
 from coterie.llm.settings.backbone import LoraSettings
@@ -27,6 +30,8 @@ class Backbone(nn.Module, ABC):
         reader: writes histories as tokens; None where an item is a token.
         frozen_items: ``(n_items, h)`` item embeddings of the second stage of fine-tuning, see
             `catalogue`; None where the network as it is embeds the items.
+        expert: stands beside the network, is trained with it, and has a part in the scores; None
+            for the paper's methods.
     """
 
     model: Any
@@ -36,6 +41,13 @@ class Backbone(nn.Module, ABC):
     hidden: int
     reader: Any = None
     frozen_items: Tensor | None = None
+    expert: Expert | None
+    writes: ClassVar[bool] = False
+    """Whether the network writes text, so that its scores cannot be trained by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expert = None  # of the instance: an attribute of the class would hide the module
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -54,19 +66,44 @@ class Backbone(nn.Module, ABC):
         self.model.config.num_hidden_layers = len(layers)
         number(layers)
 
-    @abstractmethod
     def loss(self, examples: Examples) -> Tensor:
-        """Mean training loss of a batch, ``()``."""
+        """Mean training loss of a batch, ``()``.
+
+        With an expert it is the cross entropy of the target by the scores of both. A network that
+        writes text is trained by its own loss, and the expert by that of its scores alone.
+        """
+        if self.expert is None:
+            return self.network_loss(examples)
+        history, target = examples.history, examples.target
+        if not self.writes:
+            scores = self.expert(history, self.network_scores(history))
+            return cross_entropy(scores, target)
+        loss = self.network_loss(examples)
+        alone = self.expert(history, loss.new_zeros(len(history), self.n_items))
+        return loss + cross_entropy(alone, target)
 
     def pretraining_loss(self, examples: Examples) -> Tensor:
         """Loss of a batch while all parameters are trained, ``()``. Default: `loss`."""
         return self.loss(examples)
 
-    @abstractmethod
+    @torch.no_grad()
     def scores(self, history: Ragged) -> Tensor:
         """Score all items after each history, ``(n, n_items)`` float32, higher is better.
 
-        Called without gradients. A history without an item is allowed.
+        A history without an item is allowed.
+        """
+        own = self.network_scores(history).float()
+        return own if self.expert is None else self.expert(history, own).float()
+
+    @abstractmethod
+    def network_loss(self, examples: Examples) -> Tensor:
+        """Mean training loss of a batch by the network alone, ``()``."""
+
+    @abstractmethod
+    def network_scores(self, history: Ragged) -> Tensor:
+        """Score all items by the network alone, ``(n, n_items)``; with gradients if they are on.
+
+        A history without an item is allowed.
         """
 
     def add_lora(self, settings: LoraSettings, key: Key) -> None:

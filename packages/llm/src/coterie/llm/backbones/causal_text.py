@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from coterie.llm.backbones.lora import base_model
 from coterie.llm.backbones.prompts import PromptTokens, Template, compact_template, pad_left, plain
 from coterie.llm.backbones.tokenizer import END, train_tokenizer
 from coterie.llm.data.examples import Examples
+from coterie.llm.data.words import ItemWords
 from coterie.llm.settings.backbone import GenerationSettings, ModelSettings
 
 _IGNORED = -100  # the label that cross_entropy leaves out
@@ -29,7 +31,7 @@ class CausalText(Backbone):
 
     Scores are BIGRec's: the generated text and all titles are embedded by the frozen model (last
     layer, last token), and the nearest title wins. Titles need not differ: items of one title get
-    one score.
+    one score. With the grounding "words" they are compared by TF-IDF instead.
 
     Args:
         model: a causal LM with ``model.layers``.
@@ -45,6 +47,8 @@ class CausalText(Backbone):
     Raises:
         UserError: the model has no ``model.layers``, or the context is too short for the prompt.
     """
+
+    writes = True
 
     def __init__(
         self,
@@ -76,7 +80,7 @@ class CausalText(Backbone):
         if not hasattr(self.model, "peft_config"):
             self._item_vectors = None
 
-    def loss(self, examples: Examples) -> Tensor:
+    def network_loss(self, examples: Examples) -> Tensor:
         """Mean cross entropy of the next token, ``()``; BIGRec practises the prompt too."""
         prompts = self.text.prompts(examples.history)
         answers = self.text.answers(examples.target)
@@ -87,16 +91,26 @@ class CausalText(Backbone):
         logits = self.model(**self._inputs(tokens, mask), use_cache=False).logits[:, :-1].float()
         return cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED)
 
-    def scores(self, history: Ragged) -> Tensor:
+    def network_scores(self, history: Ragged) -> Tensor:
         """Score items by grounding, ``(n, n_items)`` float32."""
-        items = self.item_vectors()
-        parts, how = [items.new_empty(0, self.n_items)], self.generation
+        how, parts = self.generation, [torch.empty(0, self.n_items)]
         for start in range(0, len(history), how.batch):
             part = history.take(torch.arange(len(history))[start : start + how.batch])
             texts, log_probability = self.generate(part)
-            vectors = self.embed(texts).view(len(part), -1, self.hidden)
-            parts.append(grounding_scores(vectors, items, log_probability, how.temperature))
+            shape = (len(part), len(texts) // len(part), -1)
+            if how.grounding == "words":
+                cosine = self._words.of_texts(texts).to(log_probability)
+                distance = (2.0 - 2.0 * cosine).clamp_min(0.0).sqrt()  # of vectors of length 1
+                found = nearness(distance.view(shape), log_probability, how.temperature)
+            else:
+                vectors, items = self.embed(texts).view(shape), self.item_vectors()
+                found = grounding_scores(vectors, items, log_probability, how.temperature)
+            parts.append(found)
         return torch.cat(parts)
+
+    @cached_property
+    def _words(self) -> ItemWords:
+        return ItemWords(self.text.titles)
 
     @torch.no_grad()
     def generate(self, history: Ragged) -> tuple[list[str], Tensor]:
@@ -174,10 +188,7 @@ class CausalText(Backbone):
 def grounding_scores(
     generated: Tensor, items: Tensor, log_probability: Tensor, temperature: float = 1.0
 ) -> Tensor:
-    """Score items by their nearness to generated text in the space of the frozen model.
-
-    One generated text c a user: ``score(i) = -||c - e_i||``, as in BIGRec. Of several, each
-    counts by its probability p_c: ``score(i) = t log sum_c p_c exp(-||c - e_i|| / t)``.
+    """Score items by the `nearness` of generated text in the space of the frozen model.
 
     Args:
         generated: ``(n, C, h)`` embeddings of the C texts generated for each user.
@@ -198,7 +209,28 @@ def grounding_scores(
     distance = torch.cdist(
         generated.reshape(-1, hidden), items, compute_mode="donot_use_mm_for_euclid_dist"
     ).view(n, candidates, -1)
-    if candidates == 1:
+    return nearness(distance, log_probability, temperature)
+
+
+def nearness(distance: Tensor, log_probability: Tensor, temperature: float = 1.0) -> Tensor:
+    """Score items by their distances ``||c - e_i||`` from the texts written for n users.
+
+    One text c a user: ``score(i) = -||c - e_i||``, as in BIGRec. Of several, each counts by its
+    probability p_c: ``score(i) = t log sum_c p_c exp(-||c - e_i|| / t)``.
+
+    Args:
+        distance: ``(n, C, n_items)`` of C texts.
+        log_probability: ``(n, C)`` of the texts.
+        temperature: t, in units of distance; without effect on one text.
+
+    Returns:
+        ``(n, n_items)``.
+
+    Example:
+        >>> nearness(torch.tensor([[[0.0, 5.0]]]), torch.zeros(1, 1)).tolist()
+        [[-0.0, -5.0]]
+    """
+    if distance.shape[1] == 1:
         return -distance[:, 0]
     terms = -distance / temperature + log_probability.log_softmax(1)[:, :, None]
     return temperature * terms.logsumexp(1)

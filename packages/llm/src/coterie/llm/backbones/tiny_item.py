@@ -60,7 +60,14 @@ class TinyItem(Backbone):
         with key.fold("tiny-item").torch_rng():
             self.model = on_host(lambda: LlamaForCausalLM(config))
 
-    def loss(self, examples: Examples) -> Tensor:
+    @torch.no_grad()
+    def start_items(self, vectors: Tensor) -> None:
+        """Let the item embeddings start from vectors ``(n_items, h)``, as long as random ones."""
+        table: Tensor = self.model.get_input_embeddings().weight
+        scale = table[: self.n_items].norm() / vectors.norm()
+        table[: self.n_items] = scale * vectors.to(table)
+
+    def network_loss(self, examples: Examples) -> Tensor:
         """Mean cross entropy of the next item over all positions, ``()``."""
         target = Ragged.from_lengths(examples.target, torch.ones_like(examples.target))
         tokens, mask = self._tokens(examples.history.beside(target), self.context + 1)
@@ -70,8 +77,7 @@ class TinyItem(Backbone):
             logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED
         )
 
-    @torch.no_grad()
-    def scores(self, history: Ragged) -> Tensor:
+    def network_scores(self, history: Ragged) -> Tensor:
         """Logits of the next item, ``(n, n_items)``."""
         if not len(history):
             return torch.empty(0, self.n_items)
@@ -79,7 +85,8 @@ class TinyItem(Backbone):
         output = self.model(
             input_ids=tokens, attention_mask=mask, use_cache=False, logits_to_keep=1
         )
-        return output.logits[:, -1, : self.n_items].float()
+        logits: Tensor = output.logits[:, -1, : self.n_items]
+        return logits
 
     def _tokens(self, rows: Ragged, most: int) -> tuple[Tensor, Tensor]:
         """Start token and the newest items of every row, padded on the left; and the mask."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -59,8 +59,13 @@ class FederatedData:
 
     @property
     def catalogue(self) -> Catalogue:
-        """What is known of the items."""
-        return Catalogue.of(self.interactions)
+        """What everybody may know of the items."""
+        return replace(Catalogue.of(self.interactions), popularity=self.public_counts().tolist())
+
+    def public_counts(self) -> Tensor:
+        """Count the train interactions of public users with every item, ``(n_items,)`` int64."""
+        items = self.split.train.take(torch.nonzero(self.client_of == PUBLIC).flatten()).values
+        return torch.bincount(items, minlength=self.n_items)
 
     def idle_clients(self) -> list[int]:
         """List the clients that have users but nothing to train on, in order to say so."""

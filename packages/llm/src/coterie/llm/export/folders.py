@@ -27,6 +27,7 @@ WEIGHTS, ORIGIN, ITEMS = "adapter_model.safetensors", "coterie.json", "items.csv
 BASE = "base"  # folder of the frozen model, where it is no published one
 EMBEDDINGS = "item_embeddings.safetensors"  # what stage 2 scores against
 _EMBEDDED = "item_embeddings"
+EXPERT = "expert.safetensors"  # the trained bias, and the factors as metadata
 _PREFIX = "base_model.model."  # what peft puts before the names of the wrapped model
 _ADAPTER = "default"  # peft's name of the one adapter
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-5}  # of W + BA; coarser formats below
@@ -178,6 +179,8 @@ def _reads_back(
         tensors = load_file(folder / WEIGHTS)
         for name, factor in factors.items():
             factor.copy_(tensors[name])
+        if backbone.expert is not None and backbone.expert.bias is not None:
+            backbone.expert.bias.copy_(load_file(folder / EXPERT)["bias"])
         if frozen is not None:
             # Products round by where a tensor lies in memory, and in a file it lies anywhere.
             backbone.frozen_items = load_file(folder / EMBEDDINGS)[_EMBEDDED].clone()
@@ -220,14 +223,20 @@ def plain_state(backbone: Backbone, *, merged: bool) -> dict[str, Tensor]:
 def _describe(
     backbone: Backbone, items: Interactions, origin: Mapping[str, Any], folder: Path
 ) -> None:
-    """Write beside it which number stands for which item, frozen embeddings, and the origin."""
+    """Write beside it which number is which item, frozen embeddings, expert, and the origin."""
     table = pd.DataFrame({"number": range(items.n_items), "item": items.item_names})
     if items.titles is not None:
         table["title"] = items.titles
+    expert = backbone.expert
+    if expert is not None and expert.words is not None:
+        table["words"] = expert.words.titles  # may be other ones than titles
     with writing(folder):
         table.to_csv(folder / ITEMS, index=False)
         if backbone.frozen_items is not None:
             save_file({_EMBEDDED: backbone.frozen_items.contiguous()}, folder / EMBEDDINGS)
+        if expert is not None:
+            bias = {} if expert.bias is None else {"bias": expert.bias.detach().contiguous()}
+            save_file(bias, folder / EXPERT, metadata=expert.factors())
     write_json(folder / ORIGIN, dict(origin))
 
 

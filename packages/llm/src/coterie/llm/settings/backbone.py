@@ -9,6 +9,8 @@ from coterie.core.errors import UserError
 from coterie.core.settings.sections import at_least, between
 
 BackboneName = Literal["tiny-item", "tiny-text", "llama", "recformer"]
+Field = Literal["titles", "genres", "brands"]
+"""What may be known of an item in words."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,12 @@ class ModelSettings:
     trained: Literal["lora", "all"] | None = None
     """What a client trains (section 3.1): low-rank adapters, or all parameters; default: all for
     tiny-item and recformer, as the paper does with RecFormer, else lora."""
+    items: Literal["drawn", "words"] = "drawn"
+    """What the item embeddings of tiny-item start from, before they are pre-trained: random
+    numbers, or a truncated SVD of the words (TF-IDF) that ``expert.words`` names."""
+    expert: Literal["none", "popularity", "titles", "both"] | None = None
+    """What is added to the scores of the backbone (BIGRec's injection): the public users' counts
+    of the items, as a trained bias; how alike the words of items are; both; default: none."""
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "context", "vocabulary"):
@@ -57,6 +65,31 @@ class ModelSettings:
             raise UserError(
                 f"'model.width' {self.width} must be a multiple of twice 'model.heads' {self.heads}"
             )
+
+
+@dataclass(frozen=True)
+class ExpertSettings:
+    """What stands beside the backbone where ``model.expert`` is not none.
+
+    The scores become scale * (cosine of words + bias) + backbone * its own.
+    """
+
+    scale: float = 10.0
+    """Factor of cosine and bias."""
+    backbone: float = 0.1
+    """Factor of the backbone's own scores."""
+    popularity: float = 0.1
+    """The bias starts from this times log(1 + count of public users)."""
+    decay: float = 0.8
+    """Of a history the newest item counts 1, the one before it this, and so on."""
+    words: tuple[Field, ...] = ()
+    """What the items are compared by; default: titles, or genres where there are none."""
+
+    def __post_init__(self) -> None:
+        between("expert.scale", self.scale, 0, float("inf"))
+        between("expert.decay", self.decay, 0, 1)
+        for name in ("backbone", "popularity"):
+            at_least(f"expert.{name}", getattr(self, name), 0)
 
 
 @dataclass(frozen=True)
@@ -119,6 +152,9 @@ class GenerationSettings:
     """Most tokens of a text, end token included."""
     length_penalty: float = 1.0
     """Beams are compared by log probability / length ** this."""
+    grounding: Literal["states", "words"] = "states"
+    """What a written title and those of the items are compared by: the last state of the frozen
+    model (BIGRec), or their words (TF-IDF), where a model is too small to embed titles."""
     temperature: float = 1.0
     """Of several candidates: the distance that counts as much as e times the probability."""
     batch: int = 64

@@ -16,6 +16,7 @@ from coterie.core.methods.settings.ranking import (
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.sections import DataSettings, at_least, between
 from coterie.llm.settings.backbone import (
+    ExpertSettings,
     GenerationSettings,
     LoraSettings,
     ModelSettings,
@@ -147,6 +148,7 @@ class Settings(BaseSettings):
     """Share of the clients drawn in each round; all, where training is centralised. The mean of
     FedAvg and FedProx goes to all clients, in PPLR those not drawn keep their adapters."""
     model: ModelSettings = field(default_factory=ModelSettings)
+    expert: ExpertSettings = field(default_factory=ExpertSettings)
     pretrain: PretrainSettings = field(default_factory=PretrainSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
     generation: GenerationSettings = field(default_factory=GenerationSettings)

@@ -14,7 +14,7 @@ from coterie.llm.published import COLUMNS, table1
 from coterie.llm.tables.contrast import comparison_notes
 from coterie.llm.tables.mechanism import add_mechanism
 from coterie.llm.tables.runs import evenness, imbalances, inequality, worst
-from coterie.llm.tables.study import NAMES, WITHOUT_BACKBONE, Study
+from coterie.llm.tables.study import NAMES, Study
 
 METHODS = ("central", "fedavg", "fedprox", "local", "pplr")
 OTHERS = ("fedavg", "fedprox", "local")
@@ -31,13 +31,19 @@ _NOTES = (
     "FedPerGNN. Nothing needs to cross where all data are in one place, nor where nobody sends.",
     "popularity counts interactions before the test. Rows without a language model learn from the "
     "public users too, on whom small language models are pre-trained; they are not measured.",
+    "titles + popularity is a rule without training: TF-IDF cosine of an item's words (titles, "
+    "genres, or both) and the history's, + a log(1 + count of the public users); words and a are "
+    "chosen on validation.",
 )
+_NO_WORDS = "No row titles + popularity: the items of these data have neither titles nor genres."
 
 
 def main_table(study: Study) -> Report:
     """Reproduce Table 1 for the study's data set."""
     sheet = Sheet(study, *_NOTES)
-    trivial = study.rows_without("Table 1: without a language model", WITHOUT_BACKBONE)
+    trivial = study.rows_without("Table 1: without a language model", study.without_backbone)
+    if "titles" not in trivial:
+        sheet.notes.append(_NO_WORDS)
     for name, results in trivial.items():
         _add(sheet, "", name, results)
     for backbone, by_method in study.by_backbone("Table 1", METHODS).items():

@@ -19,6 +19,7 @@ from coterie.llm.baselines import all_users, measure_popularity
 from coterie.llm.experiment import Experiment
 from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.settings.run import Settings
+from coterie.llm.title_rule import Measured, title_rule
 
 COURSE = ("fed/loss", "eval/recall@10", "pplr/similarity", "pplr/difficulty", "pplr/warmup")
 # Steps that measure, or make ready to measure; a round's traffic is without them.
@@ -132,10 +133,20 @@ def _trained(module: FederatedRun, settings: Settings) -> int:
 
 def popularity_run(settings: Settings) -> RunResult:
     """Rank by the number of interactions of all users: before validation, or before the test."""
-    result, began = RunResult(), time.perf_counter()
-    experiment = Experiment(settings)
-    for split in ("valid", "test"):
-        found = measure_popularity(experiment.data, split)
+    began, data = time.perf_counter(), Experiment(settings).data
+    return _untrained(measure_popularity(data, "valid"), measure_popularity(data, "test"), began)
+
+
+def title_run(settings: Settings) -> RunResult:
+    """Rank by `coterie.llm.title_rule.title_rule`, which validation chooses."""
+    began, found = time.perf_counter(), title_rule(Experiment(settings).data)
+    return _untrained(found.valid, found.test, began)
+
+
+def _untrained(valid: Measured, test: Measured, began: float) -> RunResult:
+    """Average what was measured of every organisation, over all users and by organisation."""
+    result = RunResult()
+    for split, found in (("valid", valid), ("test", test)):
         for name in MEASURES:
             values = [part[name] for part in found]
             result.metrics[f"{split}/{name}"] = float(torch.cat(values).mean())
@@ -164,6 +175,7 @@ def _of_users(name: str, settings: Settings) -> RunResult:
 
 REFERENCES: Mapping[str, Make] = {
     "popularity": popularity_run,
+    "titles": title_run,
     "mf": partial(_of_users, "mf"),
     "lightgcn": partial(_of_users, "lightgcn"),
 }

@@ -9,14 +9,17 @@ from typing import Any, ClassVar, get_args
 from coterie.core.data.sources.catalogue import load_all
 from coterie.core.tables.fingerprint import data_digest
 from coterie.core.tables.study import BackboneStudy
+from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.paper import PAPER
 from coterie.llm.readings import resolve
-from coterie.llm.settings.backbone import BackboneName
+from coterie.llm.settings.backbone import BackboneName, ExpertSettings
 from coterie.llm.settings.run import MixingSettings, Settings
 from coterie.llm.tables.runs import REFERENCES, train
+from coterie.llm.title_rule import has_words
 
 NAMES = {
     "popularity": "popularity",
+    "titles": "titles + popularity",
     "mf": "MF",
     "lightgcn": "LightGCN",
     "fedmf": "FedMF",
@@ -31,7 +34,7 @@ NAMES = {
     "pplr-heating": "+warm-up only",
 }
 # The rows of Table 1 without a language model, in its order.
-WITHOUT_BACKBONE = ("popularity", "mf", "lightgcn", "fedmf", "lightfr", "fedpergnn")
+WITHOUT_BACKBONE = ("popularity", "titles", "mf", "lightgcn", "fedmf", "lightfr", "fedpergnn")
 BACKBONES = ("tiny-item", "tiny-text", "recformer")
 _ATTENTION = {"similarity", "similarity_on", "size_weighted"}
 _HEATING = {"alpha", "beta", "tau", "exponent", "size_weighted"}
@@ -41,7 +44,7 @@ _READS: dict[str, set[str]] = {
     "pplr-attention": _ATTENTION,
     "pplr-heating": _HEATING,
 }
-_SECTIONS = WITHOUT_BACKBONE[1:]  # all that these methods read, beside the data
+_SECTIONS = WITHOUT_BACKBONE[2:]  # all that these methods read, beside the data
 _COMMON = ("seed", "data", "engine", "privacy", "logger", "run")
 
 
@@ -58,6 +61,8 @@ def essential(settings: Settings) -> Settings:
     reads = _READS.get(filled.method, set())
     kept: dict[str, Any] = {name: getattr(filled.mixing, name) for name in reads}
     unread: dict[str, Any] = {name: getattr(Settings(), name) for name in _SECTIONS}
+    if filled.model.expert == "none":
+        unread["expert"] = ExpertSettings()
     less = replace(filled, reading="recommended", mixing=MixingSettings(**kept), **unread)
     if filled.method != "fedprox":
         less = replace(less, train=replace(less.train, mu=0.0))
@@ -87,6 +92,12 @@ class Study(BackboneStudy[Settings]):
         """Begin the names of files of a run: method, and backbone if it has one."""
         backbone = "" if settings.method in WITHOUT_BACKBONE else f"{settings.model.name}-"
         return f"{backbone}{settings.method}"
+
+    @property
+    def without_backbone(self) -> tuple[str, ...]:
+        """Name the rows without a language model; the titles' only where items have words."""
+        absent = () if has_words(Catalogue.of(load_all(self.settings.data))) else ("titles",)
+        return tuple(name for name in WITHOUT_BACKBONE if name not in absent)
 
     @cached_property
     def digest(self) -> str:

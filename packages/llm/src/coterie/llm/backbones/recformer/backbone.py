@@ -59,12 +59,12 @@ class RecFormer(Backbone):
             self._catalogue = vectors[self._text_of]
         return self._catalogue
 
-    def loss(self, examples: Examples) -> Tensor:
+    def network_loss(self, examples: Examples) -> Tensor:
         """Mean cross entropy of the next item among all, ``()``."""
         return cross_entropy(self._logits(examples.history, self.catalogue()), examples.target)
 
     def pretraining_loss(self, examples: Examples) -> Tensor:
-        """As `loss`, but among the batch's targets and some others, all with gradients, ``()``.
+        """Loss among the batch's targets and some others, all with gradients, ``()``.
 
         From a random start the embeddings of items have to be learnt too, and in a mixture of new
         and old ones a model learns to tell new from old. Logits are corrected for how often an
@@ -81,10 +81,9 @@ class RecFormer(Backbone):
         logits = self._logits(examples.history, self._embed_items(items))
         return cross_entropy(logits - chance.log().to(logits), place[target])
 
-    @torch.no_grad()
-    def scores(self, history: Ragged) -> Tensor:
-        """Cosines divided by the temperature, ``(n, n_items)`` float32."""
-        return self._logits(history, self.catalogue()).float()
+    def network_scores(self, history: Ragged) -> Tensor:
+        """Cosines divided by the temperature, ``(n, n_items)``."""
+        return self._logits(history, self.catalogue())
 
     def _logits(self, history: Ragged, catalogue: Tensor) -> Tensor:
         if not len(history):
