@@ -56,11 +56,13 @@ def choices(settings: Settings) -> dict[str, Any]:
     - released: what the public code means: p is chosen before the clients train, actions are
       clipped (nearly always to their upper end), utilities are not bounded, and all rounds are
       played, whether the game comes to rest or not.
-    - decoupled: the follower of recommended; leaders send what drift-corrected training gives (λ =
-      1), and choose a personal branch that is never sent.
+    - decoupled: the follower of recommended, without its price on uneven weights; leaders send what
+      drift-corrected training gives (λ = 1), and choose a personal branch that is never sent.
     """
-    found = dict(zip(_OF_GAME, _CHOICES[settings.reading], strict=True))
-    return found | ({"generality": 1.0} if settings.reading == "decoupled" else {})
+    found: dict[str, Any] = dict(zip(_OF_GAME, _CHOICES[settings.reading], strict=True))
+    if settings.reading == "decoupled":
+        return found | {"generality": 1.0, "evenness": 0.0}
+    return found | {"evenness": 0.02}
 
 
 def resolve(settings: Settings) -> Settings:

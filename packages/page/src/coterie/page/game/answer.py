@@ -125,7 +125,7 @@ def best_response(module: nn.Module, models: Params, samples: Batch, game: GameS
         game: price of uneven weights, most steps of the search.
     """
     dtype = next(iter(models.values())).dtype
-    mixture = _Even(mixture_of(module, models, samples, dtype), game.evenness)
+    mixture = _Even(mixture_of(module, models, samples, dtype), game.evenness or 0.0)
     return best_weights(mixture, _GAP, game.steps).p
 
 

@@ -25,7 +25,7 @@ class CertificateSettings:
     """stages H that count, the present one included"""
     gamma: float = 0.99
     """discount factor γ of a stage"""
-    screen_seeds: int = 1
+    screen_seeds: int = 3
     """repetitions on which candidate actions are compared"""
     shortlist: int = 0
     """candidates of a leader that are played over H stages, by what the first pays (0 = all); fewer

@@ -171,9 +171,10 @@ class GameSettings:
     reading released each scales its own reward. Default: everybody its own utility."""
     steps: int = 12
     """Steps of a best response."""
-    evenness: float = 0.02
+    evenness: float | None = None
     """What uneven weights cost in a best response, times (N Σ p_i² - 1)/2: weights that win a
-    little now, on few clients, lose in later stages. 0 looks at the present stage alone."""
+    little now, on few clients, lose in later stages. 0 looks at the present stage alone. Default:
+    0.02, and 0 in the reading decoupled, whose models agree more."""
     patience: int = 50
     """Length of two windows of rounds; where no utility moves from the one to the other, the game
     counts as at rest, and the run stops once that round is evaluated (in the reading released it
