@@ -121,6 +121,9 @@ class LightFRSettings:
     lam: float = 0.0
     """λ: weight of the balance of the item codes, Σ_k (Σ_i d_ik)². The paper's 0.6 outweighs the
     data many times; sampled negatives keep the codes from collapsing instead."""
+    weighted: bool = False
+    """Let a user's errors count |I_u| / N in the item step, as in the paper: by its share of all
+    interactions. Without, every interaction counts the same."""
     negatives: int = 4
     """Sampled negatives for each positive, drawn afresh every round."""
     sweeps: int = 1
