@@ -183,6 +183,45 @@ def test_balanced_columns_equal_brute_force(balance):
     assert torch.equal(best_column(torch.zeros(9), column, 0.0), column)
 
 
+@pytest.mark.parametrize("lam", [0.0, 1e-4, 1e-3, 0.6])
+def test_weighted_votes_minimise_the_weighted_objective(lam):
+    """Σ_u |I_u| / N Σ_i (x - <b, d>)² + 4f²λ (Σ_i d_i)², over all columns of item bits by hand."""
+    data = few_users()
+    server, client = build(weighted=True, lam=lam)
+    cohort = cohort_of(client, data)
+    state = server.begin(KEY)
+    before = unpack(state.public["codes"])
+    after = unpack(server.train(state, cohort, KEY)["codes"])
+    keys = CLIENTS.fold(data.ids).fold("update", *cohort.when, 0).fold("negatives")
+    samples = draw_samples(keys, data.train, N_ITEMS, SETTINGS.negatives)
+    target, sampled = 16 * (2 * samples.label - 1), samples.weight.clamp(max=1)
+    codes = unpack(cohort.store.take(data.ids).params["code"])
+    sizes = [len(items) for items in data.train.tolists()]
+
+    def objective(column):
+        tried = before.clone()
+        tried[:, 0] = torch.tensor(column)
+        left = sum(
+            size / sum(sizes) * loss_of(codes[[u]], tried, target[[u]], sampled[[u]])
+            for u, size in enumerate(sizes)
+            if size
+        )
+        return left + 4 * 16**2 * lam * sum(column) ** 2
+
+    best = min(map(objective, itertools.product((-1.0, 1.0), repeat=N_ITEMS)))
+    assert objective(after[:, 0].tolist()) == pytest.approx(best, rel=1e-9)
+    assert torch.equal(after[:, 1:], before[:, 1:])
+
+
+def test_weights_are_what_an_upload_says():
+    index = Ragged.from_lists([[2], [0, 2], []])
+    votes = torch.tensor([[3], [-1], [5]], dtype=torch.int16)
+    up = BitVotes(TouchedRows(index, votes, 4), torch.zeros(3), torch.tensor([10, 20, 7]))
+    total = VoteSum().merge(VoteSum().of(up), VoteSum().of(up))
+    assert total.votes.flatten().tolist() == [-40, 0, 260, 0]
+    assert int(total.weight) == 74
+
+
 def test_what_travels_is_packed_and_small():
     data = few_users()
     server, client = build(bits=64, bits_per_round=8)
@@ -216,7 +255,7 @@ def test_votes_of_many_clients_do_not_overflow():
     n_clients, vote = 1000, 129
     index = Ragged.from_lists([[2]] * n_clients)
     votes = torch.full((n_clients, 1), vote, dtype=torch.int16)
-    up = BitVotes(TouchedRows(index, votes, 4), torch.zeros(n_clients))
+    up = BitVotes(TouchedRows(index, votes, 4), torch.zeros(n_clients), None)
     fold = VoteSum()
     total = fold.merge(fold.of(up), fold.of(up))
     assert total.votes.flatten().tolist() == [0, 0, 2 * n_clients * vote, 0]

@@ -1,7 +1,9 @@
 """LightFR: binary codes by exact coordinate descent (Zhang et al., TOIS 2023).
 
 Objective: Σ_(u,i) (r_ui - sim(b_u, d_i))² + λ Σ_k (Σ_i d_ik)² with sim = 1/2 + <b, d> / 2f, on
-r = 1 for the items a user has and 0 for sampled others. Times 4f² it is Σ (x_ui - <b_u, d_i>)² +
+r = 1 for the items a user has and 0 for sampled others; with ``weighted`` user u's share of the
+first sum counts |I_u| / N, for the I_u items it has and the N that all users of the round have.
+Times 4f² it is Σ (x_ui - <b_u, d_i>)² +
 4f²λ Σ_k (Σ_i d_ik)² with x = 2f r - f. The balance of the user codes is left out: it would need
 the codes of all users.
 
@@ -33,6 +35,7 @@ from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import LightFRSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.expected import Count
 from coterie.core.protocol.folds import Fold
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
@@ -60,6 +63,11 @@ class BitVotes(Up):
         depends_on={"params"},
     )
     loss: Tensor = measured("mean squared error of training", {"params"})  # (C,)
+    weight: Tensor | None = leaves(  # (C,) int64
+        "number |I_u| of its items, by which its votes count",
+        reveals=Reveals.STEPS,
+        expected=Count(),
+    )
 
 
 UPDATE = Step("update", ItemCodes, BitVotes)
@@ -95,7 +103,8 @@ class LightFRClient(RankingClient):
         rows = TouchedRows(samples, votes.to(torch.int16), self.n_items)
         total = torch.zeros(len(samples)).index_add_(0, samples.rows, residual.square())
         loss = total / (2.0 * self.settings.bits) ** 2 / samples.lengths.clamp_min(1)
-        return BitVotes(rows, loss), replace(mine, params={"code": pack(code)})
+        weight = data.train.lengths if self.settings.weighted else None
+        return BitVotes(rows, loss, weight), replace(mine, params={"code": pack(code)})
 
     @EVALUATE
     def evaluate(
@@ -161,12 +170,14 @@ class Votes:
     """Votes summed over the clients.
 
     Attributes:
-        votes: ``(n_items, bits)`` int64.
+        votes: ``(n_items, bits)`` int64, those of a client as often as it has items, if weighted.
         loss: ``()``.
+        weight: ``()`` int64, N; None where all clients count the same.
     """
 
     votes: Tensor
     loss: Tensor
+    weight: Tensor | None = None
 
 
 class VoteSum(Fold):
@@ -174,8 +185,11 @@ class VoteSum(Fold):
 
     def of(self, up: BitVotes) -> Votes:
         """Sum the votes of some clients."""
-        votes = TouchedRows(up.votes.index, up.votes.values.long(), up.votes.n_rows).sum()
-        return Votes(votes, up.loss.sum())
+        values = up.votes.values.long()
+        if up.weight is not None:
+            values = values * up.weight[up.votes.index.rows, None]
+        votes = TouchedRows(up.votes.index, values, up.votes.n_rows).sum()
+        return Votes(votes, up.loss.sum(), None if up.weight is None else up.weight.sum())
 
 
 class LightFRServer(RankingServer[ItemCodes]):
@@ -197,7 +211,9 @@ class LightFRServer(RankingServer[ItemCodes]):
         if total is None:
             return state.public
         codes = unpack(packed)
-        balance = 4.0 * settings.bits**2 * settings.lam
+        # Votes are sums over |I_u|, not over |I_u| / N, so that they stay whole numbers.
+        shared = 1 if total.weight is None else int(total.weight)
+        balance = 4.0 * settings.bits**2 * settings.lam * shared
         for place, vote in enumerate(total.votes.T):
             column = codes[:, first + place]
             codes[:, first + place] = best_column(vote, column, balance)
