@@ -266,10 +266,10 @@ def test_table_1_has_all_rows_and_is_read_from_the_cache(make, out, monkeypatch)
     )
     assert any("round 1: s " in note for note in report.notes)
     recalls = [row for row in report.rows if row["metric"] == "test/recall@10"]
-    assert len(recalls) == 11
+    assert len(recalls) == 12
     assert all(row["seeds"] == 2 and 0 <= row["mean"] <= 1 for row in recalls)
     files = list((out / "pplr" / "tables" / "cache").iterdir())
-    assert len(files) >= 2 * 11  # other tables' runs are there too
+    assert len(files) >= 2 * 12  # other tables' runs are there too
     monkeypatch.setattr(Study, "train", None)
     assert make(table=1).markdown() == report.markdown()
     path = report.save(out)
@@ -332,3 +332,10 @@ def test_an_unknown_table_is_one_clear_line(make, which, message):
     with pytest.raises(UserError) as error:
         make(**which)
     assert str(error.value) == message
+
+
+def test_without_words_there_is_no_row_of_titles(make, monkeypatch):
+    monkeypatch.setattr("coterie.llm.tables.study.has_words", lambda items: False)
+    report = make(table=1, seeds=(0,))
+    assert "titles + popularity" not in [line["method"] for line in report.view]
+    assert any("neither titles nor genres" in note for note in report.notes)
