@@ -106,3 +106,18 @@ def test_a_file_is_known_by_what_is_in_it(tmp_path: Path) -> None:
     )
     copy.write_text("user,item,time\na,c,1\n")
     assert agreement(with_data(name=str(copy))) != ours
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"model": dataclasses.replace(Settings().model, items="words")},
+        {"expert": dataclasses.replace(Settings().expert, words=("genres",))},
+        {"pretrain": dataclasses.replace(Settings().pretrain, lr=0.5)},
+        {"lora": dataclasses.replace(Settings().lora, rank=3)},
+    ],
+    ids=lambda section: next(iter(section)),
+)
+def test_what_the_backbone_is_made_of_is_agreed_upon(section: dict[str, object]) -> None:
+    """The words that item embeddings start from too, which ``expert.words`` names."""
+    assert agreement(dataclasses.replace(Settings(), **section)) != agreement(Settings())

@@ -30,7 +30,7 @@ from coterie.llm.split.sessions import Limits
 if TYPE_CHECKING:
     from coterie.llm.split.remote.link import Link
 
-_SHARED = ("model.", "pretrain.", "lora.")  # sections both sides must agree on
+_SHARED = ("model.", "expert.", "pretrain.", "lora.")  # sections both sides must agree on
 # Of the data: what decides which examples the backbone is pre-trained on, and how they are read.
 _PUBLIC = ("columns", "min_rating", "public", "max_history", "min_history", "span", "stride")
 
