@@ -196,8 +196,8 @@ def test_standing_counts_columns_where_mtal_is_better():
         runs = [[RunResult(metrics={cell.metric: x}) for x in found] for found in tests]
         return Part("released", cell, rows, dict(zip(names, runs, strict=True)))
 
-    explicit = part("explicit", [0.90, 0.91], [1.3, 1.31001], [0.8, 0.9])
-    implicit = part("implicit", [0.80, 0.81], [0.7, 0.7], [0.9, 0.8])
+    explicit = part("explicit", [0.90, 0.91, 0.92], [1.3, 1.31001, 1.32], [0.8, 0.9, 0.7])
+    implicit = part("implicit", [0.80, 0.81, 0.82], [0.7, 0.7, 0.8], [0.9, 0.8, 0.9])
     assert standing_notes([explicit, implicit]) == [
         "released: MTAL is better by the means than Alone-Aae in 2 of 2 (significantly 1), "
         "Joint-Aae in 0 of 2 (significantly 0) columns."

@@ -18,10 +18,12 @@ from tests.continual.test_chunks import cohort_of
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import (
     UPDATE,
+    EndedBlock,
     EvaluationTable,
     ItemTable,
     ItemUpdate,
     LookBack,
+    StreamReport,
 )
 from coterie.core.metrics.ranking_report import RankingReport
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
@@ -54,7 +56,7 @@ def started(method, backbone="fedmf", data=DATA, **changes):
 
 def test_every_upload_is_declared():
     ups = {step.up for step in ContinualClient.steps().values() if step.up is not None}
-    assert ups == {ItemUpdate, RankingReport}
+    assert ups == {ItemUpdate, RankingReport, StreamReport}
     for up in ups:
         assert issubclass(up, Up)
         assert {leaf.name for leaf in declared(up)} == {f.name for f in dataclasses.fields(up)}
@@ -104,7 +106,7 @@ def test_steps_do_not_write_into_what_they_are_given(method):
         ("update", down),
         ("evaluate", EvaluationTable(state.items, "test")),
         ("keep_best", None),
-        ("end_block", down),
+        ("end_block", EndedBlock(state.items, 0)),
     ):
         getattr(cohort.client, step)(message, mine, DATA, key)
         for now, before in zip((mine, down, DATA), kept, strict=True):

@@ -22,10 +22,10 @@ class Tiny(Backbone):
 
     network: Any
 
-    def loss(self, examples: Examples) -> Tensor:
+    def network_loss(self, examples: Examples) -> Tensor:
         raise NotImplementedError
 
-    def scores(self, history: Ragged) -> Tensor:
+    def network_scores(self, history: Ragged) -> Tensor:
         raise NotImplementedError
 
 

@@ -94,16 +94,17 @@ class CausalText(Backbone):
     def network_scores(self, history: Ragged) -> Tensor:
         """Score items by grounding, ``(n, n_items)`` float32."""
         how, parts = self.generation, [torch.empty(0, self.n_items)]
+        items = None if how.grounding == "words" else self.item_vectors()
         for start in range(0, len(history), how.batch):
             part = history.take(torch.arange(len(history))[start : start + how.batch])
             texts, log_probability = self.generate(part)
             shape = (len(part), len(texts) // len(part), -1)
-            if how.grounding == "words":
+            if items is None:
                 cosine = self._words.of_texts(texts).to(log_probability)
                 distance = (2.0 - 2.0 * cosine).clamp_min(0.0).sqrt()  # of vectors of length 1
                 found = nearness(distance.view(shape), log_probability, how.temperature)
             else:
-                vectors, items = self.embed(texts).view(shape), self.item_vectors()
+                vectors = self.embed(texts).view(shape)
                 found = grounding_scores(vectors, items, log_probability, how.temperature)
             parts.append(found)
         return torch.cat(parts)

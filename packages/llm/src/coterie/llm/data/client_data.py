@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.examples import Examples, OrganisationData, Queries
@@ -64,8 +65,9 @@ class FederatedData:
 
     def public_counts(self) -> Tensor:
         """Count the train interactions of public users with every item, ``(n_items,)`` int64."""
-        items = self.split.train.take(torch.nonzero(self.client_of == PUBLIC).flatten()).values
-        return torch.bincount(items, minlength=self.n_items)
+        with computing_on(CPU):  # where the data are
+            public = torch.nonzero(self.client_of == PUBLIC).flatten()
+            return torch.bincount(self.split.train.take(public).values, minlength=self.n_items)
 
     def idle_clients(self) -> list[int]:
         """List the clients that have users but nothing to train on, in order to say so."""

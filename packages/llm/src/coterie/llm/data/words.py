@@ -7,9 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from scipy import sparse
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from coterie.core.errors import UserError
@@ -43,6 +40,9 @@ class ItemWords:
     """
 
     def __init__(self, titles: Sequence[str]) -> None:
+        # Heavy, and only where words are compared.
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
         self.titles = list(titles)
         self._vectorizer = TfidfVectorizer(ngram_range=_NGRAMS, token_pattern=_WORD)
         try:
@@ -80,6 +80,9 @@ class ItemWords:
             width: number of columns.
             key: of the start of the randomised SVD.
         """
+        from sklearn.decomposition import TruncatedSVD
+        from sklearn.preprocessing import normalize
+
         rank = min(width, *self.vectors.shape)
         svd = TruncatedSVD(rank, random_state=key.seed())
         rows = normalize(svd.fit_transform(self.vectors))
@@ -88,5 +91,7 @@ class ItemWords:
         return found
 
     def _cosine(self, rows: sparse.csr_matrix) -> Tensor:
+        from sklearn.preprocessing import normalize
+
         product = normalize(rows) @ self.vectors.T
         return torch.from_numpy(np.asarray(product.toarray(), dtype=np.float64))
