@@ -120,7 +120,7 @@ def test_more_clients_than_users(n_clients):
 
 
 def test_users_who_cannot_be_told_apart():
-    with pytest.raises(UserError, match="only 2 groups of users apart"):
+    with pytest.raises(UserError, match="apart in only 2 groups: choose at most 2"):
         cluster_users(split_of([[0, 1], [2, 3]] * 5), torch.arange(10), 3, 4, KEY)
 
 

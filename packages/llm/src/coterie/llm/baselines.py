@@ -20,8 +20,8 @@ from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.client_data import PUBLIC, FederatedData
+from coterie.llm.data.sequences import emptied
 from coterie.llm.quality import LENGTHS, measure_users
 from coterie.llm.settings.run import Settings
 
@@ -96,11 +96,5 @@ def all_users(data: FederatedData) -> UserRows:
     split = data.split
     ids = torch.nonzero((data.client_of >= 0) | (data.client_of == PUBLIC)).flatten()
     measured = (data.client_of >= 0)[ids]
-    valid, test = (_emptied(part.take(ids), measured) for part in (split.valid, split.test))
+    valid, test = (emptied(part.take(ids), measured) for part in (split.valid, split.test))
     return UserRows(ids, split.train.take(ids), valid, test)
-
-
-def _emptied(rows: Ragged, kept: Tensor) -> Ragged:
-    """Rows without items where ``kept``, ``(C,)`` bool, is false."""
-    values = rows.values[kept[rows.rows]]
-    return Ragged.from_lengths(values, torch.where(kept, rows.lengths, 0))

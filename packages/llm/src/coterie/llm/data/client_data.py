@@ -10,10 +10,13 @@ from torch import Tensor
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.examples import Examples, OrganisationData, Queries
+from coterie.llm.data.genres import genre_users
 from coterie.llm.data.partition import cluster_users, few_shot, public_users
 from coterie.llm.data.sequences import evaluation_queries, training_examples
+from coterie.llm.data.shops import open_accounts
 from coterie.llm.data.split import GlobalSplit, global_split
 from coterie.llm.settings.run import FederatedDataSettings
 
@@ -40,6 +43,8 @@ class FederatedData:
 
     Attributes:
         interactions: of all users, after filters; has titles, brands and genres of the items.
+            With the partition "shops" users are accounts, here and below, see
+            `coterie.llm.data.shops.Accounts`.
         split: of all users.
         client_of: ``(n_users,)`` int64, client of every user, `PUBLIC`, or `NOBODY` for a user
             without an item before the test.
@@ -109,28 +114,34 @@ def build(interactions: Interactions, how: FederatedDataSettings, key: Key) -> F
         interactions: filtered.
         how: the users are shared out, and histories made of their items.
         key: of everything random; the split, the public users, the clients and the shots are each
-            drawn under a key of their own.
+            drawn under a key of their own. With one key the public part is the same for every
+            partition.
 
     Raises:
         UserError: see the functions that do the parts.
     """
     split = global_split(interactions, key.fold("split"))
-    client_of = _share_out(split, how, interactions.n_items, key)
-    examples, owner = training_examples(
-        split.train, how.max_history, how.stride, how.span, how.min_history
-    )
+    public = public_users(split, how.public, key)
+    places = _share_out(interactions, split, public, how, key)
+    client_of = places.client_of
+    examples, owner = _examples(places.split.train, how)
     ids = torch.arange(how.clients)
     of_client = [torch.nonzero(client_of[owner] == client).flatten() for client in ids]
     kept = few_shot([len(part) for part in of_client], how.shots, key)
     train = [examples.take(part[few]) for part, few in zip(of_client, kept, strict=True)]
     valid, test = (
         [part.take(torch.nonzero(client_of[part.user] == client).flatten()) for client in ids]
-        for part in (evaluation_queries(split, name, how.max_history) for name in ("valid", "test"))
+        for part in (
+            evaluation_queries(places.split, name, how.max_history) for name in ("valid", "test")
+        )
     )
     valid = [_some(part, how.valid_users, key.fold("valid users")) for part in valid]
-    public = _public(examples, owner, client_of, key)
     return FederatedData(
-        interactions, split, client_of, public, OrganisationData(ids, train, valid, test)
+        places.interactions,
+        places.split,
+        client_of,
+        _public(split, public, how, key),
+        OrganisationData(ids, train, valid, test),
     )
 
 
@@ -142,21 +153,53 @@ def _some(queries: Queries, most: int | None, key: Key) -> Queries:
     return queries.take(drawn.sort().values)
 
 
-def _share_out(split: GlobalSplit, how: FederatedDataSettings, n_items: int, key: Key) -> Tensor:
+@dataclass(frozen=True)
+class _Places:
+    """Who is where; fields as in `FederatedData`."""
+
+    interactions: Interactions
+    split: GlobalSplit
+    client_of: Tensor  # (n_users,) int64
+
+
+def _share_out(
+    interactions: Interactions,
+    split: GlobalSplit,
+    public: Tensor,
+    how: FederatedDataSettings,
+    key: Key,
+) -> _Places:
+    """Share out the users among clients; for "shops" they are accounts from here on."""
+    if how.partition == "shops":
+        opened = open_accounts(interactions, split, public, how.clients, how.skew, key)
+        known = opened.split.before_test().lengths > 0
+        client_of = torch.where(opened.shop < 0, PUBLIC, opened.shop).where(known, NOBODY)
+        return _Places(opened.interactions, opened.split, client_of)
     client_of = torch.full((split.n_users,), NOBODY)
-    client_of[public_users(split, how.public, key)] = PUBLIC
+    client_of[public] = PUBLIC
     known = split.before_test().lengths > 0
     users = torch.nonzero(known & (client_of != PUBLIC)).flatten()
-    client_of[users] = cluster_users(split, users, how.clients, n_items, key)
-    return client_of
+    if how.partition == "genres":
+        client_of[users] = genre_users(split, users, how.clients, interactions, key)
+    else:
+        client_of[users] = cluster_users(split, users, how.clients, interactions.n_items, key)
+    return _Places(interactions, split, client_of)
 
 
-def _public(examples: Examples, owner: Tensor, client_of: Tensor, key: Key) -> PublicData:
-    """Hold out the examples of some public users: at least of one, if there are two."""
-    public = client_of[owner] == PUBLIC
-    users = owner[public].unique()
+def _examples(rows: Ragged, how: FederatedDataSettings) -> tuple[Examples, Tensor]:
+    return training_examples(rows, how.max_history, how.stride, how.span, how.min_history)
+
+
+def _public(split: GlobalSplit, public: Tensor, how: FederatedDataSettings, key: Key) -> PublicData:
+    """Hold out the examples of some public users: at least of one, if there are two.
+
+    They are the same however the others are shared out, and so is what is pre-trained on them.
+    """
+    examples, place = _examples(split.train.take(public), how)
+    owner = public[place]
+    users = owner.unique()
     order = torch.argsort(key.fold("held out").bits(users), stable=True)
     count = max(round(_HELD_OUT * users.numel()), min(users.numel() - 1, 1))
     held = torch.isin(owner, users[order[:count]])
-    train, held_out = (torch.nonzero(public & part).flatten() for part in (~held, held))
+    train, held_out = (torch.nonzero(part).flatten() for part in (~held, held))
     return PublicData(examples.take(train), examples.take(held_out))

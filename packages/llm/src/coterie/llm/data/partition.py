@@ -17,6 +17,7 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
+from coterie.llm.data.sequences import emptied
 from coterie.llm.data.split import GlobalSplit
 
 _DIM = 16  # of the vectors that are clustered
@@ -93,13 +94,29 @@ def cluster_users(
         raise UserError(
             f"{n_clients} clients for {users.numel()} users: choose 1 to {users.numel()} clients"
         )
+    rows, fit = known_rows(split, users)
+    vectors = normalize(user_vectors(rows, fit, n_items, _DIM, key.fold("svd")))
+    return by_size(k_means(vectors, n_clients, key.fold("k-means")), n_clients)
+
+
+def known_rows(split: GlobalSplit, users: Tensor) -> tuple[Ragged, Tensor]:
+    """Items by which users are shared out: of train, or of validation for who has none there.
+
+    Args:
+        split: of the interactions.
+        users: ``(m,)`` int64.
+
+    Returns:
+        A row a user, and ``(m,)`` bool, who has train items.
+
+    Raises:
+        UserError: nobody has.
+    """
     train, valid = split.train.take(users), split.valid.take(users)
     fit = train.lengths > 0
     if not bool(fit.any()):
         raise UserError("no user outside the public share has a train item: lower that share")
-    alone = Ragged.from_lengths(valid.values[~fit[valid.rows]], torch.where(fit, 0, valid.lengths))
-    vectors = normalize(user_vectors(train.beside(alone), fit, n_items, _DIM, key.fold("svd")))
-    return _by_size(_k_means(vectors, n_clients, key.fold("k-means")), n_clients)
+    return train.beside(emptied(valid, ~fit)), fit
 
 
 def few_shot(sizes: Sequence[int], shots: int | None, key: Key) -> list[Tensor]:
@@ -128,21 +145,34 @@ def few_shot(sizes: Sequence[int], shots: int | None, key: Key) -> list[Tensor]:
     return list(torch.split(chosen - starts[owner], counts.tolist()))
 
 
-def _k_means(vectors: np.ndarray, n_clients: int, key: Key) -> Tensor:
+def k_means(vectors: np.ndarray, n_clusters: int, key: Key) -> Tensor:
+    """Cluster vectors ``(n, dim)``: ``(n,)`` int64, of fewer clusters if fewer vectors differ."""
     with warnings.catch_warnings():
-        # Its case, fewer distinct vectors than clusters, is refused below in our words.
+        # Its case, fewer distinct vectors than clusters, is not an error here, or one of ours.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = KMeans(n_clients, n_init=_STARTS, random_state=key.seed()).fit(vectors)
+        model = KMeans(n_clusters, n_init=_STARTS, random_state=key.seed()).fit(vectors)
     return torch.from_numpy(model.labels_.astype(np.int64))
 
 
-def _by_size(label: Tensor, n_clients: int) -> Tensor:
-    """Number the clusters anew, the largest first; those of one size by their first user."""
+def by_size(label: Tensor, n_clients: int) -> Tensor:
+    """Number the clients anew, the largest first; those of one size by their first user.
+
+    Args:
+        label: ``(n,)`` int64, from 0, of every user.
+        n_clients: K.
+
+    Raises:
+        UserError: a client has nobody.
+
+    Example:
+        >>> by_size(torch.tensor([0, 2, 2, 1, 1, 2]), 3).tolist()
+        [2, 0, 0, 1, 1, 0]
+    """
     sizes = torch.bincount(label, minlength=n_clients)
     found = int((sizes > 0).sum())
     if found < n_clients:
         raise UserError(
-            f"{n_clients} clients, but k-means tells only {found} groups of users apart: "
+            f"{n_clients} clients, but users can be told apart in only {found} groups: "
             f"choose at most {found} clients"
         )
     first = torch.full((n_clients,), label.numel())

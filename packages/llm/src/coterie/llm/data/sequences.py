@@ -94,6 +94,16 @@ def newest(rows: Ragged, max_history: int) -> Ragged:
     return _slices(rows.values, rows.offsets[1:], rows.lengths.clamp(max=max_history))
 
 
+def emptied(rows: Ragged, kept: Tensor) -> Ragged:
+    """Rows without items where ``kept``, ``(C,)`` bool, is false.
+
+    Example:
+        >>> emptied(Ragged.from_lists([[1, 2], [3]]), torch.tensor([False, True])).tolists()
+        [[], [3]]
+    """
+    return Ragged.from_lengths(rows.values[kept[rows.rows]], torch.where(kept, rows.lengths, 0))
+
+
 def _queries(seen: Ragged, targets: Ragged, max_history: int) -> Queries:
     user = torch.nonzero((seen.lengths > 0) & (targets.lengths > 0)).flatten()
     seen = seen.take(user)

@@ -98,8 +98,16 @@ class FederatedDataSettings(DataSettings):
     """The data and how they are shared out."""
 
     clients: int = 5
-    """Number K of clients: clusters of users, by k-means over their vectors in a truncated
-    SVD of the train matrix."""
+    """Number K of clients."""
+    partition: Literal["k-means", "genres", "shops"] = "k-means"
+    """What a client is. k-means: a cluster of users, by their vectors in a truncated SVD of the
+    train matrix (the paper). genres: users by the genre, or brand where there are no genres, that
+    stands out most in their train items. shops: every interaction goes to a shop by what is sold
+    there, see `skew`; a user has an account, a user of its own, at every shop where it buys."""
+    skew: float = 0.1
+    """δ of the shops: each cluster of items, by k-means over their vectors in that SVD, is divided
+    among them in ratios from a Dirichlet distribution; small: each is sold in one shop, large: all
+    are sold in all. Other partitions do not read it."""
     public: float = 0.2
     """Share of users who are public: tiny backbones are pre-trained on them; they are neither
     clients nor evaluated."""
@@ -126,6 +134,7 @@ class FederatedDataSettings(DataSettings):
         at_least("data.valid_users", self.valid_users, 1)
         at_least("data.min_history", self.min_history, 1)
         at_least("data.public", self.public, 0)
+        between("data.skew", self.skew, 0, float("inf"))
         if self.span < self.max_history:
             raise UserError(
                 f"'data.span' {self.span} must be at least 'data.max_history' {self.max_history}"
