@@ -13,7 +13,7 @@ from coterie.core.errors import UserError
 from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.model_client import ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
-from coterie.core.methods.settings.proximal import FedAMPSettings
+from coterie.core.methods.settings.proximal import FedAMPOptions, FedAMPSettings
 from coterie.core.protocol.cohort import Aligned, Cohort
 from coterie.core.protocol.messages import Down, carries
 from coterie.core.protocol.step import Step
@@ -126,6 +126,47 @@ def message_weights(
 
 
 @dataclass(frozen=True)
+class Messages:
+    """What N clients hear from one another in a round.
+
+    Attributes:
+        weights: ``(N, N)`` ξ, rows sum to 1; the mixtures u are these times the models.
+        alpha: α_k that they use.
+        sigma: σ in the unit of squared distances.
+        distance: median of the squared distances of two models.
+        pull: λ/α_k, by which a client's model is drawn to its mixture.
+    """
+
+    weights: Tensor
+    alpha: float
+    sigma: float
+    distance: float
+    pull: float
+
+
+def messages(vectors: Tensor, options: FedAMPOptions, silent: Tensor) -> Messages:
+    """Weigh the models of N clients for one another by their distances (FedAMP, Eq. 5).
+
+    Args:
+        vectors: ``(N, d)`` the models w_i, end to end.
+        options: of the method; relative ones are in units of the median distance. Models that are
+            all equal, as before the first round, have no unit and need none.
+        silent: ``(N,)`` bool, clients whose models nobody else hears.
+
+    Example:
+        >>> options = FedAMPOptions(sigma=1.0, alpha=0.25)
+        >>> found = messages(torch.zeros(3, 2), options, torch.zeros(3).bool())
+        >>> found.weights[0].tolist(), found.pull
+        ([0.5, 0.25, 0.25], 4.0)
+    """
+    squares = squared_distances(vectors)
+    median = median_distance(squares)
+    unit = median if options.relative and median else 1.0
+    weights, alpha = message_weights(squares / unit, options.sigma, options.alpha, silent)
+    return Messages(weights, alpha, options.sigma * unit, median, options.lam / alpha)
+
+
+@dataclass(frozen=True)
 class ClientModels(ServerModel):
     """State of the server: the models of N clients, whose mean is ``weights``.
 
@@ -178,23 +219,17 @@ class FedAMPServer(ModelServer[ClientModels]):
         Raises:
             UserError: local steps on the proximal term would diverge.
         """
-        settings = self.settings
-        squares = squared_distances(flat(state.models))
-        median = median_distance(squares)
-        # Models that are all equal, as before the first round, have no unit and need none.
-        unit = median if settings.relative and median else 1.0
-        sigma = settings.sigma
-        weights, alpha = message_weights(squares / unit, sigma, settings.alpha, state.silent)
-        strength = _strength(settings, alpha)
-        mine = weights[torch.searchsorted(state.ids, ids)]
-        for name, value in (("alpha", alpha), ("sigma", sigma * unit), ("distance", median)):
-            cohort.journal.scalar(f"fed/{name}", value)
-        cohort.journal.scalar("fed/own_weight", weights.diagonal().mean())
+        found = messages(flat(state.models), self.settings, state.silent)
+        _check_pull(self.settings, found.alpha)
+        mine = found.weights[torch.searchsorted(state.ids, ids)]
+        for name in ("alpha", "sigma", "distance"):
+            cohort.journal.scalar(f"fed/{name}", getattr(found, name))
+        cohort.journal.scalar("fed/own_weight", found.weights.diagonal().mean())
         mixed = {
             name: (mine @ models.flatten(1)).reshape(len(ids), *models.shape[1:])
             for name, models in state.models.items()
         }
-        return CloudModel(mixed, squares.new_full((len(ids),), strength))
+        return CloudModel(mixed, mine.new_full((len(ids),), found.pull))
 
 
 def check_for(settings: FedAMPSettings, lengths: Tensor) -> None:
@@ -209,11 +244,11 @@ def check_for(settings: FedAMPSettings, lengths: Tensor) -> None:
     Raises:
         UserError: local steps on the proximal term would diverge.
     """
-    _strength(settings, min(settings.alpha, settings.sigma / max(len(lengths), 1)))
+    _check_pull(settings, min(settings.alpha, settings.sigma / max(len(lengths), 1)))
 
 
-def _strength(settings: FedAMPSettings, alpha: float) -> float:
-    """λ/α_k, at which steps on the proximal term must converge."""
+def _check_pull(settings: FedAMPSettings, alpha: float) -> None:
+    """Refuse a pull λ/α_k on which steps of gradient descent would diverge."""
     strength = settings.lam / alpha
     if settings.optimizer == "sgd" and settings.lr * strength >= 2:
         limit = "alpha" if alpha == settings.alpha else "sigma"
@@ -221,7 +256,6 @@ def _strength(settings: FedAMPSettings, alpha: float) -> float:
             f"'lr' times 'lam' / α_k is {settings.lr * strength:g} with α_k = {alpha:g}, "
             f"training diverges from 2 on: lower 'lr' or 'lam', or raise '{limit}'"
         )
-    return strength
 
 
 def _joined(state: ClientModels, ids: Tensor) -> ClientModels:
