@@ -57,7 +57,9 @@ def organisations(sizes=(9, 5, 7), users=(3, 2, 4)):
     ids = torch.arange(len(sizes))
     train = [examples(n, 10 + c) for c, n in enumerate(sizes)]
     valid, test = ([queries(n, seed + c) for c, n in enumerate(users)] for seed in (20, 30))
-    return OrganisationData(ids, train, valid, test)
+    had = [part.target for part in train]
+    newer = [part.targets.values for part in valid]
+    return OrganisationData(ids, train, valid, test, had, newer)
 
 
 def federation(chosen, model=None, data=None):

@@ -1,10 +1,10 @@
 """Words of items: TF-IDF by a loop, histories, texts, and the rule that is not trained."""
 
+import itertools
 import math
 import re
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,15 +25,16 @@ TITLES = ["Red boat 2", "red Sea", "The red sea boat", "Ox", "ox, the ox"]
 
 def terms(text):
     words = re.findall(r"\w+", text.lower())
-    return Counter([*words, *map(" ".join, pairwise(words))])
+    return Counter([*words, *map(" ".join, itertools.pairwise(words))])
 
 
-def vector(text, titles):
+def vector(text, titles, least=1):
     documents = [terms(title) for title in titles]
+    held = {term: sum(term in d for d in documents) for term in terms(text)}
     known = {
-        term: count * (1 + math.log((1 + len(titles)) / (1 + sum(term in d for d in documents))))
+        term: count * (1 + math.log((1 + len(titles)) / (1 + held[term])))
         for term, count in terms(text).items()
-        if any(term in d for d in documents)
+        if held[term] >= least
     }
     length = math.sqrt(sum(value**2 for value in known.values())) or 1.0
     return {term: value / length for term, value in known.items()}
@@ -44,10 +45,10 @@ def cosine(one, other):
     return product / math.sqrt(sum(v**2 for v in one.values()) or 1.0)
 
 
-def history_vector(items, titles, decay):
+def history_vector(items, titles, decay, least=1):
     total = Counter()
     for age, item in enumerate(reversed(items)):
-        for term, value in vector(titles[item], titles).items():
+        for term, value in vector(titles[item], titles, least).items():
             total[term] += decay**age * value
     return total
 
@@ -89,19 +90,25 @@ def data():
     return Experiment(Settings(data=FederatedDataSettings(span=50, stride=10))).data
 
 
-def test_the_rule_is_chosen_on_validation_and_scored_by_a_loop(data):
-    found = rule.title_rule(data)
+@pytest.mark.parametrize("whose", ["public", "everybody"])
+def test_the_rule_is_chosen_on_validation_and_scored_by_a_loop(data, whose):
+    found = rule.title_rule(data, whose)
     titles = data.catalogue.words(found.words)
-    vectors = [vector(title, titles) for title in titles]
-    counts = Counter(
-        data.split.train.take(torch.nonzero(data.client_of == -1).flatten()).values.tolist()
-    )
+    vectors = [vector(title, titles, found.min_items) for title in titles]
+    counts = Counter()
+    for client, train, later in zip(
+        data.client_of.tolist(), data.split.train.tolists(), data.split.valid.tolists(), strict=True
+    ):
+        if client == -1 or whose == "everybody":
+            counts.update(train)
+        if client >= 0 and whose == "everybody":
+            counts.update(later)
     queries = data.clients.test[4]
     recalls = []
     for history, seen, targets in zip(
         queries.history.tolists(), queries.seen.tolists(), queries.targets.tolists(), strict=True
     ):
-        own = history_vector(history, titles, rule.DECAY)
+        own = history_vector(history, titles, rule.DECAY, found.min_items)
         scores = {
             item: cosine(own, vectors[item]) + found.weight * math.log1p(counts[item])
             for item in range(data.n_items)
@@ -117,15 +124,16 @@ def test_validation_chooses_the_words_and_the_weight(data, monkeypatch):
         return float(torch.cat([part["recall@10"] for part in getattr(found, split)]).mean())
 
     chosen, singles = rule.title_rule(data), {}
-    for words in (("titles",), ("genres",), ("titles", "genres")):
-        for weight in rule.WEIGHTS:
-            monkeypatch.setattr(rule, "_FIELDS", (words,))
-            monkeypatch.setattr(rule, "WEIGHTS", (weight,))
-            singles[words, weight] = rule.title_rule(data)
-            monkeypatch.undo()
+    fields = (("titles",), ("genres",), ("titles", "genres"))
+    for words, least, weight in itertools.product(fields, rule.MIN_ITEMS, rule.WEIGHTS):
+        monkeypatch.setattr(rule, "_FIELDS", (words,))
+        monkeypatch.setattr(rule, "MIN_ITEMS", (least,))
+        monkeypatch.setattr(rule, "WEIGHTS", (weight,))
+        singles[words, least, weight] = rule.title_rule(data)
+        monkeypatch.undo()
     by_valid = max(singles, key=lambda one: recall(singles[one], "valid"))
     by_test = max(singles, key=lambda one: recall(singles[one], "test"))
-    assert (chosen.words, chosen.weight) == by_valid != by_test
+    assert (chosen.words, chosen.min_items, chosen.weight) == by_valid != by_test
     assert recall(chosen, "valid") == recall(singles[by_valid], "valid") > 0.2
 
 
@@ -161,3 +169,13 @@ def test_item_embeddings_start_from_words_at_the_usual_length():
     cosine = torch.nn.functional.cosine_similarity(after[:5], vectors)
     assert cosine.tolist() == pytest.approx([1.0] * 5, abs=1e-5)
     assert model.model.lm_head.weight is table
+
+
+def test_words_that_few_items_have_are_left_out():
+    history, titles = [0, 3, 1], TITLES
+    found = ItemWords(titles, 2).of_histories(Ragged.from_lists([history]), 0.5)[0]
+    own = history_vector(history, titles, 0.5, least=2)
+    expected = [cosine(own, vector(title, titles, least=2)) for title in titles]
+    assert found.tolist() == pytest.approx(expected)
+    with pytest.raises(UserError, match="cannot be compared by their words"):
+        ItemWords(titles, 5)

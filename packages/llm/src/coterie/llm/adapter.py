@@ -42,6 +42,16 @@ class Adapter:
         """d, the length of a row."""
         return sum(self._sizes)
 
+    def place(self, name: str) -> slice:
+        """Where a parameter is in a row.
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        number = self.names.index(name)
+        first = sum(self._sizes[:number])
+        return slice(first, first + self._sizes[number])
+
     def load(self, row: Tensor) -> None:
         """Copy a row ``(d,)`` into the network.
 

@@ -22,6 +22,8 @@ from coterie.core.protocol.server import Decision, Server
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbone import halves_of, read_backbone
+from coterie.llm.data.catalogue import Catalogue
+from coterie.llm.item_counts import CountedBias, Period, ask_counts, counted_bias
 from coterie.llm.messages import EVALUATE, FREEZE, UPDATE, Adapters, Candidate, TrainedAdapter
 from coterie.llm.mixing import (
     Mixing,
@@ -54,6 +56,8 @@ class ServerState:
         best: the same at the best validation round.
         round: t, rounds done.
         chosen: which round ``best`` is of, and its validation Recall@10.
+        counts: ``(n_items,)`` float64 that the expert's bias starts from, where organisations count
+            together.
         middle: the other part of all clients, of a split model.
         best_middle: that of ``best``.
         stage: of fine-tuning, from 1.
@@ -65,6 +69,7 @@ class ServerState:
     best: Tensor
     round: int = 0
     chosen: BestRound = NO_ROUND
+    counts: Tensor | None = None
     middle: Kept | None = None
     best_middle: Kept | None = None
     stage: int = 1
@@ -106,15 +111,21 @@ class PPLR(Selecting[ServerState]):
         halves: of a split model: the layers R_{k+1} to R_{N-1} are in the server's own place,
             which trains and keeps all clients' parts of them. What is decided here needs their
             inner products alone.
+        bias: of the expert, where it counts the interactions of everybody.
     """
 
     monitor = Monitor("eval/recall@10")
 
     def __init__(
-        self, settings: Settings, n_clients: int, start: Tensor, halves: Halves | None = None
+        self,
+        settings: Settings,
+        n_clients: int,
+        start: Tensor,
+        halves: Halves | None = None,
+        bias: CountedBias | None = None,
     ) -> None:
         self.settings, self.limits = settings, settings
-        self.n_clients, self.halves = n_clients, halves
+        self.n_clients, self.halves, self.bias = n_clients, halves, bias
         self.start = start
 
     def begin(self, key: Key) -> ServerState:
@@ -124,9 +135,9 @@ class PPLR(Selecting[ServerState]):
         return ServerState(rows, rows, middle=middle, best_middle=middle)
 
     def start_block(self, state: ServerState, block: int, cohort: Cohort, key: Key) -> ServerState:
-        """Enrol the clients."""
+        """Enrol the clients, and count with them."""
         cohort.enrol()
-        return state
+        return self._counted(state, cohort, "train")
 
     def round(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """One communication round (Algorithm 1, lines 3 to 17), then validation."""
@@ -139,6 +150,10 @@ class PPLR(Selecting[ServerState]):
         if self.stages > 1:
             cohort.journal.scalar("fed/stage", state.stage)
         return self.validated(state, cohort)
+
+    def end_block(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
+        """Count what came since, and test the best round."""
+        return super().end_block(self._counted(state, cohort, "newer"), cohort, key)
 
     def served(self, state: ServerState, client: int) -> Tensor:
         """Give what a client downloads to recommend, ``(d,)``; its middle is made ready."""
@@ -300,6 +315,15 @@ class PPLR(Selecting[ServerState]):
             found += self.halves.layers.gram(trained.ids, changes).to(found)
         return found
 
+    def _counted(self, state: ServerState, cohort: Cohort, period: Period) -> ServerState:
+        """Let the bias of all adapters count what the clients' users had in a period too."""
+        if self.bias is None:
+            return state
+        before = self.bias.public if state.counts is None else state.counts
+        counts = ask_counts(cohort, before, period)
+        rows, best = (self.bias.moved(part, before, counts) for part in (state.rows, state.best))
+        return replace(state, rows=rows, best=best, counts=counts)
+
     def _use(self, middle: Kept | None) -> None:
         """Let the server's layers use what a round made, for what is asked next."""
         if self.halves is not None and middle is not None:
@@ -354,4 +378,6 @@ def make_server(card: Card, ids: Tensor, folder: Path) -> Server[Any]:
         return user_server(settings, card.public["items"]["n_items"])
     backbone = read_backbone(settings, card.public, folder)
     halves = halves_of(backbone, settings)
-    return PPLR(settings, ids.numel(), Adapter(backbone.named_parameters()).row(), halves)
+    adapter = Adapter(backbone.named_parameters())
+    bias = counted_bias(settings, adapter, Catalogue(**card.public["items"]))
+    return PPLR(settings, ids.numel(), adapter.row(), halves, bias)

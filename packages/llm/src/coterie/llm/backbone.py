@@ -118,7 +118,8 @@ def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
             size = {"width": model.width, "layers": model.layers, "heads": model.heads}
             found = TinyItem(items.n_items, **size, context=history, key=key)
             if model.items == "words":
-                words = ItemWords(items.words(settings.expert.words))
+                how = settings.expert
+                words = ItemWords(items.words(how.words), how.min_items)
                 found.start_items(words.dense(model.width, key.fold("words")))
             return found
         case "tiny-text":
@@ -170,6 +171,8 @@ def _fingerprint(settings: Settings, data: FederatedData) -> str:
     named["max_history"] = settings.data.max_history
     if settings.model.items == "words":
         named["words"] = settings.expert.words
+        if settings.expert.min_items > 1:
+            named["min_items"] = settings.expert.min_items
     digest = hashlib.sha256(json.dumps(named, sort_keys=True, default=str).encode())
     public = data.public
     for examples in (public.train, public.held_out):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from coterie.core.local_training.row_optimizer import RowAdam
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.common_secret import CommonSecret
-from coterie.core.protocol.step import Form
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -23,6 +22,7 @@ from coterie.llm.backbone import read_backbone
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples, OwnData
 from coterie.llm.data.sequences import thinned
+from coterie.llm.item_counts import CountsItems, counts_together
 from coterie.llm.messages import (
     EVALUATE,
     FREEZE,
@@ -42,24 +42,28 @@ if TYPE_CHECKING:
     from coterie.llm.split.channel import Channel
 
 
-class Organisation(Client[ClientState, OwnData]):
+class Organisation(CountsItems):
     """A client of LLM-based federated recommendation, one at a time on the shared backbone.
 
     Args:
         settings: with the reading's choices resolved.
         backbone: frozen but for the adapter; shared by all clients, so nothing of it is private.
         channel: to the server's layers; None where the client holds all of them.
+        secret: of all organisations, where they count together.
 
     Attributes:
         fresh: state of an optimizer before its first step, the same for all; no step changes it.
     """
 
-    form: ClassVar[Form] = "list"
-
     def __init__(
-        self, settings: Settings, backbone: Backbone, channel: Channel | None = None
+        self,
+        settings: Settings,
+        backbone: Backbone,
+        channel: Channel | None = None,
+        secret: CommonSecret | None = None,
     ) -> None:
         self.settings, self.backbone, self.channel = settings, backbone.eval(), channel
+        self.secret = secret
         self.adapter = Adapter(backbone.named_parameters())
         self.optimizer = RowAdam()
         self.fresh = tree.as_one(self.optimizer.begin({"row": self.adapter.row()[None]}))
@@ -201,8 +205,10 @@ def organisation(settings: Settings, card: Card, folder: Path) -> Organisation:
     Raises:
         UserError: as `make_client`.
     """
+    secret = CommonSecret.read(folder) if counts_together(settings) else None
     if settings.split.k is None:
-        return Organisation(settings, read_backbone(settings, card.public, folder))
+        backbone = read_backbone(settings, card.public, folder)
+        return Organisation(settings, backbone, secret=secret)
     from coterie.llm.split.remote.reach import answers  # grpc and transformers are heavy
     from coterie.llm.split.remote.tokens import OWN_TOKENS
 
@@ -210,4 +216,5 @@ def organisation(settings: Settings, card: Card, folder: Path) -> Organisation:
     backbone = read_backbone(settings, card.public, folder)
     from coterie.llm.halves import client_half
 
-    return Organisation(settings, backbone, client_half(backbone, settings, folder / OWN_TOKENS))
+    channel = client_half(backbone, settings, folder / OWN_TOKENS)
+    return Organisation(settings, backbone, channel, secret)

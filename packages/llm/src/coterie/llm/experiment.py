@@ -40,6 +40,7 @@ from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, build
 from coterie.llm.data.examples import OrganisationData
 from coterie.llm.data.sequences import newest
+from coterie.llm.item_counts import common_secret, counted_bias
 from coterie.llm.keys import CLIENT_COLUMNS, USER_COLUMNS
 from coterie.llm.messages import ClientState
 from coterie.llm.quality import MEASURES
@@ -202,8 +203,10 @@ class Experiment(RecommendsToUsers[Settings]):
         settings, data, backbone = self.settings, self.clients, self.backbone
         with computing_on(self.device):
             halves = halves_of(backbone, settings)
-            client = Organisation(settings, backbone, halves.channel if halves else None)
-            server = PPLR(settings, settings.data.clients, client.adapter.row(), halves)
+            channel, secret = halves.channel if halves else None, common_secret(settings)
+            client = Organisation(settings, backbone, channel, secret)
+            bias = counted_bias(settings, client.adapter, self.data.catalogue)
+            server = PPLR(settings, settings.data.clients, client.adapter.row(), halves, bias)
         rounds = settings.rounds * (settings.train.stages or 1)
         return server, client, data, {"rounds": rounds, "client_columns": CLIENT_COLUMNS}
 

@@ -32,7 +32,8 @@ def resolve(settings: Settings) -> Settings:
     too.
 
     Raises:
-        UserError: the backbone cannot be fine-tuned in that many stages.
+        UserError: the backbone cannot be fine-tuned in that many stages, or there is nothing to
+            count, or too few to count with.
 
     Example:
         >>> resolve(Settings(reading="literal")).mixing.similarity
@@ -44,11 +45,33 @@ def resolve(settings: Settings) -> Settings:
     settings = replace(settings, train=_staged(settings))
     if settings.model.expert is None:
         settings = replace(settings, model=replace(settings.model, expert="none"))
+    _check_counts(settings)
     mixing = settings.mixing
     open_ones: Any = {
         n: v for n, v in MIXING[settings.reading].items() if getattr(mixing, n) is None
     }
     return replace(settings, mixing=replace(mixing, **open_ones))
+
+
+def _check_counts(settings: Settings) -> None:
+    expert = settings.expert
+    if expert.counts == "public":
+        if expert.count_noise:
+            raise UserError(
+                "'expert.count_noise' has no effect on public counts: leave it out, or choose "
+                "--expert.counts everybody"
+            )
+        return
+    if settings.model.expert not in ("popularity", "both"):
+        raise UserError(
+            f"'expert.counts' everybody has no effect with the expert {settings.model.expert}: "
+            "leave it out, or choose --model.expert popularity or both"
+        )
+    if settings.data.clients < 2:
+        raise UserError(
+            "'expert.counts' everybody needs at least two clients, whose sum hides each: use "
+            "public, or more --data.clients"
+        )
 
 
 def _staged(settings: Settings) -> TrainSettings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +14,13 @@ from coterie.llm.data.client_data import FederatedData
 from coterie.llm.data.examples import Queries
 from coterie.llm.data.words import ItemWords
 from coterie.llm.quality import measure_users
-from coterie.llm.settings.backbone import Field
+from coterie.llm.settings.backbone import Field, Whose
 
 DECAY = 0.8
-WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0)
+WEIGHTS = (0.0, 0.03, 0.1, 0.15, 0.3, 1.0)
 """Of popularity, of which validation chooses one."""
+MIN_ITEMS = (1, 2)
+"""Words that fewer items have are left out; validation chooses."""
 _FIELDS: tuple[tuple[Field, ...], ...] = (("titles",), ("genres",), ("titles", "genres"))
 
 Measured = list[dict[str, Tensor]]
@@ -31,12 +33,14 @@ class RuleResult:
 
     Attributes:
         words: which fields of the items are compared.
+        min_items: words that fewer items have are left out.
         weight: a, of popularity.
         valid: by organisation.
         test: the same.
     """
 
     words: tuple[Field, ...]
+    min_items: int
     weight: float
     valid: Measured
     test: Measured
@@ -47,12 +51,13 @@ def has_words(items: Catalogue) -> bool:
     return items.titles is not None or items.genres is not None
 
 
-def title_rule(data: FederatedData) -> RuleResult:
-    """Rank by cosine(words of the item, of the history) + a log(1 + count of the public users).
+def title_rule(data: FederatedData, counts: Whose = "public") -> RuleResult:
+    """Rank by cosine(words of the item, of the history) + a log(1 + count).
 
     The words are TF-IDF vectors, of a history's items the sum, each counting `DECAY` for every
-    newer one. What words, and a, are those with the best validation Recall@10 of all users. Nothing
-    is trained, and nothing of a client leaves it but that recall.
+    newer one. What words, which are left out, and a, are those with the best validation Recall@10
+    of all users. Nothing is trained. With public counts nothing of a client leaves it but that
+    recall; with everybody's, the sum of all clients' counts, before the test up to the test.
 
     Raises:
         UserError: the items have neither titles nor genres.
@@ -60,21 +65,33 @@ def title_rule(data: FederatedData) -> RuleResult:
     items = data.catalogue
     if not has_words(items):
         raise UserError(f"{items.source} has neither titles nor genres to compare items by")
-    popular = torch.log1p(data.public_counts().double())
+    popular = {
+        split: torch.log1p(data.counts(counts, split).double()) for split in ("valid", "test")
+    }
     best, found = -1.0, None
+    for fields, min_items, words in _comparisons(items):
+        for weight in WEIGHTS:
+            valid = _measure(_rule(words, weight * popular["valid"]), data.clients.valid)
+            recall = mean_recall(valid)
+            if recall > best:
+                best, found = recall, (fields, min_items, weight, valid, words)
+    assert found is not None  # there are words, and somebody to validate on
+    fields, min_items, weight, valid, words = found
+    test = _measure(_rule(words, weight * popular["test"]), data.clients.test)
+    return RuleResult(fields, min_items, weight, valid, test)
+
+
+def _comparisons(items: Catalogue) -> Iterator[tuple[tuple[Field, ...], int, ItemWords]]:
+    """What the items may be compared by."""
     for fields in _FIELDS:
         if any(getattr(items, field) is None for field in fields):
             continue
-        words = ItemWords(items.words(fields))
-        for weight in WEIGHTS:
-            score = _rule(words, weight * popular)
-            valid = _measure(score, data.clients.valid)
-            recall = mean_recall(valid)
-            if recall > best:
-                best, found = recall, (fields, weight, valid, score)
-    assert found is not None  # there are words, and somebody to validate on
-    fields, weight, valid, score = found
-    return RuleResult(fields, weight, valid, _measure(score, data.clients.test))
+        for min_items in MIN_ITEMS:
+            try:
+                yield fields, min_items, ItemWords(items.words(fields), min_items)
+            except UserError:
+                if min_items == 1:
+                    raise  # no words at all; else none that items share
 
 
 def mean_recall(measured: Measured) -> float:

@@ -62,8 +62,9 @@ def make_expert(kind: str, items: Catalogue, settings: ExpertSettings) -> Expert
     """
     if kind == "none":
         return None
-    words = ItemWords(items.words(settings.words)) if kind in ("titles", "both") else None
-    bias = None
+    words = bias = None
+    if kind in ("titles", "both"):
+        words = ItemWords(items.words(settings.words), settings.min_items)
     if kind in ("popularity", "both"):
         if items.popularity is None:
             raise UserError("the items have no counts of public users, for 'model.expert'")

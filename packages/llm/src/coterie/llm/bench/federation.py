@@ -74,7 +74,8 @@ class Shape:
         """Draw the data of K organisations, all with the same numbers of examples and queries."""
         train = [self.examples(examples, client) for client in range(clients)]
         asked = [_queries(self.examples(queries, clients + client)) for client in range(clients)]
-        return OrganisationData(torch.arange(clients), train, asked, asked)
+        none = [torch.arange(0)] * clients
+        return OrganisationData(torch.arange(clients), train, asked, asked, none, none)
 
 
 _TRAINED = {"lora": "LoRA", "all": "all parameters"}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.metrics.ranking_report import Split
 from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -18,6 +19,7 @@ from coterie.llm.data.partition import cluster_users, few_shot, public_users
 from coterie.llm.data.sequences import evaluation_queries, training_examples
 from coterie.llm.data.shops import open_accounts
 from coterie.llm.data.split import GlobalSplit, global_split
+from coterie.llm.settings.backbone import Whose
 from coterie.llm.settings.run import FederatedDataSettings
 
 PUBLIC, NOBODY = -1, -2
@@ -73,6 +75,19 @@ class FederatedData:
         with computing_on(CPU):  # where the data are
             public = torch.nonzero(self.client_of == PUBLIC).flatten()
             return torch.bincount(self.split.train.take(public).values, minlength=self.n_items)
+
+    def counts(self, whose: Whose, split: Split) -> Tensor:
+        """Count the interactions before validation, or before the test, ``(n_items,)`` int64.
+
+        Of the public users they are those before validation, which the public card has; of
+        "everybody" those of all organisations are added.
+        """
+        found = self.public_counts()
+        if whose == "public":
+            return found
+        clients = self.clients
+        parts = clients.had if split == "valid" else [*clients.had, *clients.newer]
+        return found + torch.bincount(torch.cat(parts), minlength=self.n_items)
 
     def idle_clients(self) -> list[int]:
         """List the clients that have users but nothing to train on, in order to say so."""
@@ -136,13 +151,20 @@ def build(interactions: Interactions, how: FederatedDataSettings, key: Key) -> F
         )
     )
     valid = [_some(part, how.valid_users, key.fold("valid users")) for part in valid]
+    had, newer = (_items(part, client_of, ids) for part in (places.split.train, places.split.valid))
     return FederatedData(
         places.interactions,
         places.split,
         client_of,
         _public(split, public, how, key),
-        OrganisationData(ids, train, valid, test),
+        OrganisationData(ids, train, valid, test, had, newer),
     )
+
+
+def _items(rows: Ragged, client_of: Tensor, ids: Tensor) -> list[Tensor]:
+    """Items of each client's users, one entry an interaction."""
+    client = client_of[rows.rows]
+    return [rows.values[client == number] for number in ids]
 
 
 def _some(queries: Queries, most: int | None, key: Key) -> Queries:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -63,6 +64,8 @@ class OwnData:
     train: Examples
     valid: Queries
     test: Queries
+    had: Tensor
+    newer: Tensor
 
 
 @dataclass(frozen=True)
@@ -74,21 +77,29 @@ class OrganisationData:
         train: examples of each; may be none.
         valid: validation queries of each; may be none.
         test: test queries of each; may be none.
+        had: ``(m,)`` int64 of each, the train items of its users, one entry an interaction.
+        newer: the same of what they had since, before the test.
     """
 
     ids: Tensor
     train: list[Examples]
     valid: list[Queries]
     test: list[Queries]
+    had: list[Tensor]
+    newer: list[Tensor]
 
     def __len__(self) -> int:
         return self.ids.numel()
 
     def __getitem__(self, place: int) -> OwnData:
         """Data of the client at a position."""
-        return OwnData(int(self.ids[place]), self.train[place], self.valid[place], self.test[place])
+        return OwnData(int(self.ids[place]), *(part[place] for part in self._parts))
 
     def take(self, index: Tensor) -> OrganisationData:
         """Data of the clients at the positions ``index``, ``(m,)`` int64."""
-        parts = ([part[c] for c in index.tolist()] for part in (self.train, self.valid, self.test))
+        parts: Any = ([part[c] for c in index.tolist()] for part in self._parts)
         return OrganisationData(self.ids[index], *parts)
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        return self.train, self.valid, self.test, self.had, self.newer

@@ -25,13 +25,14 @@ class ItemWords:
 
     Args:
         titles: of all items.
+        min_items: words and pairs that fewer items have are left out.
 
     Attributes:
         titles: the same.
         vectors: ``(n_items, n_terms)`` of length 1, sparse.
 
     Raises:
-        UserError: no title has a word.
+        UserError: no title has a word, or none that enough items have.
 
     Example:
         >>> words = ItemWords(["red boat", "red sea", "ox"])
@@ -39,12 +40,14 @@ class ItemWords:
         1
     """
 
-    def __init__(self, titles: Sequence[str]) -> None:
+    def __init__(self, titles: Sequence[str], min_items: int = 1) -> None:
         # Heavy, and only where words are compared.
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         self.titles = list(titles)
-        self._vectorizer = TfidfVectorizer(ngram_range=_NGRAMS, token_pattern=_WORD)
+        self._vectorizer = TfidfVectorizer(
+            ngram_range=_NGRAMS, token_pattern=_WORD, min_df=min_items
+        )
         try:
             self.vectors = sparse.csr_matrix(self._vectorizer.fit_transform(titles))
         except ValueError as error:

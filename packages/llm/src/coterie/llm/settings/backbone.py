@@ -11,6 +11,8 @@ from coterie.core.settings.sections import at_least, between
 BackboneName = Literal["tiny-item", "tiny-text", "llama", "recformer"]
 Field = Literal["titles", "genres", "brands"]
 """What may be known of an item in words."""
+Whose = Literal["public", "everybody"]
+"""Whose interactions are counted."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +81,26 @@ class ExpertSettings:
     backbone: float = 0.1
     """Factor of the backbone's own scores."""
     popularity: float = 0.1
-    """The bias starts from this times log(1 + count of public users)."""
+    """The bias starts from this times log(1 + count), of whom ``counts`` names."""
     decay: float = 0.8
     """Of a history the newest item counts 1, the one before it this, and so on."""
     words: tuple[Field, ...] = ()
     """What the items are compared by; default: titles, or genres where there are none."""
+    min_items: int = 1
+    """Words, and pairs of words, that fewer items have are left out of the comparison."""
+    counts: Whose = "public"
+    """Whose interactions the bias starts from: those of the public users, or of all. The
+    organisations' counts are summed behind masks, before the first round and, of what came since,
+    before the test."""
+    count_noise: float = 0.0
+    """Standard deviation of Gaussian noise in each count of that sum; every organisation adds its
+    part."""
 
     def __post_init__(self) -> None:
         between("expert.scale", self.scale, 0, float("inf"))
         between("expert.decay", self.decay, 0, 1)
-        for name in ("backbone", "popularity"):
+        at_least("expert.min_items", self.min_items, 1)
+        for name in ("backbone", "popularity", "count_noise"):
             at_least(f"expert.{name}", getattr(self, name), 0)
 
 

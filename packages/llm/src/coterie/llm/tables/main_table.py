@@ -33,7 +33,8 @@ _NOTES = (
     "public users too, on whom small language models are pre-trained; they are not measured.",
     "titles + popularity is a rule without training: TF-IDF cosine of an item's words (titles, "
     "genres, or both) and the history's, + a log(1 + count of the public users); words and a are "
-    "chosen on validation.",
+    "chosen on validation. titles + all counts counts everybody, before what is asked for, as a "
+    "masked sum over the organisations shows it.",
 )
 _NO_WORDS = "No row titles + popularity: the items of these data have neither titles nor genres."
 

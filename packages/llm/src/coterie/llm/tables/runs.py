@@ -18,6 +18,7 @@ from coterie.core.tensors.keys import Key
 from coterie.llm.baselines import all_users, measure_popularity
 from coterie.llm.experiment import Experiment
 from coterie.llm.quality import LENGTHS, MEASURES
+from coterie.llm.settings.backbone import Whose
 from coterie.llm.settings.run import Settings
 from coterie.llm.title_rule import Measured, title_rule
 
@@ -137,9 +138,9 @@ def popularity_run(settings: Settings) -> RunResult:
     return _untrained(measure_popularity(data, "valid"), measure_popularity(data, "test"), began)
 
 
-def title_run(settings: Settings) -> RunResult:
+def title_run(counts: Whose, settings: Settings) -> RunResult:
     """Rank by `coterie.llm.title_rule.title_rule`, which validation chooses."""
-    began, found = time.perf_counter(), title_rule(Experiment(settings).data)
+    began, found = time.perf_counter(), title_rule(Experiment(settings).data, counts)
     return _untrained(found.valid, found.test, began)
 
 
@@ -175,7 +176,8 @@ def _of_users(name: str, settings: Settings) -> RunResult:
 
 REFERENCES: Mapping[str, Make] = {
     "popularity": popularity_run,
-    "titles": title_run,
+    "titles": partial(title_run, "public"),
+    "titles-all": partial(title_run, "everybody"),
     "mf": partial(_of_users, "mf"),
     "lightgcn": partial(_of_users, "lightgcn"),
 }

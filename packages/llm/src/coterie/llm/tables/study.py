@@ -20,6 +20,7 @@ from coterie.llm.title_rule import has_words
 NAMES = {
     "popularity": "popularity",
     "titles": "titles + popularity",
+    "titles-all": "titles + all counts",
     "mf": "MF",
     "lightgcn": "LightGCN",
     "fedmf": "FedMF",
@@ -34,7 +35,8 @@ NAMES = {
     "pplr-heating": "+warm-up only",
 }
 # The rows of Table 1 without a language model, in its order.
-WITHOUT_BACKBONE = ("popularity", "titles", "mf", "lightgcn", "fedmf", "lightfr", "fedpergnn")
+RULES = ("popularity", "titles", "titles-all")
+WITHOUT_BACKBONE = (*RULES, "mf", "lightgcn", "fedmf", "lightfr", "fedpergnn")
 BACKBONES = ("tiny-item", "tiny-text", "recformer")
 _ATTENTION = {"similarity", "similarity_on", "size_weighted"}
 _HEATING = {"alpha", "beta", "tau", "exponent", "size_weighted"}
@@ -44,7 +46,7 @@ _READS: dict[str, set[str]] = {
     "pplr-attention": _ATTENTION,
     "pplr-heating": _HEATING,
 }
-_SECTIONS = WITHOUT_BACKBONE[2:]  # all that these methods read, beside the data
+_SECTIONS = WITHOUT_BACKBONE[len(RULES) :]  # all that these methods read, beside the data
 _COMMON = ("seed", "data", "engine", "privacy", "logger", "run")
 
 
@@ -96,7 +98,7 @@ class Study(BackboneStudy[Settings]):
     @property
     def without_backbone(self) -> tuple[str, ...]:
         """Name the rows without a language model; the titles' only where items have words."""
-        absent = () if has_words(Catalogue.of(load_all(self.settings.data))) else ("titles",)
+        absent = () if has_words(Catalogue.of(load_all(self.settings.data))) else RULES[1:]
         return tuple(name for name in WITHOUT_BACKBONE if name not in absent)
 
     @cached_property

@@ -1,0 +1,166 @@
+"""How often all users together had each item: a sum over organisations that shows no summand.
+
+The bias of the expert beside a backbone (`coterie.llm.backbones.expert`) starts from the counts of
+the public users. With ``expert.counts`` "everybody" those of the organisations' users are added:
+before the first round what their users had by then, before the test what they had since. Every
+interaction is in one of the two sums.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import UserError
+from coterie.core.methods.kit.secure_sum import from_fixed, pairwise_masks, to_fixed
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.common_secret import CommonSecret
+from coterie.core.protocol.expected import Like
+from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
+from coterie.core.protocol.step import Form, ListStep
+from coterie.core.tensors.keys import Key
+from coterie.llm.adapter import Adapter
+from coterie.llm.data.catalogue import Catalogue
+from coterie.llm.data.examples import OwnData
+from coterie.llm.messages import ClientState
+from coterie.llm.settings.run import Settings
+
+Period = Literal["train", "newer"]
+"""Before validation; or since then, before the test."""
+BIAS = "expert.bias"
+"""The bias among a backbone's parameters."""
+
+
+@dataclass(frozen=True)
+class CountQuery(Down):
+    """Ask for the counts of a period."""
+
+    known: Tensor = carries("counts that are known already")  # (n_items,) int64
+    roster: Tensor = carries("the clients of this sum, who share masks")  # (A,) int64
+    period: Period = carries("train, or newer: what came since, before the test")
+
+
+@dataclass(frozen=True)
+class ItemCounts(Up):
+    """The counts of an organisation, unreadable but in the sum of all."""
+
+    masked: Tensor = leaves(  # (n_items,) int64
+        "how often its users had each item, with noise, behind masks that cancel in the sum",
+        reveals=Reveals.SEALED,
+        expected=Like("known"),
+    )
+
+
+COUNT = ListStep("count", CountQuery, ItemCounts)
+
+
+class CountsItems(Client[ClientState, OwnData]):
+    """What an organisation adds to the sum.
+
+    Attributes:
+        settings: with the reading's choices resolved.
+        secret: of all organisations, unknown to the server; None where nothing is counted.
+    """
+
+    form: ClassVar[Form] = "list"
+    settings: Settings
+
+    @COUNT
+    def count(
+        self, down: CountQuery, mine: ClientState, data: OwnData, key: Key
+    ) -> tuple[ItemCounts, None]:
+        """Count, and add this client's part of the noise and its masks."""
+        assert self.secret is not None
+        items, n_items = data.had if down.period == "train" else data.newer, len(down.known)
+        counts = torch.bincount(items, minlength=n_items).double()
+        deviation = self.settings.expert.count_noise / math.sqrt(len(down.roster))
+        noise = deviation * key.fold("count noise").normal(n_items, dtype=torch.float64)
+        # Of every roster masks of its own: the difference of two uploads tells nothing either.
+        secret = self.secret.key("item counts", down.period, *down.roster.tolist())
+        own = torch.tensor([data.id])
+        masks = pairwise_masks(secret, down.roster, own, (n_items,), 2 * len(down.roster))
+        return ItemCounts(to_fixed(counts + noise) + masks[0]), None
+
+
+@dataclass(frozen=True)
+class CountedBias:
+    """The bias in the rows of adapters, and what it follows from.
+
+    Attributes:
+        place: of the bias in a row.
+        factor: of log(1 + count) in it.
+        public: ``(n_items,)`` int64, what the bias of a new adapter counts.
+    """
+
+    place: slice
+    factor: float
+    public: Tensor
+
+    def moved(self, rows: Tensor, before: Tensor, after: Tensor) -> Tensor:
+        """Let the bias in ``(K, d)`` rows count ``after`` in place of ``before``, ``(n_items,)``.
+
+        What training has added to it stays. Noise may have made a count negative: it is none.
+
+        Example:
+            >>> bias, none = CountedBias(slice(1, 3), 2.0, torch.zeros(2)), torch.zeros(2)
+            >>> after = torch.tensor([-1.0, torch.e - 1])
+            >>> bias.moved(torch.ones(1, 3), none, after).tolist()
+            [[1.0, 1.0, 3.0]]
+        """
+        logs = (counts.double().clamp_min(0.0).log1p() for counts in (after, before))
+        moved = rows.clone()
+        moved[:, self.place] += (self.factor * (next(logs) - next(logs))).to(rows)
+        return moved
+
+
+def counted_bias(settings: Settings, adapter: Adapter, items: Catalogue) -> CountedBias | None:
+    """Find the bias in an adapter, if it is to count everybody's interactions; else None."""
+    if settings.expert.counts == "public" or BIAS not in adapter.names:
+        return None
+    public = torch.tensor(items.popularity, dtype=torch.int64)
+    return CountedBias(adapter.place(BIAS), settings.expert.popularity, public)
+
+
+def common_secret(settings: Settings) -> CommonSecret | None:
+    """Draw what the organisations share where they count together; None where they do not."""
+    return CommonSecret() if counts_together(settings) else None
+
+
+def counts_together(settings: Settings) -> bool:
+    """Whether the organisations' counts are summed."""
+    biased = settings.model.expert in ("popularity", "both")
+    return biased and settings.expert.counts == "everybody"
+
+
+def ask_counts(cohort: Cohort, known: Tensor, period: Period) -> Tensor:
+    """Add the counts of all clients that answer, in a period, to those known, ``(n_items,)``.
+
+    Masks of who fails stay in the sum, so that the others are asked anew.
+
+    Args:
+        cohort: of at least two clients.
+        known: ``(n_items,)`` int64 or float64.
+        period: what to count.
+
+    Returns:
+        ``(n_items,)`` float64; whole numbers where there is no noise.
+
+    Raises:
+        UserError: fewer than two clients answer.
+    """
+    while True:
+        replies = cohort.ask(COUNT, CountQuery(known.long(), cohort.ids, period))
+        if not replies.failed:
+            masked = torch.stack([up.masked for up in replies.ups.values()]).sum(0)
+            return known.double() + from_fixed(masked, torch.float64)
+        if replies.ids.numel() < 2:
+            raise UserError(
+                "fewer than two organisations answered with their counts, and a sum of one would "
+                "show them: use --expert.counts public"
+            )
+        cohort = cohort.part(torch.isin(cohort.ids, replies.ids).nonzero().flatten())
