@@ -36,7 +36,7 @@ def trained_alone(chosen, data, round_key=(0, 1), mu=0.0):
         secret = Key.from_seed(5).fold("clients").fold(torch.tensor([client]))
         key = secret.fold("update", *round_key, 0).take(torch.tensor([0]))
         own, total = data.train[client], 0.0
-        for batch in Organisation(chosen, model)._batches(own, key):
+        for batch in Organisation(chosen, model)._batches(own, key, chosen.train.epochs):
             loss = model.loss(batch)
             pull = sum(((p - s) ** 2).sum() for p, s in zip(adapter.parameters, start, strict=True))
             optimizer.zero_grad()

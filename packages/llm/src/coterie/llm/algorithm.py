@@ -12,6 +12,7 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
+from coterie.core.methods.fedamp import messages
 from coterie.core.metrics.clients import imbalance
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import Split
@@ -22,12 +23,22 @@ from coterie.core.protocol.server import Decision, Server
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbone import halves_of, read_backbone
-from coterie.llm.messages import EVALUATE, FREEZE, UPDATE, Adapters, Candidate, TrainedAdapter
+from coterie.llm.head import LocalHead
+from coterie.llm.messages import (
+    EVALUATE,
+    FREEZE,
+    KEEP,
+    UPDATE,
+    Adapters,
+    Candidate,
+    TrainedAdapter,
+)
 from coterie.llm.mixing import (
     Mixing,
     attention,
     dynamic_weights,
     inner_products,
+    mix,
     received,
     row_normalised,
     softened_losses,
@@ -41,7 +52,9 @@ from coterie.llm.split.part import Kept
 if TYPE_CHECKING:
     from coterie.llm.halves import Halves
 
-ONE_MODEL = ("fedavg", "fedprox", "central")  # methods by which all clients have the same adapter
+# Methods by which all clients get the same adapter, and by which each keeps what it trained.
+ONE_MODEL = ("fedavg", "fedprox", "fedavg-tuned", "fedavg-head", "central")
+OWN_MODEL = ("local", "fedamp")
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,7 @@ class ServerState:
         stage: of fine-tuning, from 1.
         began: rounds done when it began.
         best_stage: that of ``best``.
+        silent: ``(K,)`` bool, clients that turned out to have no data: in FedAMP nobody hears them.
     """
 
     rows: Tensor
@@ -70,6 +84,7 @@ class ServerState:
     stage: int = 1
     began: int = 0
     best_stage: int = 1
+    silent: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -101,8 +116,9 @@ class PPLR(Selecting[ServerState]):
     Args:
         settings: with the reading's choices resolved.
         n_clients: K.
-        start: ``(d,)`` the adapter that all clients start from. With starts of their own the mean
-            of two low-rank adapters would be the mean of two different bases.
+        start: ``(d,)`` the adapter that all clients start from, less what they keep to themselves.
+            With starts of their own the mean of two low-rank adapters would be the mean of two
+            different bases.
         halves: of a split model: the layers R_{k+1} to R_{N-1} are in the server's own place,
             which trains and keeps all clients' parts of them. What is decided here needs their
             inner products alone.
@@ -121,7 +137,8 @@ class PPLR(Selecting[ServerState]):
         """Give every client the common adapter."""
         rows = self.start.expand(self.n_clients, -1).clone()
         middle = None if self.halves is None else self.halves.layers.begin()
-        return ServerState(rows, rows, middle=middle, best_middle=middle)
+        silent = torch.zeros(self.n_clients, dtype=torch.bool)
+        return ServerState(rows, rows, middle=middle, best_middle=middle, silent=silent)
 
     def start_block(self, state: ServerState, block: int, cohort: Cohort, key: Key) -> ServerState:
         """Enrol the clients."""
@@ -194,10 +211,24 @@ class PPLR(Selecting[ServerState]):
     def _train(self, state: ServerState, cohort: Cohort) -> ListReplies[TrainedAdapter]:
         """Let clients train their adapters; those that fail keep the ones they have."""
         self._use(state.middle)
-        rows = {c: Adapters(state.rows[c], state.round) for c in cohort.ids.tolist()}
-        replies = cohort.ask(UPDATE, PerClient(rows))
+        rows, pull = self._sent(state, cohort)
+        asked = {c: Adapters(rows[c], state.round, pull) for c in cohort.ids.tolist()}
+        replies = cohort.ask(UPDATE, PerClient(asked))
         self._count_crossed(cohort, "update")
         return replies
+
+    def _sent(self, state: ServerState, cohort: Cohort) -> tuple[Tensor, float]:
+        """What clients train on, ``(K, d)``, and how near to it they stay.
+
+        In FedAMP these are the mixtures u_c of the clients' own adapters, which it keeps.
+        """
+        if self.settings.method != "fedamp" or state.silent is None:
+            return state.rows, 0.0
+        found = messages(state.rows, self.settings.fedamp, state.silent)
+        for name in ("alpha", "sigma", "distance"):
+            cohort.journal.scalar(f"fed/{name}", getattr(found, name))
+        cohort.journal.scalar("fed/own_weight", found.weights.diagonal().mean())
+        return mix(state.rows, found.weights), found.pull
 
     def _aggregate(
         self, state: ServerState, replies: ListReplies[TrainedAdapter], cohort: Cohort
@@ -205,6 +236,9 @@ class PPLR(Selecting[ServerState]):
         """Mix the trained adapters, each client in its own way."""
         trained = self._trained(state, replies)
         self._report_training(cohort, trained)
+        if state.silent is not None:
+            silent = state.silent.index_copy(0, trained.ids, trained.sizes == 0)
+            state = replace(state, silent=silent)
         if not bool((trained.sizes > 0).any()):
             return state
         weights = self._weights(trained, cohort)  # lines 11 to 14, Eq. 2 to 5
@@ -251,7 +285,7 @@ class PPLR(Selecting[ServerState]):
         method, how = self.settings.method, self.settings.mixing
         losses, sizes = trained.losses, trained.sizes
         everybody = torch.ones(len(sizes), len(sizes))
-        if method == "local":
+        if method in OWN_MODEL:
             return torch.eye(len(sizes))
         if method in ONE_MODEL:
             return row_normalised(everybody, sizes)
@@ -269,7 +303,9 @@ class PPLR(Selecting[ServerState]):
         return row_normalised(weights, sizes if how.size_weighted else None)
 
     def keep(self, state: ServerState, cohort: Cohort) -> ServerState:
-        """Keep the round's adapters."""
+        """Keep the round's adapters, and let clients keep what they do not send of them."""
+        if self.settings.method == "fedavg-head":
+            cohort.ask(KEEP, None)
         return replace(state, best=state.rows, best_middle=state.middle, best_stage=state.stage)
 
     def measure(self, state: ServerState, cohort: Cohort, split: Split) -> None:
@@ -312,10 +348,10 @@ class PPLR(Selecting[ServerState]):
         """
         if self.halves is None:
             return
-        for way, field, messages, size in self.halves.channel.traffic.drain():
-            cohort.crossed(step, way, field, messages, size)
-        for way, field, messages, size in self.halves.said.drain() if self.halves.said else ():
-            cohort.crossed("mix", way, field, messages, size)
+        for way, field, count, size in self.halves.channel.traffic.drain():
+            cohort.crossed(step, way, field, count, size)
+        for way, field, count, size in self.halves.said.drain() if self.halves.said else ():
+            cohort.crossed("mix", way, field, count, size)
 
     def _report_training(self, cohort: Cohort, trained: Trained) -> None:
         journal, losses = cohort.journal, trained.losses
@@ -354,4 +390,6 @@ def make_server(card: Card, ids: Tensor, folder: Path) -> Server[Any]:
         return user_server(settings, card.public["items"]["n_items"])
     backbone = read_backbone(settings, card.public, folder)
     halves = halves_of(backbone, settings)
-    return PPLR(settings, ids.numel(), Adapter(backbone.named_parameters()).row(), halves)
+    adapter = Adapter(backbone.named_parameters())
+    start = LocalHead.of(backbone, adapter, settings.method).shared(adapter.row())
+    return PPLR(settings, ids.numel(), start, halves)
