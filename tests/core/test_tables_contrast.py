@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.core.tables.contrast import contrasts, rank
+from coterie.core.tables.contrast import contrasts, gains, rank
 from coterie.core.tables.paired import holm
 
 RNG = np.random.default_rng(0)
@@ -23,6 +23,19 @@ def test_every_other_method_is_tested_and_adjusted():
     assert [c.found.p for c in found.values()] == pytest.approx(p)
     assert [c.p for c in found.values()] == pytest.approx(holm(p))
     assert [c.verdict for c in found.values()] == ["better", "within noise", "worse"]
+
+
+def test_each_of_the_others_minus_one_is_the_reverse():
+    ours, theirs = contrasts(VALUES, "own"), gains(VALUES, "own")
+    assert list(theirs) == list(ours)
+    for name, found in theirs.items():
+        expected = stats.ttest_rel(VALUES[name], VALUES["own"])
+        assert found.found.p == pytest.approx(expected.pvalue)
+        assert found.p == pytest.approx(ours[name].p)
+        assert found.found.difference == pytest.approx(-ours[name].found.difference)
+    assert [c.verdict for c in theirs.values()] == ["worse", "within noise", "better"]
+    less = gains(VALUES, "own", higher=False)
+    assert [c.verdict for c in less.values()] == ["better", "within noise", "worse"]
 
 
 def test_less_is_better_where_it_is_said():

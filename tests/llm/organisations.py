@@ -66,7 +66,7 @@ def federation(chosen, model=None, data=None):
     """Server half, and a cohort in the first round with everybody enrolled."""
     client = Organisation(chosen, model or backbone())
     data = data or organisations()
-    server = PPLR(chosen, len(data), client.adapter.row())
+    server = PPLR(chosen, len(data), client.head.shared(client.start))
     return server, cohort_of(client, data)
 
 

@@ -9,6 +9,7 @@ import torch
 from scipy import stats
 
 from coterie.core.errors import UserError
+from coterie.core.methods.settings.proximal import FedAMPOptions
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
 from coterie.core.tables.fingerprint import fingerprint
@@ -17,8 +18,15 @@ from coterie.llm import published
 from coterie.llm.experiment import Experiment
 from coterie.llm.paper import PAPER
 from coterie.llm.settings.backbone import ModelSettings, PretrainSettings
-from coterie.llm.settings.run import FedMFSettings, MixingSettings, Settings, TrainSettings
-from coterie.llm.tables import costs, make_table, sweeps
+from coterie.llm.settings.run import (
+    FederatedDataSettings,
+    FedMFSettings,
+    MixingSettings,
+    Settings,
+    TrainSettings,
+    TuningSettings,
+)
+from coterie.llm.tables import costs, make_table, partitions, sweeps
 from coterie.llm.tables.contrast import over_others, verdict_note
 from coterie.llm.tables.convergence import rounds_to, shares
 from coterie.llm.tables.mechanism import extents
@@ -116,6 +124,13 @@ def test_table_3_and_table_1_tell_of_the_same_runs():
         ("fedavg", {"train": TrainSettings(mu=0.5)}, False),
         ("fedavg", {"reading": "literal"}, False),
         ("pplr", {"reading": "literal"}, True),
+        ("fedavg-tuned", {"tuning": TuningSettings(epochs=3)}, True),
+        ("fedavg", {"tuning": TuningSettings(epochs=3)}, False),
+        ("fedamp", {"fedamp": FedAMPOptions(lam=0.3)}, True),
+        ("pplr", {"fedamp": FedAMPOptions(lam=0.3)}, False),
+        ("fedavg", {"data": FederatedDataSettings(skew=0.3)}, False),
+        ("fedavg", {"data": FederatedDataSettings(partition="genres")}, True),
+        ("mf", {"data": FederatedDataSettings(skew=0.3)}, False),
         ("local", {"seed": 1}, True),
         ("local", {"fedmf": FedMFSettings(dim=3)}, False),
         ("fedmf", {"fedmf": FedMFSettings(dim=3)}, True),
@@ -123,8 +138,10 @@ def test_table_3_and_table_1_tell_of_the_same_runs():
     ],
 )
 def test_the_fingerprint_changes_with_what_the_method_reads(method, change, matters):
-    first = fingerprint(essential(Settings(method=method)), "data")
-    second = fingerprint(essential(Settings(method=method, **change)), "data")
+    keep = plain if method == "mf" else lambda settings, name: essential(settings)
+    how = {"method": method} if method != "mf" else {}
+    first = fingerprint(keep(Settings(**how), method), "data")
+    second = fingerprint(keep(Settings(**how, **change), method), "data")
     assert (first != second) == matters
 
 
@@ -298,6 +315,50 @@ def test_table_3_has_every_client(make):
     assert report.figure.read_bytes().startswith(b"\x89PNG")
 
 
+def test_table_4_has_every_partition_and_method(make, monkeypatch):
+    monkeypatch.setattr(partitions, "METHODS", ("fedavg", "local", "fedavg-head", "pplr"))
+    report = make(table=4)
+    assert [(line["partition"], line["method"]) for line in report.view] == [
+        (kind, name)
+        for kind in ("k-means", "genres", "shops, δ = 0.1", "shops, δ = 1")
+        for name in ("+FedAvg", "+local only", "+FedAvg, local head", "+PPLR")
+    ]
+    means = {
+        (row["partition"], row["method"]): row["mean"]
+        for row in report.rows
+        if row["metric"] == "test/recall@10"
+    }
+    for line in report.view:
+        kind = line["partition"]
+        gap = means[kind, "local"] - means[kind, "fedavg"]
+        assert float(line["local - FedAvg"]) == pytest.approx(gap, abs=6e-5)
+        assert (line["minus FedAvg"] is None) == (line["method"] == "+FedAvg")
+    # What the partitions do to the data reaches the runs.
+    assert len({means[kind, "fedavg"] for kind in partitions.PARTITIONS}) == 4
+    assert report.figure.read_bytes().startswith(b"\x89PNG")
+    assert "nan" not in report.markdown()
+
+
+def test_methods_are_compared_with_fedavg_by_paired_tests_adjusted_by_holm():
+    runs = {
+        "fedavg": results_of([0.28, 0.1], [0.38, 0.1], [0.34, 0.1]),
+        "local": results_of([0.3, 0.2], [0.4, 0.2], [0.35, 0.2]),
+        "pplr": results_of([0.28, 0.1], [0.37, 0.09], [0.34, 0.12]),
+    }
+    found = partitions.over_base(runs)
+    means = {name: [r.metrics["test/recall@10"] for r in part] for name, part in runs.items()}
+    contrast = found["R@10"]["local"]
+    expected = stats.ttest_rel(means["local"], means["fedavg"])
+    assert contrast.found.difference == pytest.approx(np.mean(means["local"]) - 0.65 / 3)
+    assert contrast.found.p == pytest.approx(expected.pvalue)
+    assert contrast.p == pytest.approx(min(1, 2 * expected.pvalue))
+    assert contrast.verdict == "better"
+    assert found["R@10 of the worst client"]["local"].found.difference == pytest.approx(0.1)
+    note = partitions.verdict("here", found, runs)
+    assert note.startswith("here: better than FedAvg: local only in R@10; local only in R@10 of")
+    assert note.endswith("PPLR's R@10 is number 2 of 3.")
+
+
 def test_table_2_gives_the_costs_of_every_k(out):
     configuration = configure(PAPER, flags(**{"run.out": out, "model.layers": 4}))
     report = make_table(configuration, table=2, seeds=[0], workers=0)
@@ -322,7 +383,7 @@ def test_figures_are_drawn(make, figure, monkeypatch):
 @pytest.mark.parametrize(
     ("which", "message"),
     [
-        ({"table": 4}, "pplr has no table 4: choose 1, 2 or 3"),
+        ({"table": 5}, "pplr has no table 5: choose 1 to 4"),
         ({"figure": 2}, "figure 2 of pplr shows no results: choose 1, 3, 4, 5 or 6"),
         ({}, "name a table or a figure, as --table 1"),
         ({"table": 1, "figure": 1}, "name a table or a figure, as --table 1"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
+from coterie.core.federation.selection import Selecting
+from coterie.core.methods.fedamp import messages
 from coterie.core.metrics.clients import imbalance
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import Split
@@ -23,13 +24,23 @@ from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbone import halves_of, read_backbone
 from coterie.llm.data.catalogue import Catalogue
+from coterie.llm.head import LocalHead
 from coterie.llm.item_counts import CountedBias, Period, ask_counts, counted_bias
-from coterie.llm.messages import EVALUATE, FREEZE, UPDATE, Adapters, Candidate, TrainedAdapter
+from coterie.llm.messages import (
+    EVALUATE,
+    FREEZE,
+    KEEP,
+    UPDATE,
+    Adapters,
+    Candidate,
+    TrainedAdapter,
+)
 from coterie.llm.mixing import (
     Mixing,
     attention,
     dynamic_weights,
     inner_products,
+    mix,
     received,
     row_normalised,
     softened_losses,
@@ -39,65 +50,14 @@ from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.readings import resolve
 from coterie.llm.settings.run import USER_METHODS, Settings
 from coterie.llm.split.part import Kept
+from coterie.llm.state import ServerState, Trained
 
 if TYPE_CHECKING:
     from coterie.llm.halves import Halves
 
-ONE_MODEL = ("fedavg", "fedprox", "central")  # methods by which all clients have the same adapter
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """What the server knows.
-
-    Attributes:
-        rows: ``(K, d)`` adapter R_c of every client; of a split model the part that the client
-            holds.
-        best: the same at the best validation round.
-        round: t, rounds done.
-        chosen: which round ``best`` is of, and its validation Recall@10.
-        counts: ``(n_items,)`` float64 that the expert's bias starts from, where organisations count
-            together.
-        middle: the other part of all clients, of a split model.
-        best_middle: that of ``best``.
-        stage: of fine-tuning, from 1.
-        began: rounds done when it began.
-        best_stage: that of ``best``.
-    """
-
-    rows: Tensor
-    best: Tensor
-    round: int = 0
-    chosen: BestRound = NO_ROUND
-    counts: Tensor | None = None
-    middle: Kept | None = None
-    best_middle: Kept | None = None
-    stage: int = 1
-    began: int = 0
-    best_stage: int = 1
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What the clients that answered brought in a round.
-
-    Attributes:
-        ids: ``(A,)`` their numbers.
-        rows: ``(A, d)`` adapters after local training; of a split model the clients' part.
-        changes: ``(A, d)`` what it changed in them.
-        losses: ``(A,)`` mean training losses L_c.
-        sizes: ``(A,)`` int64, numbers of examples |D_c|.
-        round: t, from 0.
-        failed: who was asked and did not answer.
-    """
-
-    ids: Tensor
-    rows: Tensor
-    changes: Tensor
-    losses: Tensor
-    sizes: Tensor
-    round: int
-    failed: Collection[int] = ()
+# Methods by which all clients get the same adapter, and by which each keeps what it trained.
+ONE_MODEL = ("fedavg", "fedprox", "fedavg-tuned", "fedavg-head", "central")
+OWN_MODEL = ("local", "fedamp")
 
 
 class PPLR(Selecting[ServerState]):
@@ -106,8 +66,9 @@ class PPLR(Selecting[ServerState]):
     Args:
         settings: with the reading's choices resolved.
         n_clients: K.
-        start: ``(d,)`` the adapter that all clients start from. With starts of their own the mean
-            of two low-rank adapters would be the mean of two different bases.
+        start: ``(d,)`` the adapter that all clients start from, less what they keep to themselves.
+            With starts of their own the mean of two low-rank adapters would be the mean of two
+            different bases.
         halves: of a split model: the layers R_{k+1} to R_{N-1} are in the server's own place,
             which trains and keeps all clients' parts of them. What is decided here needs their
             inner products alone.
@@ -132,7 +93,8 @@ class PPLR(Selecting[ServerState]):
         """Give every client the common adapter."""
         rows = self.start.expand(self.n_clients, -1).clone()
         middle = None if self.halves is None else self.halves.layers.begin()
-        return ServerState(rows, rows, middle=middle, best_middle=middle)
+        silent = torch.zeros(self.n_clients, dtype=torch.bool)
+        return ServerState(rows, rows, middle=middle, best_middle=middle, silent=silent)
 
     def start_block(self, state: ServerState, block: int, cohort: Cohort, key: Key) -> ServerState:
         """Enrol the clients, and count with them."""
@@ -209,10 +171,24 @@ class PPLR(Selecting[ServerState]):
     def _train(self, state: ServerState, cohort: Cohort) -> ListReplies[TrainedAdapter]:
         """Let clients train their adapters; those that fail keep the ones they have."""
         self._use(state.middle)
-        rows = {c: Adapters(state.rows[c], state.round) for c in cohort.ids.tolist()}
-        replies = cohort.ask(UPDATE, PerClient(rows))
+        rows, pull = self._sent(state, cohort)
+        asked = {c: Adapters(rows[c], state.round, pull) for c in cohort.ids.tolist()}
+        replies = cohort.ask(UPDATE, PerClient(asked))
         self._count_crossed(cohort, "update")
         return replies
+
+    def _sent(self, state: ServerState, cohort: Cohort) -> tuple[Tensor, float]:
+        """What clients train on, ``(K, d)``, and how near to it they stay.
+
+        In FedAMP these are the mixtures u_c of the clients' own adapters, which it keeps.
+        """
+        if self.settings.method != "fedamp" or state.silent is None:
+            return state.rows, 0.0
+        found = messages(state.rows, self.settings.fedamp, state.silent)
+        for name in ("alpha", "sigma", "distance"):
+            cohort.journal.scalar(f"fed/{name}", getattr(found, name))
+        cohort.journal.scalar("fed/own_weight", found.weights.diagonal().mean())
+        return mix(state.rows, found.weights), found.pull
 
     def _aggregate(
         self, state: ServerState, replies: ListReplies[TrainedAdapter], cohort: Cohort
@@ -220,6 +196,9 @@ class PPLR(Selecting[ServerState]):
         """Mix the trained adapters, each client in its own way."""
         trained = self._trained(state, replies)
         self._report_training(cohort, trained)
+        if state.silent is not None:
+            silent = state.silent.index_copy(0, trained.ids, trained.sizes == 0)
+            state = replace(state, silent=silent)
         if not bool((trained.sizes > 0).any()):
             return state
         weights = self._weights(trained, cohort)  # lines 11 to 14, Eq. 2 to 5
@@ -266,7 +245,7 @@ class PPLR(Selecting[ServerState]):
         method, how = self.settings.method, self.settings.mixing
         losses, sizes = trained.losses, trained.sizes
         everybody = torch.ones(len(sizes), len(sizes))
-        if method == "local":
+        if method in OWN_MODEL:
             return torch.eye(len(sizes))
         if method in ONE_MODEL:
             return row_normalised(everybody, sizes)
@@ -284,7 +263,9 @@ class PPLR(Selecting[ServerState]):
         return row_normalised(weights, sizes if how.size_weighted else None)
 
     def keep(self, state: ServerState, cohort: Cohort) -> ServerState:
-        """Keep the round's adapters."""
+        """Keep the round's adapters, and let clients keep what they do not send of them."""
+        if self.settings.method == "fedavg-head":
+            cohort.ask(KEEP, None)
         return replace(state, best=state.rows, best_middle=state.middle, best_stage=state.stage)
 
     def measure(self, state: ServerState, cohort: Cohort, split: Split) -> None:
@@ -336,10 +317,10 @@ class PPLR(Selecting[ServerState]):
         """
         if self.halves is None:
             return
-        for way, field, messages, size in self.halves.channel.traffic.drain():
-            cohort.crossed(step, way, field, messages, size)
-        for way, field, messages, size in self.halves.said.drain() if self.halves.said else ():
-            cohort.crossed("mix", way, field, messages, size)
+        for way, field, count, size in self.halves.channel.traffic.drain():
+            cohort.crossed(step, way, field, count, size)
+        for way, field, count, size in self.halves.said.drain() if self.halves.said else ():
+            cohort.crossed("mix", way, field, count, size)
 
     def _report_training(self, cohort: Cohort, trained: Trained) -> None:
         journal, losses = cohort.journal, trained.losses
@@ -379,5 +360,6 @@ def make_server(card: Card, ids: Tensor, folder: Path) -> Server[Any]:
     backbone = read_backbone(settings, card.public, folder)
     halves = halves_of(backbone, settings)
     adapter = Adapter(backbone.named_parameters())
+    start = LocalHead.of(backbone, adapter, settings.method).shared(adapter.row())
     bias = counted_bias(settings, adapter, Catalogue(**card.public["items"]))
-    return PPLR(settings, ids.numel(), adapter.row(), halves, bias)
+    return PPLR(settings, ids.numel(), start, halves, bias)

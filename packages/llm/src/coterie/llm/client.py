@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coterie.core.local_training.row_optimizer import RowAdam
+from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.common_secret import CommonSecret
@@ -22,10 +22,12 @@ from coterie.llm.backbone import read_backbone
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples, OwnData
 from coterie.llm.data.sequences import thinned
+from coterie.llm.head import LocalHead
 from coterie.llm.item_counts import CountsItems, counts_together
 from coterie.llm.messages import (
     EVALUATE,
     FREEZE,
+    KEEP,
     UPDATE,
     Adapters,
     Candidate,
@@ -53,6 +55,8 @@ class Organisation(CountsItems):
 
     Attributes:
         fresh: state of an optimizer before its first step, the same for all; no step changes it.
+        start: ``(d,)`` the adapter that all clients start from.
+        head: what of an adapter stays with its client.
     """
 
     def __init__(
@@ -66,11 +70,15 @@ class Organisation(CountsItems):
         self.secret = secret
         self.adapter = Adapter(backbone.named_parameters())
         self.optimizer = RowAdam()
-        self.fresh = tree.as_one(self.optimizer.begin({"row": self.adapter.row()[None]}))
+        self.start = self.adapter.row()
+        self.head = LocalHead.of(backbone, self.adapter, settings.method)
+        self.fresh = tree.as_one(self.optimizer.begin({"row": self.start[None]}))
 
     def enrol(self, data: OwnData, key: Key) -> ClientState:
         """Start without anything learnt; the common adapter comes from the server."""
-        return ClientState(self.fresh if self.settings.train.keep_optimizer else None)
+        head = self.head.part(self.start)
+        kept = self.fresh if self.settings.train.keep_optimizer else None
+        return ClientState(kept, head=head, best_head=head)
 
     @UPDATE
     def update(
@@ -91,11 +99,19 @@ class Organisation(CountsItems):
         """Begin stage 2: embed all items with the adapter received, and keep that for good."""
         try:
             with self._session(data.id, training=False):
-                self.load(down.row)
+                self.load(self.head.joined(down.row, mine.best_head))
                 catalogue = self.backbone.catalogue()
         except Diverged:
             catalogue = torch.full((1, 1), torch.nan)
-        return None, replace(self.enrol(data, key), catalogue=catalogue)
+        fresh, best = self.enrol(data, key), mine.best_head
+        return None, replace(fresh, catalogue=catalogue, head=best, best_head=best)
+
+    @KEEP
+    def keep(
+        self, down: None, mine: ClientState, data: OwnData, key: Key
+    ) -> tuple[None, ClientState]:
+        """Keep the head of the round that was the best on validation so far."""
+        return None, replace(mine, best_head=mine.head)
 
     @EVALUATE
     def evaluate(
@@ -104,14 +120,30 @@ class Organisation(CountsItems):
         """Rank all items for the client's users, history left out (section 4.1.2)."""
         testing = down.split == "test"
         queries = data.test if testing else data.valid
+        catalogue = mine.catalogue if down.stage > 1 else None
+        row = self.head.joined(down.row, mine.best_head if testing else mine.head)
+        row = self.tuned(row, catalogue, data)
         try:
             with self._session(data.id, training=False):
-                self.load(down.row, mine.catalogue if down.stage > 1 else None)
+                self.load(row, catalogue)
                 values = measure_users(lambda part: self.backbone.scores(part.history), queries)
         except Diverged:
             values = {name: torch.full((len(queries),), torch.inf).double() for name in MEASURES}
         recall, ndcg = torch.stack([value.mean() for value in values.values()]).reshape(2, -1)
         return OrganisationReport(recall, ndcg, torch.tensor(len(queries))), None
+
+    def tuned(self, row: Tensor, catalogue: Tensor | None, data: OwnData) -> Tensor:
+        """Give what a client ranks with, ``(d,)``: in fedavg-tuned trained on, else the row.
+
+        Batches are drawn anew by the run's seed and the client alone, so that whoever measures or
+        recommends has the same.
+        """
+        if self.settings.method != "fedavg-tuned" or not self.settings.tuning.epochs:
+            return row
+        own = Key.from_seed(self.settings.seed).fold("tuning", data.id)
+        batches = self._batches(data.train, own, self.settings.tuning.epochs)
+        self.load(row, catalogue, training=True)
+        return self._descended(row, batches, own, tree.as_stack(self.fresh))[0]
 
     def score(
         self, client: int, row: Tensor, history: Ragged, catalogue: Tensor | None = None
@@ -140,44 +172,57 @@ class Organisation(CountsItems):
     ) -> tuple[TrainedAdapter, ClientState]:
         """Train, as `update` tells; what is not finite in a split model raises `Diverged`."""
         examples, train = data.train, self.settings.train
-        received, losses = down.row[None], []
-        row, state = {"row": received}, tree.as_stack(mine.optimizer or self.fresh)
+        start, state = self.head.joined(down.row, mine.head), mine.optimizer or self.fresh
         with self._session(data.id, training=True, key=own.fold("middle")):
-            self.load(down.row, mine.catalogue, training=True)
-            for number, batch in enumerate(self._batches(examples, own)):
-                self.adapter.load(row["row"][0])
-                with own.fold("dropout", number).torch_rng():
-                    loss = self.backbone.loss(batch)
-                    loss.backward()
-                gradient = self.adapter.gradient()[None] + self._pull(row["row"], received)
-                self.adapter.clear()
-                row, state = self.optimizer.step(row, {"row": gradient}, state, train.lr)
-                if self.channel is not None:
-                    self.channel.step()  # the server's layers make the same step
-                losses.append(float(loss.detach()) * len(batch))
-        mean = sum(losses) / (len(examples) * train.epochs) if len(examples) else 0.0
-        up = TrainedAdapter(row["row"][0], torch.tensor(mean), torch.tensor(len(examples)))
+            self.load(start, mine.catalogue, training=True)
+            batches = self._batches(examples, own, train.epochs)
+            row, state, total = self._descended(
+                start, batches, own, tree.as_stack(state), self._strength(down)
+            )
+        mean = total / (len(examples) * train.epochs) if len(examples) else 0.0
+        sent, head = self.head.shared(row), self.head.part(row)
+        up = TrainedAdapter(sent, torch.tensor(mean), torch.tensor(len(examples)))
         kept = tree.as_one(state) if train.keep_optimizer else None
-        return up, replace(mine, optimizer=kept)
+        return up, replace(mine, optimizer=kept, head=head)
+
+    def _descended(
+        self, start: Tensor, batches: list[Examples], own: Key, state: RowState, pull: float = 0.0
+    ) -> tuple[Tensor, RowState, float]:
+        """Make a step for each batch from a row that is loaded; row, optimizer, sum of losses.
+
+        ``pull`` p adds p/2 ‖row - start‖² to the loss.
+        """
+        row, total = {"row": start[None]}, 0.0
+        for number, batch in enumerate(batches):
+            self.adapter.load(row["row"][0])
+            with own.fold("dropout", number).torch_rng():
+                loss = self.backbone.loss(batch)
+                loss.backward()
+            gradient = self.adapter.gradient()[None] + pull * (row["row"] - start)
+            self.adapter.clear()
+            row, state = self.optimizer.step(row, {"row": gradient}, state, self.settings.train.lr)
+            if self.channel is not None:
+                self.channel.step()  # the server's layers make the same step
+            total += float(loss.detach()) * len(batch)
+        return row["row"][0], state, total
 
     def _session(self, client: int, **how: Any) -> AbstractContextManager[None]:
         """Speak with the server's layers, if there are any, until the block ends."""
         return nullcontext() if self.channel is None else self.channel.session(client, **how)
 
-    def _batches(self, examples: Examples, key: Key) -> list[Examples]:
+    def _batches(self, examples: Examples, key: Key, epochs: int) -> list[Examples]:
         """Shuffled batches of all local epochs."""
         train, found = self.settings.train, []
-        for epoch in range(train.epochs if len(examples) else 0):
+        for epoch in range(epochs if len(examples) else 0):
             of_epoch = key.fold("epoch", epoch)
             drawn = thinned(examples, self.settings.data.max_history, of_epoch.fold("history"))
             order = of_epoch.bits(torch.arange(len(examples))).argsort(stable=True)
             found += [drawn.take(index) for index in order.split(train.batch_size)]
         return found
 
-    def _pull(self, row: Tensor, received: Tensor) -> Tensor:
-        """Gradient of FedProx's μ/2 ‖R_c - R‖²; 0 for the other methods."""
-        mu = self.settings.train.mu if self.settings.method == "fedprox" else 0.0
-        return mu * (row - received)
+    def _strength(self, down: Adapters) -> float:
+        """μ of FedProx's μ/2 ‖R_c - R‖², λ/α_k of FedAMP's; 0 for the other methods."""
+        return self.settings.train.mu if self.settings.method == "fedprox" else down.pull
 
 
 def make_client(card: Card, folder: Path) -> Client[Any, Any]:

@@ -38,14 +38,14 @@ from coterie.llm.baselines import (
 )
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, build
-from coterie.llm.data.examples import OrganisationData
+from coterie.llm.data.examples import OrganisationData, OwnData
 from coterie.llm.data.sequences import newest
 from coterie.llm.item_counts import common_secret, counted_bias
 from coterie.llm.keys import CLIENT_COLUMNS, USER_COLUMNS
 from coterie.llm.messages import ClientState
 from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve
-from coterie.llm.settings.run import USER_METHODS, Settings
+from coterie.llm.settings.run import PERSONALISED, USER_METHODS, Settings
 from coterie.llm.title_rule import has_words, mean_recall, title_rule
 
 _ACTIVATIONS = 4 * 10  # bytes a unit of width of one token, in a layer that is trained, at least
@@ -205,8 +205,9 @@ class Experiment(RecommendsToUsers[Settings]):
             halves = halves_of(backbone, settings)
             channel, secret = halves.channel if halves else None, common_secret(settings)
             client = Organisation(settings, backbone, channel, secret)
+            start = client.head.shared(client.start)
             bias = counted_bias(settings, client.adapter, self.data.catalogue)
-            server = PPLR(settings, settings.data.clients, client.adapter.row(), halves, bias)
+            server = PPLR(settings, settings.data.clients, start, halves, bias)
         rounds = settings.rounds * (settings.train.stages or 1)
         return server, client, data, {"rounds": rounds, "client_columns": CLIENT_COLUMNS}
 
@@ -334,7 +335,22 @@ class Experiment(RecommendsToUsers[Settings]):
         assert isinstance(organisation, Organisation)
         assert isinstance(server, PPLR)
         row = server.served(module.server_state, client)
+        row = own_adapter(module, self.clients[client], row)
         return organisation.score(client, row, history, frozen_items(module, client))
+
+
+def own_adapter(module: FederatedRun, data: OwnData, row: Tensor) -> Tensor:
+    """Give what a client ranks with, ``(d,)``, of what it has received ``(d,)`` in the best round.
+
+    That is the row itself, but for a head that the client keeps, or what it trains further.
+    """
+    organisation = module.federation.client
+    assert isinstance(organisation, Organisation)
+    if organisation.settings.method not in PERSONALISED:
+        return row
+    mine: ClientState = module.store.take(torch.tensor([data.id]))
+    whole = organisation.head.joined(row, mine.best_head)
+    return organisation.tuned(whole, frozen_items(module, data.id), data)
 
 
 def frozen_items(module: FederatedRun, client: int) -> Tensor | None:

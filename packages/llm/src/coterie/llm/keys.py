@@ -16,6 +16,10 @@ KEYS = (
     MetricKey("pplr/similarity", "1", "s of a client to its peers, mean over clients"),
     MetricKey("pplr/difficulty", "1", "p of a client's loss, mean over clients"),
     MetricKey("pplr/warmup", "1", "w of a client, mean over clients"),
+    MetricKey("fed/alpha", "1", "FedAMP's α_k in force"),
+    MetricKey("fed/sigma", "1", "FedAMP's σ in force"),
+    MetricKey("fed/distance", "1", "median squared distance of two clients' adapters (FedAMP)"),
+    MetricKey("fed/own_weight", "1", "FedAMP's ξ_cc, mean over clients"),
     MetricKey("fedpergnn/neighbours", "users", "neighbours that a user knows, mean over users"),
     MetricKey(
         "privacy/epsilon_per_*", "1", "ε of FedPerGNN's noise on an upload, or a number of it"

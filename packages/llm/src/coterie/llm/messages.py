@@ -15,10 +15,14 @@ from coterie.core.protocol.step import ListStep
 
 @dataclass(frozen=True)
 class Adapters(Down):
-    """The adapter that a client trains on, R_c: its own in PPLR, the same for all in FedAvg."""
+    """The adapter that a client trains on, R_c: its own in PPLR, the same for all in FedAvg.
+
+    A head that the client keeps (fedavg-head) is not in it, nor in the other messages.
+    """
 
     row: Tensor = carries("parameters of the layers that the client holds")  # (d,)
     round: int = carries("t, from 0", default=0)
+    pull: float = carries("λ/α_k, how near training stays to it (FedAMP)", default=0.0)
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,13 @@ class TrainedAdapter(Up):
     row: Tensor = leaves(  # (d,)
         "trained parameters of the layers the client holds, R_1..R_k and R_N",
         reveals=Reveals.PARAMETERS,
-        depends_on={"optimizer", "catalogue"},
+        depends_on={"optimizer", "catalogue", "head"},
         expected=Like("row"),
     )
     loss: Tensor = leaves(  # ()
         "mean training loss L_c",
         reveals=Reveals.MEASUREMENT,
-        depends_on={"optimizer", "catalogue"},
+        depends_on={"optimizer", "catalogue", "head"},
         expected=Number(),
     )
     examples: Tensor = leaves(  # () int64
@@ -54,15 +58,18 @@ class TrainedAdapter(Up):
     )
 
 
+_RANKS_WITH = frozenset({"catalogue", "head", "best_head"})
+
+
 @dataclass(frozen=True)
 class OrganisationReport(RankingReport):
     """Quality of a client's recommendations, mean over its users; NaN without one to measure."""
 
     recall: Tensor = leaves(  # (K,) float64
-        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}, expected=Number(axes=1)
+        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on=_RANKS_WITH, expected=Number(axes=1)
     )
     ndcg: Tensor = leaves(  # (K,) float64
-        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on={"catalogue"}, expected=Number(axes=1)
+        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on=_RANKS_WITH, expected=Number(axes=1)
     )
     users: Tensor = leaves(
         "number of users measured", reveals=Reveals.STEPS, expected=Count()
@@ -76,12 +83,17 @@ class ClientState(Private):
     Attributes:
         optimizer: state of its one optimizer, or None where it starts anew in every round.
         catalogue: ``(n_items, h)`` item embeddings, frozen since stage 2 began; None in stage 1.
+        head: ``(h,)`` part of the adapter that is never sent; None where all of it is.
+        best_head: that of the round that was the best on validation so far.
     """
 
     optimizer: RowState | None
     catalogue: Tensor | None = None
+    head: Tensor | None = None
+    best_head: Tensor | None = None
 
 
 UPDATE = ListStep("update", Adapters, TrainedAdapter)
 FREEZE = ListStep("freeze", Adapters, None)
+KEEP = ListStep("keep", None, None)
 EVALUATE = ListStep("evaluate", Candidate, OrganisationReport)

@@ -67,6 +67,11 @@ def _check_counts(settings: Settings) -> None:
             f"'expert.counts' everybody has no effect with the expert {settings.model.expert}: "
             "leave it out, or choose --model.expert popularity or both"
         )
+    if settings.method == "fedavg-head":
+        raise UserError(
+            "'expert.counts' everybody does not go with fedavg-head, whose bias stays at the "
+            "clients: use --expert.counts public"
+        )
     if settings.data.clients < 2:
         raise UserError(
             "'expert.counts' everybody needs at least two clients, whose sum hides each: use "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -81,13 +81,37 @@ def contrasts(values: Mapping[str, Values], own: str, higher: bool = True) -> di
         own: the one.
         higher: whether more is better.
     """
-    group = {
-        other: Contrast(other, compare(values[own], found), higher=higher)
+    return _adjusted(
+        Contrast(other, compare(values[own], found), higher=higher)
         for other, found in values.items()
         if other != own and known(found)
-    }
-    adjusted = holm([contrast.found.p for contrast in group.values()])
-    return {c.other: replace(c, p=p) for c, p in zip(group.values(), adjusted, strict=True)}
+    )
+
+
+def gains(values: Mapping[str, Values], base: str, higher: bool = True) -> dict[str, Contrast]:
+    """Compare each of the other methods with one, the other way round than `contrasts`.
+
+    Args:
+        values: name of a method -> one value a seed, in the same order of seeds.
+        base: the one.
+        higher: whether more is better.
+
+    Example:
+        >>> gains({"FedAvg": [0.1, 0.2], "ours": [0.3, 0.4]}, "FedAvg")["ours"].text(digits=1)
+        'ours +0.2 (+0.2 to +0.2; p < .001, Holm < .001)'
+    """
+    return _adjusted(
+        Contrast(other, compare(found, values[base]), higher=higher)
+        for other, found in values.items()
+        if other != base and known(found)
+    )
+
+
+def _adjusted(group: Iterable[Contrast]) -> dict[str, Contrast]:
+    """Contrasts by the name of the other, with p adjusted for their number."""
+    group = list(group)
+    adjusted = holm([contrast.found.p for contrast in group])
+    return {c.other: replace(c, p=p) for c, p in zip(group, adjusted, strict=True)}
 
 
 def rank(values: Mapping[str, Values], own: str) -> Rank | None:

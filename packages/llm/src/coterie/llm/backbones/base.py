@@ -24,6 +24,7 @@ class Backbone(nn.Module, ABC):
     Attributes:
         model: the Hugging Face network, a ``PreTrainedModel``.
         place: where the list of its layers is in it; by default as in Llama.
+        above: names of the modules behind the layers, as ``place``.
         targets: names of the linear modules that get LoRA if the settings name none.
         n_items: number of items that can be recommended.
         hidden: width h of what passes from layer to layer.
@@ -36,6 +37,7 @@ class Backbone(nn.Module, ABC):
 
     model: Any
     place: ClassVar[str] = "model.layers"
+    above: ClassVar[tuple[str, ...]] = ("model.norm", "lm_head")
     targets: ClassVar[tuple[str, ...]] = ("q_proj", "v_proj")
     n_items: int
     hidden: int
@@ -54,6 +56,16 @@ class Backbone(nn.Module, ABC):
         """The N transformer layers, from the input up."""
         found: nn.ModuleList = self.model.get_submodule(self.place)
         return found
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        """How the names of the parameters begin that are nearest to the scores.
+
+        These are the last layer's, those behind it and the expert's. Item embeddings that are tied
+        to the input are not.
+        """
+        last = f"{self.place}.{len(self.layers) - 1}"
+        return "expert.", *(f"model.{name}." for name in (last, *self.above))
 
     @property
     def cut(self) -> int:

@@ -22,13 +22,14 @@ from coterie.core.federation.federation import Federation
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.replies import ListReplies
 from coterie.core.run.driver import FederatedRun
-from coterie.llm.algorithm import PPLR, ServerState
+from coterie.llm.algorithm import PPLR
 from coterie.llm.bench.federation import Shape
 from coterie.llm.client import Organisation
 from coterie.llm.messages import TrainedAdapter
 from coterie.llm.readings import resolve
 from coterie.llm.settings.backbone import LoraSettings
 from coterie.llm.settings.run import FederatedDataSettings, Settings, TrainSettings
+from coterie.llm.state import ServerState
 
 # 78 MB; LoRA on queries and values, as BIGRec has it. Short histories: activations stay small.
 SHAPE = Shape(

@@ -15,12 +15,12 @@ from coterie.core.run.runfolder import RunFolder, paper_of
 from coterie.core.run.serving import open_run
 from coterie.core.tensors.saved import load
 from coterie.llm.adapter import Adapter
-from coterie.llm.algorithm import ServerState
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples
-from coterie.llm.experiment import Experiment, frozen_items
+from coterie.llm.experiment import Experiment, frozen_items, own_adapter
 from coterie.llm.settings.backbone import SplitSettings
 from coterie.llm.settings.run import USER_METHODS, Settings
+from coterie.llm.state import ServerState
 
 
 class TrainedRun:
@@ -50,7 +50,7 @@ class TrainedRun:
         self._module: FederatedRun = found[1]
         self._state: ServerState = self._module.server_state
         self._client: Any = self._module.federation.client
-        self._start: Tensor = found[1].federation.server.start
+        self._start: Tensor = self._client.start
         self._k = settings.split.k
 
     @property
@@ -86,7 +86,7 @@ class TrainedRun:
         self.check(client)
         row = self._state.best[client]
         if self._k is None:
-            return row
+            return own_adapter(self._module, self.experiment.clients[client], row)
         middle = self._middle_rows()[client].to(row)
         return whole_row(self._client.backbone, torch.cat([row, middle]), self._k)
 

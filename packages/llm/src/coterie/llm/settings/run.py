@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coterie.core.errors import UserError
+from coterie.core.methods.settings.proximal import FedAMPOptions
 from coterie.core.methods.settings.ranking import (
     FedMFSettings,
     FedPerGNNSettings,
@@ -30,6 +31,9 @@ Method = Literal[
     "pplr-heating",
     "fedavg",
     "fedprox",
+    "fedavg-tuned",
+    "fedavg-head",
+    "fedamp",
     "local",
     "central",
     "fedmf",
@@ -38,6 +42,8 @@ Method = Literal[
 ]
 USER_METHODS = ("fedmf", "lightfr", "fedpergnn")
 """Without a language model: every user is a client."""
+PERSONALISED = ("fedavg-tuned", "fedavg-head", "fedamp")
+"""What PPLR is compared with beside the paper; each client ranks with a model of its own."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,18 @@ class MixingSettings:
 
 
 @dataclass(frozen=True)
+class TuningSettings:
+    """Of the method fedavg-tuned: what a client makes of the adapter it ranks with."""
+
+    epochs: int = 1
+    """Local epochs more, by a new optimizer; what they make is neither sent nor trained on. 0 is
+    FedAvg."""
+
+    def __post_init__(self) -> None:
+        at_least("tuning.epochs", self.epochs, 0)
+
+
+@dataclass(frozen=True)
 class FederatedDataSettings(DataSettings):
     """The data and how they are shared out."""
 
@@ -147,7 +165,9 @@ class Settings(BaseSettings):
 
     method: Method = "pplr"
     """PPLR, one of its halves (Figure 4), or what it is compared with (Table 1); of these, fedmf,
-    lightfr and fedpergnn have no language model, and every user is a client."""
+    lightfr and fedpergnn have no language model, and every user is a client. Beside the paper:
+    fedavg-tuned trains FedAvg's adapter on before a client ranks with it, fedavg-head leaves the
+    last layer, and an expert's bias, to the client, fedamp mixes adapters by their distances."""
     rounds: int = 20
     """Most communication rounds T; of each stage, where train.stages is 2 (public code)."""
     patience: int = 5
@@ -163,6 +183,8 @@ class Settings(BaseSettings):
     generation: GenerationSettings = field(default_factory=GenerationSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     mixing: MixingSettings = field(default_factory=MixingSettings)
+    tuning: TuningSettings = field(default_factory=TuningSettings)
+    fedamp: FedAMPOptions = field(default_factory=FedAMPOptions)
     split: SplitSettings = field(default_factory=SplitSettings)
     fedmf: FedMFSettings = field(default_factory=FedMFSettings)
     lightfr: LightFRSettings = field(default_factory=LightFRSettings)
@@ -175,3 +197,8 @@ class Settings(BaseSettings):
         super().__post_init__()
         at_least("patience", self.patience, 1)
         between("participation", self.participation, 0, 1)
+        if self.split.k is not None and self.method in PERSONALISED:
+            raise UserError(
+                f"--method {self.method} is of whole models only: leave 'split.k' out, or choose "
+                "another method"
+            )

@@ -16,6 +16,7 @@ from coterie.core.tables.result import NAN, Make, RunResult, column, follow, kno
 from coterie.core.tables.sheet import cell
 from coterie.core.tensors.keys import Key
 from coterie.llm.baselines import all_users, measure_popularity
+from coterie.llm.client import Organisation
 from coterie.llm.experiment import Experiment
 from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.settings.backbone import Whose
@@ -124,8 +125,9 @@ def _trained(module: FederatedRun, settings: Settings) -> int:
     """Count the numbers that a client trains: an adapter; or public parts and its own vector."""
     state = module.server_state
     if hasattr(state, "rows"):
-        halves = getattr(module.federation.server, "halves", None)
-        return int(state.rows.shape[1]) + (0 if halves is None else halves.size)
+        client, halves = module.federation.client, getattr(module.federation.server, "halves", None)
+        assert isinstance(client, Organisation)
+        return client.adapter.size + (0 if halves is None else halves.size)
     if settings.method == "lightfr":  # bits, packed into bytes in the public part
         return settings.lightfr.bits * (state.public["codes"].shape[0] + 1)
     own = settings.fedmf.dim if settings.method == "fedmf" else settings.fedpergnn.dim

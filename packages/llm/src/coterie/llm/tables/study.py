@@ -13,7 +13,7 @@ from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.paper import PAPER
 from coterie.llm.readings import resolve
 from coterie.llm.settings.backbone import BackboneName, ExpertSettings
-from coterie.llm.settings.run import MixingSettings, Settings
+from coterie.llm.settings.run import FederatedDataSettings, MixingSettings, Settings
 from coterie.llm.tables.runs import REFERENCES, train
 from coterie.llm.title_rule import has_words
 
@@ -29,6 +29,9 @@ NAMES = {
     "central": "central",
     "fedavg": "+FedAvg",
     "fedprox": "+FedProx",
+    "fedavg-tuned": "+FedAvg, tuned locally",
+    "fedavg-head": "+FedAvg, local head",
+    "fedamp": "+FedAMP",
     "local": "+local only",
     "pplr": "+PPLR",
     "pplr-attention": "+attention only",
@@ -47,6 +50,7 @@ _READS: dict[str, set[str]] = {
     "pplr-heating": _HEATING,
 }
 _SECTIONS = WITHOUT_BACKBONE[len(RULES) :]  # all that these methods read, beside the data
+_OWN = {"fedavg-tuned": "tuning", "fedamp": "fedamp"}  # sections that one method alone reads
 _COMMON = ("seed", "data", "engine", "privacy", "logger", "run")
 
 
@@ -57,12 +61,14 @@ def essential(settings: Settings) -> Settings:
         >>> essential(Settings(method="fedavg", mixing=MixingSettings(alpha=0.1))).mixing.alpha
         0.7
     """
+    settings = replace(settings, data=_read_data(settings.data))
     if settings.method in _SECTIONS:
         return resolve(replace(plain(settings, settings.method), method=settings.method))
     filled = resolve(settings)
     reads = _READS.get(filled.method, set())
     kept: dict[str, Any] = {name: getattr(filled.mixing, name) for name in reads}
-    unread: dict[str, Any] = {name: getattr(Settings(), name) for name in _SECTIONS}
+    of_others = [name for method, name in _OWN.items() if method != filled.method]
+    unread: dict[str, Any] = {name: getattr(Settings(), name) for name in (*_SECTIONS, *of_others)}
     if filled.model.expert == "none":
         unread["expert"] = ExpertSettings()
     less = replace(filled, reading="recommended", mixing=MixingSettings(**kept), **unread)
@@ -71,11 +77,16 @@ def essential(settings: Settings) -> Settings:
     return resolve(less)
 
 
+def _read_data(data: FederatedDataSettings) -> FederatedDataSettings:
+    """Set what the partition does not read to one value."""
+    return data if data.partition == "shops" else replace(data, skew=FederatedDataSettings().skew)
+
+
 def plain(settings: Settings, section: str) -> Settings:
     """Keep the data, the seed and one section, if there is such a section."""
     sections = (*_COMMON, section) if section in _SECTIONS else _COMMON
     kept: dict[str, Any] = {name: getattr(settings, name) for name in sections}
-    return resolve(Settings(**kept))
+    return resolve(Settings(**kept | {"data": _read_data(settings.data)}))
 
 
 class Study(BackboneStudy[Settings]):

@@ -25,6 +25,7 @@ class RecFormer(Backbone):
     """
 
     place = "encoder.layer"
+    above = ()
     targets = ("query", "value", "query_global", "value_global")
 
     def __init__(self, model: RecformerModel, items: ItemTokens, temperature: float = 0.05) -> None:
