@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coterie.core.settings.schema import changed
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, column, known
 from coterie.core.tables.sheet import Sheet, cell
@@ -43,6 +44,8 @@ def main_table(study: Study) -> Report:
     """Reproduce Table 1 for the study's data set."""
     sheet = Sheet(study, *_NOTES)
     trivial = study.rows_without("Table 1: without a language model", study.without_backbone)
+    clear = changed(study.settings, {"method": "fedpergnn", "fedpergnn.noise": 0.0})
+    trivial |= study.run_all("Table 1: FedPerGNN without noise", {"fedpergnn-clear": clear})
     if "titles" not in trivial:
         sheet.notes.append(_NO_WORDS)
     for name, results in trivial.items():

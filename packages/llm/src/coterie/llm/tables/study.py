@@ -26,6 +26,7 @@ NAMES = {
     "fedmf": "FedMF",
     "lightfr": "LightFR",
     "fedpergnn": "FedPerGNN",
+    "fedpergnn-clear": "FedPerGNN without noise",
     "central": "central",
     "fedavg": "+FedAvg",
     "fedprox": "+FedProx",
