@@ -52,7 +52,7 @@ def partition_table(study: Study) -> Report:
             results: Results = {method: runs[kind, method] for method in METHODS}
             _add(sheet, backbone, kind, results)
             gained[kind] = _differences(results)
-        panels.append(bars(f"Recall@10 minus FedAvg's, {backbone}", gained))
+        panels.append(bars(f"R@10 - FedAvg's, {backbone}", gained))
     if 1 < len(kinds) < len(PARTITIONS):
         sheet.notes.append("No partition genres: the items of these data have no genres or brands.")
     what = f"local minus FedAvg, {study.n_seeds}, {study.settings.data.clients} clients"
