@@ -32,7 +32,7 @@ class LocalHead:
 
     @staticmethod
     def of(backbone: Backbone, adapter: Adapter, method: str) -> LocalHead:
-        """The head that a method leaves to the clients: what `Backbone.head_names` says, or none."""
+        """The head that a method leaves to clients: what `Backbone.head_names` says, or none."""
         if method != "fedavg-head":
             return LocalHead()
         parts = [name.startswith(backbone.head_names) for name in adapter.names]
