@@ -25,7 +25,14 @@ OTHERS = {
     "span": 20,
     "stride": 2,
 }
-FREE = {"root": "elsewhere", "clients": 3, "shots": 50, "valid_users": 4}
+FREE = {
+    "root": "elsewhere",
+    "clients": 3,
+    "shots": 50,
+    "valid_users": 4,
+    "partition": "shops",
+    "skew": 0.5,
+}
 ELSEWHERE = {"name", "columns"}  # tested with files
 
 

@@ -339,6 +339,14 @@ def test_table_4_has_every_partition_and_method(make, monkeypatch):
     assert "nan" not in report.markdown()
 
 
+def test_table_4_of_one_partition(out, monkeypatch):
+    monkeypatch.setattr(partitions, "METHODS", ("fedavg", "local", "pplr"))
+    words = flags(**{"run.out": out, "data.partition": "shops", "data.skew": 0.5})
+    report = make_table(configure(PAPER, words), table=4, seeds=[0], workers=0)
+    assert {line["partition"] for line in report.view} == {"shops, δ = 0.5"}
+    assert len(report.view) == 3
+
+
 def test_methods_are_compared_with_fedavg_by_paired_tests_adjusted_by_holm():
     runs = {
         "fedavg": results_of([0.28, 0.1], [0.38, 0.1], [0.34, 0.1]),

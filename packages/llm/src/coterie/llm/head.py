@@ -32,10 +32,10 @@ class LocalHead:
 
     @staticmethod
     def of(backbone: Backbone, adapter: Adapter, method: str) -> LocalHead:
-        """The head that a method leaves to the clients: what `Backbone.head` names, or none."""
+        """The head that a method leaves to clients: what `Backbone.head_names` says, or none."""
         if method != "fedavg-head":
             return LocalHead()
-        parts = [name.startswith(backbone.head) for name in adapter.names]
+        parts = [name.startswith(backbone.head_names) for name in adapter.names]
         counts = torch.tensor([parameter.numel() for parameter in adapter.parameters])
         return LocalHead(torch.tensor(parts).repeat_interleave(counts))
 

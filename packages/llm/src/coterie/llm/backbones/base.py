@@ -58,7 +58,7 @@ class Backbone(nn.Module, ABC):
         return found
 
     @property
-    def head(self) -> tuple[str, ...]:
+    def head_names(self) -> tuple[str, ...]:
         """How the names of the parameters begin that are nearest to the scores.
 
         These are the last layer's, those behind it and the expert's. Item embeddings that are tied

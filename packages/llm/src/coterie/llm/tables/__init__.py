@@ -1,7 +1,7 @@
 """The paper's tables and figures, reproduced beside its own numbers.
 
 A backbone that is given by a flag limits them to it; Figures 1, 3, 5 and 6 show the first
-otherwise. Table 4 is not the paper's.
+otherwise. Table 4 is not the paper's; a partition that is given by a flag limits it to that.
 """
 
 from coterie.core.tables.catalogue import Catalogue

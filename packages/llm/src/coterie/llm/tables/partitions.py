@@ -52,15 +52,19 @@ def partition_table(study: Study) -> Report:
             results: Results = {method: runs[kind, method] for method in METHODS}
             _add(sheet, backbone, kind, results)
             gained[kind] = _differences(results)
-        panels.append(bars(f"Recall@10 minus FedAvg's, {backbone}", gained))
-    if len(kinds) < len(PARTITIONS):
+        panels.append(bars(f"R@10 - FedAvg's, {backbone}", gained))
+    if 1 < len(kinds) < len(PARTITIONS):
         sheet.notes.append("No partition genres: the items of these data have no genres or brands.")
     what = f"local minus FedAvg, {study.n_seeds}, {study.settings.data.clients} clients"
     return sheet.report("Table 4", what, panels, seeds=False)
 
 
 def _kinds(study: Study) -> dict[str, Mapping[str, Any]]:
-    """Partitions that the data allow."""
+    """Partitions that the data allow, or the one that the user names by ``--data.partition``."""
+    if "data.partition" in study.configuration.given.flags:
+        own = study.settings.data
+        found = {"partition": own.partition, "skew": own.skew}
+        return {f"shops, δ = {own.skew:g}" if own.partition == "shops" else own.partition: found}
     items = load_all(study.settings.data)
     known = items.genres is not None or items.brands is not None
     return {kind: how for kind, how in PARTITIONS.items() if known or kind != "genres"}
