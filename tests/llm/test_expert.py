@@ -29,7 +29,7 @@ from coterie.llm.settings.backbone import ExpertSettings
 
 KEY = Key.from_seed(3)
 COUNTS = list(range(len(TITLES)))
-ITEMS = Catalogue(len(TITLES), "a test", titles=TITLES, popularity=COUNTS)
+ITEMS = Catalogue(len(TITLES), "a test", titles=TITLES, popularity=COUNTS, newer=[5] * len(TITLES))
 HOW = ExpertSettings(scale=4.0, backbone=0.3, popularity=0.2, decay=0.5)
 
 

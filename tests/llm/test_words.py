@@ -101,7 +101,7 @@ def test_the_rule_is_chosen_on_validation_and_scored_by_a_loop(data, whose):
     ):
         if client == -1 or whose == "everybody":
             counts.update(train)
-        if client >= 0 and whose == "everybody":
+        if client != -2 and whose == "everybody":
             counts.update(later)
     queries = data.clients.test[4]
     recalls = []

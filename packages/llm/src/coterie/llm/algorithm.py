@@ -24,8 +24,9 @@ from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbone import halves_of, read_backbone
 from coterie.llm.data.catalogue import Catalogue
+from coterie.llm.data.split import Period
 from coterie.llm.head import LocalHead
-from coterie.llm.item_counts import CountedBias, Period, ask_counts, counted_bias
+from coterie.llm.item_counts import CountedBias, ask_counts, counted_bias
 from coterie.llm.messages import (
     EVALUATE,
     FREEZE,
@@ -301,7 +302,7 @@ class PPLR(Selecting[ServerState]):
         if self.bias is None:
             return state
         before = self.bias.public if state.counts is None else state.counts
-        counts = ask_counts(cohort, before, period)
+        counts = ask_counts(cohort, self.bias.known(state.counts, period), period)
         rows, best = (self.bias.moved(part, before, counts) for part in (state.rows, state.best))
         return replace(state, rows=rows, best=best, counts=counts)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,11 +27,10 @@ from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.examples import OwnData
+from coterie.llm.data.split import Period
 from coterie.llm.messages import ClientState
 from coterie.llm.settings.run import Settings
 
-Period = Literal["train", "newer"]
-"""Before validation; or since then, before the test."""
 BIAS = "expert.bias"
 """The bias among a backbone's parameters."""
 
@@ -94,12 +93,20 @@ class CountedBias:
     Attributes:
         place: of the bias in a row.
         factor: of log(1 + count) in it.
-        public: ``(n_items,)`` int64, what the bias of a new adapter counts.
+        public: ``(n_items,)`` int64, what the bias of a new adapter counts: the public users'.
+        newer: the same of what they had since, before the test.
     """
 
     place: slice
     factor: float
     public: Tensor
+    newer: Tensor
+
+    def known(self, counts: Tensor | None, period: Period) -> Tensor:
+        """Add what is public to the counts so far, before a period is asked for."""
+        if period == "train" or counts is None:
+            return self.public
+        return counts + self.newer
 
     def moved(self, rows: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """Let the bias in ``(K, d)`` rows count ``after`` in place of ``before``, ``(n_items,)``.
@@ -107,7 +114,8 @@ class CountedBias:
         What training has added to it stays. Noise may have made a count negative: it is none.
 
         Example:
-            >>> bias, none = CountedBias(slice(1, 3), 2.0, torch.zeros(2)), torch.zeros(2)
+            >>> none = torch.zeros(2)
+            >>> bias = CountedBias(slice(1, 3), 2.0, none, none)
             >>> after = torch.tensor([-1.0, torch.e - 1])
             >>> bias.moved(torch.ones(1, 3), none, after).tolist()
             [[1.0, 1.0, 3.0]]
@@ -122,8 +130,8 @@ def counted_bias(settings: Settings, adapter: Adapter, items: Catalogue) -> Coun
     """Find the bias in an adapter, if it is to count everybody's interactions; else None."""
     if settings.expert.counts == "public" or BIAS not in adapter.names:
         return None
-    public = torch.tensor(items.popularity, dtype=torch.int64)
-    return CountedBias(adapter.place(BIAS), settings.expert.popularity, public)
+    public, newer = (torch.tensor(counts) for counts in (items.popularity, items.newer))
+    return CountedBias(adapter.place(BIAS), settings.expert.popularity, public, newer)
 
 
 def common_secret(settings: Settings) -> CommonSecret | None:

@@ -21,6 +21,7 @@ class Catalogue:
         genres: of every item, or None.
         brands: of every item ("" where it is not known), or None.
         popularity: train interactions that public users had with every item, or None.
+        newer: those that they had since, before the test, or None.
     """
 
     n_items: int
@@ -29,6 +30,7 @@ class Catalogue:
     genres: list[list[str]] | None = None
     brands: list[str] | None = None
     popularity: list[int] | None = None
+    newer: list[int] | None = None
 
     @staticmethod
     def of(data: Interactions) -> Catalogue:

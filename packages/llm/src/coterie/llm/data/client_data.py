@@ -18,7 +18,7 @@ from coterie.llm.data.genres import genre_users
 from coterie.llm.data.partition import cluster_users, few_shot, public_users
 from coterie.llm.data.sequences import evaluation_queries, training_examples
 from coterie.llm.data.shops import open_accounts
-from coterie.llm.data.split import GlobalSplit, global_split
+from coterie.llm.data.split import GlobalSplit, Period, global_split
 from coterie.llm.settings.backbone import Whose
 from coterie.llm.settings.run import FederatedDataSettings
 
@@ -68,25 +68,29 @@ class FederatedData:
     @property
     def catalogue(self) -> Catalogue:
         """What everybody may know of the items."""
-        return replace(Catalogue.of(self.interactions), popularity=self.public_counts().tolist())
+        items = Catalogue.of(self.interactions)
+        popularity, newer = self.public_counts(), self.public_counts("newer")
+        return replace(items, popularity=popularity.tolist(), newer=newer.tolist())
 
-    def public_counts(self) -> Tensor:
-        """Count the train interactions of public users with every item, ``(n_items,)`` int64."""
+    def public_counts(self, period: Period = "train") -> Tensor:
+        """Count the interactions of public users with every item in a period, ``(n_items,)``."""
+        rows = self.split.train if period == "train" else self.split.valid
         with computing_on(CPU):  # where the data are
             public = torch.nonzero(self.client_of == PUBLIC).flatten()
-            return torch.bincount(self.split.train.take(public).values, minlength=self.n_items)
+            return torch.bincount(rows.take(public).values, minlength=self.n_items)
 
     def counts(self, whose: Whose, split: Split) -> Tensor:
-        """Count the interactions before validation, or before the test, ``(n_items,)`` int64.
+        """Count the interactions that a rule knows when it is asked, ``(n_items,)`` int64.
 
-        Of the public users they are those before validation, which the public card has; of
-        "everybody" those of all organisations are added.
+        Those of the public users before validation; or everybody's, before validation or, of the
+        test, before that.
         """
-        found = self.public_counts()
         if whose == "public":
-            return found
-        clients = self.clients
-        parts = clients.had if split == "valid" else [*clients.had, *clients.newer]
+            return self.public_counts()
+        clients, found = self.clients, self.public_counts()
+        parts = clients.had
+        if split == "test":
+            parts, found = [*parts, *clients.newer], found + self.public_counts("newer")
         return found + torch.bincount(torch.cat(parts), minlength=self.n_items)
 
     def idle_clients(self) -> list[int]:

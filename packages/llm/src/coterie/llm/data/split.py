@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
+Period = Literal["train", "newer"]
+"""Before validation; or since then, before the test."""
 _PARTS = {TRAIN: "training", VALID: "validation", TEST: "test"}
 
 
