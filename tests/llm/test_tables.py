@@ -274,8 +274,8 @@ def test_extents_and_shares_are_of_the_rounds_that_were_made():
 def test_table_1_has_all_rows_and_is_read_from_the_cache(make, out, monkeypatch):
     report = make(table=1)
     assert [line["method"] for line in report.view] == [
-        *("popularity", "titles + popularity", "MF", "LightGCN"),
-        *("FedMF", "LightFR", "FedPerGNN"),
+        *("popularity", "titles + popularity", "titles + all counts", "MF", "LightGCN"),
+        *("FedMF", "LightFR", "FedPerGNN", "FedPerGNN without noise"),
         *("central", "+FedAvg", "+FedProx", "+local only", "+PPLR"),
     ]
     assert any(
@@ -283,10 +283,10 @@ def test_table_1_has_all_rows_and_is_read_from_the_cache(make, out, monkeypatch)
     )
     assert any("round 1: s " in note for note in report.notes)
     recalls = [row for row in report.rows if row["metric"] == "test/recall@10"]
-    assert len(recalls) == 12
+    assert len(recalls) == 14
     assert all(row["seeds"] == 2 and 0 <= row["mean"] <= 1 for row in recalls)
     files = list((out / "pplr" / "tables" / "cache").iterdir())
-    assert len(files) >= 2 * 12  # other tables' runs are there too
+    assert len(files) >= 2 * 14  # other tables' runs are there too
     monkeypatch.setattr(Study, "train", None)
     assert make(table=1).markdown() == report.markdown()
     path = report.save(out)

@@ -97,8 +97,9 @@ def gains(values: Mapping[str, Values], base: str, higher: bool = True) -> dict[
         higher: whether more is better.
 
     Example:
-        >>> gains({"FedAvg": [0.1, 0.2], "ours": [0.3, 0.4]}, "FedAvg")["ours"].text(digits=1)
-        'ours +0.2 (+0.2 to +0.2; p < .001, Holm < .001)'
+        >>> found = gains({"FedAvg": [0.1, 0.2, 0.1], "ours": [0.3, 0.4, 0.4]}, "FedAvg")
+        >>> round(found["ours"].found.difference, 3)
+        0.233
     """
     return _adjusted(
         Contrast(other, compare(found, values[base]), higher=higher)
