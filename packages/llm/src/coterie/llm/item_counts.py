@@ -4,6 +4,10 @@ The bias of the expert beside a backbone (`coterie.llm.backbones.expert`) starts
 the public users. With ``expert.counts`` "everybody" those of the organisations' users are added:
 before the first round what their users had by then, before the test what they had since. Every
 interaction is in one of the two sums.
+
+A server that follows the protocol learns the two sums. One that says falsely that a client failed
+gets a sum over the others too, and with it that client's counts; only noise (``count_noise``)
+stands against that.
 """
 
 from __future__ import annotations
