@@ -15,7 +15,6 @@ from coterie.page.algorithm import aggregated, onto
 from coterie.page.certificate.decoupled import DecoupledGame
 from coterie.page.certificate.game import LEARNED, Deviation
 from coterie.page.certificate.of_run import before_learning, certify_run
-from coterie.page.decoupled.messages import ControlledStage
 from coterie.page.experiment import Experiment
 from coterie.page.settings.certificate import CertificateSettings
 from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
@@ -61,7 +60,7 @@ def in_full(module, horizon, leader=None, action=None, answer=None):
             return tree.where_rows(torch.arange(N) == leader, other, found)
 
         client.branch.best = forced.__get__(client.branch)
-        down = ControlledStage(state.weights, state.utility, stage, state.control)
+        down = server.stage(state, stage)
         move, mine = client.update(down, mine, data, keys)
         models = {n: state.weights[n] + change for n, change in move.change.items()}
         p = server.policy(state.agent, models, state.seen)
@@ -73,7 +72,10 @@ def in_full(module, horizon, leader=None, action=None, answer=None):
         )
         own = torch.cat([move.local_loss.double(), quality.loss.double()])
         total += GAMMA**stage / (own + 0.1)
-        state = replace(state, weights=weights, control=control)
+        start = weights
+        if server.game.drift == "dynamic":
+            start = {n: w - control[n] / server.game.alpha for n, w in weights.items()}
+        state = replace(state, weights=start, control=control)
     del client.branch.best
     return total
 
@@ -81,9 +83,10 @@ def in_full(module, horizon, leader=None, action=None, answer=None):
 DEVIATIONS = [(0, (0.0, 0.0)), (1, (1.0, 0.0)), (2, (0.5, 0.05)), (3, (1.0, 0.1))]
 
 
-def test_plays_are_what_the_halves_of_the_run_play():
+@pytest.mark.parametrize("drift", [{"drift": "control"}, {"drift": "dynamic", "alpha": 0.01}])
+def test_plays_are_what_the_halves_of_the_run_play(drift):
     """Side by side, with one course of W for all leaders; and alone, each from the begin."""
-    module = played()
+    module = played(**drift)
     game = DecoupledGame(module)
     actions = [torch.tensor(action, dtype=torch.float64) for _, action in DEVIATIONS]
     answer = torch.tensor([0.7, 0.1, 0.1, 0.1], dtype=torch.float64)

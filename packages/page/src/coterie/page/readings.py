@@ -44,6 +44,8 @@ _CHOICES = {
     "released": ("ddpg", "before", "inverse", "aggregate", "clipped"),
     "decoupled": ("best-response", "after", "bounded", "aggregate", "whole"),
 }
+_ALPHA = 1e-3
+"""Of the drift dynamic: tuned on Synthetic, as FedDyn's in configs/page/tuned-synthetic.yaml."""
 _NO_UPDATES = {"local": "none is sent", "central": "the server has the samples themselves"}
 
 
@@ -57,11 +59,13 @@ def choices(settings: Settings) -> dict[str, Any]:
       clipped (nearly always to their upper end), utilities are not bounded, and all rounds are
       played, whether the game comes to rest or not.
     - decoupled: the follower of recommended, without its price on uneven weights; leaders send what
-      drift-corrected training gives (λ = 1), and choose a personal branch that is never sent.
+      training free of drift gives (λ = 1, FedDyn's regularizer), and choose a personal branch that
+      is never sent.
     """
     found: dict[str, Any] = dict(zip(_OF_GAME, _CHOICES[settings.reading], strict=True))
     if settings.reading == "decoupled":
-        return found | {"generality": 1.0, "evenness": 0.0}
+        found |= {"generality": 1.0, "evenness": 0.0, "drift": "dynamic"}
+        return found if settings.game.drift == "control" else found | {"alpha": _ALPHA}
     return found | {"evenness": 0.02}
 
 
@@ -172,10 +176,11 @@ def _check_game(settings: Settings) -> None:
                 "'game.reward_ratio' has no effect in the reading decoupled, where no choice of a "
                 "leader moves the server's utility: weigh by game.generality"
             )
-    elif game.generality is not None or settings.branch.use:
+        _check_drift(settings)
+    elif settings.branch.use or {game.generality, game.drift, game.alpha} != {None}:
         raise UserError(
-            "'game.generality' and 'branch.use' are the reading decoupled's: add --reading "
-            "decoupled"
+            "'game.generality', 'game.drift', 'game.alpha' and 'branch.use' are the reading "
+            "decoupled's: add --reading decoupled"
         )
     if not (game.tune_p and game.follower == "best-response"):
         return
@@ -188,6 +193,20 @@ def _check_game(settings: Settings) -> None:
         raise UserError(
             "'game.server_utility' mixture is best with all weight on one client: choose "
             "aggregate, or game.follower ddpg"
+        )
+
+
+def _check_drift(settings: Settings) -> None:
+    """Refuse an α without effect, or one by which local steps would diverge."""
+    game, lr = settings.game, settings.train.lr
+    if game.alpha is None:
+        return
+    if game.drift != "dynamic":
+        raise UserError("'game.alpha' has no effect with 'game.drift' control: leave it out")
+    if lr * game.alpha >= 2:
+        raise UserError(
+            f"'train.lr' times 'game.alpha' is {lr * game.alpha:g}, and training diverges from 2 "
+            "on: lower one"
         )
 
 

@@ -220,8 +220,8 @@ class DecoupledGame(FollowersPart):
             u_clients = self.client.utility(now.trained.loss).double()
             follower = self._followers(u_server, now.trained).reshape(1).double()
             rewards.append(torch.cat([u_clients, follower]))
-            weights = now.trained.mixed(weights, p)
             control = moved_mean(control, now.control, n)
+            weights = self.client.drift.start(now.trained.mixed(weights, p), control)
             own = {name: c + now.control[name] for name, c in own.items()}
         return torch.stack(rewards)
 

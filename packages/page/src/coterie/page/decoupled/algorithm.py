@@ -1,4 +1,4 @@
-"""The server half of the reading decoupled: PAGE's follower, and the control variate c."""
+"""The server half of the reading decoupled: PAGE's follower, and c, the mean of all c_i."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from coterie.core.local_training.fit import Params
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.kit.sizes import Sizes, ask_sizes
 from coterie.core.methods.settings.fedavg import FedAvgSettings
@@ -17,6 +18,7 @@ from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.algorithm import PageServer, ServerState
+from coterie.page.decoupled.drift import drift_of
 from coterie.page.decoupled.messages import UPDATE, ControlledMove, ControlledStage
 from coterie.page.messages import Move
 from coterie.page.settings.run import Settings
@@ -24,19 +26,21 @@ from coterie.page.settings.run import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class DecoupledServerState(ServerState):
-    """State of the server between two stages.
+    """State of the server between two stages; ``weights`` is W, from which clients start.
 
     Attributes:
+        mean: Σ p_i w_i of the last stage, the model that is measured.
         control: c, the mean of all clients' c_i.
         sizes: how much data the clients hold.
     """
 
-    control: dict[str, Tensor] = field(default_factory=dict)
+    mean: Params = field(default_factory=dict)
+    control: Params = field(default_factory=dict)
     sizes: Sizes = field(default_factory=Sizes)
 
 
 class DecoupledServer(PageServer):
-    """The follower of the reading decoupled: W(t+1) = Σ p_i w_i(t), and c beside; see `PageServer`.
+    """The follower of the reading decoupled, with c beside; see `PageServer`.
 
     What it gets of a client depends on W, c and the client's data, on no choice of the client's.
     """
@@ -53,15 +57,26 @@ class DecoupledServer(PageServer):
         as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
     ) -> None:
         super().__init__(build, training, settings, n_clients, samples, as_batch)
-        self.has_players = True  # each client's control variate is looked at, with or without p
+        self.drift = drift_of(settings.game)
+        self.has_players = True  # what each client's c_i moved is looked at, with or without p
 
     def begin(self, key: Key) -> DecoupledServerState:
         """Draw W(1), and start with c = 0."""
         state = super().begin(key)
         control = tree.map_tensors(torch.zeros_like, state.weights)
         return DecoupledServerState(
-            state.weights, state.utility, state.seen, state.agent, control=control
+            state.weights,
+            state.utility,
+            state.seen,
+            state.agent,
+            mean=tree.clone(state.weights),
+            control=control,
         )
+
+    def model(self, state: ServerState) -> Params:
+        """Σ p_i w_i; W may lie off it."""
+        assert isinstance(state, DecoupledServerState)
+        return state.mean
 
     def round(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """One stage; before the first, clients say how much data they hold."""
@@ -71,14 +86,15 @@ class DecoupledServer(PageServer):
         return super().round(state, cohort, key)
 
     def stage(self, state: ServerState, number: int) -> ControlledStage:
-        """W(t) and c."""
+        """W(t), and c where it is needed."""
         assert isinstance(state, DecoupledServerState)
-        return ControlledStage(state.weights, state.utility, number, state.control)
+        told = state.control if self.drift.needs_mean else {}
+        return ControlledStage(state.weights, state.utility, number, told)
 
     def answer(
         self, state: ServerState, ids: Tensor, move: Move, key: Key, cohort: Cohort
     ) -> ServerState:
-        """Choose p, aggregate, and c <- c + Σ_S (c_i+ - c_i)/N (SCAFFOLD, line 17)."""
+        """Choose p, aggregate, c <- c + Σ_S (c_i+ - c_i)/N, and give the next W by both."""
         assert isinstance(state, DecoupledServerState)
         assert isinstance(move, ControlledMove)
         control = moved_mean(state.control, move.control, max(state.sizes.clients, 1))
@@ -87,10 +103,11 @@ class DecoupledServer(PageServer):
             cohort.journal.per_client(f"page/branch_{name}", ids, values.double())
         answered = super().answer(state, ids, move, key, cohort)
         assert isinstance(answered, DecoupledServerState)
-        return replace(answered, control=control)
+        start = self.drift.start(answered.weights, control)
+        return replace(answered, weights=start, mean=answered.weights, control=control)
 
 
-def moved_mean(control: dict[str, Tensor], moved: dict[str, Tensor], n: int) -> dict[str, Tensor]:
+def moved_mean(control: Params, moved: Params, n: int) -> Params:
     """Move c, the mean of N clients' c_i, by what those of A moved, each ``(A, ...)``.
 
     Example:

@@ -14,9 +14,9 @@ from coterie.core.methods.kit.branch import Branched
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.sizes import TellsSize
 from coterie.core.methods.kit.training import changes, same_for_all
-from coterie.core.methods.scaffold import control_moved, corrected
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key
+from coterie.page.decoupled.drift import drift_of
 from coterie.page.decoupled.messages import (
     UPDATE,
     ControlledMove,
@@ -30,8 +30,8 @@ from coterie.page.settings.run import Settings
 class DecoupledClient(TellsSize, ModelClient[DecoupledState]):
     """A leader whose action is its personal branch; other arguments are those of `ModelClient`.
 
-    What it sends is trained by g_i + λ (c - c_i), with the control variates of SCAFFOLD (option
-    II), and is no choice: it is the same bits whatever the branch is.
+    What it sends is kept free of drift (`coterie.page.decoupled.drift`), and is no choice: it is
+    the same bits whatever the branch is.
 
     Args:
         training: epochs and learning rate.
@@ -48,7 +48,7 @@ class DecoupledClient(TellsSize, ModelClient[DecoupledState]):
         as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
     ) -> None:
         super().__init__(module, training, as_batch)
-        self.generality = settings.game.generality or 0.0
+        self.drift = drift_of(settings.game)
         self.utility = utility_of(settings.game.utility or "bounded")
 
     def newcomers(self, n_clients: int) -> DecoupledState:
@@ -85,24 +85,21 @@ class DecoupledClient(TellsSize, ModelClient[DecoupledState]):
     def trained(
         self, weights: Params, control: Params, own: Params, data: SplitSamples, key: Key
     ) -> tuple[Fitted, Params]:
-        """Run K steps w_i <- w_i - η (g_i + λ (c - c_i)) from W; give also c_i+ - c_i.
-
-        c_i+ is the mean of the g_i; SCAFFOLD's where λ = 1.
+        """Run K steps from W, with what keeps w_i from drifting; give also c_i+ - c_i.
 
         Args:
             weights: W, each ``(...)``.
-            control: c, each ``(...)``.
+            control: c, each ``(...)``; empty where the drift does not need it.
             own: c_i, each ``(C, ...)``.
             data: of C clients.
             key: the clients' keys, ``(C,)``.
         """
         start = same_for_all(weights, len(data))
         batches = self.local.batches(data.train, key)
-        pulled = {name: self.generality * (c - own[name]) for name, c in control.items()}
-        fitted = self.local.train(start, batches, pull=corrected, context=pulled)
-        added = {name: own[name] + pull for name, pull in pulled.items()}
+        pull, context = self.drift.pull(start, control, own)
+        fitted = self.local.train(start, batches, pull=pull, context=context)
         way = self.settings.lr * batches.steps.double()
-        return fitted, control_moved(changes(fitted.params, weights), added, way)
+        return fitted, self.drift.moved(changes(fitted.params, weights), control, own, way)
 
     def own_branch(self, received: Params, sent: Params, data: SplitSamples, key: Key) -> Branched:
         """The client's own model and its quality: its branch, or the model sent where it has none.

@@ -19,9 +19,9 @@ _OWN = {"control"}  # the private field that training depends on
 
 @dataclass(frozen=True)
 class ControlledStage(Stage):
-    """Begin of a stage: W(t), and the control variate c."""
+    """Begin of a stage: W(t), and c."""
 
-    control: Params = carries("control variate c, in the form of the parameters")
+    control: Params = carries("control variate c, in the form of the parameters, or nothing")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ControlledMove(Move):
         "local epochs of training, the same for all", expected=Count()
     )
     diverged: Tensor = measured("nothing: who diverges is refused", expected=Flag())  # (C,) bool
-    control: Params = changed("the control variate, c_i+ - c_i", _OWN)  # each (C, ...)
+    control: Params = changed("what corrects its drift, c_i+ - c_i", _OWN)  # each (C, ...)
     share: Tensor = measured("share a_i of what it trained in its own model", _OWN)  # (C,)
     branch_lr: Tensor = measured(  # (C,)
         "learning rate of its branch; 0 where that is mixed of the model sent", _OWN

@@ -141,8 +141,13 @@ class GameSettings:
     epochs_min: int = 1
     """Least number of epochs α_i; the most is train.epochs."""
     generality: float | None = None
-    """λ of the reading decoupled: weight of the shared objective in the clients' own gradient,
-    g_i + λ (c - c_i); 0 is FedAvg's gradient, 1 SCAFFOLD's and the default."""
+    """λ of the reading decoupled: weight of the shared objective in the clients' own gradient, from
+    0, FedAvg's, to 1, the default."""
+    drift: Literal["dynamic", "control"] | None = None
+    """How the reading decoupled corrects it: dynamic, g_i + λ (α (w - W) - h_i), FedDyn's
+    regularizer and the default, or control, g_i + λ (c - c_i), SCAFFOLD's control variates."""
+    alpha: float | None = None
+    """α of the drift dynamic; default 0.001."""
     tune_lr: bool = True
     """Clients choose their learning rate; else it is train.lr. In the reading decoupled they choose
     their branch instead."""
@@ -191,6 +196,7 @@ class GameSettings:
         at_least("game.evenness", self.evenness, 0)
         if self.generality is not None and not 0 <= self.generality <= 1:
             raise UserError(f"'game.generality' must lie between 0 and 1, not {self.generality:g}")
+        between("game.alpha", self.alpha, 0, math.inf)
         self.ratio()
 
     def ratio(self) -> tuple[float, float] | None:
