@@ -92,8 +92,9 @@ class Study(ABC, Generic[S]):
         return cls.names.get(method, method)
 
     def file(self, which: str) -> str:
-        """Name of the file of "table1" or "figure2", without an ending."""
-        return f"{which}-{self.slug}"
+        """Name of the file of "table1" or "figure2", with the variant that the user names."""
+        variant = self.configuration.given.variant
+        return "-".join([which, self.slug, *([variant] if variant else [])])
 
     def stem(self, settings: S) -> str:
         """Begin the names of files of a run: method and whatever else tells people what it is."""

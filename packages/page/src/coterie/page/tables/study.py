@@ -156,7 +156,7 @@ class Study(study.Study[Settings]):
 
     def file(self, which: str) -> str:
         """Name of the file of "table1" or "figure2", with the choices that it depends on."""
-        words = [which, self.data]
+        words = [super().file(which)]
         if self.settings.model.name not in (None, OF_TASK.get(self.data)):
             words.append(self.network)
         if self.settings.reading != "recommended":
