@@ -6,6 +6,7 @@ import torch
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
+from coterie.llm.backbone import _progress
 from coterie.llm.backbones.pretraining import mean_loss, pretrain
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.data.examples import Examples
@@ -39,6 +40,26 @@ def test_loss_falls_and_the_best_step_is_kept():
     assert losses[report.step] == min(losses.values()) < losses[0]
     assert mean_loss(model, cycle(1), 4) == pytest.approx(losses[report.step])
     assert not model.training
+
+
+def test_every_look_is_shown():
+    seen: dict[int, float | None] = {}
+    report = pretrain(backbone(), cycle(1), cycle(1), settings(), KEY, shown=seen.__setitem__)
+    assert seen == report.losses
+    alone: dict[int, float | None] = {}
+    pretrain(backbone(), cycle(1), NOTHING, settings(steps=7), KEY, shown=alone.__setitem__)
+    assert alone == {0: None, 7: None}
+
+
+def test_a_long_pre_training_says_how_far_it_is(capsys):
+    now = iter([0.0, 5.0, 31.0, 40.0, 62.0])
+    shown = _progress(400, lambda: next(now))
+    for step, loss in ((25, 5.0), (50, 4.0), (75, 3.5), (100, None)):
+        shown(step, loss)
+    assert capsys.readouterr().err.splitlines() == [
+        "pre-training step 50 of 400, 31 s, held-out loss 4.000",
+        "pre-training step 100 of 400, 62 s",
+    ]
 
 
 def test_training_away_from_the_held_out_examples_is_undone():

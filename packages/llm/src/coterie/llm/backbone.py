@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from coterie.llm.halves import Halves
 
 
+_SILENCE = 30.0  # seconds between two lines about pre-training
 WEIGHTS = "backbone.safetensors"
 """In the folder of a client or server that runs apart: what the public pre-training made."""
 
@@ -145,7 +147,8 @@ def _pretrained(
         pass  # absent, or half of it: made again
     _announce(settings, len(data.public.train))
     public, limit = moved(data.public, torch.get_default_device()), settings.data.max_history
-    pretrain(backbone, public.train, public.held_out, settings.pretrain, key, limit)
+    shown = _progress(settings.pretrain.steps) if settings.run.progress else None
+    pretrain(backbone, public.train, public.held_out, settings.pretrain, key, limit, shown)
     with writing(path):
         cache.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
@@ -161,6 +164,26 @@ def _announce(settings: Settings, examples: int) -> None:
         f"pre-training {name} on {examples:,} public examples, {most} steps at most; it is kept\n"
     )
     sys.stderr.flush()
+
+
+def _progress(
+    most: int, clock: Callable[[], float] = time.monotonic
+) -> Callable[[int, float | None], None]:
+    """Makes what says how far pre-training is, twice a minute at most."""
+    began = clock()
+    said = began
+
+    def shown(step: int, loss: float | None) -> None:
+        nonlocal said
+        now = clock()
+        if now - said < _SILENCE:
+            return
+        said = now
+        held_out = "" if loss is None else f", held-out loss {loss:.3f}"
+        sys.stderr.write(f"pre-training step {step} of {most}, {now - began:.0f} s{held_out}\n")
+        sys.stderr.flush()
+
+    return shown
 
 
 def _fingerprint(settings: Settings, data: FederatedData) -> str:

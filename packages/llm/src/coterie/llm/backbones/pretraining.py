@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ def pretrain(
     settings: PretrainSettings,
     key: Key,
     max_history: int | None = None,
+    shown: Callable[[int, float | None], None] | None = None,
 ) -> BestParameters:
     """Train all parameters by AdamW; keep those with the lowest held-out loss.
 
@@ -32,7 +33,8 @@ def pretrain(
     examples all steps are made. The order of the examples and dropout depend on ``key`` only.
 
     The backbone is left in evaluation mode. Examples are of the public slice, those held out of
-    other users. Of longer histories ``max_history`` items are drawn anew in every step.
+    other users. Of longer histories ``max_history`` items are drawn anew in every step. ``shown``
+    gets every step at which it looked, and the held-out loss there (None without examples).
 
     Returns:
         What was measured, and which step was kept.
@@ -43,7 +45,7 @@ def pretrain(
     if not len(examples):
         raise UserError("the public slice has no example to pre-train on: raise its share of users")
     parameters = [p for p in backbone.parameters() if p.requires_grad]
-    best = BestParameters(backbone, held_out, settings)
+    best = BestParameters(backbone, held_out, settings, shown)
     optimizer = torch.optim.AdamW(
         parameters, settings.lr, weight_decay=settings.weight_decay, foreach=True
     )
@@ -88,8 +90,15 @@ class BestParameters:
         step: the one whose parameters are kept, 0 for the untrained ones.
     """
 
-    def __init__(self, backbone: Backbone, held_out: Examples, settings: PretrainSettings) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        held_out: Examples,
+        settings: PretrainSettings,
+        shown: Callable[[int, float | None], None] | None = None,
+    ) -> None:
         self.backbone, self.held_out, self.settings = backbone, held_out, settings
+        self._shown = shown or (lambda step, loss: None)
         self.losses: dict[int, float] = {}
         self.step = 0
         self._best = math.inf
@@ -101,9 +110,11 @@ class BestParameters:
         self.backbone.eval()
         self.backbone.prepare()
         if not len(self.held_out):
+            self._shown(step, None)
             return False
         loss = mean_loss(self.backbone, self.held_out, self.settings.batch)
         self.losses[step] = loss
+        self._shown(step, loss)
         if loss < self._best:
             self._best, self.step, self._worse = loss, step, 0
             held = self.backbone.state_dict().items()
