@@ -12,6 +12,7 @@ from coterie.core.tables.report import Report
 from coterie.core.tables.result import at_best
 from coterie.core.tables.sheet import Sheet
 from coterie.core.tables.study import Results
+from coterie.page.readings import resolve
 from coterie.page.settings.run import Settings
 from coterie.page.tables.contrast import comparison
 from coterie.page.tables.layout import accuracies, add_accuracies, plain
@@ -25,12 +26,16 @@ KINDS = {"own model as sent": False, "own model a branch": True}
 MIDDLE = "λ = 0.5"
 PROMISED = {"λ = 0": {"global": -1, "local": 1}, "λ = 1": {"global": 1, "local": -1}}
 """Signs of the changes against the middle, where a client's own model is the one that it sends."""
-_NOTES = (
+_NOTE = (
     "Test accuracy of the round that is best on validation data, mean ± standard deviation over "
     "seeds. λ (game.generality) is the weight of the shared objective in the gradient of what "
-    "clients send, g + λ(c - c_i). A client's own model is that model, or a branch that is never "
-    "sent and takes no part in the trade.",
+    "clients send, {drift}. A client's own model is that model, or a branch that is never "
+    "sent and takes no part in the trade."
 )
+_DRIFT = {
+    "dynamic": "g(w) + λ(α(w - W) - h_i), α = {alpha:g} (game.drift dynamic)",
+    "control": "g + λ(c - c_i) (game.drift control)",
+}
 
 
 def dial_table(study: Study) -> Report:
@@ -41,7 +46,9 @@ def dial_table(study: Study) -> Report:
         for value in VALUES
     }
     found = study.run_all("Table 6", variants)
-    sheet, groups = Sheet(study, *study.setup, *_NOTES), {}
+    game = resolve(variant(study, 1.0, True)).game
+    drift = _DRIFT[str(game.drift)].format(alpha=game.alpha or 0.0)
+    sheet, groups = Sheet(study, *study.setup, _NOTE.format(drift=drift)), {}
     for (kind, value), part in found.items():
         add_accuracies(sheet, DECOUPLED, part, kind=kind, generality=value)
         line = sheet.line(**{"λ": f"{value:g}", "a client's": kind})
