@@ -125,8 +125,10 @@ def test_table_3_varies_how_clients_differ(out, few_methods):
 def test_table_4_has_clients_and_ratios_and_says_what_cannot_be(out, monkeypatch):
     report = made(out, table=4, changes={"game.patience": 1, "game.tolerance": 9})
     assert [line["variant"] for line in report.view] == [
-        *("1 clients", "3 clients", "30 clients", "10:1", "1:1", "1:10")
+        *("1 clients", "3 clients", "30 clients") * 2,
+        *("10:1", "1:1", "1:10"),
     ]
+    assert [line["method"] for line in report.view[2:5]] == ["PAGE"] + ["PAGE (decoupled)"] * 2
     assert sum("should move" in note for note in report.notes) == 4
     assert all(
         line["rest"].startswith("-") for line in report.view
@@ -152,8 +154,14 @@ def test_table_4_trains_the_tasks_own_number_of_clients_once(tmp_path, monkeypat
         properties.property_table(
             study.Study(configure(PAPER, ["--run.out", str(tmp_path)]), (0,), 0)
         )
-    assert paths["clients", "100"] == paths["ratio", "1:1"]
-    assert len(set(paths.values())) == len(paths) - 1 == 5
+    assert paths["page", "clients", "100"] == paths["page", "ratio", "1:1"]
+    assert len(set(paths.values())) == len(paths) - 1 == 8
+
+
+def test_table_4_of_the_reading_decoupled_has_no_ratios(tmp_path):
+    argv = ["--run.out", str(tmp_path), "--reading", "decoupled"]
+    found = properties._variants(study.Study(configure(PAPER, argv), (0,), 0), [50, 100])
+    assert list(found) == [("decoupled", "clients", "50"), ("decoupled", "clients", "100")]
 
 
 def _refusing_many(experiment):

@@ -20,7 +20,7 @@ from coterie.page.settings.run import Settings
 from coterie.page.tables.contrast import comparison
 from coterie.page.tables.layout import accuracies, add_accuracies, plain
 from coterie.page.tables.runs import COLUMNS
-from coterie.page.tables.study import OWN, Study
+from coterie.page.tables.study import DECOUPLED, OWN, Study
 
 CLIENTS = (50, 100, 1000)
 NEUTRAL = "1:1"
@@ -33,35 +33,54 @@ _NOTES = (
     "seeds, the paper's in brackets. rest: the round in which the game came to rest, of the seeds "
     "in which it did.",
     "Ratios are global:local. In 1:1 every player has its own utility; in the others all share "
-    "λ·global + (1 - λ)·local (in the reading released each scales its own reward).",
+    "λ·global + (1 - λ)·local (in the reading released each scales its own reward). The reading "
+    "decoupled has none; Table 6 has its dial.",
 )
 
 
 def property_table(study: Study) -> Report:
     """Reproduce Table 4 for the study's task: both halves on the same one."""
     counts, notes = _counts(study)
-    own, sheet = study.variant(), Sheet(study, *study.setup, *_NOTES, *notes)
-    variants: dict[tuple[str, str], Settings] = {
-        # The task's own number of clients, said or not, is one and the same run.
-        ("clients", str(n)): own if n == study.n_clients else study.variant(clients=n)
-        for n in counts
-    }
-    for name, ratio in RATIOS.items():
-        variants["ratio", name] = changed(own, {"game.reward_ratio": ratio})
-    results = study.run_all("Table 4", variants)
-    for (kind, name), part in results.items():
+    sheet = Sheet(study, *study.setup, *_NOTES, *notes)
+    results = study.run_all("Table 4", _variants(study, counts))
+    for (method, kind, name), part in results.items():
         place = ("table4", study.data, kind, name)
-        papers, row = published.accuracies(*place), published.printed(*place)
-        add_accuracies(sheet, OWN, part, papers, kind=kind, variant=name)
-        line = sheet.line(variant=name if kind == "ratio" else f"{name} clients")
+        papers, row = (None, None), None
+        if method == OWN:
+            papers, row = published.accuracies(*place), published.printed(*place)
+        add_accuracies(sheet, method, part, papers, kind=kind, variant=name)
+        line = sheet.line(
+            method=study.name_of(method), variant=name if kind == "ratio" else f"{name} clients"
+        )
         line |= accuracies(part, papers)
         rest = plain([float(run.rounds) for run in part if run.found["settled"]])
         line["rest"] = rest if row is None else f"{rest} ({row[2]})"
         line["best round"] = plain([float(run.best_round) for run in part])
-    ratios = {name: results["ratio", name] for name in RATIOS}
-    sheet.notes += bias_notes(ratios)
-    panels = _panels({name: results["clients", name] for name in map(str, counts)}, ratios)
+    ratios = {name: part for (_, kind, name), part in results.items() if kind == "ratio"}
+    if ratios:
+        sheet.notes += bias_notes(ratios)
+    clients = {
+        f"{name}{'' if method == OWN else ', decoupled'}": part
+        for (method, kind, name), part in results.items()
+        if kind == "clients"
+    }
+    panels = _panels(clients, ratios)
     return sheet.report("Table 4", "numbers of clients, and biased players", panels, columns=2)
+
+
+def _variants(study: Study, counts: Sequence[int]) -> dict[tuple[str, str, str], Settings]:
+    """Settings by method, what is changed, and its value."""
+    decoupled = study.settings.reading == DECOUPLED
+    variants: dict[tuple[str, str, str], Settings] = {}
+    for method in (DECOUPLED,) if decoupled else (OWN, DECOUPLED):
+        for n in counts:
+            # The task's own number of clients, said or not, is one and the same run.
+            of_task = {} if n == study.n_clients else {"clients": n}
+            variants[method, "clients", str(n)] = study.variant(method, **of_task)
+    if not decoupled:
+        for name, ratio in RATIOS.items():
+            variants[OWN, "ratio", name] = changed(study.variant(), {"game.reward_ratio": ratio})
+    return variants
 
 
 def bias_notes(ratios: Results) -> list[str]:
