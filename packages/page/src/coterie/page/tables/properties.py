@@ -45,9 +45,8 @@ def property_table(study: Study) -> Report:
     results = study.run_all("Table 4", _variants(study, counts))
     for (method, kind, name), part in results.items():
         place = ("table4", study.data, kind, name)
-        papers, row = (None, None), None
-        if method == OWN:
-            papers, row = published.accuracies(*place), published.printed(*place)
+        row = published.printed(*place) if method == OWN else None
+        papers = (None, None) if row is None else published.accuracies(*place)
         add_accuracies(sheet, method, part, papers, kind=kind, variant=name)
         line = sheet.line(
             method=study.name_of(method), variant=name if kind == "ratio" else f"{name} clients"
