@@ -278,6 +278,16 @@ def test_chunks_and_the_order_of_clients_make_no_difference(drift):
     close(turned.private(data.ids).personal, whole.private(data.ids).personal, 1e-6)
 
 
+@pytest.mark.parametrize(("drift", "told"), [(CONTROL, {"weight", "bias"}), (DYNAMIC, set())])
+def test_clients_are_told_c_only_where_their_training_reads_it(drift, told):
+    data = split(LENGTHS)
+    server, client = game(decoupled(**drift), data)
+    state = run(server, client, data, 2).state
+    names = {name.rsplit(".", 1)[-1] for name in server.stage(state, 3).control}
+    assert names == told
+    assert {name.rsplit(".", 1)[-1] for name in state.control} == {"weight", "bias"}
+
+
 @pytest.mark.parametrize("drift", [CONTROL, DYNAMIC])
 def test_the_boundary_holds(drift):
     data = split(LENGTHS)
