@@ -24,7 +24,7 @@ IDS = torch.arange(len(LENGTHS))
 
 
 def test_open_choices_are_filled_and_the_users_stay():
-    for reading in ("recommended", "literal", "released"):
+    for reading in ("recommended", "literal", "released", "decoupled"):
         chosen = resolve(Settings(reading=reading))
         for name, value in choices(Settings(reading=reading)).items():
             assert getattr(chosen.game, name) == value
@@ -32,6 +32,13 @@ def test_open_choices_are_filled_and_the_users_stay():
     mine = resolve(Settings(reading="literal", game=GameSettings(utility="bounded")))
     assert (mine.game.utility, mine.game.follower) == ("bounded", "ddpg")
     assert resolve(mine) == mine
+
+
+def test_the_reading_decoupled_waits_longer_for_its_rest_unless_told_otherwise():
+    assert resolve(Settings()).game.patience == 50
+    assert resolve(Settings(reading="decoupled")).game.patience == 100
+    told = GameSettings(patience=50)
+    assert resolve(Settings(reading="decoupled", game=told)).game.patience == 50
 
 
 def test_released_agents_explore_as_the_public_code():

@@ -64,9 +64,9 @@ def choices(settings: Settings) -> dict[str, Any]:
     """
     found: dict[str, Any] = dict(zip(_OF_GAME, _CHOICES[settings.reading], strict=True))
     if settings.reading == "decoupled":
-        found |= {"generality": 1.0, "evenness": 0.0, "drift": "dynamic"}
+        found |= {"generality": 1.0, "evenness": 0.0, "drift": "dynamic", "patience": 100}
         return found if settings.game.drift == "control" else found | {"alpha": _ALPHA}
-    return found | {"evenness": 0.02}
+    return found | {"evenness": 0.02, "patience": 50}
 
 
 def resolve(settings: Settings) -> Settings:

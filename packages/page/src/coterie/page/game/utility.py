@@ -70,6 +70,7 @@ def settled(history: Sequence[dict[str, float]], game: GameSettings) -> bool:
         (True, False)
     """
     window = game.patience
+    assert window is not None
     if len(history) < 2 * window:
         return False
     for name in UTILITIES:

@@ -180,10 +180,10 @@ class GameSettings:
     """What uneven weights cost in a best response, times (N Σ p_i² - 1)/2: weights that win a
     little now, on few clients, lose in later stages. 0 looks at the present stage alone. Default:
     0.02, and 0 in the reading decoupled, whose models agree more."""
-    patience: int = 50
+    patience: int | None = None
     """Length of two windows of rounds; where no utility moves from the one to the other, the game
     counts as at rest, and the run stops once that round is evaluated (in the reading released it
-    does not)."""
+    does not). Default: 50, and 100 in the reading decoupled, which gains a little for longer."""
     tolerance: float = 2e-3
     """What counts as a move: relative change of the mean utility of clients or server from one
     window of such rounds to the next."""
