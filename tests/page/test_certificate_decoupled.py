@@ -154,6 +154,19 @@ def test_it_can_be_certified_before_its_first_round_and_with_every_follower(game
         assert list(found.leaders[0].learned) == ["share", "lr"]
 
 
+def test_the_present_stage_is_trained_few_times_a_seed_however_many_seeds_there_are(monkeypatch):
+    trained, whole = [], DecoupledGame._present
+
+    def present(self, key):
+        trained.append(key)
+        return whole(self, key)
+
+    monkeypatch.setattr(DecoupledGame, "_present", present)
+    certify_run(played(), replace(QUICK, seeds=20), progress=False)
+    # Only the leaders' fresh seeds come back, for what a deviation gives in its stage alone.
+    assert len(trained) == len(set(trained)) + 20
+
+
 def test_without_a_branch_there_is_nothing_to_certify():
     with pytest.raises(UserError, match="nothing to choose"):
         certify_run(played(rounds=1, branch=BranchOptions(use=False)), QUICK, progress=False)

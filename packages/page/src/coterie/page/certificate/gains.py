@@ -83,8 +83,11 @@ def leader_gains(
     options = _narrow(rollouts, candidates, who, options, 1, choose)
     best = candidates[who, options[:, 0]]
     deviations = [Deviation(leader, action) for leader, action in zip(who, best, strict=True)]
-    learned = torch.stack([rollouts.all_payoffs(LEARNED, one) for one in fresh])
-    tried = torch.stack([rollouts.own(deviations, who, one) for one in fresh])
+    # One key after the other: what a game keeps of its last plays may be of few keys.
+    plays = [
+        (rollouts.all_payoffs(LEARNED, one), rollouts.own(deviations, who, one)) for one in fresh
+    ]
+    learned, tried = (torch.stack(part) for part in zip(*plays, strict=True))
     of_stage = _stage_gains(
         game, candidates[range(game.n_leaders), _best_of(table, 1)[:, 0]], fresh
     )
@@ -110,13 +113,13 @@ def follower_gain(rollouts: Rollouts, after: Deviation, key: Key) -> FollowerGai
     game, screen, fresh = rollouts.game, rollouts.seeds(key, "screen"), rollouts.seeds(key, "fresh")
     table = [_payoffs(rollouts, after, tries(game.answer(after, one)), one) for one in screen]
     best = int(_mean_or_worst(torch.stack(table)).argmax())
-    answers = [game.answer(after, one) for one in fresh]
-    pairs = torch.stack(
-        [
-            _payoffs(rollouts, after, torch.stack([answer.learned, tries(answer)[best]]), one)
-            for answer, one in zip(answers, fresh, strict=True)
-        ]
-    )
+    answers, payoffs = [], []
+    for one in fresh:
+        answer = game.answer(after, one)
+        two = torch.stack([answer.learned, tries(answer)[best]])
+        answers.append(answer)
+        payoffs.append(_payoffs(rollouts, after, two, one))
+    pairs = torch.stack(payoffs)
     utility = torch.tensor([answer.learned_utility for answer in answers], dtype=torch.float64)
     top = torch.tensor([answer.best_utility for answer in answers], dtype=torch.float64)
     ceilings = [answer.ceiling for answer in answers if answer.ceiling is not None]
@@ -199,8 +202,11 @@ def _narrow(
 def _stage_gains(game: Game, actions: Tensor, keys: Sequence[Key]) -> list[Gain]:
     """Gains ``N`` in this stage alone if every leader plays ``actions``, ``(N, nA)``."""
     n = game.n_leaders
-    other = torch.stack([game.stage_payoffs(actions, key).double() for key in keys])
-    base = torch.stack([game.payoffs([LEARNED], 1, 1.0, key)[0, :n].double() for key in keys])
+    plays = [
+        (game.stage_payoffs(actions, key).double(), game.payoffs([LEARNED], 1, 1.0, key)[0, :n])
+        for key in keys
+    ]
+    other, base = (torch.stack(part) for part in zip(*plays, strict=True))
     return [paired_gain(a, b) for a, b in zip(other.T, base.T, strict=True)]
 
 
