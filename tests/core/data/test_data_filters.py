@@ -92,6 +92,9 @@ def test_blocks_cut_a_stable_sort(rows):
         users, items = ({r[k] for r in ordered[:end]} for k in (0, 1))
         assert (block.n_users, block.n_items) == (len(users), len(items))
         assert row["sparsity"] == 1 - len(block) / (len(users) * len(items))
+        had = {(user, item) for user, item, _ in ordered[: block.rows.start]}
+        again = [(user, item) in had for user, item, _ in ordered[block.rows]]
+        assert row["repeats"] == pytest.approx(sum(again) / len(again), abs=1e-15)
     assert end == n
 
 

@@ -28,6 +28,9 @@ from coterie.core.run.experiment import RecommendsToUsers
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.keys import Key
 
+FEW_REPEATS = 0.01
+"""Share of repeated interactions below which leaving them out is not worth a word."""
+
 
 class Experiment(RecommendsToUsers[Settings]):
     """Build everything that `coterie train f3crec` runs.
@@ -130,6 +133,16 @@ class Experiment(RecommendsToUsers[Settings]):
     def shown(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Leave validation and the second protocol out, but for their averages."""
         return {n: v for n, v in metrics.items() if "/block" not in n or not _is_aside(n)}
+
+    def notes(self, module: FederatedRun) -> list[str]:
+        """Say so if what is left out of the ranking is what users came back for."""
+        repeats = sum(self.stream.repeats()[1:]) / (len(self.stream.blocks) - 1)
+        if not self.settings.leaves_out or repeats < FEW_REPEATS:
+            return []
+        return [
+            f"{repeats:.0%} of what users had in later blocks they had before; what 'replay.use' "
+            f"{self.settings.replay.use} leaves out of that is never found: see 'distil'"
+        ]
 
     def with_averages(self, results: Mapping[str, float]) -> dict[str, float]:
         """Average over the blocks after the first, as the paper's tables do."""

@@ -47,7 +47,7 @@ class Stream:
 
         Returns:
             One row a block: ``block``, accumulated ``users`` and ``items``, ``interactions`` of the
-            block alone, and ``sparsity`` = 1 - interactions / (users * items).
+            block alone, ``sparsity`` = 1 - interactions / (users * items), and ``repeats``.
         """
         return [
             {
@@ -56,9 +56,22 @@ class Stream:
                 "items": block.n_items,
                 "interactions": len(block),
                 "sparsity": 1.0 - len(block) / (block.n_users * block.n_items),
+                "repeats": repeats,
             }
-            for block in self.blocks
+            for block, repeats in zip(self.blocks, self.repeats(), strict=True)
         ]
+
+    def repeats(self) -> list[float]:
+        """Give, for each block, the share of its interactions with what their user had before it.
+
+        Where it is above 0 people want the same things again, and leaving these out of a
+        recommendation costs what they would have found.
+        """
+        data = self.interactions
+        pair = data.user * data.n_items + data.item
+        blocks = [block.rows for block in self.blocks]
+        again = [torch.isin(pair[rows], pair[: rows.start]) for rows in blocks]
+        return [float(those.double().mean()) for those in again]
 
 
 def temporal_blocks(interactions: Interactions, fractions: Sequence[float] = FRACTIONS) -> Stream:
