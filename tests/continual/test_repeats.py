@@ -27,6 +27,7 @@ def test_a_run_says_what_leaving_out_cannot_find(again: bool, use: str, tmp_path
     """Of the last eight items of each user five are repeats."""
     flags = ["--data", str(interactions(tmp_path, again)), "--data.min_interactions", "1"]
     flags += ["--data.columns", "user=u,item=i,time=t", "--run.out", str(tmp_path)]
+    flags += ["--data.fractions", "[0.6, 0.1]"]
     small = ["--replay.use", use, "--replay.top_n", "5", "--replay.leave_out_n", "5"]
     experiment = Experiment(configure(find_paper("f3crec"), [*flags, *small]).settings)
     told = experiment.notes(FederatedRun(experiment.federation()))
@@ -34,3 +35,19 @@ def test_a_run_says_what_leaving_out_cannot_find(again: bool, use: str, tmp_path
     for note in told:
         assert note.startswith("62% of what users had in later blocks they had before;")
         assert f"'replay.use' {use} " in note
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("backbone", ["fedmf", "fedncf", "pfedrec"])
+@pytest.mark.parametrize("name", ["ml-100k", "ml-latest-small", "lastfm-2k"])
+def test_the_best_variant_leaves_out_only_where_nothing_is_wanted_again(
+    name: str, backbone: str, data_root: Path
+) -> None:
+    if not (data_root / name).is_dir():
+        pytest.skip(f"needs {name} in the folder of the public data sets")
+    flags = ["--variant", "best", "--data", name, "--model.name", backbone]
+    flags += ["--data.root", str(data_root)]
+    experiment = Experiment(configure(find_paper("f3crec"), flags).settings)
+    repeated = max(experiment.stream.repeats())
+    assert experiment.settings.leaves_out == (repeated == 0)
+    assert (repeated > 0.2) == (name == "lastfm-2k")

@@ -136,8 +136,12 @@ class Experiment(RecommendsToUsers[Settings]):
 
     def notes(self, module: FederatedRun) -> list[str]:
         """Say so if what is left out of the ranking is what users came back for."""
-        repeats = sum(self.stream.repeats()[1:]) / (len(self.stream.blocks) - 1)
-        if not self.settings.leaves_out or repeats < FEW_REPEATS:
+        if not self.settings.leaves_out:
+            return []
+        blocks, shares = self.stream.blocks, self.stream.repeats()
+        again = sum(share * len(block) for share, block in zip(shares, blocks, strict=True))
+        repeats = again / sum(map(len, blocks[1:]))  # the first block has none
+        if repeats < FEW_REPEATS:
             return []
         return [
             f"{repeats:.0%} of what users had in later blocks they had before; what 'replay.use' "
