@@ -272,6 +272,8 @@ def test_files_are_named_by_what_they_depend_on(out):
     assert name() == "table1-synthetic"
     assert name(reading="literal") == "table1-synthetic-literal"
     assert name(variant="best") == "table1-synthetic-best-decoupled"
+    control = {"reading": "decoupled", "game.drift": "control"}
+    assert name(**control) == "table1-synthetic-decoupled-control"
     cifar = {"data.name": "cifar-100"}
     assert name(**cifar) == "table1-cifar-100"
     assert name(**cifar, **{"model.name": "small-cnn"}) == "table1-cifar-100-small-cnn"

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from coterie.core.settings.schema import changed
-from coterie.core.tables.curves import bars
+from coterie.core.tables.paired import spread
+from coterie.core.tables.plots import Lines
 from coterie.core.tables.report import Report
-from coterie.core.tables.result import at_best
+from coterie.core.tables.result import at_best, known
 from coterie.core.tables.sheet import Sheet
 from coterie.core.tables.study import Results
 from coterie.page.readings import resolve
@@ -57,16 +58,7 @@ def dial_table(study: Study) -> Report:
     for kind, branch in KINDS.items():
         groups[kind] = {f"λ = {value:g}": found[kind, value] for value in VALUES}
         sheet.notes += [f"{kind}: {note}" for note in dial_notes(groups[kind], not branch)]
-    panels = [
-        bars(
-            f"accuracy, {kind}",
-            {
-                name: {column: at_best(part, metric) for column, metric in COLUMNS.items()}
-                for name, part in results.items()
-            },
-        )
-        for kind, results in groups.items()
-    ]
+    panels = [_panel(kind, results) for kind, results in groups.items()]
     return sheet.report("Table 6", "the weight of the shared objective", panels, columns=2)
 
 
@@ -105,3 +97,12 @@ def direction(steps: Sequence[Sequence[float]]) -> str:
     if (moves > 0).all():
         return "rises"
     return "falls" if (moves < 0).all() else "neither rises nor falls steadily"
+
+
+def _panel(kind: str, results: Results) -> Lines:
+    """Draw both columns over λ for one kind of a client's own model."""
+    lines = {
+        column: [spread(known(at_best(part, metric))) for part in results.values()]
+        for column, metric in COLUMNS.items()
+    }
+    return Lines("λ (game.generality)", VALUES, lines, y_label=f"accuracy, {kind}")

@@ -161,6 +161,8 @@ class Study(study.Study[Settings]):
             words.append(self.network)
         if self.settings.reading != "recommended":
             words.append(self.settings.reading)
+        if self.settings.game.drift is not None:
+            words.append(self.settings.game.drift)
         return "-".join(words)
 
     def present(self, names: Iterable[str]) -> list[str]:
