@@ -18,7 +18,7 @@ from tests.core.methods.ranking.few_users import (
 )
 
 from coterie.core.errors import UserError
-from coterie.core.methods.ranking.client import draw_samples
+from coterie.core.methods.ranking.client import draw_samples, known_items
 from coterie.core.methods.ranking.fedpergnn import (
     UPDATE,
     FedPerGNNClient,
@@ -177,6 +177,42 @@ def test_without_protection_rounds_are_centralised_steps():
             public, of_public, rates, state.public.values(), strict=True
         ):
             torch.testing.assert_close(new, value.detach() - rate * slope / 7)
+
+
+def steps_on_own_vectors(users, public, items, keys, count):
+    """Step by step and user by user, with autograd; nothing public moves."""
+    none = torch.zeros(7, 0)
+    for number in range(count):
+        key = keys.fold("fold in", number).fold("negatives")
+        samples = draw_samples(key, items, N_ITEMS, BARE.negatives, torch.float64)
+        mean = samples.weight / samples.weight.sum(1, keepdim=True).clamp_min(1.0)
+        stars = Stars(users, samples.label > 0, none[:, :, None].expand(7, 0, 4), none.bool())
+        moved = []
+        for u in range(7):
+            own = users[u].clone().requires_grad_()
+            leaves = (own, *(public[n] for n in ("items", "weight", "attention")))
+            loss = loss_of_user(u, leaves, stars, samples.label, mean, "bce")
+            moved.append(own - BARE.lr * torch.autograd.grad(loss, own)[0] if loss else own)
+        users = torch.stack(moved).detach()
+    return users
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_before_the_test_own_vectors_are_fitted_to_train_and_validation_items(count):
+    data = few_users()
+    server, client = build(fold_in=count)
+    public = server.begin(KEY).public
+    mine, keys = cohort_of(client, data).store.take(data.ids), CLIENTS.fold(data.ids)
+    fitted = client.fold_in(server.table(public, "test"), mine, data, keys)[1]
+    items = known_items(data)
+    expected = steps_on_own_vectors(mine.best["user"], public, items, keys, count)
+    torch.testing.assert_close(fitted.best["user"], expected)
+    assert torch.equal(fitted.params["user"], mine.params["user"])
+    # A newcomer with these items is fitted by the same steps, from a vector of its own.
+    start = client.start(keys)["user"]
+    newcomer = client.adapt(server.table(public, "test"), items, keys).params["user"]
+    expected = steps_on_own_vectors(start, public, items, keys, count)
+    torch.testing.assert_close(newcomer, expected)
 
 
 @pytest.mark.parametrize("count", [0, 2, 1000])

@@ -14,6 +14,7 @@ from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.methods.kit.fields import measured
 from coterie.core.methods.ranking.client import (
     RankingClient,
+    Samples,
     UserState,
     draw_samples,
     known_items,
@@ -137,19 +138,9 @@ class FedPerGNNClient(RankingClient):
         self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
     ) -> tuple[NoisyGradients, UserState]:
         """Step on e_u, and give the gradients of everything public."""
-        settings = self.settings
-        samples = draw_samples(
-            key.fold("negatives"), data.train, self.n_items, settings.negatives, self.dtype
-        )
-        count = samples.weight.sum(1, keepdim=True).clamp_min(1.0)
-        weight = samples.weight * (settings.loss_weight / count)
-        around = samples.label > 0
-        if settings.dropout:
-            around &= key.fold("dropout").uniform(self.n_items) >= settings.dropout
-        stars = Stars(mine.params["user"], around, mine.params["neighbours"], mine.params["known"])
-        found = gradients(_network(down), stars, samples.label, weight, settings.loss)
-        params = mine.params | {"user": mine.params["user"] - settings.lr * found.user}
-        loss = found.loss / settings.loss_weight
+        samples, found = self._gradients(mine.params, down, data.train, key)
+        params = self._moved(mine.params, found)
+        loss = found.loss / self.settings.loss_weight
         up = self._hide(found, samples.weight > 0, loss, key)
         return up, replace(mine, params=params)
 
@@ -181,13 +172,13 @@ class FedPerGNNClient(RankingClient):
         self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
     ) -> tuple[None, UserState]:
         """Keep the state of the best round, and what the graph of train items makes of it."""
-        return None, replace(mine, best=self.fitted(mine.params, down, data.train, key))
+        return None, replace(mine, best=self._with_graph(mine.params, down, data.train))
 
     @FOLD_IN
     def fold_in(
         self, down: PublicNetwork, mine: UserState, data: UserRows, key: Key
     ) -> tuple[None, UserState]:
-        """Let the validation items join the graph of the best round."""
+        """Fit e_u of the best round to train and validation items, which join its graph."""
         return None, replace(mine, best=self.fitted(mine.best, down, known_items(data), key))
 
     def scores(
@@ -201,7 +192,36 @@ class FedPerGNNClient(RankingClient):
     def fitted(
         self, params: dict[str, Tensor], down: PublicNetwork, history: Ragged, key: Key
     ) -> dict[str, Tensor]:
-        """Keep what the network makes of the graph of some items; neighbours stay."""
+        """Fit e_u to items, with all that is public and the neighbours fixed."""
+        for number in range(self.settings.fold_in):
+            found = self._gradients(params, down, history, key.fold("fold in", number))[1]
+            params = self._moved(params, found)
+        return self._with_graph(params, down, history)
+
+    def _gradients(
+        self, params: dict[str, Tensor], down: PublicNetwork, items: Ragged, key: Key
+    ) -> tuple[Samples, Gradients]:
+        """Draw negatives for a user's items; give the gradients, its graph without some edges."""
+        settings = self.settings
+        samples = draw_samples(
+            key.fold("negatives"), items, self.n_items, settings.negatives, self.dtype
+        )
+        count = samples.weight.sum(1, keepdim=True).clamp_min(1.0)
+        weight = samples.weight * (settings.loss_weight / count)
+        around = samples.label > 0
+        if settings.dropout:
+            around &= key.fold("dropout").uniform(self.n_items) >= settings.dropout
+        stars = Stars(params["user"], around, params["neighbours"], params["known"])
+        return samples, gradients(_network(down), stars, samples.label, weight, settings.loss)
+
+    def _moved(self, params: dict[str, Tensor], found: Gradients) -> dict[str, Tensor]:
+        """Step on e_u."""
+        return params | {"user": params["user"] - self.settings.lr * found.user}
+
+    def _with_graph(
+        self, params: dict[str, Tensor], down: PublicNetwork, history: Ragged
+    ) -> dict[str, Tensor]:
+        """Keep what the network makes of the graph of some items."""
         graph = self._represent(_network(down), params, history)
         return tree.clone(params) | {"graph": graph}
 

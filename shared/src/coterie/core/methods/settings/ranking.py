@@ -190,6 +190,9 @@ class FedPerGNNSettings:
     """λ: scale of the Laplace noise on every coordinate of an upload."""
     neighbours: int = 16
     """Most neighbours of a user: those who share the most items."""
+    fold_in: int = 5
+    """Steps on the private vector with all else fixed: of newcomers, and of all clients before the
+    test, on train and validation items, which the other methods read too."""
     expand_after: int = 2
     """T: rounds before the third party connects the users; neighbours' vectors then stay fixed."""
     init_std: float = 0.1
@@ -206,8 +209,8 @@ class FedPerGNNSettings:
         at_least("fedpergnn.dim", self.dim, 1)
         positive = ("loss_weight", "lr", "item_lr", "model_lr", "init_std", "clip")
         each_positive(self, *positive, prefix="fedpergnn.")
-        counts = ("negatives", "dropout", "pseudo_items", "noise", "neighbours", "expand_after")
-        each_at_least(self, 0, *counts, prefix="fedpergnn.")
+        counts = ("negatives", "dropout", "pseudo_items", "noise", "neighbours")
+        each_at_least(self, 0, *counts, "fold_in", "expand_after", prefix="fedpergnn.")
         if self.dropout >= 1:
             raise UserError(f"'fedpergnn.dropout' must be below 1, not {self.dropout:g}")
 
