@@ -14,6 +14,7 @@ from coterie.page import published
 from coterie.page.tables.ablations import NONE, claim_notes
 from coterie.page.tables.contrast import comparison_notes, difference_note, verdict_notes
 from coterie.page.tables.convergence import NEVER, final, reach, smoothed, stop, window
+from coterie.page.tables.dial import VALUES, dial_notes, dial_panel
 from coterie.page.tables.layout import percent, plain
 from coterie.page.tables.main_table import certificate_notes, rest_notes
 from coterie.page.tables.properties import bias_notes
@@ -307,3 +308,17 @@ def test_the_improvements_follow_from_table_1():
         for column, improvement in zip((0, 2), improvements, strict=True):
             worst = min(row[column] for row in rows.values())
             assert 100 * (rows["page"][column] / worst - 1) == pytest.approx(improvement, abs=0.01)
+
+
+def test_the_dial_is_drawn_and_told_as_both_columns_over_lambda():
+    """The server gains with λ, a client's own model loses; two seeds, .2 apart."""
+    turned = [(x / 10 + shift, 0.7 - x / 10 + shift) for x in VALUES for shift in (0, 0.2)]
+    found = {f"λ = {x:g}": ends(*turned[2 * i : 2 * i + 2]) for i, x in enumerate(VALUES)}
+    panel = dial_panel("own model as sent", found)
+    assert panel.x == (0.0, 0.25, 0.5, 0.75, 1.0)
+    assert [s.mean for s in panel.lines["global"]] == pytest.approx([0.1 + x / 10 for x in panel.x])
+    assert [s.mean for s in panel.lines["local"]] == pytest.approx([0.8 - x / 10 for x in panel.x])
+    assert panel.lines["local"][0].sd == pytest.approx(np.std([0.7, 0.9], ddof=1))
+    notes = dial_notes(found, promised=True)
+    assert "global accuracy rises with λ by the means." in notes
+    assert "local accuracy falls with λ by the means." in notes

@@ -208,6 +208,9 @@ def test_before_the_test_own_vectors_are_fitted_to_train_and_validation_items(co
     expected = steps_on_own_vectors(mine.best["user"], public, items, keys, count)
     torch.testing.assert_close(fitted.best["user"], expected)
     assert torch.equal(fitted.params["user"], mine.params["user"])
+    # What a round is remembered by is what it was validated with: no step more.
+    remembered = client.remember(server.table(public), mine, data, keys)[1]
+    assert torch.equal(remembered.best["user"], mine.params["user"])
     # A newcomer with these items is fitted by the same steps, from a vector of its own.
     start = client.start(keys)["user"]
     newcomer = client.adapt(server.table(public, "test"), items, keys).params["user"]

@@ -58,7 +58,7 @@ def dial_table(study: Study) -> Report:
     for kind, branch in KINDS.items():
         groups[kind] = {f"λ = {value:g}": found[kind, value] for value in VALUES}
         sheet.notes += [f"{kind}: {note}" for note in dial_notes(groups[kind], not branch)]
-    panels = [_panel(kind, results) for kind, results in groups.items()]
+    panels = [dial_panel(kind, results) for kind, results in groups.items()]
     return sheet.report("Table 6", "the weight of the shared objective", panels, columns=2)
 
 
@@ -99,7 +99,7 @@ def direction(steps: Sequence[Sequence[float]]) -> str:
     return "falls" if (moves < 0).all() else "neither rises nor falls steadily"
 
 
-def _panel(kind: str, results: Results) -> Lines:
+def dial_panel(kind: str, results: Results) -> Lines:
     """Draw both columns over λ for one kind of a client's own model."""
     lines = {
         column: [spread(known(at_best(part, metric))) for part in results.values()]
