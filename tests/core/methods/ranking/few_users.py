@@ -80,3 +80,8 @@ def run(
     while not module.finished and (rounds is None or module.round < rounds):
         module.advance()
     return module
+
+
+def normal(name, *shape):
+    """Normal numbers of a key of their own."""
+    return KEY.fold(name).normal(*shape, dtype=torch.float64)
