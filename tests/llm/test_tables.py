@@ -339,6 +339,16 @@ def test_table_4_has_every_partition_and_method(make, monkeypatch):
     assert "nan" not in report.markdown()
 
 
+def test_files_are_named_by_the_clients_they_are_of(out):
+    def name(*words):
+        return Study(configure(PAPER, [*flags(**{"run.out": out}), *words]), (0,), 0).file("table4")
+
+    usual, shops = name(), ["--data.partition", "shops"]
+    assert name("--data.partition", "genres") == f"{usual}-genres"
+    assert name(*shops, "--data.skew", "1") == f"{usual}-shops-1"
+    assert name(*shops, "--data.skew", "0.1") == f"{usual}-shops-0.1"
+
+
 def test_table_4_of_one_partition(out, monkeypatch):
     monkeypatch.setattr(partitions, "METHODS", ("fedavg", "local", "pplr"))
     words = flags(**{"run.out": out, "data.partition": "shops", "data.skew": 0.5})

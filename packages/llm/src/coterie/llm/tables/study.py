@@ -102,6 +102,13 @@ class Study(BackboneStudy[Settings]):
         """Keep what references read: data, seed, and a section of their own if there is one."""
         return plain(settings, name)
 
+    def file(self, which: str) -> str:
+        """Name of the file of "table1" or "figure2", with the clients that the user asks for."""
+        data = self.settings.data
+        skew = f"-{data.skew:g}" if data.partition == "shops" else ""
+        clients = "" if data.partition == "k-means" else f"-{data.partition}{skew}"
+        return f"{super().file(which)}{clients}"
+
     def stem(self, settings: Settings) -> str:
         """Begin the names of files of a run: method, and backbone if it has one."""
         backbone = "" if settings.method in WITHOUT_BACKBONE else f"{settings.model.name}-"
