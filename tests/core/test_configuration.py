@@ -74,20 +74,21 @@ def test_variant_fits_data_and_backbone(toy: Paper) -> None:
     assert configure(toy, ["--variant", "ml-100k-mf"]).settings.model.lr == 0.5
 
 
-def test_the_best_variant_lies_over_those_that_fit(toy: Paper) -> None:
+@pytest.mark.parametrize("layer", ["best", "tuned"])
+def test_a_layer_lies_over_the_variants_that_fit(toy: Paper, layer: str) -> None:
     """Its own files too, the special ones last; it may choose the backbone that they fit."""
-    assert refusal(toy, "--variant", "best").startswith("variant 'best' of toyrec is unknown")
+    assert refusal(toy, "--variant", layer).startswith(f"variant '{layer}' of toyrec is unknown")
     folder = variant_file(toy, "mlp").parent
-    (folder / "best.yaml").write_text("rounds: 77\nmodel: {name: mlp, widths: [3]}\n")
-    (folder / "best-sample.yaml").write_text("model: {widths: [5]}\nseed: 4\n")
-    (folder / "best-ml-100k-mlp.yaml").write_text("seed: 6\n")
-    found = configure(toy, ["--variant", "best"])
-    assert found.variants == ("mlp", "sample-mlp", "best", "best-sample")
+    (folder / f"{layer}.yaml").write_text("rounds: 77\nmodel: {name: mlp, widths: [3]}\n")
+    (folder / f"{layer}-sample.yaml").write_text("model: {widths: [5]}\nseed: 4\n")
+    (folder / f"{layer}-ml-100k-mlp.yaml").write_text("seed: 6\n")
+    found = configure(toy, ["--variant", layer])
+    assert found.variants == ("mlp", "sample-mlp", layer, f"{layer}-sample")
     settings = found.settings
     assert (settings.rounds, settings.model.lr, settings.model.widths) == (77, 0.25, (5,))
-    assert configure(toy, ["--variant", "best", "--seed", "1"]).settings.seed == 1
-    other = configure(toy, ["--variant", "best", "--data", "ml-100k", "--model.name", "mf"])
-    assert other.variants == ("ml-100k-mf", "best")
+    assert configure(toy, ["--variant", layer, "--seed", "1"]).settings.seed == 1
+    other = configure(toy, ["--variant", layer, "--data", "ml-100k", "--model.name", "mf"])
+    assert other.variants == ("ml-100k-mf", layer)
     assert configure(toy, []).variants == ()
 
 

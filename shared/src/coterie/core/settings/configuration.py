@@ -3,8 +3,9 @@
 Later sources win: the paper's own file, its tuned variants, a preset, the files given by
 ``--config`` from left to right, and last the flags.
 
-The variant ``best`` is no reading of a paper, but what was found to do better. Its files,
-``best.yaml`` and those that fit as ``best-ml-100k.yaml`` does, lie over the tuned ones.
+Two variants are more than one file: ``best`` is no reading of a paper, but what was found to do
+better, and ``tuned`` gives the methods that a paper is compared with their chance. Their files,
+``best.yaml`` and those that fit as ``best-ml-100k.yaml`` does, lie over the tuned ones of the data.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from coterie.core.settings.packed import paper_file, preset_file, variant_file, 
 from coterie.core.settings.parser import leaves, settings_parser
 from coterie.core.settings.schema import build
 
-BEST = "best"
+LAYERS = ("best", "tuned")
+"""Variants that lie over what was tuned for the data; another one takes its place."""
 
 
 @dataclass(frozen=True)
 class Given:
     """What a command line gives: its words, names of files, and settings by dotted key.
 
-    The variant may be "none", for no variant at all, or "best".
+    The variant may be "none", for no variant at all, or one of `LAYERS`.
     """
 
     argv: tuple[str, ...] = ()
@@ -82,8 +84,8 @@ def configure(paper: Paper, argv: Sequence[str], base: Source | None = None) -> 
         def read(name: str) -> Source:
             return read_packed(variant_file(paper, name), settings, paper.name)
 
-        best = [read(BEST)] if given.variant == BEST else []
-        tuned = _tuned(paper, given, _merged([*below, *best, *above], given), settings)
+        layer = [read(name) for name in LAYERS if name == given.variant]
+        tuned = _tuned(paper, given, _merged([*below, *layer, *above], given), settings)
         below += [read(name) for name in tuned]
     sources = [*below, *above]
     names = tuple(source.name for source in sources)
@@ -126,11 +128,12 @@ def _merged(sources: Sequence[Source], given: Given) -> dict[str, Any]:
 
 def _tuned(paper: Paper, given: Given, values: dict[str, Any], settings: type) -> list[str]:
     """Name the tuned configurations: what the user names, or all that fit, the special one last."""
-    if given.variant not in (None, BEST):
-        return [] if given.variant == "none" else [given.variant]
+    layer = given.variant
+    if layer is not None and layer not in LAYERS:
+        return [] if layer == "none" else [layer]
     known = leaves(settings)
     chosen = [str(values.get(key, known[key].default)) for key in paper.variant_keys]
     fitting = list(dict.fromkeys([*chosen, "-".join(chosen)]))
-    if given.variant == BEST:
-        fitting += [BEST, *(f"{BEST}-{name}" for name in fitting)]
+    if layer is not None:
+        fitting += [layer, *(f"{layer}-{name}" for name in fitting)]
     return [name for name in fitting if name in variants(paper)]

@@ -27,8 +27,8 @@ _ABOUT_SETTINGS = {
     "preset": ("NAME", "Use a preset, as smoke for a run of seconds."),
     "variant": (
         "NAME",
-        "Use a tuned configuration, 'none', or 'best', which does better than the paper; default "
-        "fits the data set.",
+        "Use a tuned configuration, 'none', 'best', which does better than the paper, or 'tuned', "
+        "where the methods beside it are tuned; default fits the data set.",
     ),
 }
 _SHOWN = 200  # characters of a wrong value that a message repeats
