@@ -228,6 +228,25 @@ def test_rows_beside_the_papers_change_nothing_that_is_said_of_the_papers(out, f
     assert steps[0] == steps[1] * (2 + 3 * 5) / 2  # three rates of five epochs beside two
 
 
+def test_what_is_said_of_the_reading_decoupled_is_for_its_own_row_alone(tmp_path):
+    def rows(*words):
+        found = study.Study(configure(PAPER, ["--run.out", str(tmp_path), *words]), (0,), 0)
+        names = (*found.federated, *found.beside)
+        return {name: study.as_row(found.settings, name) for name in names}
+
+    usual = rows()
+    said = rows("--reading", "decoupled", "--game.drift", "control", "--game.generality", "0.5")
+    assert usual.keys() == said.keys()
+    own, plain = said.pop("decoupled").game, usual.pop("decoupled").game
+    assert (own.drift, own.generality, plain.drift, plain.generality) == (
+        "control",
+        0.5,
+        None,
+        None,
+    )
+    assert said == usual
+
+
 def test_table_6_turns_lambda_with_a_branch_and_without(out):
     report = made(out, table=6)
     assert len(report.view) == 10

@@ -12,7 +12,7 @@ from coterie.page.settings.run import Settings
 from coterie.page.tables.contrast import comparison_notes
 from coterie.page.tables.layout import accuracies, add_accuracies, four_panels, plain
 from coterie.page.tables.runs import COLUMNS
-from coterie.page.tables.study import OWN, Study
+from coterie.page.tables.study import Study
 
 ALL, NONE = "η, α, p", "none"
 FACTORS = {"η": "tune_lr", "α": "tune_epochs", "p": "tune_p"}
@@ -31,7 +31,7 @@ def ablation_figure(study: Study) -> Report:
     compared = comparison_notes(results, ALL, f"all three ({ALL})")
     sheet = Sheet(study, *study.setup, *_NOTES, *compared, *claim_notes(results))
     for name, part in results.items():
-        add_accuracies(sheet, OWN, part, variant=name)
+        add_accuracies(sheet, study.own, part, variant=name)
         line = sheet.line(chosen=name, **accuracies(part, (None, None)))
         line["best round"] = plain([float(run.best_round) for run in part])
         line["steps a round"] = plain([run.total("cost/local_steps") / run.rounds for run in part])
@@ -42,7 +42,7 @@ def variant(study: Study, name: str) -> Settings:
     """The settings of PAGE in which only the factors that are named are chosen."""
     chosen = set(name.split(", "))
     switches = {f"game.{name}": factor in chosen for factor, name in FACTORS.items()}
-    return changed(study.variant(), switches)
+    return changed(study.variant(study.own), switches)
 
 
 def claim_notes(results: Results) -> list[str]:

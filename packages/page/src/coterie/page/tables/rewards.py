@@ -15,7 +15,7 @@ from coterie.core.tables.sheet import Sheet, cell
 from coterie.page.tables.layout import add_accuracies
 from coterie.page.tables.main_table import rest_notes
 from coterie.page.tables.runs import GLOBAL, LOCAL
-from coterie.page.tables.study import OWN, Study
+from coterie.page.tables.study import Study
 
 _PANELS: tuple[tuple[str, dict[str, str]], ...] = (
     ("test accuracy", {"global": f"test/{GLOBAL}", "local": f"test/{LOCAL}"}),
@@ -33,7 +33,7 @@ _SHOWN = 10  # rounds in the table
 
 def reward_figure(study: Study) -> Report:
     """Draw Figure 2 for the study's task."""
-    results = study.methods("Figure 2", study.settings, (OWN,))[OWN]
+    results = study.methods("Figure 2", study.settings, (study.own,))[study.own]
     panels: list[Curves] = []
     for label, lines in _PANELS:
         found = {
@@ -52,7 +52,7 @@ def reward_figure(study: Study) -> Report:
         *trend_notes(results),
         *rest_notes(results),
     )
-    add_accuracies(sheet, OWN, results)
+    add_accuracies(sheet, study.own, results)
     names = {f"{label}, {name}": key for label, part in _PANELS for name, key in part.items()}
     longest = max(run.rounds for run in results)
     # Some rounds of the curves, for people.

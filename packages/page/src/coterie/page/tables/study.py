@@ -53,6 +53,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     DECOUPLED: {"method": OWN, "reading": DECOUPLED},
 }
 """Rows that are not the paper's: another reading, and methods with the same personal branch."""
+_OF_DECOUPLED = ("game.generality", "game.drift", "game.alpha", "branch.use")
+_PAPERS = {"reading": "recommended"} | dict.fromkeys(_OF_DECOUPLED)
 BOUNDS = ("local", "central")
 TRADITIONAL = ("fedavg", "fedprox", "scaffold", "feddyn", "dap-fl")
 PERSONALISED = ("fedrecon", "pfedme", "ditto", "fedala", "fed-rod", "fedamp")
@@ -99,10 +101,14 @@ def digest(task: Task) -> str:
 def as_row(settings: Settings, name: str) -> Settings:
     """The settings of a row: a method by its name, or one of `BESIDE`.
 
+    What the user says of the reading decoupled is for its own row; the others are the paper's.
+
     Example:
         >>> as_row(Settings(), "scaffold+branch").branch.use, as_row(Settings(), "ditto").method
         (True, 'ditto')
     """
+    if settings.reading == DECOUPLED and name != DECOUPLED:
+        settings = changed(settings, _PAPERS)
     return changed(settings, BESIDE.get(name, {"method": name}))
 
 
@@ -183,10 +189,14 @@ class Study(study.Study[Settings]):
         return self.run_all(title, {name: as_row(settings, name) for name in methods})
 
     @property
+    def own(self) -> str:
+        """The row of PAGE in the reading that the user names."""
+        return DECOUPLED if self.settings.reading == DECOUPLED else OWN
+
+    @property
     def beside(self) -> list[str]:
-        """Rows that are not the paper's; a study of the reading decoupled has that one already."""
-        own = self.settings.reading == DECOUPLED
-        return self.present(name for name in BESIDE if not (own and name == DECOUPLED))
+        """Rows that are not the paper's."""
+        return self.present(BESIDE)
 
     @property
     def federated(self) -> list[str]:
