@@ -238,13 +238,17 @@ def test_what_is_said_of_the_reading_decoupled_is_for_its_own_row_alone(tmp_path
     said = rows("--reading", "decoupled", "--game.drift", "control", "--game.generality", "0.5")
     assert usual.keys() == said.keys()
     own, plain = said.pop("decoupled").game, usual.pop("decoupled").game
-    assert (own.drift, own.generality, plain.drift, plain.generality) == (
-        "control",
-        0.5,
-        None,
-        None,
-    )
+    assert (own.drift, own.generality) == ("control", 0.5)
+    assert (plain.drift, plain.generality) == (None, None)
     assert said == usual
+
+
+def test_figures_of_the_reading_decoupled_play_it(out):
+    report = made(out, seeds=(0,), figure=2, changes={"reading": "decoupled"})
+    assert {row["method"] for row in report.rows} == {"decoupled"}
+    argv = ["--run.out", str(out), "--reading", "decoupled"]
+    chosen = ablations.variant(study.Study(configure(PAPER, argv), (0,), 0), "p")
+    assert (chosen.reading, chosen.game.tune_lr, chosen.game.tune_p) == ("decoupled", False, True)
 
 
 def test_table_6_turns_lambda_with_a_branch_and_without(out):

@@ -54,7 +54,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 }
 """Rows that are not the paper's: another reading, and methods with the same personal branch."""
 _OF_DECOUPLED = ("game.generality", "game.drift", "game.alpha", "branch.use")
-_PAPERS = {"reading": "recommended"} | dict.fromkeys(_OF_DECOUPLED)
+_PAPERS_GAME = {"reading": "recommended"} | dict.fromkeys(_OF_DECOUPLED)
 BOUNDS = ("local", "central")
 TRADITIONAL = ("fedavg", "fedprox", "scaffold", "feddyn", "dap-fl")
 PERSONALISED = ("fedrecon", "pfedme", "ditto", "fedala", "fed-rod", "fedamp")
@@ -108,7 +108,7 @@ def as_row(settings: Settings, name: str) -> Settings:
         (True, 'ditto')
     """
     if settings.reading == DECOUPLED and name != DECOUPLED:
-        settings = changed(settings, _PAPERS)
+        settings = changed(settings, _PAPERS_GAME)
     return changed(settings, BESIDE.get(name, {"method": name}))
 
 
