@@ -92,6 +92,17 @@ def test_a_layer_lies_over_the_variants_that_fit(toy: Paper, layer: str) -> None
     assert configure(toy, []).variants == ()
 
 
+def test_a_layer_without_a_file_that_fits_is_refused(toy: Paper) -> None:
+    """What was tuned for other data would be passed off as what was asked for."""
+    folder = variant_file(toy, "mlp").parent
+    (folder / "tuned-ml-100k-mf.yaml").write_text("seed: 6\n")
+    said = "variant 'tuned' of toyrec has nothing for sample, only tuned-ml-100k-mf: leave out"
+    assert refusal(toy, "--variant", "tuned").startswith(said)
+    fits = configure(toy, ["--variant", "tuned", "--data", "ml-100k", "--model.name", "mf"])
+    assert fits.variants == ("ml-100k-mf", "tuned-ml-100k-mf")
+    assert fits.settings.seed == 6
+
+
 def test_flags_of_every_type(toy: Paper) -> None:
     given = configure(
         toy,

@@ -45,7 +45,7 @@ _CHOICES = {
     "decoupled": ("best-response", "after", "bounded", "aggregate", "whole"),
 }
 _ALPHA = 1e-3
-"""Of the drift dynamic: tuned on Synthetic, among FedDyn's values in configs/page/tuned.yaml."""
+"""Of the drift dynamic: tuned among the values of FedDyn in configs/page/tuned-synthetic.yaml."""
 _NO_UPDATES = {"local": "none is sent", "central": "the server has the samples themselves"}
 
 

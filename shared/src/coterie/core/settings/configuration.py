@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper, load
 from coterie.core.settings.config_files import Source, read_config, read_packed
 from coterie.core.settings.packed import paper_file, preset_file, variant_file, variants
@@ -84,7 +85,8 @@ def configure(paper: Paper, argv: Sequence[str], base: Source | None = None) -> 
         def read(name: str) -> Source:
             return read_packed(variant_file(paper, name), settings, paper.name)
 
-        layer = [read(name) for name in LAYERS if name == given.variant]
+        known = variants(paper)
+        layer = [read(name) for name in LAYERS if name == given.variant and name in known]
         tuned = _tuned(paper, given, _merged([*below, *layer, *above], given), settings)
         below += [read(name) for name in tuned]
     sources = [*below, *above]
@@ -134,6 +136,18 @@ def _tuned(paper: Paper, given: Given, values: dict[str, Any], settings: type) -
     known = leaves(settings)
     chosen = [str(values.get(key, known[key].default)) for key in paper.variant_keys]
     fitting = list(dict.fromkeys([*chosen, "-".join(chosen)]))
-    if layer is not None:
-        fitting += [layer, *(f"{layer}-{name}" for name in fitting)]
-    return [name for name in fitting if name in variants(paper)]
+    over = [] if layer is None else _layer(paper, layer, fitting)
+    return [*(name for name in fitting if name in variants(paper)), *over]
+
+
+def _layer(paper: Paper, layer: str, fitting: Sequence[str]) -> list[str]:
+    """Name a layer's own file and those of it that fit, the special one last."""
+    known = variants(paper)
+    found = [name for name in (layer, *(f"{layer}-{name}" for name in fitting)) if name in known]
+    others = [name for name in known if name.startswith(f"{layer}-")]
+    if others and not found:
+        raise UserError(
+            f"variant '{layer}' of {paper.name} has nothing for {fitting[0]}, only "
+            f"{', '.join(others)}: leave out --variant {layer}"
+        )
+    return found or [layer]  # which is refused as unknown
