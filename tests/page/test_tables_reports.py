@@ -122,6 +122,17 @@ def test_table_3_varies_how_clients_differ(out, few_methods):
         made(out, table=3, changes={"data.name": "shakespeare"})
 
 
+def test_table_3_of_a_skew_that_is_named_is_its_column(out, few_methods):
+    whole = made(out, seeds=(0,), table=3)
+    column = made(out, seeds=(0,), table=3, changes={"data.quantity_skew": 0.3})
+    assert list(column.view[0]) == ["method", "σ=0.3 global", "σ=0.3 local"]
+    assert column.view == [{key: line[key] for key in column.view[0]} for line in whole.view]
+    assert not any("from σ" in note for note in column.notes)
+    other = made(out, seeds=(0,), table=3, changes={"data.feature_skew": 0.25})
+    assert list(other.view[0])[1:] == ["β=0.25 global", "β=0.25 local"]
+    assert len({report.name for report in (whole, column, other)}) == 3
+
+
 def test_table_4_has_clients_and_ratios_and_says_what_cannot_be(out, monkeypatch):
     report = made(out, table=4, changes={"game.patience": 1, "game.tolerance": 9})
     assert [line["variant"] for line in report.view] == [
@@ -299,6 +310,8 @@ def test_files_are_named_by_what_they_depend_on(out):
     assert name(**control) == "table1-synthetic-decoupled-control"
     cifar = {"data.name": "cifar-100"}
     assert name(**cifar) == "table1-cifar-100"
+    skewed = {"data.quantity_skew": 0.5, "data.label_skew": 0.1}
+    assert name(**cifar, **skewed) == "table1-cifar-100-label-skew-0.1-quantity-skew-0.5"
     assert name(**cifar, **{"model.name": "small-cnn"}) == "table1-cifar-100-small-cnn"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,11 @@ class Skew:
     symbol: str
     values: tuple[float, ...]
 
+    @property
+    def setting(self) -> str:
+        """The setting in the section ``data`` that has the strength."""
+        return f"{self.name}_skew"
+
     def label(self, value: float) -> str:
         """Name a strength, as in the paper."""
         return f"{self.symbol}={value:g}"
@@ -56,7 +61,7 @@ _ABOUT = {
 
 
 def skew_table(study: Study) -> Report:
-    """Reproduce Table 3 for the study's task.
+    """Reproduce Table 3 for the study's task, or its column of a skew that the user names.
 
     Raises:
         UserError: the task's clients are what they are.
@@ -100,11 +105,13 @@ def _skews(study: Study) -> tuple[Skew, ...]:
     if study.data not in _OF_TASK:
         known = ", ".join(_OF_TASK)
         raise UserError(f"the clients of '{study.data}' cannot be made to differ: choose {known}")
-    return _OF_TASK[study.data]
+    settings, known = study.settings.data, _OF_TASK[study.data]
+    named = [skew for skew in known if f"data.{skew.setting}" in study.configuration.given.flags]
+    return tuple(replace(s, values=(getattr(settings, s.setting),)) for s in named) or known
 
 
 def _variant(study: Study, method: str, skew: Skew, value: float) -> Settings:
-    changes: dict[str, Any] = {f"{skew.name}_skew": value}
+    changes: dict[str, Any] = {skew.setting: value}
     if skew is not FEATURES and study.data != "synthetic":
         changes["partition"] = "dirichlet"
     return study.variant(method, **changes)
@@ -133,6 +140,8 @@ def _standing(label: str, results: Results, method: str = OWN) -> list[str]:
 def _steadiness(skew: Skew, found: Mapping[Any, list[RunResult]], methods: list[str]) -> list[str]:
     """Say how far the global accuracy moves from the first strength to the last."""
     first, last = skew.values[0], skew.values[-1]
+    if first == last:
+        return []
     moves = []
     for method in methods:
         ends = (at_best(found[method, skew.name, v], COLUMNS["global"]) for v in (first, last))

@@ -169,6 +169,9 @@ class Study(study.Study[Settings]):
             words.append(self.settings.reading)
         if self.settings.game.drift is not None:
             words.append(self.settings.game.drift)
+        for name, value in sorted(self.configuration.given.flags.items()):
+            if name.endswith("_skew"):
+                words.append(f"{name.removeprefix('data.').replace('_', '-')}-{value:g}")
         return "-".join(words)
 
     def present(self, names: Iterable[str]) -> list[str]:
