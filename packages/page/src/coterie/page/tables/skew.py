@@ -103,8 +103,8 @@ def skew_table(study: Study) -> Report:
 
 def _skews(study: Study) -> tuple[Skew, ...]:
     if study.data not in _OF_TASK:
-        known = ", ".join(_OF_TASK)
-        raise UserError(f"the clients of '{study.data}' cannot be made to differ: choose {known}")
+        tasks = ", ".join(_OF_TASK)
+        raise UserError(f"the clients of '{study.data}' cannot be made to differ: choose {tasks}")
     settings, known = study.settings.data, _OF_TASK[study.data]
     named = [skew for skew in known if f"data.{skew.setting}" in study.configuration.given.flags]
     return tuple(replace(s, values=(getattr(settings, s.setting),)) for s in named) or known
