@@ -133,6 +133,25 @@ def test_table_3_of_a_skew_that_is_named_is_its_column(out, few_methods):
     assert len({report.name for report in (whole, column, other)}) == 3
 
 
+def test_table_3_shares_pictures_out_by_ratios_of_classes(out, monkeypatch):
+    """Shards, which the user may have named, know no strength of a skew."""
+    variants = {}
+
+    def run_all(self, title, found):
+        variants.update(found)
+        raise UserError("enough")
+
+    monkeypatch.setattr(study.Study, "run_all", run_all)
+    with pytest.raises(UserError, match="enough"):
+        made(out, table=3, changes={"data.name": "cifar-100", "data.partition": "shards"})
+    strengths = {"quantity": (0.1, 0.3, 0.5), "label": (0.1, 0.5, 1.0)}
+    columns = {(skew, value) for _, skew, value in variants}
+    assert columns == {(skew, value) for skew, values in strengths.items() for value in values}
+    for (_, skew, value), settings in variants.items():
+        assert settings.data.partition == "dirichlet"
+        assert getattr(settings.data, f"{skew}_skew") == value
+
+
 def test_table_4_has_clients_and_ratios_and_says_what_cannot_be(out, monkeypatch):
     report = made(out, table=4, changes={"game.patience": 1, "game.tolerance": 9})
     assert [line["variant"] for line in report.view] == [
