@@ -12,7 +12,8 @@ from coterie.core.local_training.dropout import (
     dropout_mask,
     keyed_layers,
 )
-from coterie.core.local_training.fit import fit, masked, of_clients, pure
+from coterie.core.local_training.fit import fit, of_clients
+from coterie.core.local_training.losses import MethodOf, masked
 from coterie.core.local_training.row_optimizer import RowAdam
 from coterie.core.methods.kit.training import LocalTraining, same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
@@ -61,7 +62,7 @@ def trained(data: SampleData) -> dict[str, Tensor]:
     batches = MiniBatches(data, EPOCHS, SIZE, keys, by_place=True)
     dropping = DropoutBatches(batches, module, keys)
     return fit(
-        masked(pure(module, "loss")), params, dropping, RowAdam(), 0.05, batches.steps
+        masked(MethodOf(module, "loss")), params, dropping, RowAdam(), 0.05, batches.steps
     ).params
 
 
@@ -171,7 +172,7 @@ def test_without_masks_nothing_is_dropped():
     params = same_for_all(dict(module.named_parameters()), len(data))
     batches = MiniBatches(data, 1, None, None)
     rows = torch.arange(len(data))
-    found = of_clients(masked(pure(module, "loss")), params, batches, rows)
+    found = of_clients(masked(MethodOf(module, "loss")), params, batches, rows)
     for c in rows:
         of_c = data.take(c[None]).samples
         score = module.last(torch.tanh(module.first(of_c["x"])))[:, 0]
@@ -224,4 +225,4 @@ def test_torchs_dropout_is_refused_with_this_as_the_remedy():
     params = same_for_all(dict(module.named_parameters()), len(data))
     batches = MiniBatches(data, 1, None, None)
     with pytest.raises(UserError, match=r"local_training\.dropout\.KeyedDropout"):
-        fit(masked(pure(module, "loss")), params, batches, RowAdam(), 0.1, 1)
+        fit(masked(MethodOf(module, "loss")), params, batches, RowAdam(), 0.1, 1)

@@ -12,7 +12,8 @@ from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.errors import Unstackable, UserError
 from coterie.core.federation.store import PrivateStore
 from coterie.core.local_training import stacking
-from coterie.core.local_training.fit import fit, masked, of_clients, pure
+from coterie.core.local_training.fit import fit, of_clients
+from coterie.core.local_training.losses import MethodOf, masked
 from coterie.core.local_training.row_optimizer import RowAdam, RowSGD, RowState
 from coterie.core.protocol.messages import Private
 from coterie.core.tensors.keys import Key
@@ -113,7 +114,7 @@ def test_equals_separate_torch_optimizers(name, dtype, tolerance, clip):
     params = stacked_params(module)
     ends, means = train_apart(name, net(dtype), params, dtype, clip)
     fitted = fit(
-        pure(module, "loss"),
+        MethodOf(module, "loss"),
         params,
         lambda number, rows: batch_of(number, rows, dtype),
         OPTIMIZERS[name][0],
@@ -134,7 +135,7 @@ def test_equals_separate_torch_optimizers(name, dtype, tolerance, clip):
 
 @each_optimizer
 def test_stop_and_go_on_is_one_run(name):
-    opt, loss, params = OPTIMIZERS[name][0], pure(net(), "loss"), stacked_params(net())
+    opt, loss, params = OPTIMIZERS[name][0], MethodOf(net(), "loss"), stacked_params(net())
     whole = fit(loss, params, batch_of, opt, LR, 5)
     half = fit(loss, params, batch_of, opt, LR, 2)
     rest = fit(
@@ -147,7 +148,7 @@ def test_stop_and_go_on_is_one_run(name):
 @each_optimizer
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_chunks_make_no_difference(name, size):
-    opt, loss, params = OPTIMIZERS[name][0], pure(net(), "loss"), stacked_params(net())
+    opt, loss, params = OPTIMIZERS[name][0], MethodOf(net(), "loss"), stacked_params(net())
     whole = fit(loss, params, batch_of, opt, LR, STEPS)
     for rows in torch.arange(C).split(size):
         part = fit(
@@ -165,12 +166,12 @@ def test_chunks_make_no_difference(name, size):
 def test_arguments_are_left_alone():
     params = stacked_params(net())
     before = {key: value.clone() for key, value in params.items()}
-    fit(pure(net(), "loss"), params, batch_of, RowAdam(), LR, STEPS)
+    fit(MethodOf(net(), "loss"), params, batch_of, RowAdam(), LR, STEPS)
     assert all(torch.equal(params[key], before[key]) for key in params)
 
 
 def test_no_clients_and_no_steps():
-    loss, params = pure(net(), "loss"), stacked_params(net())
+    loss, params = MethodOf(net(), "loss"), stacked_params(net())
     still = fit(loss, params, batch_of, RowAdam(), 0.1, 0)
     assert all(torch.equal(still.params[key], params[key]) for key in params)
     assert still.loss.tolist() == [0.0] * C
@@ -179,7 +180,7 @@ def test_no_clients_and_no_steps():
 
 
 def test_nan_of_one_client_does_not_reach_the_others():
-    loss, params = pure(net(), "loss"), stacked_params(net())
+    loss, params = MethodOf(net(), "loss"), stacked_params(net())
 
     def broken(number, rows):
         batch = batch_of(number, rows)
@@ -203,7 +204,7 @@ def test_optimizer_state_lives_in_private_state():
     store: PrivateStore[Mine] = PrivateStore()
     ids = torch.arange(C)
     store.enrol(ids, Mine(opt.begin(params)))
-    fitted = fit(pure(net(), "loss"), params, batch_of, opt, LR, STEPS)
+    fitted = fit(MethodOf(net(), "loss"), params, batch_of, opt, LR, STEPS)
     store.commit(ids[1:3], Mine(stacking.tree.take(fitted.state, ids[1:3])))
     assert store.take(ids).state.steps.tolist() == [0, 0, 7, 0, 0, 0]
 
@@ -217,7 +218,7 @@ def test_padded_batches_train_as_unpadded_ones(batch_size, lengths):
     params = {k: v.expand(len(data), *v.shape) for k, v in shared.items()}
     keys = KEY.fold(data.ids)
     batches = MiniBatches(data, 2, batch_size, keys)
-    fitted = fit(masked(pure(module, "loss")), params, batches, RowSGD(), 0.1, batches.steps)
+    fitted = fit(masked(MethodOf(module, "loss")), params, batches, RowSGD(), 0.1, batches.steps)
     for c in range(len(data)):
         one = data.take(torch.tensor([c]))
         alone = MiniBatches(one, 2, batch_size, Key(keys.state[c : c + 1]))
@@ -285,7 +286,7 @@ def test_the_slow_fallback_of_torch_is_refused():
     params = {k: v.detach().expand(2, *v.shape) for k, v in module.named_parameters()}
     batch = {"x": torch.ones(2, 5, 4), "y": torch.ones(2, 5)}
     with pytest.raises(Unstackable, match="fallback"):
-        stacking.stacked(grad_and_value(pure(module, "loss")))(params, batch)
+        stacking.stacked(grad_and_value(MethodOf(module, "loss")))(params, batch)
     assert torch._C._functorch._is_vmap_fallback_enabled()
 
 
@@ -297,7 +298,7 @@ def test_what_torch_cannot_stack_runs_as_a_loop(kind, caplog):
     params = stacked_params(module)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            fitted = fit(pure(module, "loss"), params, batch_of, RowSGD(), LR, STEPS)
+            fitted = fit(MethodOf(module, "loss"), params, batch_of, RowSGD(), LR, STEPS)
     if kind is Choosy:
         assert [r.message.startswith("clients are trained one after") for r in caplog.records] == [
             True
@@ -321,7 +322,7 @@ def test_the_loop_needs_no_masks():
         module = Choosy().double()
     shared = {k: v.detach()[None] for k, v in module.named_parameters()}
     batches = MiniBatches(data, 1, None, KEY.fold(data.ids))
-    found = of_clients(masked(pure(module, "loss")), shared, batches, torch.tensor([2, 0]))
+    found = of_clients(masked(MethodOf(module, "loss")), shared, batches, torch.tensor([2, 0]))
     expected = [module.loss(data.take(torch.tensor([c])).samples) for c in (2, 0)]
     torch.testing.assert_close(found, torch.stack(expected))
 
@@ -334,7 +335,7 @@ def test_dropout_is_refused_with_a_remedy(n_clients):
 
     params = {k: v[:n_clients] for k, v in stacked_params(net()).items()}
     with pytest.raises(UserError, match="set dropout to 0"):
-        fit(pure(Dropping().double(), "loss"), params, batch_of, RowSGD(), 0.1, 1)
+        fit(MethodOf(Dropping().double(), "loss"), params, batch_of, RowSGD(), 0.1, 1)
 
 
 def test_errors_of_the_loss_are_its_own():
@@ -362,7 +363,7 @@ def test_what_is_fixed_goes_into_the_loss_and_stays(given, lengths):
     data, count = sample_data(lengths), len(lengths)
     params = {name: value[:count] for name, value in stacked_params(net()).items()}
     free = {name: params.pop(name) for name in ("out.weight", "scale")}
-    loss = masked(pure(net(), "loss"))
+    loss = masked(MethodOf(net(), "loss"))
 
     def slope(params, batch):
         return torch.func.vmap(torch.func.grad_and_value(loss))(params, batch)

@@ -13,7 +13,8 @@ from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training import stacking
-from coterie.core.local_training.fit import fit, pure
+from coterie.core.local_training.fit import fit
+from coterie.core.local_training.losses import MethodOf
 from coterie.core.local_training.row_optimizer import RowSGD
 from coterie.core.tensors.keys import Key
 from coterie.page.data.task import Task
@@ -177,7 +178,7 @@ def train(model, x, y, rows):
     def batch(number, at):
         return {"x": x[rows][at], "y": y[rows][at]}
 
-    return fit(pure(model, "loss"), params, batch, RowSGD(), 0.05, 2).params
+    return fit(MethodOf(model, "loss"), params, batch, RowSGD(), 0.05, 2).params
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,8 @@ from coterie.core.data.samples.shares import pooled
 from coterie.core.errors import UserError
 from coterie.core.federation import in_process
 from coterie.core.federation.federation import Federation
-from coterie.core.local_training.alone import OneAtATime, statistics_of, trained_alone
+from coterie.core.local_training.alone import statistics_of, trained_alone
+from coterie.core.local_training.losses import MethodOf
 from coterie.core.methods.dap_fl import DapFLClient, DapFLSettings
 from coterie.core.methods.fedala import FedALAClient, FedALASettings
 from coterie.core.methods.fedamp import CloudModel
@@ -321,7 +322,7 @@ def test_a_broken_client_keeps_its_old_statistics():
 def test_what_a_call_does_not_name_is_the_modules_own():
     """Also after a call that named it."""
     module, data = built(Normed), labelled([6])
-    loss = OneAtATime(module, "loss", training=False)
+    loss = MethodOf(module, "loss", training=False)
     with torch.no_grad():
         own = module.eval().loss(data.samples)
         assert torch.equal(loss({}, data.samples), own)
@@ -342,7 +343,7 @@ def test_one_tensor_in_two_places_is_given_once():
 
     module, x = built(Tied), KEY.normal(4, 3)
     weight = torch.eye(3)
-    found = OneAtATime(module, "loss", training=True)({"first.weight": weight}, {"x": x})
+    found = MethodOf(module, "loss", training=True)({"first.weight": weight}, {"x": x})
     expected = (x + module.first.bias + module.second.bias).square().mean()
     torch.testing.assert_close(found, expected)
 

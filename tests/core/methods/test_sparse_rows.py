@@ -26,8 +26,9 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.core.errors import UserError
-from coterie.core.local_training.alone import OneAtATime, trained_alone
+from coterie.core.local_training.alone import trained_alone
 from coterie.core.local_training.fit import fit
+from coterie.core.local_training.losses import MethodOf
 from coterie.core.local_training.row_optimizer import RowAdam, RowOptimizer, RowSGD, clipped
 from coterie.core.methods.scaffold import ScaffoldClient
 from coterie.core.methods.settings.drift import ScaffoldSettings
@@ -323,7 +324,7 @@ def steps_of(n_rows: int, count: int) -> list[float]:
         return {"ids": ids[None]}
 
     params = {name: value.detach()[None] for name, value in module.named_parameters()}
-    loss, opt = OneAtATime(module, "loss", True), RowAdam(weight_decay=0.1)
+    loss, opt = MethodOf(module, "loss", True), RowAdam(weight_decay=0.1)
     fit(loss, params, batches, opt, 0.1, count, clip=0.01, statistics={})
     return [after - before for before, after in pairwise(seen)]
 
@@ -368,7 +369,7 @@ def test_no_operation_of_a_step_makes_a_table() -> None:
         return {"ids": ids[None]}
 
     params = {name: value.detach()[None] for name, value in module.named_parameters()}
-    loss, opt = OneAtATime(module, "loss", True), RowAdam(weight_decay=0.1)
+    loss, opt = MethodOf(module, "loss", True), RowAdam(weight_decay=0.1)
     with watch:
         fit(loss, params, batches, opt, 0.1, 4, clip=0.01, statistics={})
     assert batch * 32 * 4 <= watch.bytes <= 4 * batch * 32 * 4

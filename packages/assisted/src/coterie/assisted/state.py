@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.protocol.messages import Private
 from coterie.core.tensors.appended import Appended
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 import torch
 from torch import Tensor
 
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.kit.parts import part, without
 from coterie.core.methods.kit.training import same_for_all

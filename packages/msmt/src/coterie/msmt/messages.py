@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.fields import counted, measured
 from coterie.core.methods.kit.model_client import OwnModel, QualityReport
 from coterie.core.protocol.expected import Shaped

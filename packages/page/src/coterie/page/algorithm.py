@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.averaging import Weighted, mean_added, noted
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel, ServerSamples
 from coterie.core.methods.settings.fedavg import FedAvgSettings

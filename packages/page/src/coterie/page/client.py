@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from coterie.core.agents.ddpg import DDPG
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.divergence import has_diverged, restored
 from coterie.core.methods.kit.evaluation import Quality
 from coterie.core.methods.kit.model_client import ModelClient

@@ -9,15 +9,13 @@ here is plain torch: no module has to be rewritten for it.
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import CountedBatches
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import AsBatch, Batch, Loss, Params
+from coterie.core.local_training.losses import Batch, Loss
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.tensors.keys import Key
 
 SEED = "seed"
@@ -64,49 +62,6 @@ def trained_alone(module: nn.Module) -> bool:
     return mixes_samples(module) or any(
         isinstance(part, dropout) or row_sparse(part) for part in module.modules()
     )
-
-
-class OneAtATime:
-    """A method of a module, such as its loss, as a function of one client's parameters.
-
-    What `torch.func.functional_call` does anew in every call, finding where each tensor stands and
-    putting the module's own back, is done once: this works on a copy of the module.
-
-    Args:
-        module: has ``method(batch)``; parameters and buffers that a call does not name are its own.
-        method: its name.
-        training: whether the copy is in training mode.
-        as_batch: makes of the dict what the method takes; None = the dict itself.
-
-    Example:
-        >>> layer = nn.Linear(1, 1, bias=False)
-        >>> forward = OneAtATime(layer, "forward", False, lambda batch: batch["x"])
-        >>> forward({"weight": torch.tensor([[2.0]])}, {"x": torch.ones(1, 1)}).tolist()
-        [[2.0]]
-    """
-
-    def __init__(
-        self, module: nn.Module, method: str, training: bool, as_batch: AsBatch | None = None
-    ) -> None:
-        module = copy.deepcopy(module).train(training)
-        self._call, self._as_batch = getattr(module, method), as_batch
-        self._places: dict[str, list[tuple[dict[str, Any], str]]] = {}
-        self._own: dict[str, Any] = {}
-        names: dict[int, str] = {}  # a tensor in several places goes by the name of the first
-        for path, part in module.named_modules():
-            for tensors in (part._parameters, part._buffers):
-                for leaf, value in tensors.items():
-                    name = names.setdefault(id(value), f"{path}.{leaf}".removeprefix("."))
-                    self._places.setdefault(name, []).append((tensors, leaf))
-                    self._own[name] = value
-
-    def __call__(self, params: Params, batch: Batch) -> Any:
-        """Call the method with parameters and buffers by name; buffers may be written to."""
-        for name, places in self._places.items():
-            value = params.get(name, self._own[name])
-            for tensors, leaf in places:
-                tensors[leaf] = value
-        return self._call(batch if self._as_batch is None else self._as_batch(batch))
 
 
 class SeededBatches:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import CountedBatches
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import Batch
+from coterie.core.local_training.losses import Batch
 from coterie.core.tensors.keys import Key
 
 

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch import Tensor
 
-from coterie.core.local_training.row_optimizer import Params, RowOptimizer, RowState, clipped
-from coterie.core.local_training.row_optimizer import RowSGD as RowSGD
-from coterie.core.local_training.stacking import by_rows, concatenate, stacked
+from coterie.core.local_training.gradients import ByAutograd, Gradient, of_trained
+from coterie.core.local_training.losses import Batch, Loss, Pull, Slope
+from coterie.core.local_training.outer import Outer
+from coterie.core.local_training.row_optimizer import (
+    Grads,
+    Params,
+    RowOptimizer,
+    RowState,
+    clipped,
+    multiplied_out,
+)
+from coterie.core.local_training.stacking import by_rows, stacked
 from coterie.core.local_training.step_count import count_steps
 from coterie.core.tensors import tree
 
 T = TypeVar("T")
-Batch = dict[str, Tensor]
-Loss = Callable[[Params, Batch], Tensor]
-AsBatch = Callable[[Batch], Any]
-"""Makes of a dict of samples, ``name -> (B, ...)``, what the methods of a module take."""
-Slope = Callable[[Params, Batch], tuple[Params, Tensor]]
-"""Gradients, each ``(K, ...)``, and losses ``(K,)`` of K clients with stacked parameters."""
-Pull = Callable[[Params, Any], Params]
-"""Gradients of what a method adds to the loss, from stacked parameters and a stacked context.
-
-They are dense: a table whose own gradient is sparse is stepped as a whole where it is pulled."""
 
 
 class Batches(Protocol):
@@ -75,11 +73,11 @@ def fit(
     context: Any = None,
     fixed: Params | None = None,
     statistics: Params | None = None,
+    width: int | None = None,
 ) -> Fitted:
     """Train C clients side by side, each with its own number of steps.
 
-    Who has finished leaves the stack. A single client, or the last one at work, is trained in
-    place, in copies of what is given.
+    They are trained in place, in a copy of what is given; who has finished leaves the stack.
 
     Args:
         loss: ``loss(params, batch) -> ()`` of one client (no client axis), pure, without draws.
@@ -97,6 +95,7 @@ def fit(
         fixed: what the loss takes beside ``params`` and is not trained, each ``(C, ...)``.
         statistics: what it writes into, each ``(C, ...)``; given, even if empty, clients are
             trained one after the other (`coterie.core.local_training.alone`).
+        width: how many clients are stacked, None = all; results do not depend on it.
 
     Example:
         >>> loss = lambda params, batch: (params["w"] - batch["x"]).square().sum()
@@ -108,18 +107,21 @@ def fit(
     """
     first = next(iter(params.values()))
     none = first.new_zeros(len(first))
+    alone = statistics is not None
     job = _Job(
         batches=batches,
         opt=opt,
         start=Fitted(params, state or opt.begin(params), none, statistics or {}),
-        rates=_Rates(_per_row(lr, first), None if clip is None else _per_row(clip, first)),
+        rates=_Rates(_rate(lr, first), None if clip is None else _rate(clip, first)),
         steps=torch.as_tensor(steps).expand(len(first)),
-        slope=_slope(loss, slope, alone=statistics is not None),
+        gradient=of_trained(slope)
+        if slope is not None
+        else ByAutograd(loss, factored=opt.factored and clip is None, draws=alone),
         pull=pull,
-        context={} if context is None else context,
+        context={} if context is None or pull is None else context,
         fixed=fixed or {},
     )
-    return job.run_all(torch.arange(len(first)), alone=statistics is not None)
+    return job.run_all(1 if alone else width or len(first))
 
 
 def of_clients(
@@ -150,10 +152,10 @@ def of_clients(
 
 @dataclass(frozen=True)
 class _Rates:
-    """Learning rate and largest gradient norm of each client, ``(K,)``."""
+    """Learning rate and largest gradient norm: one for all, or of each client, ``(K,)``."""
 
-    lr: Tensor
-    clip: Tensor | None
+    lr: float | Tensor
+    clip: float | Tensor | None
 
 
 @dataclass(frozen=True)
@@ -165,54 +167,76 @@ class _Job:
     start: Fitted
     rates: _Rates
     steps: Tensor
-    slope: Callable[[Params, Params, Batch], tuple[Params, Tensor]]
+    gradient: Gradient
     pull: Pull | None
     context: Any
     fixed: Params
 
-    def run_all(self, rows: Tensor, alone: bool) -> Fitted:
-        """Train all clients, side by side where nothing forbids it."""
-        if not rows.numel():
-            return self.start
-        if alone:
-            return concatenate([self.run(row) for row in rows.split(1)])
-        return by_rows(self.run, rows)
-
     @torch.no_grad()
-    def run(self, rows: Tensor) -> Fitted:
-        """Train the clients at some positions, ``(K,)`` int64."""
-        steps = self.steps[rows]
-        order = torch.argsort(steps, descending=True, stable=True)
-        rows, steps = rows[order], steps[order]
+    def run_all(self, width: int) -> Fitted:
+        """Train all clients, ``width`` side by side: those of equal work, the longest first."""
+        if not len(self.steps):
+            return self.start
+        order = torch.argsort(self.steps, descending=True, stable=True)
+        end = tree.map_tensors(lambda rows: rows.new_empty(rows.shape), self.start)
+        for places in torch.arange(len(order)).split(width):
+            by_rows(partial(self.run, end, order), places)
+        steps = self.steps[order]
+        mean = replace(end, loss=end.loss / steps.clamp(min=1))
+        in_order = bool((order[1:] > order[:-1]).all())
+        return mean if in_order else tree.take(mean, torch.argsort(order))
+
+    def run(self, end: Fitted, order: Tensor, places: Tensor) -> None:
+        """Train the clients at some places of the order, ``(K,)`` adjacent, in their rows of it."""
+        rows = order[places]
+        at_work = _at_work(self.steps[rows])
+        mine = _cut(end, int(places[0]), int(places[-1]) + 1)
+        now = tree.map_tensors(partial(_copy_rows, rows), mine, self.start)
         given = {"rates": self.rates, "context": self.context, "fixed": self.fixed}
-        now, *rest = tree.take({"now": self.start, **given}, rows).values()
-        at_work = _at_work(steps)
-        done: list[Fitted] = []
+        rest = list(tree.take(given, rows).values())
         spare: Params = {}
         for number, active in enumerate(at_work):
             if active < rows.numel():
-                done.append(_cut(now, active, None))
-                rows = rows[:active]
-                now, rest = _cut(now, 0, active), [_cut(part, 0, active) for part in rest]
+                _keep(_cut(mine, active, None), _cut(now, active, None))
+                rows, spare = rows[:active], {}
+                mine, now = _cut(mine, 0, active), _cut(now, 0, active)
+                rest = [_cut(part, 0, active) for part in rest]
             now = self._step(now, self.batches(number, rows), spare, *rest)
         count_steps(sum(at_work))
-        end = concatenate([now, *reversed(done)]) if done else now
-        mean = replace(end, loss=end.loss / steps.clamp(min=1))
-        return tree.take(mean, torch.argsort(order)) if order.numel() > 1 else mean
+        _keep(mine, now)
 
     def _step(
         self, now: Fitted, batch: Batch, spare: Params, rates: _Rates, context: Any, fixed: Params
     ) -> Fitted:
-        alone = len(now.loss) == 1  # then all of `now` is its own copy, with memory to use again
-        grads, value = self.slope(now.params, {**fixed, **now.statistics}, batch)
+        """One step of all; ``now`` is memory of its own, and so is ``spare``, to be used again."""
+        grads, value = self.gradient(now.params, {**fixed, **now.statistics}, batch)
         if rates.clip is not None:
-            grads = clipped(grads, rates.clip, spare if alone else None)
+            grads = clipped(multiplied_out(grads), rates.clip, spare)
         if self.pull is not None:
-            more = self.pull(now.params, context)
-            # Torch adds a sparse one to a dense one, and not the other way round.
-            grads = {n: more[n] + grad if n in more else grad for n, grad in grads.items()}
-        params, state = self.opt.step(now.params, grads, now.state, rates.lr, in_place=alone)
+            grads = _pulled(grads, self.pull(now.params, context))
+        params, state = self.opt.step(now.params, grads, now.state, rates.lr, in_place=True)
         return Fitted(params, state, now.loss + value, now.statistics)
+
+
+def _pulled(grads: Grads, more: Params) -> Grads:
+    """Add dense gradients, where there are any."""
+    return {n: _sum(grad, more[n]) if n in more else grad for n, grad in grads.items()}
+
+
+def _sum(grad: Tensor | Outer, more: Tensor) -> Tensor | Outer:
+    # Torch adds a sparse one to a dense one, and not the other way round.
+    return grad.with_rest(more) if isinstance(grad, Outer) else more + grad
+
+
+def _copy_rows(rows: Tensor, into: Tensor, source: Tensor) -> Tensor:
+    return torch.index_select(source, 0, rows, out=into)
+
+
+def _keep(kept: Fitted, found: Fitted) -> None:
+    """Write what was not trained in place where it belongs."""
+    for (_, into), (_, one) in zip(tree.tensors(kept), tree.tensors(found), strict=True):
+        if one.data_ptr() != into.data_ptr():
+            into.copy_(one)
 
 
 def _at_work(steps: Tensor) -> list[int]:
@@ -223,139 +247,9 @@ def _at_work(steps: Tensor) -> list[int]:
     return torch.searchsorted(-steps, -numbers, right=False).tolist()
 
 
-def pure(module: nn.Module, method: str, as_batch: AsBatch | None = None) -> Loss:
-    """Turn a method of a module, such as its loss, into a function of its parameters.
-
-    Args:
-        module: has ``method(batch)``.
-        method: its name.
-        as_batch: makes of the dict what the method takes; None = the dict itself.
-    """
-    called = _Calls(module, method)
-
-    def function(params: Params, batch: Batch) -> Tensor:
-        named = {f"module.{name}": value for name, value in params.items()}
-        taken = batch if as_batch is None else as_batch(batch)
-        return functional_call(called, named, (taken,))
-
-    return function
-
-
-def masked(loss: Loss) -> Loss:
-    """Make a loss obey a batch's mask.
-
-    Args:
-        loss: of one client; the mean over the samples of its batch of something that depends on
-            one sample. It need not know of masks.
-
-    Returns:
-        The loss over the samples that count. Batches without a mask go to ``loss`` itself.
-    """
-
-    def obeying(params: Params, batch: Batch) -> Tensor:
-        if "mask" not in batch:
-            return loss(params, batch)
-        samples = {name: value for name, value in batch.items() if name != "mask"}
-        mask = batch["mask"]
-        values = per_sample(loss, params, samples)
-        return torch.where(mask, values, 0.0).sum() / mask.sum()
-
-    return obeying
-
-
-def per_sample(loss: Loss, params: Params, samples: Batch) -> Tensor:
-    """Losses ``(B,)`` of single samples: each is a batch of one."""
-    alone = {name: value.unsqueeze(1) for name, value in samples.items()}
-    return stacked(lambda sample: loss(params, sample))(alone)
-
-
-def _slope(
-    loss: Loss, slope: Slope | None, alone: bool
-) -> Callable[[Params, Params, Batch], tuple[Params, Tensor]]:
-    """Gradients in the parameters, and values, by the shortest way."""
-    if slope is not None:
-        return _of_trained(slope)
-    return _GradientOfOne(loss) if alone else _gradient(loss)
-
-
-class _GradientOfOne:
-    """`_gradient` for a stack of one client, of a loss that may write and draw.
-
-    A step in place gives the tensors that it got: what stands for them without the client axis is
-    made once a run, not in every step.
-    """
-
-    def __init__(self, loss: Loss) -> None:
-        self._loss = loss
-        self._trained: dict[str, tuple[Tensor, Tensor]] = {}
-        self._given: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def __call__(self, params: Params, fixed: Params, batch: Batch) -> tuple[Params, Tensor]:
-        free = _views(params, self._trained, lambda value: value[0].detach().requires_grad_())
-        given = _views(fixed, self._given, lambda value: value[0])
-        grads, value = _gradient_in(self._loss, free, given, {n: v[0] for n, v in batch.items()})
-        return {name: grad[None] for name, grad in grads.items()}, value[None]
-
-
-def _views(
-    stack: Params, made: dict[str, tuple[Tensor, Tensor]], make: Callable[[Tensor], Tensor]
-) -> Params:
-    """Views of tensors: those made before where the tensor is the same."""
-    for name, value in stack.items():
-        if name not in made or made[name][0] is not value:
-            made[name] = (value, make(value))
-    return {name: made[name][1] for name in stack}
-
-
-def _gradient(loss: Loss) -> Callable[[Params, Params, Batch], tuple[Params, Tensor]]:
-    """Gradients in the parameters, and values, for stacked clients."""
-
-    def call(params: Params, fixed: Params, batch: Batch) -> tuple[Params, Tensor]:
-        return grad_and_value(lambda free: loss({**free, **fixed}, batch))(params)
-
-    return stacked(call, alone=_gradient_alone(loss))
-
-
-def _gradient_alone(loss: Loss) -> Callable[[Params, Params, Batch], tuple[Params, Tensor]]:
-    """The same by plain autograd for one client; `torch.func`'s own takes seconds to import."""
-
-    def call(params: Params, fixed: Params, batch: Batch) -> tuple[Params, Tensor]:
-        free = {name: value.detach().requires_grad_() for name, value in params.items()}
-        return _gradient_in(loss, free, fixed, batch)
-
-    return call
-
-
-def _gradient_in(loss: Loss, free: Params, fixed: Params, batch: Batch) -> tuple[Params, Tensor]:
-    """Gradients in what is free, leaves of autograd, and the value."""
-    with torch.enable_grad():
-        value = loss({**free, **fixed}, batch)
-    grads = torch.autograd.grad(value, list(free.values()), materialize_grads=True)
-    return dict(zip(free, grads, strict=True)), value.detach()
-
-
-def _of_trained(slope: Slope) -> Callable[[Params, Params, Batch], tuple[Params, Tensor]]:
-    """Keep of a slope's gradients those of what is trained."""
-
-    def call(params: Params, fixed: Params, batch: Batch) -> tuple[Params, Tensor]:
-        grads, value = slope({**params, **fixed}, batch)
-        return {name: grads[name] for name in params}, value
-
-    return call
-
-
-class _Calls(nn.Module):
-    def __init__(self, module: nn.Module, method: str) -> None:
-        super().__init__()
-        self.module, self.method = module, method
-
-    def forward(self, batch: Any) -> Tensor:
-        value: Tensor = getattr(self.module, self.method)(batch)
-        return value
-
-
-def _per_row(value: float | Tensor, like: Tensor) -> Tensor:
-    return torch.as_tensor(value, dtype=like.dtype).expand(like.shape[0])
+def _rate(value: float | Tensor, like: Tensor) -> float | Tensor:
+    """One number for all, or one of each client."""
+    return value.to(like.dtype).expand(len(like)) if isinstance(value, Tensor) else value
 
 
 def _cut(stack: T, start: int, end: int | None) -> T:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from coterie.core.local_training.outer import Outer, address, descended
 from coterie.core.local_training.sparse_rows import norms, scaled, touched
 from coterie.core.tensors import tree
 
 Params = dict[str, Tensor]  # name -> (C, ...)
+Grads = Mapping[str, Tensor | Outer]  # of these
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,11 @@ class RowOptimizer(ABC):
     is the client's.
 
     Attributes:
+        factored: whether steps are made of `Outer` gradients without multiplying them out.
         weight_decay: L2 pull, added to the gradient.
     """
 
+    factored: ClassVar[bool] = False
     weight_decay: float = 0.0
 
     @property
@@ -80,7 +86,7 @@ class RowOptimizer(ABC):
     def step(
         self,
         params: Params,
-        grads: Params,
+        grads: Grads,
         state: RowState,
         lr: float | Tensor,
         *,
@@ -91,7 +97,7 @@ class RowOptimizer(ABC):
 
         Args:
             params: each ``(C, ...)``.
-            grads: as ``params``, of tables also sparse.
+            grads: as ``params``, of tables also sparse, of weights also `Outer`.
             state: of the rows.
             lr: learning rate, one for all or ``(C,)``.
             clip: largest L2 norm of a row's gradient over all its parameters, one for all or
@@ -100,17 +106,24 @@ class RowOptimizer(ABC):
                 one another and may be written over; gradients never are. What counts is what is
                 returned; nothing of it lies in the memory of gradients.
         """
+        plain = grads if self.factored and clip is None else multiplied_out(grads)
         if clip is not None:
-            grads = clipped(grads, clip)
-        tables = {name: value for name, value in params.items() if grads[name].is_sparse}
-        dense = {name: value for name, value in params.items() if name not in tables}
-        writes = in_place and state.steps.is_cpu  # elsewhere into tables alone
-        if writes or (in_place and tables):
-            grads = _apart(grads, params)
-        new, after = self._moved(dense, grads, state, lr, writes)
+            plain = clipped(multiplied_out(plain), clip)
+        outer = {name: grad for name, grad in plain.items() if isinstance(grad, Outer)}
+        given = {name: grad for name, grad in plain.items() if isinstance(grad, Tensor)}
+        tables = {name: params[name] for name, grad in given.items() if grad.is_sparse}
+        dense = {name: params[name] for name in given if name not in tables}
+        writes = in_place and state.steps.is_cpu  # elsewhere into tables and weights alone
+        if in_place and (writes or tables or outer):
+            memory = {address(value) for value in params.values()}
+            given = {n: g.clone() if address(g) in memory else g for n, g in given.items()}
+            outer = {name: grad.apart_from(memory) for name, grad in outer.items()}
+        new, after = self._moved(dense, given, state, lr, writes)
+        for name, grad in outer.items():
+            new[name] = grad.descend(params[name], lr, self.weight_decay, in_place=in_place)
         if not tables:
-            return new, after
-        rows, of_rows = self._rows_moved(tables, grads, state, lr, in_place)
+            return _like(params, new), after
+        rows, of_rows = self._rows_moved(tables, given, state, lr, in_place)
         moments = {name: _like(params, after.moments[name], of_rows[name]) for name in self.moments}
         return _like(params, new, rows), RowState(after.steps, moments)
 
@@ -128,8 +141,8 @@ class RowOptimizer(ABC):
             steps = tree.columns(state.steps[mine] + 1, grad)
             kept = {moment: named.of(state.moments[moment][name]) for moment in self.moments}
             direction, kept = self._lazy_direction(grad, kept, steps)
-            rate = _rate(lr[mine] if isinstance(lr, Tensor) and lr.dim() else lr, grad)
-            rows = torch.addcmul(old, rate, direction, value=-1)
+            rate = lr[mine] if isinstance(lr, Tensor) and lr.dim() else lr
+            rows = descended(old, direction, rate)
             new[name] = named.put(value, rows, in_place=in_place)
             for moment in self.moments:
                 table = state.moments[moment][name]
@@ -149,9 +162,9 @@ class RowOptimizer(ABC):
             kept = {moment: state.moments[moment][name] for moment in self.moments}
             direction, kept = self._direction(grad, kept, tree.columns(steps, value))
             if in_place:
-                kept = _apart(kept, {name: grads[name]})
+                kept = _apart(kept, grads[name])
             out = value if in_place else None
-            new[name] = torch.addcmul(value, _rate(lr, value), direction, value=-1, out=out)
+            new[name] = descended(value, direction, lr, out)
             for moment in self.moments:
                 moments[moment][name] = kept[moment]
         return new, RowState(steps, moments)
@@ -168,6 +181,8 @@ class RowSGD(RowOptimizer):
         >>> opt.step(params, {"w": torch.ones(2, 1)}, opt.begin(params), lr)[0]["w"].tolist()
         [[-1.0], [-0.10000000149011612]]
     """
+
+    factored = True
 
     @property
     def moments(self) -> tuple[str, ...]:
@@ -225,7 +240,8 @@ class RowAdam(RowOptimizer):
     def _moved(
         self, params: Params, grads: Params, state: RowState, lr: float | Tensor, in_place: bool
     ) -> tuple[Params, RowState]:
-        if not (in_place and len(state.steps) == 1 and _flat(params, *state.moments.values())):
+        alike = len(state.steps) == 1 or (not isinstance(lr, Tensor) and _equal(state.steps))
+        if not (in_place and alike and _flat(params, *state.moments.values())):
             return super()._moved(params, grads, state, lr, in_place)
         means, squares = (state.moments[moment] for moment in self.moments)
         adam(
@@ -234,7 +250,7 @@ class RowAdam(RowOptimizer):
             [means[name] for name in params],
             [squares[name] for name in params],
             [],
-            list(state.steps.float().repeat(len(params))),  # the kernel counts on in each
+            list(state.steps[:1].float().repeat(len(params))),  # the kernel counts on in each
             fused=True,
             amsgrad=False,
             beta1=self.betas[0],
@@ -245,6 +261,11 @@ class RowAdam(RowOptimizer):
             maximize=False,
         )
         return params, RowState(state.steps + 1, state.moments)
+
+
+def multiplied_out(grads: Grads) -> Params:
+    """Write out what is given by its factors."""
+    return {n: g.dense() if isinstance(g, Outer) else g for n, g in grads.items()}
 
 
 def clipped(grads: Params, clip: float | Tensor, spare: Params | None = None) -> Params:
@@ -282,13 +303,8 @@ def _like(params: Params, *parts: Params) -> Params:
     return {name: found[name] for name in params}
 
 
-def _apart(values: Params, others: Params) -> Params:
-    """Copy what lies in the memory of others, which is about to be written over.
-
-    A gradient in closed form may be another parameter: that of a in ``a * b`` is b.
-    """
-    written = {_memory(value) for value in others.values()}
-    return {name: v.clone() if _memory(v) in written else v for name, v in values.items()}
+def _equal(numbers: Tensor) -> bool:
+    return bool((numbers == numbers[:1]).all())
 
 
 def _flat(*stacks: Params) -> bool:
@@ -296,11 +312,6 @@ def _flat(*stacks: Params) -> bool:
     return all(v.is_cpu and v.is_contiguous() for stack in stacks for v in stack.values())
 
 
-def _memory(tensor: Tensor) -> int:
-    tensor = tensor._values() if tensor.is_sparse else tensor
-    return tensor.untyped_storage().data_ptr()
-
-
-def _rate(lr: float | Tensor, like: Tensor) -> Tensor:
-    rate = torch.as_tensor(lr, dtype=like.dtype)
-    return tree.columns(rate, like) if rate.dim() else rate
+def _apart(kept: Params, grad: Tensor) -> Params:
+    """Copy moments that lie in the memory of a gradient, which is the caller's."""
+    return {n: v.clone() if address(v) == address(grad) else v for n, v in kept.items()}

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from coterie.core.agents.action_maps import Integers, Logarithmic
 from coterie.core.agents.ddpg import DDPG, Agents, Experience
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import AsBatch, Params
+from coterie.core.local_training.losses import AsBatch
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.averaging import Weighted, mean_added, noted
 from coterie.core.methods.kit.divergence import has_diverged, restored
 from coterie.core.methods.kit.evaluation import Quality

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.alone import as_clients, statistics_of
-from coterie.core.local_training.fit import Params
-from coterie.core.local_training.row_optimizer import RowState
+from coterie.core.local_training.row_optimizer import Params, RowState
 from coterie.core.methods.fedavg import FedAvgServer
 from coterie.core.methods.kit.fields import measured
 from coterie.core.methods.kit.model_client import (

@@ -11,8 +11,9 @@ from torch import Tensor
 from coterie.core.data.samples.samples import MiniBatches, Samples, in_memory
 from coterie.core.data.samples.shares import divide, share_counts
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import Batch, Fitted, Params, fit
-from coterie.core.local_training.row_optimizer import RowSGD, RowState
+from coterie.core.local_training.fit import Fitted, fit
+from coterie.core.local_training.losses import Batch
+from coterie.core.local_training.row_optimizer import Grads, Params, RowSGD, RowState
 from coterie.core.methods.kit.fields import changed, measured
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.parts import last_layers, without
@@ -30,7 +31,7 @@ class _BoxedSGD(RowSGD):
     """Gradient descent that is clipped to [0, 1] after each step."""
 
     def step(
-        self, params: Params, grads: Params, state: RowState, lr: float | Tensor, **more: object
+        self, params: Params, grads: Grads, state: RowState, lr: float | Tensor, **more: object
     ) -> tuple[Params, RowState]:
         moved, state = super().step(params, grads, state, lr, **more)  # type: ignore[arg-type]
         return {name: value.clamp(0, 1) for name, value in moved.items()}, state

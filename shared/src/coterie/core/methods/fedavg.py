@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import Params, Pull
+from coterie.core.local_training.losses import Pull
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.averaging import Weighted, WeightedSum, mean_added, noted
 from coterie.core.methods.kit.model_client import (
     UPDATE,

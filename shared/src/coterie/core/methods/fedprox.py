@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.core.local_training.fit import Pull
+from coterie.core.local_training.losses import Pull
 from coterie.core.methods.fedavg import FedAvgClient
 from coterie.core.methods.kit.training import towards
 from coterie.core.methods.settings.proximal import FedProxSettings

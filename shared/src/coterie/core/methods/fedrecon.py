@@ -12,7 +12,8 @@ from coterie.core.data.samples.samples import SampleData, batch_counts, in_memor
 from coterie.core.data.samples.shares import divide, share_counts
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import AsBatch, Params
+from coterie.core.local_training.losses import AsBatch
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.fedavg import FedAvgServer
 from coterie.core.methods.kit.averaging import WeightedSum
 from coterie.core.methods.kit.fields import changed, counted, measured

@@ -12,8 +12,16 @@ from torch.func import functional_call
 from coterie.core.data.samples.samples import SampleData, Samples, in_memory
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import AsBatch, Batch, Params, Slope, fit, masked
-from coterie.core.local_training.row_optimizer import RowSGD, RowState, clipped
+from coterie.core.local_training.fit import fit
+from coterie.core.local_training.losses import AsBatch, Batch, Slope, masked
+from coterie.core.local_training.row_optimizer import (
+    Grads,
+    Params,
+    RowSGD,
+    RowState,
+    clipped,
+    multiplied_out,
+)
 from coterie.core.methods.fedavg import FedAvgServer
 from coterie.core.methods.kit.fields import changed, measured
 from coterie.core.methods.kit.head import HEAD, with_head
@@ -163,13 +171,14 @@ class _ClippedApart(RowSGD):
     limit: float | None = None
 
     def step(
-        self, params: Params, grads: Params, state: RowState, lr: float | Tensor, **more: object
+        self, params: Params, grads: Grads, state: RowState, lr: float | Tensor, **more: object
     ) -> tuple[Params, RowState]:
         if self.limit is not None:
-            own = matching(grads, [_OWN + "*"])
+            dense = multiplied_out(grads)
+            own = matching(dense, [_OWN + "*"])
             grads = {
-                **clipped(without(grads, own), self.limit),
-                **clipped(part(grads, own), self.limit),
+                **clipped(without(dense, own), self.limit),
+                **clipped(part(dense, own), self.limit),
             }
         return super().step(params, grads, state, lr, **more)  # type: ignore[arg-type]
 

@@ -9,8 +9,15 @@ from torch import Tensor
 
 from coterie.core.data.samples.samples import CountedBatches, batch_counts
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import Batch, Params, fit
-from coterie.core.local_training.row_optimizer import RowOptimizer, RowState
+from coterie.core.local_training.fit import fit
+from coterie.core.local_training.losses import Batch
+from coterie.core.local_training.row_optimizer import (
+    Grads,
+    Params,
+    RowOptimizer,
+    RowState,
+    multiplied_out,
+)
 from coterie.core.methods.kit.averaging import Weighted, noted
 from coterie.core.methods.kit.model_client import (
     UPDATE,
@@ -54,7 +61,7 @@ class RowMoreau(RowOptimizer):
         return grad, moments
 
     def step(
-        self, params: Params, grads: Params, state: RowState, lr: float | Tensor, **more: object
+        self, params: Params, grads: Grads, state: RowState, lr: float | Tensor, **more: object
     ) -> tuple[Params, RowState]:
         """Make one step towards θ in every row; see `RowOptimizer.step`.
 
@@ -65,7 +72,7 @@ class RowMoreau(RowOptimizer):
         local = state.moments["w"]
         held = {
             name: torch.add(grad, params[name] - local[name], alpha=self.lam)
-            for name, grad in grads.items()
+            for name, grad in multiplied_out(grads).items()
         }
         theta, after = super().step(params, held, state, lr, **more)  # type: ignore[arg-type]
         due = after.steps % self.inner_steps == 0

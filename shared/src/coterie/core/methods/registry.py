@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import AsBatch
+from coterie.core.local_training.losses import AsBatch
 from coterie.core.methods.dap_fl import DapFLClient, DapFLServer, DapFLSettings
 from coterie.core.methods.ditto import DittoClient, DittoServer, DittoSettings
 from coterie.core.methods.fedala import FedALAClient, FedALASettings

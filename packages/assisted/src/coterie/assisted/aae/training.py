@@ -15,8 +15,8 @@ from coterie.assisted.aae.network import AAE, Params
 from coterie.assisted.aae.packing import Packing
 from coterie.assisted.aae.passes import value_and_gradients
 from coterie.assisted.aae.pattern import Pattern
-from coterie.core.local_training.fit import Batch as Named
 from coterie.core.local_training.fit import fit
+from coterie.core.local_training.losses import Batch as Named
 from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

@@ -14,7 +14,7 @@ from coterie.assisted.apart.model import Model
 from coterie.assisted.learner import Learner
 from coterie.assisted.objective import Objective
 from coterie.core.data.interactions.cells import Cells
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.tensors.keys import Key
 
 

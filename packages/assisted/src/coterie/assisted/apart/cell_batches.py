@@ -6,7 +6,7 @@ from torch import Tensor
 
 from coterie.assisted.aae.row_shuffle import RowShuffle
 from coterie.core.data.interactions.cells import Cells
-from coterie.core.local_training.fit import Batch
+from coterie.core.local_training.losses import Batch
 from coterie.core.tensors.keys import Key
 
 

@@ -13,8 +13,9 @@ from coterie.assisted.base import constant
 from coterie.assisted.learner import Learner
 from coterie.assisted.objective import Objective
 from coterie.core.data.interactions.cells import Cells
-from coterie.core.local_training.fit import Batch, Params, fit, pure
-from coterie.core.local_training.row_optimizer import RowAdam
+from coterie.core.local_training.fit import fit
+from coterie.core.local_training.losses import Batch, MethodOf
+from coterie.core.local_training.row_optimizer import Params, RowAdam
 from coterie.core.models.mf import MF
 from coterie.core.models.mlp import MLP
 from coterie.core.models.neumf import NeuMF
@@ -54,7 +55,7 @@ class Factors(Model):
         plan = self._learner.plan
         batches = CellBatches(self._cells, plan.batch_rows, key, now.epochs)
         fitted = fit(
-            pure(self._scored, "loss"),
+            MethodOf(self._scored, "loss"),
             tree.as_stack(now.params),
             batches,
             RowAdam(weight_decay=plan.weight_decay),

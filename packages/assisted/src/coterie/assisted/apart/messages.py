@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coterie.assisted.aae.training import Trained
 from coterie.assisted.prediction_messages import Predictions, Quality
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.fields import counted, measured
 from coterie.core.protocol.messages import Down, Private, Report, carries
 from coterie.core.protocol.step import ListStep

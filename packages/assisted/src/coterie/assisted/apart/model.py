@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coterie.assisted.aae.training import Trained
 from coterie.core.data.interactions.cells import Cells
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.tensors.keys import Key
 
 

@@ -10,8 +10,7 @@ from coterie.assisted.apart.model import Model
 from coterie.assisted.base import Base, Start, base_model
 from coterie.assisted.learner import Learner
 from coterie.core.data.interactions.cells import Cells
-from coterie.core.local_training.fit import Params
-from coterie.core.local_training.row_optimizer import RowState
+from coterie.core.local_training.row_optimizer import Params, RowState
 from coterie.core.tensors.keys import Key
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.fedamp import CloudModel
 from coterie.core.methods.kit.model_client import GlobalModel, ModelUpdate
 from coterie.core.methods.kit.model_server import ServerModel

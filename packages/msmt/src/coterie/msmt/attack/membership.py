@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from coterie.core.local_training.alone import statistics_of
-from coterie.core.local_training.fit import Params, pure
+from coterie.core.local_training.losses import MethodOf
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.tensors.keys import Key
 from coterie.msmt.models.base import Batch, MultiTask, auc
 
@@ -128,7 +129,7 @@ def losses(
     known = {**values}
     if normalise == "candidates":
         known |= statistics_of_rows(network, values, rows, key)
-    logits = pure(copy.deepcopy(network).eval(), "logits")
+    logits = MethodOf(copy.deepcopy(network).eval(), "logits")
     parts = []
     for start in range(0, len(rows["labels"]), _ROWS):
         part = {name: value[start : start + _ROWS] for name, value in rows.items()}
@@ -154,7 +155,9 @@ def statistics_of_rows(
     found = {name: value.clone() for name, value in statistics_of(taking).items()}
     step = -(-len(rows["labels"]) // _ROWS)
     with key.torch_rng():
-        pure(taking, "logits")({**values, **found}, {n: each[::step] for n, each in rows.items()})
+        MethodOf(taking, "logits")(
+            {**values, **found}, {n: each[::step] for n, each in rows.items()}
+        )
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.fields import changed
 from coterie.core.privacy.noise import Clip, GaussianNoise
 from coterie.core.protocol.messages import Up

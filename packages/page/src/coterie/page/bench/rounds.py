@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.bench.client_loop import Batch, ClientLoop
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import changed
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.page.bench.loop import Batch, ClientLoop
 from coterie.page.experiment import Experiment
 from coterie.page.settings.run import Settings
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.in_process import fitting
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.page.algorithm import PageServer, ServerState, onto
 from coterie.page.certificate.game import Answer
 from coterie.page.certificate.stages import Trained, all_weights, equal_weights

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.stacking import concatenate
 from coterie.core.methods.kit.evaluation import Quality
 from coterie.core.methods.kit.training import same_for_all

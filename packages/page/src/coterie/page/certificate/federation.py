@@ -18,7 +18,7 @@ from torch import Tensor
 from coterie.core.data.samples.repeated import RepeatedBatches
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.stacking import concatenate
 from coterie.core.methods.kit.training import same_for_all
 from coterie.core.run.driver import FederatedRun

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.local_training.fit import Fitted, Params
+from coterie.core.local_training.fit import Fitted
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.divergence import has_diverged, restored
 from coterie.core.methods.kit.evaluation import Quality
 from coterie.core.methods.kit.training import changes

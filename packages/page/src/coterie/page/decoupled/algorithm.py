@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.kit.sizes import Sizes, ask_sizes
 from coterie.core.methods.settings.fedavg import FedAvgSettings

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import Fitted, Params
+from coterie.core.local_training.fit import Fitted
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.branch import Branched
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.sizes import TellsSize

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.fields import changed, measured
 from coterie.core.methods.kit.model_client import OwnModel
 from coterie.core.protocol.expected import Count, Flag

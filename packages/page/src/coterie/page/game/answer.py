@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from coterie.core.agents.action_maps import Simplex
 from coterie.core.agents.ddpg import DDPG, Agents
-from coterie.core.local_training.fit import Batch, Params
+from coterie.core.local_training.losses import Batch
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.models.classifier import SoftmaxRegression
 from coterie.core.solvers.simplex import Objective
 from coterie.core.tensors.keys import Key

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import Params, pure
+from coterie.core.local_training.losses import MethodOf
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.solvers.simplex import Minimum, Objective, minimise
 
 
@@ -73,7 +74,7 @@ class ModelMixture:
     def __init__(
         self, module: nn.Module, stacked: Params, batches: Sequence[dict[str, Tensor]]
     ) -> None:
-        self._loss = pure(module, "loss")
+        self._loss = MethodOf(module, "loss")
         self._stacked = {name: value.detach() for name, value in stacked.items()}
         self._batches = batches
         self.n = next(iter(stacked.values())).shape[0]

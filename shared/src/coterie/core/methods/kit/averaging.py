@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.protocol.expected import Bounds
 from coterie.core.protocol.folds import Fold, weighted_sum
 from coterie.core.protocol.journal import Journal

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.core.data.samples.repeated import RepeatedBatches
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.evaluation import Evaluator
 from coterie.core.methods.kit.training import LocalTraining
 from coterie.core.methods.settings.branch import BranchOptions

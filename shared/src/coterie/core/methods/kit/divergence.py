@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from coterie.core.local_training.fit import Fitted, Params
+from coterie.core.local_training.fit import Fitted
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.evaluation import Quality
 from coterie.core.protocol.expected import PLAUSIBLE
 

@@ -10,16 +10,10 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import SampleData, Samples
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.alone import OneAtATime, trained_alone
-from coterie.core.local_training.fit import (
-    AsBatch,
-    Batch,
-    Loss,
-    Params,
-    masked,
-    of_clients,
-    pure,
-)
+from coterie.core.local_training.alone import trained_alone
+from coterie.core.local_training.fit import of_clients
+from coterie.core.local_training.losses import AsBatch, Batch, Loss, MethodOf, masked
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.quality import MeasuresItself, Quality
 
 _BATCH = 1000  # samples of a model at a time
@@ -33,7 +27,7 @@ class Evaluator:
         module: has ``loss(batch)``, a mean over samples, and for the accuracy ``correct(batch)``,
             ``(B,)`` bool; or says itself how it is measured
             (`coterie.core.methods.kit.quality.MeasuresItself`). It is measured in evaluation mode.
-        as_batch: see `coterie.core.local_training.fit.pure`.
+        as_batch: see `coterie.core.local_training.losses.MethodOf`.
     """
 
     def __init__(self, module: nn.Module, as_batch: AsBatch | None = None) -> None:
@@ -41,8 +35,8 @@ class Evaluator:
 
         def made(method: str) -> Any:
             if alone:
-                return OneAtATime(module, method, False, as_batch)
-            return pure(module, method, as_batch)
+                return MethodOf(module, method, False, as_batch)
+            return MethodOf(module, method, as_batch=as_batch)
 
         self._means: dict[str, Loss] = {}
         self._whole: Callable[[Params, Batch], Batch] | None = None

@@ -12,8 +12,9 @@ from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training.alone import as_clients, statistics_of
-from coterie.core.local_training.fit import AsBatch, Fitted, Params, Pull
-from coterie.core.local_training.row_optimizer import RowSGD, RowState
+from coterie.core.local_training.fit import Fitted
+from coterie.core.local_training.losses import AsBatch, Pull
+from coterie.core.local_training.row_optimizer import Params, RowSGD, RowState
 from coterie.core.methods.kit.branch import Branch
 from coterie.core.methods.kit.evaluation import Evaluator
 from coterie.core.methods.kit.fields import changed, counted, measured

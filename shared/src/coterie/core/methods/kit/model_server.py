@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from coterie.core.errors import UserError
 from coterie.core.local_training.alone import statistics_of
-from coterie.core.local_training.fit import AsBatch, Batch, Params
+from coterie.core.local_training.losses import AsBatch, Batch
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.step_count import not_counting_steps
 from coterie.core.methods.kit.evaluation import Evaluator
 from coterie.core.methods.kit.model_client import (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
-from coterie.core.local_training.fit import Batch
+from coterie.core.local_training.losses import Batch
 from coterie.core.metrics.monitor import Monitor
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.fit import Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.fields import counted
 from coterie.core.methods.kit.model_client import OwnModel
 from coterie.core.methods.kit.model_server import ServerModel

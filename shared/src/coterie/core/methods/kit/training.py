@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from coterie.core.data.samples.samples import CountedBatches, Samples, batch_counts
 from coterie.core.errors import UserError
 from coterie.core.local_training.alone import (
-    OneAtATime,
     SeededBatches,
     check_enough,
     drawing,
@@ -18,17 +17,16 @@ from coterie.core.local_training.alone import (
     trained_alone,
 )
 from coterie.core.local_training.dropout import DropoutBatches, keyed_layers
-from coterie.core.local_training.fit import (
-    AsBatch,
-    Fitted,
+from coterie.core.local_training.fit import Fitted, fit
+from coterie.core.local_training.losses import AsBatch, MethodOf, Pull, Slope, masked
+from coterie.core.local_training.row_optimizer import (
     Params,
-    Pull,
-    Slope,
-    fit,
-    masked,
-    pure,
+    RowAdam,
+    RowOptimizer,
+    RowSGD,
+    RowState,
 )
-from coterie.core.local_training.row_optimizer import RowAdam, RowOptimizer, RowSGD, RowState
+from coterie.core.local_training.width import stack_width
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key
 
@@ -44,7 +42,7 @@ class LocalTraining:
         module: gives the form of the model by ``loss(batch)``, the mean over a batch's samples. Its
             values do not matter, but those of buffers and of parameters without gradient do: they
             are constants. With a method ``slope(params, batch)`` it may give gradients and losses
-            of stacked clients itself, see `coterie.core.local_training.fit.Slope`. A stack of
+            of stacked clients itself, see `coterie.core.local_training.losses.Slope`. A stack of
             clients can be trained where the loss is of something that depends on one sample, and
             dropout is `coterie.core.local_training.dropout.KeyedDropout`.
         settings: epochs, batch size, optimizer, learning rate, weight decay, clipping.
@@ -75,11 +73,12 @@ class LocalTraining:
         self._mixes = mixes_samples(module)
         self._dropping = module if keyed_layers(module) else None
         if self.alone:
-            self.loss = drawing(OneAtATime(module, "loss", True, as_batch))
+            self.loss = drawing(MethodOf(module, "loss", True, as_batch))
         else:
-            self.loss = masked(pure(module, "loss", as_batch))
+            self.loss = masked(MethodOf(module, "loss", as_batch=as_batch))
         self.slope: Slope | None = getattr(module, "slope", None)
         self.optimizer = optimizer_of(settings)
+        self._width = stack_width(module)
 
     def batches(
         self, data: Samples, key: Key, epochs: int | Tensor | None = None
@@ -137,6 +136,7 @@ class LocalTraining:
             state: of the optimizers, to go on from; None = a fresh start.
             statistics: of the module in each client, each ``(C, ...)``; empty where it keeps none.
         """
+        first = next(iter(start.values()))
         return fit(
             self.loss,
             start,
@@ -151,6 +151,7 @@ class LocalTraining:
             context=context,
             fixed=fixed,
             statistics=(statistics or {}) if self.alone else None,
+            width=self._width if first.is_cpu and self.slope is None else None,
         )
 
 

@@ -14,8 +14,8 @@ from coterie.core.data.samples.shares import pooled
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training.alone import statistics_of
-from coterie.core.local_training.fit import AsBatch, Params
-from coterie.core.local_training.row_optimizer import RowState
+from coterie.core.local_training.losses import AsBatch
+from coterie.core.local_training.row_optimizer import Params, RowState
 from coterie.core.methods.kit.model_client import (
     GlobalModel,
     ModelClient,
