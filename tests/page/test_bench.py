@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.core.bench.client_loop import ClientLoop
 from coterie.core.bench.hardware import Limits
+from coterie.core.bench.modules.client_loop import ClientLoop
 from coterie.core.settings.sections import EngineSettings
 from coterie.page.bench import measure
 from coterie.page.bench.rounds import FedAvgRounds, local_steps
@@ -44,7 +44,9 @@ def test_the_loop_trains_as_the_engine_does(closed_form, skew):
 
 def test_a_difference_is_noticed(monkeypatch):
     rounds = FedAvgRounds(DOUBLE)
-    monkeypatch.setattr("coterie.core.bench.client_loop.clip_grad_norm_", lambda *a, **k: None)
+    monkeypatch.setattr(
+        "coterie.core.bench.modules.client_loop.clip_grad_norm_", lambda *a, **k: None
+    )
     assert rounds.largest_difference(3) > 1e-6
 
 

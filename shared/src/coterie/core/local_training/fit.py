@@ -114,14 +114,16 @@ def fit(
         start=Fitted(params, state or opt.begin(params), none, statistics or {}),
         rates=_Rates(_rate(lr, first), None if clip is None else _rate(clip, first)),
         steps=torch.as_tensor(steps).expand(len(first)),
-        gradient=of_trained(slope)
-        if slope is not None
-        else ByAutograd(loss, factored=opt.factored and clip is None, draws=alone),
+        gradient=_gradient(loss, slope, factored=opt.factored and clip is None, draws=alone),
         pull=pull,
         context={} if context is None or pull is None else context,
         fixed=fixed or {},
     )
     return job.run_all(1 if alone else width or len(first))
+
+
+def _gradient(loss: Loss, slope: Slope | None, factored: bool, draws: bool) -> Gradient:
+    return ByAutograd(loss, factored, draws) if slope is None else of_trained(slope)
 
 
 def of_clients(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.bench.client_loop import Batch, ClientLoop
+from coterie.core.bench.modules.client_loop import Batch, ClientLoop
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.run.driver import FederatedRun

@@ -6,12 +6,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from coterie.core.bench.client_loop import Batch, ClientLoop
-from coterie.core.bench.module_cases import CASES, Case
+from coterie.core.bench.modules.cases import CASES, Case
+from coterie.core.bench.modules.client_loop import Batch, ClientLoop
 from coterie.core.bench.timing import CPU_MS, Row, in_turns, row
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.federation import Federation
@@ -56,7 +57,8 @@ class ModuleRounds:
         with computing_on(self.device):
             cohort = replace(self.run.newest_cohort(), when=(0, self._number))
             replies = cohort.ask(UPDATE, GlobalModel(self.weights), reduce=Weighted("samples"))
-            return mean_added(self.weights, replies.total)
+        assert replies.total is not None
+        return mean_added(self.weights, replies.total)
 
     def loop(self) -> ClientLoop:
         """The same clients for the plain loop."""
@@ -93,11 +95,8 @@ def beside_a_loop(cases: Sequence[Case] = CASES, turns: int = 5) -> Iterator[Row
     """
     for case in cases:
         rounds = ModuleRounds(case)
-        loop, difference = rounds.loop(), rounds.largest_difference()
-        works: dict[str, Callable[[], object]] = {
-            "loop": lambda loop=loop, rounds=rounds: loop.round(rounds.weights),
-            "ours": rounds.advance,
-        }
+        loop, difference = partial(rounds.loop().round, rounds.weights), rounds.largest_difference()
+        works: dict[str, Callable[[], object]] = {"loop": loop, "ours": rounds.advance}
         found = {name: statistics.median(times) for name, times in in_turns(works, turns).items()}
         name = f"{case.name}; {case.clients} clients, {case.steps:,} steps"
         yield row(name, CPU_MS, found["ours"], found["loop"], difference)
@@ -114,7 +113,7 @@ def beside_a_core(
     for case in cases:
         there, here = ModuleRounds(case, device=device), ModuleRounds(case)
         difference = _largest(there.advance(), here.advance())
-        ours = in_turns({"ours": lambda r=there: _finished(r)}, turns, time.perf_counter)["ours"]
+        ours = in_turns({"ours": partial(_finished, there)}, turns, time.perf_counter)["ours"]
         core = in_turns({"core": here.advance}, 1)["core"]
         name = f"{case.name} on {torch.cuda.get_device_name(device)}; one core"
         yield row(name, "ms a round", statistics.median(ours), min(core), difference)
