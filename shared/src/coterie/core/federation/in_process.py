@@ -23,6 +23,8 @@ from coterie.core.tensors.keys import Key
 NOBODY = torch.empty(0, dtype=torch.int64)
 WORKING_MEMORY = 32 << 20
 """Bytes that a chunk may take by default; measured, larger chunks are hardly faster."""
+_GPU_SHARE = 8
+"""Part of a GPU's memory that a chunk may take: estimates are from below."""
 
 
 @dataclass
@@ -33,7 +35,7 @@ class InProcess(Exchange):
         client: the client half.
         blocks: the clients' data, block number -> `coterie.core.protocol.client.ClientData`.
         secrets: gives the clients' own keys, ``(K,)``, by their ids.
-        chunk: clients per stacked call; None = as many as fit into ``WORKING_MEMORY``.
+        chunk: clients per stacked call; None = as many as fit into memory (`working_memory`).
         middleware: what uploads pass on their way out (clipping, noise).
         bounds: of what an upload may be.
         device: where the data of a block are copied.
@@ -201,18 +203,29 @@ class InProcess(Exchange):
         if footprint is None or self.chunk is not None:
             full, rest = divmod(count, limit)
             return [limit] * full + [rest] * (rest > 0)
-        return fitting(footprint[order])
+        return fitting(footprint[order], working_memory(self.device))
 
 
-def fitting(footprint: Tensor) -> list[int]:
-    """Cut clients into stacks that fit into ``WORKING_MEMORY``: how many are in each.
+def working_memory(device: torch.device) -> int:
+    """Bytes that a chunk may take: what a cache holds, of a GPU a share of all that it has.
+
+    It does not depend on what is free, so that the chunks of a run are the same every time.
+    """
+    if device.type != "cuda":
+        return WORKING_MEMORY
+    return int(torch.cuda.get_device_properties(device).total_memory) // _GPU_SHARE
+
+
+def fitting(footprint: Tensor, memory: int = WORKING_MEMORY) -> list[int]:
+    """Cut clients into stacks that fit into memory: how many are in each.
 
     Args:
         footprint: ``(C,)`` bytes that each takes, in their order.
+        memory: bytes of a stack.
 
     Example:
         >>> fitting(torch.full((5,), WORKING_MEMORY // 2))
         [2, 2, 1]
     """
-    filled = (footprint.cumsum(0) - 1).clamp_min(0) // WORKING_MEMORY
+    filled = (footprint.cumsum(0) - 1).clamp_min(0) // memory
     return filled.unique_consecutive(return_counts=True)[1].tolist()

@@ -89,8 +89,8 @@ def fit(
         state: of the optimizers, to go on from; None = a fresh start.
         clip: largest norm of the loss's gradient, as ``lr``.
         slope: gradients and values of ``loss``, where autograd is not the fastest way.
-        pull: gradients added to those of the loss after clipping, ``pull(params, context)`` for
-            the clients still at work: a proximal term, a control variate; of all or some of them.
+        pull: ``pull(params, context)``, gradients added to the loss's after clipping, for the
+            clients at work: a proximal term, a control variate; of all or some parameters.
         context: stacked tree for ``pull``.
         fixed: what the loss takes beside ``params`` and is not trained, each ``(C, ...)``.
         statistics: what it writes into, each ``(C, ...)``; given, even if empty, clients are
@@ -99,19 +99,17 @@ def fit(
 
     Example:
         >>> loss = lambda params, batch: (params["w"] - batch["x"]).square().sum()
-        >>> x = torch.tensor([[1.0], [2.0]])
-        >>> fitted = fit(loss, {"w": torch.zeros(2)}, lambda number, rows: {"x": x[rows]},
-        ...              RowSGD(), 0.5, torch.tensor([0, 1]))
-        >>> fitted.params["w"].tolist()
+        >>> x, steps = torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1])
+        >>> batches = lambda number, rows: {"x": x[rows]}
+        >>> fit(loss, {"w": torch.zeros(2)}, batches, RowSGD(), 0.5, steps).params["w"].tolist()
         [0.0, 2.0]
     """
     first = next(iter(params.values()))
-    none = first.new_zeros(len(first))
-    alone = statistics is not None
+    alone, loss_of_none = statistics is not None, first.new_zeros(len(first))
     job = _Job(
         batches=batches,
         opt=opt,
-        start=Fitted(params, state or opt.begin(params), none, statistics or {}),
+        start=Fitted(params, state or opt.begin(params), loss_of_none, statistics or {}),
         rates=_Rates(_rate(lr, first), None if clip is None else _rate(clip, first)),
         steps=torch.as_tensor(steps).expand(len(first)),
         gradient=_gradient(loss, slope, factored=opt.factored and clip is None, draws=alone),
