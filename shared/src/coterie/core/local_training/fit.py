@@ -20,6 +20,7 @@ from coterie.core.local_training.row_optimizer import (
     clipped,
     multiplied_out,
 )
+from coterie.core.local_training.row_optimizer import RowSGD as RowSGD
 from coterie.core.local_training.stacking import by_rows, stacked
 from coterie.core.local_training.step_count import count_steps
 from coterie.core.tensors import tree
