@@ -12,7 +12,7 @@ from coterie.core.local_training.gradients import ByAutograd
 from coterie.core.local_training.losses import MethodOf, masked
 from coterie.core.local_training.outer import Outer, joined
 from coterie.core.local_training.row_optimizer import RowAdam, RowSGD
-from coterie.core.local_training.width import CACHE, stack_width
+from coterie.core.local_training.width import CACHE, StackWidth
 from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(31)
@@ -295,4 +295,4 @@ def test_terms_and_a_rest_add_up():
     ],
 )
 def test_stacks_are_as_wide_as_the_cache_allows(module, width):
-    assert stack_width(module) == width
+    assert StackWidth.of(module).choose(10**6) == width

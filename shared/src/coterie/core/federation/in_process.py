@@ -23,6 +23,8 @@ from coterie.core.tensors.keys import Key
 NOBODY = torch.empty(0, dtype=torch.int64)
 WORKING_MEMORY = 32 << 20
 """Bytes that a chunk may take by default; measured, larger chunks are hardly faster."""
+_AT_LEAST, _MOST = 4, 256 << 20
+"""Large clients are so many together all the same, in so many bytes at most."""
 _GPU_SHARE = 8
 """Part of a GPU's memory that a chunk may take: estimates are from below."""
 
@@ -221,11 +223,12 @@ def fitting(footprint: Tensor, memory: int = WORKING_MEMORY) -> list[int]:
 
     Args:
         footprint: ``(C,)`` bytes that each takes, in their order.
-        memory: bytes of a stack.
+        memory: bytes of a stack; more where single clients take most of it.
 
     Example:
         >>> fitting(torch.full((5,), WORKING_MEMORY // 2))
         [2, 2, 1]
     """
+    memory = max(memory, min(_AT_LEAST * int(footprint.max()), _MOST)) if len(footprint) else memory
     filled = (footprint.cumsum(0) - 1).clamp_min(0) // memory
     return filled.unique_consecutive(return_counts=True)[1].tolist()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from coterie.core.local_training.deferred import Deferred, ReadElsewhere
 from coterie.core.local_training.gradients import ByAutograd, Gradient, of_trained
 from coterie.core.local_training.losses import Batch, Loss, Pull, Slope
 from coterie.core.local_training.outer import Outer
@@ -75,6 +77,7 @@ def fit(
     fixed: Params | None = None,
     statistics: Params | None = None,
     width: int | None = None,
+    deferrable: Iterable[str] = (),
 ) -> Fitted:
     """Train C clients side by side, each with its own number of steps.
 
@@ -97,6 +100,8 @@ def fit(
         statistics: what it writes into, each ``(C, ...)``; given, even if empty, clients are
             trained one after the other (`coterie.core.local_training.alone`).
         width: how many clients are stacked, None = all; results do not depend on it.
+        deferrable: weights of linear layers whose steps may be added up late
+            (`coterie.core.local_training.deferred`), where they are plain gradient descent.
 
     Example:
         >>> loss = lambda params, batch: (params["w"] - batch["x"]).square().sum()
@@ -106,6 +111,8 @@ def fit(
         [0.0, 2.0]
     """
     first = next(iter(params.values()))
+    free = clip is None and pull is None and not opt.weight_decay
+    plain = opt.factored and slope is None and free
     alone, loss_of_none = statistics is not None, first.new_zeros(len(first))
     job = _Job(
         batches=batches,
@@ -117,6 +124,7 @@ def fit(
         pull=pull,
         context={} if context is None or pull is None else context,
         fixed=fixed or {},
+        deferring=set(deferrable) if plain and first.is_cpu else set(),
     )
     return job.run_all(1 if alone else width or len(first))
 
@@ -172,6 +180,7 @@ class _Job:
     pull: Pull | None
     context: Any
     fixed: Params
+    deferring: set[str]
 
     @torch.no_grad()
     def run_all(self, width: int) -> Fitted:
@@ -181,18 +190,27 @@ class _Job:
         order = torch.argsort(self.steps, descending=True, stable=True)
         end = tree.map_tensors(lambda rows: rows.new_empty(rows.shape), self.start)
         for places in torch.arange(len(order)).split(width):
-            by_rows(partial(self.run, end, order), places)
+            by_rows(partial(self._run_deferring, end, order), places)
         steps = self.steps[order]
         mean = replace(end, loss=end.loss / steps.clamp(min=1))
         in_order = bool((order[1:] > order[:-1]).all())
         return mean if in_order else tree.take(mean, torch.argsort(order))
 
+    def _run_deferring(self, end: Fitted, order: Tensor, places: Tensor) -> None:
+        try:
+            self.run(end, order, places)
+        except ReadElsewhere:
+            self.deferring.clear()
+            self.run(end, order, places)
+
     def run(self, end: Fitted, order: Tensor, places: Tensor) -> None:
         """Train the clients at some places of the order, ``(K,)`` adjacent, in their rows of it."""
         rows = order[places]
         at_work = _at_work(self.steps[rows])
-        mine = _cut(end, int(places[0]), int(places[-1]) + 1)
-        now = tree.map_tensors(partial(_copy_rows, rows), mine, self.start)
+        whole = _cut(end, int(places[0]), int(places[-1]) + 1)
+        kept = {n: self._deferred(whole.params[n], n, rows) for n in self.deferring}
+        mine, start = _without(whole, kept), _without(self.start, kept)
+        now = tree.map_tensors(partial(_copy_rows, rows), mine, start)
         given = {"rates": self.rates, "context": self.context, "fixed": self.fixed}
         rest = list(tree.take(given, rows).values())
         spare: Params = {}
@@ -202,21 +220,48 @@ class _Job:
                 rows, spare = rows[:active], {}
                 mine, now = _cut(mine, 0, active), _cut(now, 0, active)
                 rest = [_cut(part, 0, active) for part in rest]
-            now = self._step(now, self.batches(number, rows), spare, *rest)
+                kept = {name: one.cut(active) for name, one in kept.items()}
+            now = self._step(now, self.batches(number, rows), kept, spare, *rest)
         count_steps(sum(at_work))
         _keep(mine, now)
+        for one in kept.values():
+            one.settle()
+
+    def _deferred(self, own: Tensor, name: str, rows: Tensor) -> Deferred:
+        start = self.start.params[name]
+        if start.stride(0) == 0:  # the same for all
+            return Deferred(own, start[0])
+        _copy_rows(rows, own, start)
+        return Deferred(own, None)
 
     def _step(
-        self, now: Fitted, batch: Batch, spare: Params, rates: _Rates, context: Any, fixed: Params
+        self,
+        now: Fitted,
+        batch: Batch,
+        kept: Mapping[str, Deferred],
+        spare: Params,
+        rates: _Rates,
+        context: Any,
+        fixed: Params,
     ) -> Fitted:
         """One step of all; ``now`` is memory of its own, and so is ``spare``, to be used again."""
-        grads, value = self.gradient(now.params, {**fixed, **now.statistics}, batch)
+        grads, value = self.gradient(now.params, {**fixed, **now.statistics}, batch, kept)
+        for name, one in kept.items():
+            if name in grads:  # else its layer was not called
+                one.descend(cast(Outer, grads[name]), rates.lr)
         if rates.clip is not None:
             grads = clipped(multiplied_out(grads), rates.clip, spare)
         if self.pull is not None:
             grads = _pulled(grads, self.pull(now.params, context))
-        params, state = self.opt.step(now.params, grads, now.state, rates.lr, in_place=True)
+        own = {name: grad for name, grad in grads.items() if name not in kept}
+        params, state = self.opt.step(now.params, own, now.state, rates.lr, in_place=True)
         return Fitted(params, state, now.loss + value, now.statistics)
+
+
+def _without(fitted: Fitted, kept: Iterable[str]) -> Fitted:
+    """Leave parameters out."""
+    params = {name: value for name, value in fitted.params.items() if name not in kept}
+    return replace(fitted, params=params)
 
 
 def _pulled(grads: Grads, more: Params) -> Grads:

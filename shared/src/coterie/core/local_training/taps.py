@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coterie.core.local_training.deferred import ReadElsewhere, Withheld
+
 _functorch: Any = torch._C._functorch
 
 
@@ -56,11 +58,14 @@ class Tape:
     Attributes:
         wanted: the weights whose layers note anything, by name: leaves of autograd.
         zero: a leaf of autograd that is 0.
+        kept: weights that are withheld from the module, by name: base, left and right as in
+            `coterie.core.local_training.deferred.Deferred`, as one client sees them.
         taps: in the order of the calls.
     """
 
     wanted: Mapping[str, Tensor]
     zero: Tensor
+    kept: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
     taps: list[Tap] = field(default_factory=list)
 
     def wants(self, name: str, weight: Tensor) -> bool:
@@ -97,9 +102,23 @@ class TappedLinear(nn.Linear):
         tape = _OPEN.get()
         weight = self._parameters["weight"]
         assert weight is not None
+        if isinstance(weight, Withheld):
+            return self._by_parts(input)
         if tape is None or _transformed(input, weight) or not tape.wants(self.tap, weight):
             return F.linear(input, weight, self.bias)
-        outputs = F.linear(input, weight.detach(), self.bias)
+        return self._noted(tape, input, F.linear(input, weight.detach(), self.bias))
+
+    def _by_parts(self, input: Tensor) -> Tensor:
+        tape = _OPEN.get()
+        if tape is None or _transformed(input):
+            raise ReadElsewhere
+        base, left, right = tape.kept[self.tap]
+        outputs = F.linear(input, base, self.bias)
+        if len(left):
+            outputs = outputs + (input @ right.mT) @ left
+        return self._noted(tape, input, outputs)
+
+    def _noted(self, tape: Tape, input: Tensor, outputs: Tensor) -> Tensor:
         if not _physical(outputs)[0].requires_grad:  # the first layer, without a bias
             outputs = outputs + tape.zero
         physical, axes = _physical(outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ from coterie.core.local_training.row_optimizer import (
     RowSGD,
     RowState,
 )
-from coterie.core.local_training.width import stack_width
+from coterie.core.local_training.width import StackWidth
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key
 
@@ -78,7 +79,7 @@ class LocalTraining:
             self.loss = masked(MethodOf(module, "loss", as_batch=as_batch))
         self.slope: Slope | None = getattr(module, "slope", None)
         self.optimizer = optimizer_of(settings)
-        self._width = stack_width(module)
+        self._stack = StackWidth.of(module)
 
     def batches(
         self, data: Samples, key: Key, epochs: int | Tensor | None = None
@@ -151,8 +152,15 @@ class LocalTraining:
             context=context,
             fixed=fixed,
             statistics=(statistics or {}) if self.alone else None,
-            width=self._width if first.is_cpu and self.slope is None else None,
+            width=self._width(batches) if first.is_cpu and self.slope is None else None,
+            deferrable=() if self.alone else self._stack.deferrable,
         )
+
+    def _width(self, batches: CountedBatches) -> int:
+        """Clients side by side, by the samples of the longest."""
+        size = self.settings.batch_size
+        steps = int(batches.steps.max()) if len(batches.steps) else 0
+        return self._stack.choose(steps * size if size else sys.maxsize)
 
 
 def optimizer_of(settings: FedAvgSettings) -> RowOptimizer:
