@@ -58,6 +58,8 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         settings: with the reading's choices resolved.
     """
 
+    concurrent = True
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.backbone = make_backbone(settings.model)

@@ -34,6 +34,7 @@ class Federation:
         seed: of everything random.
         rounds: most rounds in a block, for progress bars.
         chunk: clients per stacked call; None = as many as fit into the engine's memory.
+        workers: threads that run chunks.
         device: where the run makes its tensors; the halves hold theirs there, and the data of a
             block are copied there when it begins.
         middleware: what uploads pass on their way out.
@@ -48,6 +49,7 @@ class Federation:
     seed: int = 0
     rounds: int = 100
     chunk: int | None = None
+    workers: int = 1
     device: torch.device = CPU
     middleware: tuple[Middleware, ...] = ()
     bounds: Bounds = PLAUSIBLE

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from coterie.core.errors import UserError
 from coterie.core.federation.exchange import Answers, Exchange, Request
 from coterie.core.federation.guard import Asked, guard, guard_state, versions, written
 from coterie.core.federation.store import PrivateStore
+from coterie.core.federation.threads import Threads
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.cohort import Aligned
 from coterie.core.protocol.expected import PLAUSIBLE, Bounds
@@ -29,6 +32,18 @@ _GPU_SHARE = 8
 """Part of a GPU's memory that a chunk may take: estimates are from below."""
 
 
+@dataclass(frozen=True)
+class _Tried:
+    """What a chunk made of a step, before anybody has looked at it."""
+
+    ids: Tensor
+    key: Key
+    down: Any
+    before: Any
+    up: Any
+    new: Any
+
+
 @dataclass
 class InProcess(Exchange):
     """Clients in one process: stacked, a chunk at a time, or in the list form one by one.
@@ -42,6 +57,7 @@ class InProcess(Exchange):
         bounds: of what an upload may be.
         device: where the data of a block are copied.
         kept: private state of earlier rounds; None for newcomers only.
+        workers: threads that run chunks; results do not depend on their number.
 
     Attributes:
         store: private state.
@@ -55,12 +71,19 @@ class InProcess(Exchange):
     bounds: Bounds = PLAUSIBLE
     device: torch.device = CPU
     kept: PrivateStore[Any] | None = None
+    workers: int = 1
 
     def __post_init__(self) -> None:
         self.is_list = self.client.form == "list"
+        if self.workers > 1 and not self.client.concurrent:
+            raise UserError(
+                "'engine.workers' is for methods whose clients are stacked and keep nothing beside "
+                "their private state, which this one's do not promise: leave it at 1"
+            )
         self._moved: tuple[int, Any] = (-1, None)
         self._sorted = (-1, NOBODY, NOBODY)  # block, ids ascending, their places in its data
         self.store = PrivateStore(not self.is_list) if self.kept is None else self.kept
+        self._threads = Threads(self.workers if self.device == CPU else 1)
 
     def data(self, block: int) -> Any:
         """Data of the clients of a block; before the first, one may look at its clients."""
@@ -97,14 +120,13 @@ class InProcess(Exchange):
         self._check(request)
         if self.is_list:
             for one in request.ids[:, None]:
-                yield self._answer(request, one, self._data(one, request.when[0]))
+                tried = self._try(request, one, self._data(one, request.when[0]))
+                yield self._settle(request, tried)
             return
         data = self._data(request.ids, request.when[0])
-        for index in self._chunks(data, request.down):
-            whole = index.numel() == len(request.ids)
-            # All at once: the same object every round, so that what is derived from it is kept.
-            part = data if whole else data.take(index)
-            yield self._answer(request, request.ids[index], part)
+        attempts = partial(self._try_chunk, request, data)
+        for tried in self._threads.map(attempts, self._chunks(data, request.down)):
+            yield self._settle(request, tried)
 
     def to_plain(self) -> dict[str, Any]:
         """Private state of all clients and what they share, for a checkpoint."""
@@ -123,11 +145,13 @@ class InProcess(Exchange):
             self.client.secret.load_plain(plain["secret"])
         self.store.load_plain(plain, self._newcomer())
 
-    def _answer(self, request: Request, ids: Tensor, data: Any) -> Answers:
-        """The transaction: run the step, guard, commit, and pass uploads through middleware.
+    def _try_chunk(self, request: Request, data: Any, index: Tensor) -> _Tried:
+        whole = index.numel() == len(request.ids)
+        # All at once: the same object every round, so that what is derived from it is kept.
+        return self._try(request, request.ids[index], data if whole else data.take(index))
 
-        Uploads come out as they leave, and only of those who were accepted.
-        """
+    def _try(self, request: Request, ids: Tensor, data: Any) -> _Tried:
+        """Run the step; nothing is changed yet."""
         name, down = request.step.name, request.down_for(ids)
         key = self.secrets(ids).fold(name, *request.when, request.draw)
         mine = self.store.take(ids)
@@ -136,9 +160,17 @@ class InProcess(Exchange):
         up, new = getattr(self.client, name)(down, mine, data, own)
         if self.is_list and written(before):
             raise TypeError(f"step '{name}' wrote into private state: it must make a new one")
-        asked = Asked(request.step, down, ids, isinstance(request.down, Aligned))
+        return _Tried(ids, key, down, before, up, new)
+
+    def _settle(self, request: Request, tried: _Tried) -> Answers:
+        """The transaction after a step: guard, commit, and pass uploads through middleware.
+
+        Uploads come out as they leave, and only of those who were accepted.
+        """
+        ids, key, up, new = tried.ids, tried.key, tried.up, tried.new
+        asked = Asked(request.step, tried.down, ids, isinstance(request.down, Aligned))
         ok, reasons = guard(asked, up, self.bounds)
-        sound, more = guard_state(new, ids, before)
+        sound, more = guard_state(new, ids, tried.before)
         ok, reasons = ok & sound, more | reasons
         if not bool(ok.all()):
             keep = ok.nonzero().flatten()
@@ -150,7 +182,7 @@ class InProcess(Exchange):
         if new is not None:
             self.store.commit(ids, new)
         if up is not None and self.middleware:
-            up = self._passed(name, up, key)
+            up = self._passed(request.step.name, up, key)
         return Answers(ids, up, reasons)
 
     def _passed(self, step: str, up: Any, key: Key) -> Any:

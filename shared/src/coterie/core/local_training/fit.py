@@ -79,9 +79,7 @@ def fit(
     width: int | None = None,
     deferrable: Iterable[str] = (),
 ) -> Fitted:
-    """Train C clients side by side, each with its own number of steps.
-
-    They are trained in place, in a copy of what is given; who has finished leaves the stack.
+    """Train C clients side by side in place, in a copy; who has made its steps leaves the stack.
 
     Args:
         loss: ``loss(params, batch) -> ()`` of one client (no client axis), pure, without draws.
@@ -97,36 +95,38 @@ def fit(
             clients at work: a proximal term, a control variate; of all or some parameters.
         context: stacked tree for ``pull``.
         fixed: what the loss takes beside ``params`` and is not trained, each ``(C, ...)``.
-        statistics: what it writes into, each ``(C, ...)``; given, even if empty, clients are
-            trained one after the other (`coterie.core.local_training.alone`).
+        statistics: what it writes into, each ``(C, ...)``; given, clients are trained singly.
         width: how many clients are stacked, None = all; results do not depend on it.
-        deferrable: weights of linear layers whose steps may be added up late
-            (`coterie.core.local_training.deferred`), where they are plain gradient descent.
+        deferrable: weights whose steps may be added up late (`core.local_training.deferred`).
 
     Example:
         >>> loss = lambda params, batch: (params["w"] - batch["x"]).square().sum()
-        >>> x, steps = torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1])
-        >>> batches = lambda number, rows: {"x": x[rows]}
+        >>> batches = lambda number, rows: {"x": torch.tensor([[1.0], [2.0]])[rows]}
+        >>> steps = torch.tensor([0, 1])
         >>> fit(loss, {"w": torch.zeros(2)}, batches, RowSGD(), 0.5, steps).params["w"].tolist()
         [0.0, 2.0]
     """
     first = next(iter(params.values()))
-    free = clip is None and pull is None and not opt.weight_decay
-    plain = opt.factored and slope is None and free
-    alone, loss_of_none = statistics is not None, first.new_zeros(len(first))
+    alone, none = statistics is not None, first.new_zeros(len(first))
     job = _Job(
         batches=batches,
         opt=opt,
-        start=Fitted(params, state or opt.begin(params), loss_of_none, statistics or {}),
+        start=Fitted(params, state or opt.begin(params), none, statistics or {}),
         rates=_Rates(_rate(lr, first), None if clip is None else _rate(clip, first)),
         steps=torch.as_tensor(steps).expand(len(first)),
         gradient=_gradient(loss, slope, factored=opt.factored and clip is None, draws=alone),
         pull=pull,
         context={} if context is None or pull is None else context,
         fixed=fixed or {},
-        deferring=set(deferrable) if plain and first.is_cpu else set(),
+        deferring=_deferring(deferrable, first, opt, clip, pull, slope),
     )
     return job.run_all(1 if alone else width or len(first))
+
+
+def _deferring(names: Iterable[str], like: Tensor, opt: RowOptimizer, *more: object) -> set[str]:
+    """Weights whose steps may be added up late: those of plain gradient descent, on the CPU."""
+    plain = type(opt) is RowSGD and not opt.weight_decay and all(one is None for one in more)
+    return set(names) if plain and like.is_cpu else set()
 
 
 def _gradient(loss: Loss, slope: Slope | None, factored: bool, draws: bool) -> Gradient:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -52,28 +53,44 @@ class MethodOf:
         training: bool | None = None,
         as_batch: AsBatch | None = None,
     ) -> None:
-        module = copy.deepcopy(module)
+        self._module = copy.deepcopy(module)
         if training is not None:
-            module.train(training)
-        self._call, self._as_batch = getattr(module, method), as_batch
-        self._places: dict[str, list[tuple[dict[str, Any], str]]] = {}
-        self._own: dict[str, Any] = {}
+            self._module.train(training)
+        self._method, self._as_batch = method, as_batch
+        self._of_thread = threading.local()  # threads would put each other's tensors in place
+
+    def __call__(self, params: Params, batch: Batch) -> Any:
+        """Call the method with parameters and buffers by name; buffers may be written to."""
+        placed: _Placed | None = getattr(self._of_thread, "placed", None)
+        if placed is None:
+            placed = self._of_thread.placed = _Placed(copy.deepcopy(self._module), self._method)
+        return placed.call(params, batch if self._as_batch is None else self._as_batch(batch))
+
+
+class _Placed:
+    """A module whose tensors can be put in their places."""
+
+    def __init__(self, module: nn.Module, method: str) -> None:
+        self._method = getattr(module, method)
+        self._places: list[tuple[str, Any, list[tuple[dict[str, Any], str]]]] = []
         names: dict[int, str] = {}  # a tensor in several places goes by the name of the first
+        places: dict[str, list[tuple[dict[str, Any], str]]] = {}
         for path, part in module.named_modules():
             for tensors in (part._parameters, part._buffers):
                 for leaf, value in tensors.items():
                     name = names.setdefault(id(value), f"{path}.{leaf}".removeprefix("."))
-                    self._places.setdefault(name, []).append((tensors, leaf))
-                    self._own[name] = value
+                    places.setdefault(name, []).append((tensors, leaf))
+        for name, where in places.items():
+            tensors, leaf = where[0]
+            self._places.append((name, tensors[leaf], where))
         tap_linear_layers(module, names)
 
-    def __call__(self, params: Params, batch: Batch) -> Any:
-        """Call the method with parameters and buffers by name; buffers may be written to."""
-        for name, places in self._places.items():
-            value = params.get(name, self._own[name])
+    def call(self, params: Params, batch: Any) -> Any:
+        for name, own, places in self._places:
+            value = params.get(name, own)
             for tensors, leaf in places:
                 tensors[leaf] = value
-        return self._call(batch if self._as_batch is None else self._as_batch(batch))
+        return self._method(batch)
 
 
 def masked(loss: Loss) -> Loss:

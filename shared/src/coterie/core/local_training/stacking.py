@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -97,12 +98,28 @@ def concatenate(parts: list[T]) -> T:
 def _without_fallback() -> Iterator[None]:
     """Torch's own fallback runs an operation client by client, far slower than a plain loop."""
     functorch: Any = torch._C._functorch
-    before = functorch._is_vmap_fallback_enabled()
-    functorch._set_vmap_fallback_enabled(False)
+    with _WITHOUT.lock:
+        if not _WITHOUT.threads:
+            _WITHOUT.before = functorch._is_vmap_fallback_enabled()
+            functorch._set_vmap_fallback_enabled(False)
+        _WITHOUT.threads += 1
     try:
         yield
     finally:
-        functorch._set_vmap_fallback_enabled(before)
+        with _WITHOUT.lock:
+            _WITHOUT.threads -= 1
+            if not _WITHOUT.threads:
+                functorch._set_vmap_fallback_enabled(_WITHOUT.before)
+
+
+class _Without:
+    """The switch is the process's: the first thread turns it, the last one back."""
+
+    def __init__(self) -> None:
+        self.lock, self.threads, self.before = threading.Lock(), 0, True
+
+
+_WITHOUT = _Without()
 
 
 def _call_once(function: Callable[..., Any], arguments: Any) -> Any:

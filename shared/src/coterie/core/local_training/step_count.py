@@ -6,10 +6,11 @@ compared by the work that it really does.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -17,6 +18,12 @@ class StepCount:
     """Gradient steps counted so far, the sum over clients."""
 
     total: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, number: int) -> None:
+        """Count more; chunks may be trained by several threads."""
+        with self.lock:
+            self.total += number
 
 
 _OPEN: ContextVar[StepCount | None] = ContextVar("open count of steps", default=None)
@@ -56,4 +63,4 @@ def count_steps(number: int) -> None:
     """Add to the count that is open, if there is one."""
     count = _OPEN.get()
     if count is not None:
-        count.total += number
+        count.add(number)

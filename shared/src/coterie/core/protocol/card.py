@@ -11,7 +11,15 @@ from coterie.core.errors import UserError
 from coterie.core.settings.schema import build, hints, values_of
 
 S = TypeVar("S")
-_OWN = ("run.", "logger.", "trainer.", "engine.device", "engine.threads", "data.columns")
+_OWN = (
+    "run.",
+    "logger.",
+    "trainer.",
+    "engine.device",
+    "engine.threads",
+    "engine.workers",
+    "data.columns",
+)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,8 @@ class Client(Generic[P, X]):
     Attributes:
         form: "stacked" where clients can run as rows of tensors, a chunk at a time; "list" runs one
             after the other, each with shapes of its own.
+        concurrent: whether several chunks may run at the same time in threads of one process: steps
+            write into nothing that two of them read.
         secret: what all clients know and no server does; None where nothing needs one.
 
     Raises:
@@ -49,6 +51,7 @@ class Client(Generic[P, X]):
     """
 
     form: ClassVar[Form] = "stacked"
+    concurrent: ClassVar[bool] = False
     secret: CommonSecret | None = None
     _steps: ClassVar[dict[str, AnyStep[Any, Any]]] = {}
     _types: ClassVar[tuple[Any, Any]]

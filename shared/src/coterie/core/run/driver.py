@@ -226,6 +226,7 @@ class FederatedRun:
             federation.middleware,
             federation.bounds,
             device=federation.device,
+            workers=federation.workers,
         )
 
     def _cohort(self, round_in_block: int) -> ExchangeCohort:

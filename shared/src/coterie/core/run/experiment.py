@@ -117,6 +117,7 @@ class Experiment(Generic[Settings]):
             seed=settings.seed,
             rounds=settings.rounds,
             chunk=settings.engine.chunk,
+            workers=settings.engine.workers,
             device=self.device,
             middleware=middleware(settings.privacy, client.steps()),
             bounds=bounds(settings.engine),

@@ -104,6 +104,9 @@ class EngineSettings:
     to rounding, but for dropout, whose masks a GPU draws otherwise."""
     chunk: int | None = None
     """Clients that run stacked at once; default is chosen by memory."""
+    workers: int = 1
+    """Chunks that run at the same time, each on a thread of its own, on the CPU; as many as there
+    are cores to use. Results are the same bits; each takes the memory of a chunk."""
     dtype: Literal["float32", "float64"] = "float32"
     """Floating-point type of all parameters."""
     threads: int = 1
@@ -119,6 +122,7 @@ class EngineSettings:
         at_least("engine.chunk", self.chunk, 1)
         between("engine.max_norm", self.max_norm, 0, float("inf"))
         at_least("engine.max_count", self.max_count, 1)
+        at_least("engine.workers", self.workers, 1, MOST_THREADS)
         at_least("engine.threads", self.threads, 1, MOST_THREADS)
 
 

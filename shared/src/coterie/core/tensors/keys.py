@@ -8,6 +8,7 @@ The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 from __future__ import annotations
 
 import math
+import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 
+_GENERATORS = threading.RLock()  # torch's are the process's: one thread at a time seeds them
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _ALL = (1 << 64) - 1
 _MIX1 = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -152,7 +154,7 @@ class Key:
         """
         device, seed = torch.get_default_device(), self.seed()
         gpus = [device.index] if device.type == "cuda" else []
-        with torch.random.fork_rng(devices=gpus):
+        with _GENERATORS, torch.random.fork_rng(devices=gpus):
             torch.random.default_generator.manual_seed(seed)
             for gpu in gpus:
                 torch.cuda.default_generators[gpu].manual_seed(seed)

@@ -32,9 +32,16 @@ class ModuleRounds:
         case: what is trained.
         chunk: clients per stacked call; None = as many as there is memory for.
         device: where.
+        workers: threads that run chunks.
     """
 
-    def __init__(self, case: Case, chunk: int | None = None, device: torch.device = CPU) -> None:
+    def __init__(
+        self,
+        case: Case,
+        chunk: int | None = None,
+        device: torch.device = CPU,
+        workers: int = 1,
+    ) -> None:
         self.case, self.device = case, device
         self.settings = FedAvgSettings(
             epochs=case.epochs, batch_size=case.batch_size, lr=case.lr, clip=None, weight_decay=0.0
@@ -44,7 +51,9 @@ class ModuleRounds:
             self.module = case.make()
         self.client = FedAvgClient(self.module.to(device), self.settings)
         server = FedAvgServer(case.make, self.settings)
-        parts = Federation(server, self.client, [self.split], chunk=chunk, device=device)
+        parts = Federation(
+            server, self.client, [self.split], chunk=chunk, workers=workers, device=device
+        )
         self.run = FederatedRun(parts)
         with computing_on(device):
             self.run.newest_cohort().enrol()

@@ -119,6 +119,7 @@ class ModelClient(Client[P, SplitSamples[SampleData]]):
         UserError: a branch is asked for, and the method or the module admits none.
     """
 
+    concurrent = True
     admits_alone: ClassVar[bool] = False
     admits_branch: ClassVar[bool] = False
 
