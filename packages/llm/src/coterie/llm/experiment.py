@@ -184,6 +184,7 @@ class Experiment(RecommendsToUsers[Settings]):
             client=client,
             blocks=[data],
             seed=settings.seed,
+            workers=settings.engine.workers,
             device=self.device,
             middleware=middleware(settings.privacy, client.steps()),
             bounds=bounds(settings.engine),
