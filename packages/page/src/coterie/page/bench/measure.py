@@ -10,26 +10,33 @@ import torch
 
 from coterie.core.bench.hardware import Limits
 from coterie.core.bench.memory_use import forget_peak, most_resident, nbytes, resident
+from coterie.core.bench.modules.cases import CASES, Case, numbers
+from coterie.core.bench.modules.measure import beside_a_core, beside_a_loop, on_two_threads
 from coterie.core.bench.timing import CPU_MS, Row, in_a_process, in_turns, row
 from coterie.core.errors import UserError
 from coterie.core.methods.registry import METHODS
 from coterie.core.settings.schema import changed
+from coterie.core.tensors.device import CPU, choose_device
 from coterie.page.bench.rounds import FedAvgRounds, Rounds, local_steps
+from coterie.page.models.pictures import Normalise, resnet18
 from coterie.page.readings import resolve
 from coterie.page.settings.run import Settings
 from coterie.page.tables import times
 
 _LOOP_CLIENTS = 5  # that the loop trains; it is far too slow to train all in every turn
 _MEMORY_ROUNDS = 2
+_AS_THEY_ARE = Normalise([0.0] * 3, [1 / 255] * 3)
+_RESNET = Case("ResNet-18, 11 M", lambda: resnet18(10, _AS_THEY_ARE), numbers(3, 32, 32), 8, 40, 10)
 _AGENTS_MAY_COST = 5.0  # per cent of a round
 _FOLLOWERS: dict[Any, str] = {"best-response": times.BEST_RESPONSE, "ddpg": times.SERVER_AGENT}
 
 
 def bench(settings: Settings) -> Iterator[Row]:
-    """Measure FedAvg's round, PAGE's agents, the other methods' rounds, then memory.
+    """Measure FedAvg's round, any module's, PAGE's agents, other methods' rounds, then memory.
 
-    Everything runs on one thread and is given in CPU seconds. What is compared takes turns in one
-    run, and the fastest turn counts, so other work on the machine disturbs the ratios little.
+    Everything runs on one thread and is given in CPU seconds, but for the rows of several threads
+    and those of a GPU, which are there where ``engine.device`` finds one. What is compared takes
+    turns in one run, so other work on the machine disturbs the ratios little.
 
     Args:
         settings: of a run; method, rounds and evaluation are chosen here.
@@ -41,6 +48,10 @@ def bench(settings: Settings) -> Iterator[Row]:
     """
     torch.set_num_threads(1)
     yield from fedavg(settings)
+    yield from beside_a_loop()
+    yield from on_two_threads()
+    if (device := choose_device(settings.engine.device)) != CPU:
+        yield from beside_a_core(device, (*CASES, _RESNET))
     yield from agents(settings)
     yield from methods(settings)
     yield from memory(settings)

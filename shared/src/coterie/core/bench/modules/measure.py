@@ -111,6 +111,21 @@ def beside_a_loop(cases: Sequence[Case] = CASES, turns: int = 5) -> Iterator[Row
         yield row(name, CPU_MS, found["ours"], found["loop"], difference)
 
 
+def on_two_threads(cases: Sequence[Case] = CASES, turns: int = 5) -> Iterator[Row]:
+    """Compare rounds whose chunks run on two threads with those on one, in wall time.
+
+    Yields:
+        As `beside_a_loop`.
+    """
+    for case in cases:
+        one, two = ModuleRounds(case), ModuleRounds(case, workers=2)
+        difference = _largest(one.advance(), two.advance())
+        works: dict[str, Callable[[], object]] = {"one": one.advance, "two": two.advance}
+        found = in_turns(works, turns, time.perf_counter)
+        first, second = (statistics.median(found[name]) for name in ("one", "two"))
+        yield row(f"{case.name}; two threads, one", "ms a round", second, first, difference)
+
+
 def beside_a_core(
     device: torch.device, cases: Sequence[Case] = CASES, turns: int = 3
 ) -> Iterator[Row]:
