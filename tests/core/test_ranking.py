@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmetrics import retrieval
 
 from coterie.core.metrics.full_ranking import FullRanking
-from coterie.core.metrics.ranking import RankingMetrics, ranking_metrics, target_ranks, top_k
+from coterie.core.metrics.ranking import RankingMetrics, ranking_metrics, top_k
 from coterie.core.tensors.ragged import Ragged
 
 NAMES = ("ndcg", "recall", "hr", "mrr")
@@ -167,11 +167,6 @@ def test_an_excluded_target_is_a_miss() -> None:
     found = ranking_metrics(scores, targets, 2, Ragged.from_lists([[0]]))
     assert found.recall.item() == 0.5
     assert found.mrr.item() == 1.0
-
-
-def test_target_ranks_are_places() -> None:
-    top = top_k(torch.tensor([[0.1, 0.9, 0.5, 0.7]]), 2)
-    assert target_ranks(top, Ragged.from_lists([[0, 3, 1]]), 4).tolist() == [2, 1, 0]
 
 
 def test_perfect_list_has_ndcg_one_even_with_more_targets_than_places() -> None:

@@ -207,7 +207,7 @@ def test_a_report_is_the_full_ranking_at_every_length():
     scores = torch.rand(6, 30)
     seen = Ragged.from_lists([[c, c + 1] for c in range(6)])
     targets = Ragged.from_lists([[10 + c, 21 - c] if c != 3 else [] for c in range(6)])
-    found = rank_all(scores, targets, (5, 20), seen)
+    found = rank_all(scores, targets, (5, 20), (seen,))
     for column, k in enumerate((5, 20)):
         expected = ranking_metrics(scores, targets, k, seen)
         for name in ("recall", "ndcg"):

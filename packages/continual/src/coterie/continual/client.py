@@ -36,7 +36,8 @@ from coterie.continual.retention.regularisation import Regularisation
 from coterie.continual.retention.reloop import ErrorMemory
 from coterie.continual.settings import DISTILLING, Settings
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.metrics.ranking_report import RankingReport, rank_all
+from coterie.core.metrics.ranking_report import RankingReport, rank_blocks
+from coterie.core.metrics.target_ranks import ScoreRows, copies_of
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.recommending import RecommendsItems
@@ -47,6 +48,7 @@ from coterie.core.tensors.ragged import Ragged
 # Measured: what a step holds beside one table (n_items) for each batch and the samples themselves.
 _OTHER_TABLES = 4
 SAMPLE_BYTES = 64
+_STATE_BYTES = 2048  # of a user's private state and lists while it ranks, from above
 
 
 class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState]):
@@ -88,6 +90,9 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         if down is None:
             return None
         model = self.settings.model
+        if isinstance(down, EvaluationTable) and not self.retention.corrects:
+            # Items are ranked a block of users at a time: what counts is who they are.
+            return data.train.lengths * SAMPLE_BYTES + _STATE_BYTES
         samples = data.train.lengths * (1 + model.negatives) * model.epochs
         tables = samples // model.batch_size + _OTHER_TABLES
         n_items = max((table.shape[0] for _, table in tree.tensors(down)), default=0)
@@ -131,32 +136,43 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         self, down: EvaluationTable, mine: ClientState, data: UserRows, key: Key
     ) -> tuple[StreamReport, None]:
         """Rank all items the user has not trained on in this block (section 5.1)."""
+        seen = self._seen(mine, data)
         if down.split == "valid":
-            scores = score_items(self.backbone, mine.params, down.items)
-            found = self._rank(scores, data.valid, self._seen(mine, data, scores.shape[1]))
+            found = self._rank(self._scoring(mine.params, down.items), data.valid, seen, down.items)
             return StreamReport(found.recall, found.ndcg, None, None), None
-        scores = self._chosen_scores(mine, down.items)
-        seen = self._seen(mine, data, scores.shape[1]) | data.valid.mask(scores.shape[1])
-        found = self._rank(scores, data.test, seen)
+        score, seen = self._chosen_scoring(mine, down.items), (*seen, data.valid)
+        found = self._rank(score, data.test, seen, down.items)
         if data.earlier is None:
             return StreamReport(found.recall, found.ndcg, None, None), None
-        had = data.earlier.mask(scores.shape[1])
-        unseen = self._rank(scores, without(data.test, had), seen | had)
+        new = without(data.test, data.earlier, down.items.shape[0])
+        unseen = self._rank(score, new, (*seen, data.earlier), down.items)
         return StreamReport(found.recall, found.ndcg, unseen.recall, unseen.ndcg), None
 
-    def _seen(self, mine: ClientState, data: UserRows, n_items: int) -> Tensor:
-        """What is not ranked: train items and what is left out, ``(C, n)`` bool."""
-        return data.train.mask(n_items) | self.leave_out.mask(mine.left_out, n_items)
+    def _seen(self, mine: ClientState, data: UserRows) -> tuple[Ragged, ...]:
+        """What is not ranked: train items and what is left out."""
+        if not self.leave_out.length:
+            return (data.train,)
+        return data.train, self.leave_out.rows(mine.left_out)
 
-    def _chosen_scores(self, mine: ClientState, table: Tensor) -> Tensor:
-        """Score all items by the best round and what the method corrects, ``(C, n)``."""
+    def _scoring(self, params: Params, table: Tensor) -> ScoreRows:
+        """Score all items for some of the users."""
+        vector, offset = self.backbone.query(params)
+        return lambda rows: torch.addmm(offset[rows, None], vector[rows], table.T)
+
+    def _chosen_scoring(self, mine: ClientState, table: Tensor) -> ScoreRows:
+        """Score all items by the best round and what the method corrects."""
+        if not self.retention.corrects:
+            return self._scoring(mine.best, table)
         scores = score_items(self.backbone, mine.best, table)
         corrected = self.retention.correct(scores, mine, table)
         # A correction may hide that a model has diverged.
-        return corrected.masked_fill(~scores.sum(1, keepdim=True).isfinite(), torch.nan)
+        hidden = ~scores.sum(1, keepdim=True).isfinite()
+        return copies_of(corrected.masked_fill(hidden, torch.nan))
 
-    def _rank(self, scores: Tensor, targets: Ragged, seen: Tensor) -> RankingReport:
-        return rank_all(scores, targets, (self.settings.top_k,), seen)
+    def _rank(
+        self, score: ScoreRows, targets: Ragged, seen: tuple[Ragged, ...], table: Tensor
+    ) -> RankingReport:
+        return rank_blocks(score, targets, (self.settings.top_k,), seen, table.shape[0])
 
     @KEEP_BEST
     def keep_best(
@@ -177,10 +193,12 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         if self.settings.carry == "best":
             mine = replace(mine, params=tree.clone(mine.best))
         mine = replace(mine, memory=self.retention.at_block_end(mine, down.items, data, key))
-        scores = self._chosen_scores(mine, down.items)
-        report = self._rank(scores, data.valid, self._seen(mine, data, scores.shape[1]))
-        chosen = score_items(self.backbone, mine.best, down.items)
-        left_out = self.leave_out.noted(mine.left_out, mine.blocks, chosen, data.train)
+        score, seen = self._chosen_scoring(mine, down.items), self._seen(mine, data)
+        report = self._rank(score, data.valid, seen, down.items)
+        left_out = mine.left_out
+        if self.leave_out.length:
+            chosen = score_items(self.backbone, mine.best, down.items)
+            left_out = self.leave_out.noted(left_out, mine.blocks, chosen, data.train)
         last = torch.full_like(mine.blocks, down.block)
         return report, replace(mine, blocks=mine.blocks + 1, last=last, left_out=left_out)
 
@@ -215,9 +233,10 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         return self.backbone.item_lr * scale
 
 
-def without(targets: Ragged, had: Tensor) -> Ragged:
-    """Take out the items that users had, ``(C, n)`` bool."""
-    kept = ~had[targets.rows, targets.values]
+def without(targets: Ragged, had: Ragged, n_items: int) -> Ragged:
+    """Take out the items that users had."""
+    cells, gone = (rows.rows * n_items + rows.values for rows in (targets, had))
+    kept = ~torch.isin(cells, gone)
     return Ragged.from_pairs(targets.rows[kept], targets.values[kept], len(targets))
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coterie.core.metrics.target_ranks import check_range, copies_of, find_targets, not_finite
 from coterie.core.tensors.ragged import Ragged
 
 
@@ -58,7 +59,12 @@ def ranking_metrics(
         >>> found.mrr.tolist()
         [0.5, nan]
     """
-    rank = target_ranks(top_k(scores, k, excluded), targets, scores.shape[1])
+    _check(scores, k)
+    if len(targets) != scores.shape[0]:
+        raise ValueError(f"targets has {len(targets)} rows for {scores.shape[0]} clients")
+    left_out = _as_rows(scores, excluded)
+    rank, broken = find_targets(copies_of(scores), targets, k, left_out, scores.shape[1])
+    _refuse(broken)
     return RankingMetrics(
         ndcg=ndcg(rank, targets, k),
         recall=recall(rank, targets, k),
@@ -85,9 +91,8 @@ def top_k(scores: Tensor, k: int, excluded: Tensor | Ragged | None = None) -> Te
         >>> top_k(torch.tensor([[1.0, 3.0, 3.0, 2.0]]), 3).tolist()
         [[1, 2, 3]]
     """
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-    _require_finite(scores)
+    _check(scores, k)
+    _refuse(not_finite(scores))
     open_scores = _exclude(scores, k, excluded)
     # One item more than asked for shows whether the last place is tied.
     length = min(k + 1, open_scores.shape[1])
@@ -101,35 +106,13 @@ def top_k(scores: Tensor, k: int, excluded: Tensor | Ragged | None = None) -> Te
     return torch.nn.functional.pad(items, (0, k - items.shape[1]), value=-1)
 
 
-def target_ranks(top: Tensor, targets: Ragged, n_items: int) -> Tensor:
-    """Place of every target in its client's list.
-
-    Args:
-        top: ``(C, k)`` int64, from `top_k`.
-        targets: C rows, n item numbers in all.
-        n_items: number of items.
-
-    Returns:
-        ``(n,)`` int64, aligned with ``targets.values``: 0 for the first place, k if not listed.
-
-    Raises:
-        ValueError: the number of rows differs, or a target is out of range or named twice.
-    """
-    _check_targets(targets, top.shape[0], n_items)
-    match = top.to(targets.values.device)[targets.rows] == targets.values[:, None]
-    target, place = match.nonzero(as_tuple=True)
-    rank = torch.full_like(targets.values, top.shape[1])
-    rank[target] = place
-    return rank
-
-
 def ndcg(rank: Tensor, targets: Ragged, k: int) -> Tensor:
     """NDCG@k with binary gains: sum of 1/log2(rank + 2) over that of the best possible list.
 
     The best possible list has min(k, number of targets) hits (Järvelin and Kekäläinen, TOIS 2002).
 
     Args:
-        rank: ``(n,)`` from `target_ranks`.
+        rank: ``(n,)`` from `find_targets`.
         targets: C rows.
         k: length of the list.
 
@@ -164,18 +147,36 @@ def _row_sum(value: Tensor, targets: Ragged) -> Tensor:
     return value.new_zeros(len(targets)).index_add_(0, targets.rows, value)
 
 
-def _require_finite(scores: Tensor) -> None:
+def _check(scores: Tensor, k: int) -> None:
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
     if scores.dim() != 2 or not scores.is_floating_point():
         shape, kind = tuple(scores.shape), scores.dtype
         raise ValueError(f"scores must be (C, n_items) floats, got {shape} {kind}")
-    # A sum is 40 times cheaper than a test of each score; only a doubtful sum needs the test.
-    if torch.isfinite(scores.sum()):
-        return
-    bad = (~torch.isfinite(scores)).any(1).nonzero()[:, 0]
+
+
+def _as_rows(scores: Tensor, excluded: Tensor | Ragged | None) -> tuple[Ragged, ...]:
+    """What is left out as rows of item numbers."""
+    if excluded is None:
+        return ()
+    if isinstance(excluded, Ragged):
+        return (excluded,)
+    _check_table(scores, excluded)
+    return (Ragged.from_lengths(excluded.nonzero()[:, 1], excluded.sum(1)),)
+
+
+def _check_table(scores: Tensor, excluded: Tensor) -> None:
+    if excluded.shape != scores.shape or excluded.dtype != torch.bool:
+        shape, kind = tuple(excluded.shape), excluded.dtype
+        raise ValueError(f"excluded must be {tuple(scores.shape)} bool, got {shape} {kind}")
+
+
+def _refuse(broken: Tensor) -> None:
+    bad = broken.nonzero()[:, 0]
     if bad.numel():
         named = ", ".join(map(str, bad[:5].tolist())) + (", ..." if bad.numel() > 5 else "")
         raise ValueError(
-            f"scores of {bad.numel()} of {scores.shape[0]} clients are NaN or infinite "
+            f"scores of {bad.numel()} of {broken.numel()} clients are NaN or infinite "
             f"(rows {named}): the model has diverged, or its input is not finite"
         )
 
@@ -191,30 +192,9 @@ def _exclude(scores: Tensor, k: int, excluded: Tensor | Ragged | None) -> Tensor
     if isinstance(excluded, Ragged):
         if len(excluded) != n_clients:
             raise ValueError(f"excluded has {len(excluded)} rows for {n_clients} clients")
-        _check_range("excluded item", excluded.values, n_items)
+        check_range("excluded item", excluded.values, n_items)
         open_scores[excluded.rows, excluded.values] = -torch.inf
     elif excluded is not None:
-        if excluded.shape != scores.shape or excluded.dtype != torch.bool:
-            shape, kind = tuple(excluded.shape), excluded.dtype
-            raise ValueError(f"excluded must be {tuple(scores.shape)} bool, got {shape} {kind}")
+        _check_table(scores, excluded)
         open_scores[:, :n_items].masked_fill_(excluded, -torch.inf)
     return open_scores
-
-
-def _check_targets(targets: Ragged, n_clients: int, n_items: int) -> None:
-    if len(targets) != n_clients:
-        raise ValueError(f"targets has {len(targets)} rows for {n_clients} clients")
-    _check_range("target", targets.values, n_items)
-    address = (targets.rows * n_items + targets.values).sort().values
-    twice = address[1:][address[1:] == address[:-1]]
-    if twice.numel():
-        row, item = divmod(int(twice[0]), n_items)
-        raise ValueError(f"item {item} is named twice among the targets of client row {row}")
-
-
-def _check_range(name: str, items: Tensor, n_items: int) -> None:
-    if items.numel() and not 0 <= int(items.min()) <= int(items.max()) < n_items:
-        raise ValueError(
-            f"{name} numbers run from {int(items.min())} to {int(items.max())}, "
-            f"outside 0..{n_items - 1}"
-        )

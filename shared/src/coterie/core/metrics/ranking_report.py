@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coterie.core.metrics.ranking import ndcg, recall, target_ranks, top_k
+from coterie.core.metrics.ranking import ndcg, recall
+from coterie.core.metrics.target_ranks import ScoreRows, copies_of, find_targets
 from coterie.core.protocol.expected import Number
 from coterie.core.protocol.messages import EVERYTHING, Report, Reveals, leaves
 from coterie.core.tensors.ragged import Ragged
@@ -56,7 +57,7 @@ class RankingReport(Report):
 
 
 def rank_all(
-    scores: Tensor, targets: Ragged, lengths: Sequence[int], seen: Ragged | Tensor | None = None
+    scores: Tensor, targets: Ragged, lengths: Sequence[int], seen: Sequence[Ragged] = ()
 ) -> RankingReport:
     """Rank all items that clients have not seen, and look for their targets.
 
@@ -65,7 +66,7 @@ def rank_all(
             refused: it drops out alone and by name.
         targets: C rows of items to be found.
         lengths: the k of the lists.
-        seen: items left out: C rows of item numbers, or ``(C, n_items)`` bool.
+        seen: items left out, C rows of item numbers each.
 
     Example:
         >>> scores = torch.tensor([[0.9, 0.8, 0.7], [0.1, float("nan"), 0.3]])
@@ -73,12 +74,18 @@ def rank_all(
         >>> found.recall.tolist()
         [[0.0, 1.0], [inf, inf]]
     """
-    broken = ~scores.sum(1).isfinite()
-    if bool(broken.any()):  # only doubtful rows are tested score by score, which takes longer
-        broken = ~scores.isfinite().all(1)
-        scores = scores.masked_fill(broken[:, None], 0.0)
-    best = top_k(scores, max(lengths), seen)
-    rank = target_ranks(best, targets, scores.shape[1])
+    return rank_blocks(copies_of(scores), targets, lengths, seen, scores.shape[1])
+
+
+def rank_blocks(
+    score: ScoreRows,
+    targets: Ragged,
+    lengths: Sequence[int],
+    seen: Sequence[Ragged],
+    n_items: int,
+) -> RankingReport:
+    """Do what `rank_all` does by scores that are made for a block of clients at a time."""
+    rank, broken = find_targets(score, targets, max(lengths), seen, n_items)
     found = [
         torch.stack([metric(rank.clamp(max=k), targets, k) for k in lengths], dim=1)
         for metric in (recall, ndcg)
@@ -110,6 +117,6 @@ def measure_rows(
     rows = ((seen.lengths > 0) & (targets.lengths > 0)).nonzero().flatten()
     if not rows.numel():
         return measured
-    found = rank_all(score(rows), targets.take(rows), lengths, seen.take(rows))
+    found = rank_all(score(rows), targets.take(rows), lengths, (seen.take(rows),))
     measured[:, rows] = torch.stack([found.recall, found.ndcg])
     return measured

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.continual.retention.distillation import Distillation
 from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ordering import sorted_rows
 
 
 class AdaptiveReplay(Distillation):
@@ -38,17 +38,10 @@ def preference_shift(items: Tensor, scores: Tensor) -> Tensor:
     """
     n_listed = items.shape[1]
     # Ranks from one sort of the row: the number of scores above s, plus one.
-    ascending = _sorted_rows(scores)
+    ascending = sorted_rows(scores)
     not_above = torch.searchsorted(ascending, scores.gather(1, items), right=True)
     rank = scores.shape[1] - not_above + 1
     return (rank - torch.arange(1, n_listed + 1)).abs().sum(1)
-
-
-def _sorted_rows(scores: Tensor) -> Tensor:
-    """Each row in ascending order. torch finds indices too, many times slower on a CPU."""
-    if scores.device.type != "cpu":
-        return scores.sort(1).values
-    return torch.from_numpy(np.sort(scores.numpy(), axis=1))
 
 
 def replay_count(shift: Tensor, epsilon: float, n_listed: int) -> Tensor:

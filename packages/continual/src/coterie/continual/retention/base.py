@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,12 @@ class Retention:
 
     All methods share the base block; each overrides only what it adds. Everything is stacked over
     the C users of a chunk and must treat each user alone.
+
+    Attributes:
+        corrects: whether scores are corrected before items are ranked.
     """
+
+    corrects: ClassVar[bool] = False
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone

@@ -28,8 +28,8 @@ class LeaveOut:
         >>> train, nobody = Ragged.from_lists([[0, 1]]), torch.zeros(1, dtype=torch.int64)
         >>> scores = torch.tensor([[0.1, 0.9, 0.8]])
         >>> noted = once.noted(once.empty(1), nobody, scores, train)
-        >>> noted.tolist(), once.mask(noted, 3).tolist()
-        ([[1, 0]], [[True, True, False]])
+        >>> noted.tolist(), once.rows(noted).tolists()
+        ([[1, 0]], [[1, 0]])
     """
 
     def __init__(self, length: int, n_blocks: int) -> None:
@@ -54,8 +54,7 @@ class LeaveOut:
         places = blocks[:, None] * self.length + torch.arange(self.length)
         return left_out.scatter(1, places, items.to(left_out.dtype))
 
-    def mask(self, left_out: Tensor, n_items: int) -> Tensor:
-        """Which items are not ranked, ``(C, n)`` bool."""
-        places = torch.where(left_out == FREE, n_items, left_out.long())
-        mask = torch.zeros(left_out.shape[0], n_items + 1, dtype=torch.bool)
-        return mask.scatter_(1, places, True)[:, :n_items]
+    def rows(self, left_out: Tensor) -> Ragged:
+        """Items that are not ranked, a row for each user."""
+        noted = left_out != FREE
+        return Ragged.from_lengths(left_out[noted].long(), noted.sum(1))

@@ -29,6 +29,8 @@ class ErrorMemory(Retention):
     negatives, over what was there; h is recomputed from the stored items, so it is never stale.
     """
 
+    corrects = True
+
     def __init__(self, backbone: Backbone, settings: RLP2Settings) -> None:
         super().__init__(backbone)
         self.settings = settings

@@ -97,7 +97,8 @@ def _test(experiment: Experiment, score: Score) -> RunResult:
         had = data.earlier.mask(scores.shape[1])
         valid = ranking_metrics(scores, data.valid, top_k, data.train.mask(scores.shape[1]))
         found = ranking_metrics(scores, data.test, top_k, seen)
-        unseen = ranking_metrics(scores, without(data.test, had), top_k, seen | had)
+        new = without(data.test, data.earlier, scores.shape[1])
+        unseen = ranking_metrics(scores, new, top_k, seen | had)
         for name in ("ndcg", "recall"):
             result.metrics[f"valid/block{t}/{name}@{top_k}"] = _mean(getattr(valid, name))
             for protocol, measured in (("", found), ("_unseen", unseen)):
