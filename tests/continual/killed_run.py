@@ -23,6 +23,7 @@ from coterie.core.settings.sections import (
     LoggerSettings,
     PrivacySettings,
     RunSettings,
+    ValidationSettings,
 )
 
 
@@ -66,6 +67,7 @@ def main(out, kill_at, resume):
     settings = Settings(
         rounds=4,
         participation=0.7,
+        validation=ValidationSettings(clients=50),
         model=ModelSettings(dim=8, batch_size=64),
         engine=EngineSettings(chunk=64),
         privacy=PrivacySettings(clip=1.0, noise="laplace", scale=0.05),

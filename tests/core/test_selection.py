@@ -15,7 +15,7 @@ from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.metrics.ranking_report import rank_all
 from coterie.core.protocol.journal import Journal
-from coterie.core.settings.sections import LoggerSettings
+from coterie.core.settings.sections import LoggerSettings, ValidationSettings
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -73,7 +73,7 @@ class Scripted(Selecting[State]):
     monitor, limits = RMSE, FewRounds()
 
     def __init__(self, script):
-        self.script, self.tested = script, []
+        self.script, self.tested, self.measured = script, [], []
 
     def round(self, state, cohort, key):
         return self.validated(replace(state, model=state.model + 1, round=state.round + 1), cohort)
@@ -81,7 +81,9 @@ class Scripted(Selecting[State]):
     def measure(self, state, cohort, split):
         if split == "test":
             self.tested.append(state.best)
-        elif (score := self.script[state.round - 1]) is not None:
+            return
+        self.measured.append(state.round)
+        if (score := self.script[state.round - 1]) is not None:
             cohort.journal.scalar("eval/rmse", score)
 
     def keep(self, state, cohort):
@@ -93,8 +95,9 @@ class Cohort:
     journal: Journal
 
 
-def play(script):
+def play(script, **validation):
     server, cohort, state, decision = Scripted(script), Cohort(Journal()), State(), "go"
+    server.validation = ValidationSettings(**validation)
     while decision == "go":
         cohort.journal.clear()
         state = server.round(state, cohort, Key.from_seed(0))
@@ -115,6 +118,31 @@ def test_a_round_that_nobody_measured_is_not_the_best():
     assert (state.round, state.best, state.chosen) == (4, 2, BestRound(2, 0.9))
     _, _, state = play([None, None])
     assert (state.round, state.best, state.chosen) == (2, 0, NO_ROUND)
+
+
+@pytest.mark.parametrize(
+    ("every", "ends", "best"),
+    [(1, 5, 3), (2, 6, 4), (3, 6, 3), (4, 8, 4), (5, 9, 9), (9, 9, 9), (99, 9, 9)],
+)
+def test_rounds_are_chosen_among_those_that_are_due(every, ends, best):
+    """Patience is 2 rounds: a block ends at a round that is due, and round 9 is due anyway."""
+    script = [0.9, 0.8, 0.1, 0.2, 0.7, 0.6, 0.5, 0.4, 0.15]
+    server, _, state = play(script, every=every)
+    assert (state.round, state.chosen) == (ends, BestRound(best, script[best - 1]))
+    assert server.tested == [best]
+    measured = [n for n in range(1, ends + 1) if n % every == 0 or n == 9]
+    assert server.measured == measured
+
+
+def test_a_sample_of_clients_is_named_beside_the_results():
+    server = Scripted([])
+    assert server.remarks(10_000) == []
+    server.validation = ValidationSettings(every=3, clients=1000)
+    assert server.remarks(20_000) == [
+        "the best round is the best of every 3 rounds",
+        "rounds were chosen by 1,000 of 20,000 clients, tests are of all",
+    ]
+    assert len(server.remarks(1000)) == 1
 
 
 def test_the_most_rounds_count_from_the_beginning_of_the_search():

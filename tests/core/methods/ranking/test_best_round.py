@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from coterie.core.methods.ranking.server import RankingServer
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.messages import Down, carries
 from coterie.core.protocol.step import Step
+from coterie.core.settings.sections import ValidationSettings
 from coterie.core.tensors.ragged import Ragged
 
 TRAIN, VALID, TEST, OTHERS = 0, 1, 2, [3, 4, 5]
@@ -37,6 +38,7 @@ class Three:
     rounds: int = 3
     patience: int = 3
     participation: float = 1.0
+    validation: ValidationSettings = field(default_factory=ValidationSettings)
 
 
 EVALUATE, FOLD_IN = Step("evaluate", Order, RankingReport), Step("fold_in", Order, None)
@@ -107,6 +109,19 @@ def test_validation_chooses_and_the_test_only_tells(orders, best, test):
     assert module.results["test/best_round"] == module.server_state.chosen.round == best
     assert int(module.server_state.best["round"]) == best
     assert module.results["test/recall@1"] == test
+
+
+def test_a_sample_of_users_validates_every_other_round_and_all_are_tested():
+    data, n_items = group_users(24)
+    validation = ValidationSettings(every=2, clients=5)
+    options = {"n_items": n_items, "lengths": (10,), "rounds": 3, "validation": validation}
+    module = module_of(*test_fedmf.build(**options), data)
+    asked = []
+    while not module.finished:
+        module.advance()
+        counts = {name: len(ids) for name, (ids, _) in module.journal.clients.items()}
+        asked.append((counts.get("eval/recall@10"), counts.get("test/recall@10")))
+    assert asked == [(None, None), (5, None), (5, 24)]
 
 
 def rounds_of(build, data, **options):

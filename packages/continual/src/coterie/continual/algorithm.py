@@ -72,6 +72,7 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
 
     def __init__(self, settings: Settings, n_items: Sequence[int]) -> None:
         self.settings, self.limits, self.n_items = settings, settings, n_items
+        self.validation = settings.validation
         # Ties within five digits keep the earlier round.
         self.monitor = Monitor(f"eval/ndcg@{settings.top_k}", digits=5)
         self.dtype = getattr(torch, settings.engine.dtype)
@@ -95,7 +96,7 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
         return ServerState(items, items, state.best, state.slow, state.fast, block)
 
     def round(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
-        """One communication round (lines 10 to 19), then validation on all clients."""
+        """One communication round (lines 10 to 19), then validation where it is due."""
         selected = cohort.sample(self.settings.participation, key.fold("sample"))  # line 10
         old = state.old if self.settings.method == "reg" else None
         down = ItemTable(state.items, old, state.round)
@@ -117,10 +118,11 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
         return self._move_proxies(state)
 
     def measure(self, state: ServerState, cohort: Cohort, split: Split) -> None:
-        """Let all clients rank all items by this round's table, or to test by the best one."""
+        """Let clients rank all items by this round's table, or to test by the best one."""
         testing, journal = split == "test", cohort.journal
         table = state.best if testing else state.items
-        reports = cohort.ask(EVALUATE, EvaluationTable(table, split))
+        asked = cohort if testing else self.validators(cohort)
+        reports = asked.ask(EVALUATE, EvaluationTable(table, split))
         if reports.up is None:  # nobody answered
             return
         for name, values in reports.up.by_name((self.settings.top_k,)).items():

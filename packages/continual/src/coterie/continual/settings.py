@@ -7,7 +7,7 @@ from typing import Literal
 
 from coterie.core.errors import UserError
 from coterie.core.settings.base import BaseSettings
-from coterie.core.settings.sections import DataSettings, at_least, between
+from coterie.core.settings.sections import DataSettings, ValidationSettings, at_least, between
 
 Method = Literal[
     "ft",
@@ -223,6 +223,7 @@ class Settings(BaseSettings):
     """Local epochs by which a new user's private parameters are fitted when serving."""
     top_k: int = 20
     """k of NDCG@k and Recall@k."""
+    validation: ValidationSettings = field(default_factory=ValidationSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     replay: ReplaySettings = field(default_factory=ReplaySettings)
     temporal_mean: TemporalMeanSettings = field(default_factory=TemporalMeanSettings)

@@ -11,7 +11,10 @@ from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.server import Decision, Server
+from coterie.core.settings.sections import ValidationSettings
 from coterie.core.tensors.keys import Key
+
+_VALIDATORS = Key.from_seed(0).fold("validators")  # the same ones in every round, block and run
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Limits(Protocol):
 
     @property
     def patience(self) -> int:
-        """Rounds without a better one before the block ends."""
+        """Rounds without a better one before the block ends, at a round that is validated."""
         ...
 
 
@@ -99,7 +102,7 @@ S = TypeVar("S", bound=SelectingState)
 
 
 class Selecting(Server[S]):
-    """A server that validates after every round, stops in time, and tests the best round.
+    """A server that validates its rounds, stops in time, and tests the best round.
 
     A subclass says how a model is measured and what keeping one means, and ends its `round` by
     `validated`.
@@ -107,17 +110,19 @@ class Selecting(Server[S]):
     Attributes:
         monitor: what the best round is chosen by; `measure` notes it.
         limits: when a block ends.
+        validation: which rounds are measured, and on how many clients.
     """
 
     monitor: Monitor
     limits: Limits
+    validation = ValidationSettings()
 
     def measure(self, state: S, cohort: Cohort, split: Split) -> None:
         """Note in the journal how good a model is.
 
         Args:
             state: after a round, or after the last one.
-            cohort: all clients.
+            cohort: all clients; those of `validators` are asked for the validation.
             split: "valid" for the model of the round just done, "test" for that of the best one.
         """
         raise NotImplementedError(f"{type(self).__name__} must say how a model is measured")
@@ -126,8 +131,34 @@ class Selecting(Server[S]):
         """Keep the model of the round just done: it is the best so far."""
         raise NotImplementedError(f"{type(self).__name__} must say what it keeps of a round")
 
+    def is_due(self, state: S) -> bool:
+        """Whether the round just done is validated."""
+        done = state.round
+        return done % self.validation.every == 0 or done >= self.limits.rounds
+
+    def validators(self, cohort: Cohort) -> Cohort:
+        """Give the clients that validate: all, or a fixed sample of so many, which is noted."""
+        drawn = cohort.draw(self.validation.clients, _VALIDATORS)
+        if len(drawn) < len(cohort):
+            cohort.journal.scalar("eval/clients", len(drawn))
+        return drawn
+
+    def remarks(self, most: int) -> list[str]:
+        """Say, in a line each, by what rounds were chosen if not by all rounds and clients.
+
+        Args:
+            most: clients of the largest block.
+        """
+        every, count = self.validation.every, self.validation.clients
+        found = [f"the best round is the best of every {every} rounds"] * (every > 1)
+        if count < most:
+            found.append(f"rounds were chosen by {count:,} of {most:,} clients, tests are of all")
+        return found
+
     def validated(self, state: S, cohort: Cohort) -> S:
-        """Measure the round just done, and keep it if it is better than all before."""
+        """Measure the round just done if it is due, and keep it if it is the best so far."""
+        if not self.is_due(state):
+            return state
         self.measure(state, cohort, "valid")
         score = cohort.journal.scalars.get(self.monitor.key, math.nan)
         chosen = state.chosen.seen(score, state.round, self.monitor)
@@ -148,5 +179,7 @@ class Selecting(Server[S]):
 
     def stop(self, state: S, history: Sequence[dict[str, float]]) -> Decision:
         """End the block after the last round, or when a better one was waited for in vain."""
+        if not self.is_due(state):  # a block's last round is one that may be chosen
+            return "go"
         over = state.chosen.over(state.round, self.limits.rounds, self.limits.patience)
         return "block" if over else "go"

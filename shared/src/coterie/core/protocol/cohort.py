@@ -76,7 +76,12 @@ class Cohort(ABC):
         """Draw a random part of the cohort, without replacement, at least one client."""
         if fraction >= 1.0 or len(self) == 0:
             return self
-        count = max(1, round(fraction * len(self)))
+        return self.draw(max(1, round(fraction * len(self))), key)
+
+    def draw(self: C, count: int, key: Key) -> C:
+        """Draw so many clients of the cohort without replacement; the cohort, if it has no more."""
+        if count >= len(self):
+            return self
         draws = key.fold(self.ids).uniform(dtype=torch.float64)
         return self.part(torch.topk(draws, count, largest=False).indices.sort().values)
 

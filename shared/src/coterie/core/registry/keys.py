@@ -53,6 +53,7 @@ KEYS: tuple[MetricKey, ...] = (
     MetricKey("fed/loss", "1", "training loss, mean over the clients of the round", "min"),
     MetricKey("fed/clients", "clients", "clients whose update was accepted"),
     MetricKey("fed/refused", "answers", "answers left out in this round"),
+    MetricKey("eval/clients", "clients", "clients that validated, where not all did"),
     MetricKey(
         "eval/*_stream", "1", "mean over the blocks after the first of each one's best score"
     ),

@@ -24,6 +24,7 @@ from coterie.core.callbacks.transcript import TranscriptFile
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
 from coterie.core.errors import Interrupted, UserError
 from coterie.core.federation.federation import Federation
+from coterie.core.federation.selection import Selecting
 from coterie.core.files import write_json, writing
 from coterie.core.privacy.build import remarks
 from coterie.core.registry.papers import Paper, load
@@ -73,7 +74,11 @@ def train(paper: Paper, settings: Any) -> Path:
         up_bytes=run.ledger.bytes("up"),
         down_bytes=run.ledger.bytes("down"),
         seconds=costs.seconds,
-        notes=[*experiment.notes(run), *remarks(settings.privacy, federation.client.steps())],
+        notes=[
+            *experiment.notes(run),
+            *_validation(federation),
+            *remarks(settings.privacy, federation.client.steps()),
+        ],
     )
     clients = experiment.client_table(run)
     folder.write_summary(summary)
@@ -81,6 +86,13 @@ def train(paper: Paper, settings: Any) -> Path:
         write_json(folder.path / "clients.json", clients)
     show_results(folder.path, replace(summary, metrics=experiment.shown(summary.metrics)), clients)
     return folder.path
+
+
+def _validation(federation: Federation) -> list[str]:
+    """Say by what rounds were chosen, if not by all rounds and clients."""
+    if not isinstance(federation.server, Selecting):
+        return []
+    return federation.server.remarks(max(len(block.ids) for block in federation.blocks))
 
 
 def fit(run: FederatedRun, using: Sequence[RoundCallback] = ()) -> None:

@@ -298,7 +298,7 @@ class FedMFServer(RankingServer[ItemTable]):
         return public
 
     def round(self, state: RankingState, cohort: Cohort, key: Key) -> RankingState:
-        """Train on a share of the clients, then validate on all."""
+        """Train on a share of the clients, then validate where it is due."""
         self._introduce(state.public, cohort)
         return super().round(state, cohort, key)
 

@@ -318,7 +318,7 @@ class FedPerGNNServer(RankingServer[PublicNetwork]):
         }
 
     def round(self, state: RankingState, cohort: Cohort, key: Key) -> RankingState:
-        """Connect the users once, train on a share of them, then validate on all."""
+        """Connect the users once, train on a share of them, then validate where it is due."""
         if state.round == self.settings.expand_after and self.settings.neighbours:
             self._expand(cohort)
         return super().round(state, cohort, key)

@@ -21,6 +21,7 @@ from coterie.core.protocol.messages import Down
 from coterie.core.protocol.recommending import ServesItems
 from coterie.core.protocol.replies import FoldedReplies
 from coterie.core.protocol.step import Step
+from coterie.core.settings.sections import ValidationSettings
 from coterie.core.tensors.keys import Key
 
 D = TypeVar("D", bound=Down)
@@ -32,6 +33,12 @@ class RoundSettings(Limits, Protocol):
     @property
     def participation(self) -> float:
         """Share of the clients in a round."""
+        ...
+
+    @property
+    def validation(self) -> ValidationSettings:
+        """Which rounds are validated, and by how many clients."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class RankingState:
 
 
 class RankingServer(Selecting[RankingState], ServesItems[RankingState], Generic[D]):
-    """Rounds of training, each followed by a full ranking of validation on all clients.
+    """Rounds of training, followed by a full ranking of validation.
 
     The best round is that of the highest Recall@k on validation, for the first k.
 
@@ -80,6 +87,7 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState], Generic[
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.settings = self.limits = settings
+        self.validation = settings.validation
         self.n_items, self.lengths, self.dtype = n_items, tuple(lengths), dtype
         self.monitor = Monitor(f"eval/recall@{lengths[0]}", digits=5)
 
@@ -113,7 +121,7 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState], Generic[
         return replace(state, public=public, best=public)
 
     def round(self, state: RankingState, cohort: Cohort, key: Key) -> RankingState:
-        """Train on a share of the clients, then validate on all."""
+        """Train on a share of the clients, then validate where it is due."""
         selected = cohort.sample(self.settings.participation, key.fold("sample"))
         public = self.train(state, selected, key)
         if any(value.is_floating_point() and not _finite(value) for value in public.values()):
@@ -135,10 +143,11 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState], Generic[
         return self.table(state.best, "test")
 
     def measure(self, state: RankingState, cohort: Cohort, split: Split) -> None:
-        """Let all clients rank all items, by this round's public part or to test by the best."""
+        """Let clients rank all items, by this round's public part or to test by the best."""
         testing, journal = split == "test", cohort.journal
         table = self.table(state.best if testing else state.public, split)
-        replies, where = cohort.ask(self.evaluate, table), "test" if testing else "eval"
+        asked = cohort if testing else self.validators(cohort)
+        replies, where = asked.ask(self.evaluate, table), "test" if testing else "eval"
         if replies.up is None:
             return
         for name, values in replies.up.by_name(self.lengths).items():

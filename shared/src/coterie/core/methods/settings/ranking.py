@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from coterie.core.errors import UserError
-from coterie.core.settings.sections import at_least, between, each_at_least, each_positive
+from coterie.core.settings.sections import (
+    ValidationSettings,
+    at_least,
+    between,
+    each_at_least,
+    each_positive,
+)
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,7 @@ class FedMFSettings:
     """Rounds without a better validation recall before the end."""
     participation: float = 1.0
     """Share of the clients drawn in each round; 1 in the public code."""
+    validation: ValidationSettings = field(default_factory=ValidationSettings)
 
     def __post_init__(self) -> None:
         _check_rounds("fedmf", self)
@@ -142,6 +149,7 @@ class LightFRSettings:
     """Rounds without a better validation recall before the end."""
     participation: float = 1.0
     """Share of the clients drawn in each round; 0.6 in the paper."""
+    validation: ValidationSettings = field(default_factory=ValidationSettings)
 
     def __post_init__(self) -> None:
         _check_rounds("lightfr", self)
@@ -203,6 +211,7 @@ class FedPerGNNSettings:
     """Rounds without a better validation recall before the end."""
     participation: float = 0.5
     """Share of the clients drawn in each round; 128 clients in the paper."""
+    validation: ValidationSettings = field(default_factory=ValidationSettings)
 
     def __post_init__(self) -> None:
         _check_rounds("fedpergnn", self)
