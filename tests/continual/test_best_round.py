@@ -114,7 +114,13 @@ class Scripted:
         self.scores, self.asked, self.journal = iter(scores), [], Journal()
         self.ids = torch.tensor([0])
 
+    def __len__(self):
+        return len(self.ids)
+
     def sample(self, fraction, key):
+        return self
+
+    def draw(self, count, key):
         return self
 
     def enrol(self):

@@ -85,14 +85,14 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         """Local samples of each user, ``(C,)``."""
         return data.train.lengths
 
-    def footprint(self, data: UserRows, down: Any) -> Tensor | None:
+    def footprint(self, data: UserRows, down: Any) -> Tensor:
         """Bytes of a user's score tables and samples, ``(C,)``."""
         if down is None:
-            return None
-        model = self.settings.model
+            return torch.full_like(data.train.lengths, _STATE_BYTES)
         if isinstance(down, EvaluationTable) and not self.retention.corrects:
             # Items are ranked a block of users at a time: what counts is who they are.
             return data.train.lengths * SAMPLE_BYTES + _STATE_BYTES
+        model = self.settings.model
         samples = data.train.lengths * (1 + model.negatives) * model.epochs
         tables = samples // model.batch_size + _OTHER_TABLES
         n_items = max((table.shape[0] for _, table in tree.tensors(down)), default=0)

@@ -137,7 +137,8 @@ class ClientState(Private):
     Attributes:
         params: the backbone's private parameters, each ``(C, ...)``.
         best: the same at the block's best validation round.
-        memory: what the method remembers of earlier blocks, each ``(C, ...)``.
+        memory: what the method remembers of earlier blocks, each ``(C, ...)``; ``(C, 0)`` before
+            it remembers anything.
         blocks: ``(C,)`` int64, number of blocks the user has finished; 0 = a new user.
         last: ``(C,)`` int64, number of the newest of them; -1 for a new user.
         left_out: ``(C, W)`` int32 items that are not to be recommended again, -1 for a free place;

@@ -148,7 +148,5 @@ def _stacked(ids: Tensor, failed: dict[int, str], kept: list[Answers]) -> Stacke
     order = torch.argsort(ids)
     if not ups:
         return StackedReplies(ids[order], failed)
-    up = ups[0]
-    for more in ups[1:]:
-        up = tree.concatenate(up, more)
+    up = tree.concatenate(*ups)
     return StackedReplies(ids[order], failed, tree.take(up, order))

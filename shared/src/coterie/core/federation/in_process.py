@@ -43,6 +43,9 @@ class _Tried:
     up: Any
     new: Any
 
+ENROLLED_AT_ONCE = 1 << 13
+"""Newcomers whose private state is made in one call: drawing it takes more room than it."""
+
 
 @dataclass
 class InProcess(Exchange):
@@ -102,14 +105,26 @@ class InProcess(Exchange):
     def enrol(self, ids: Tensor, block: int) -> Tensor:
         """Let the newcomers among ``ids`` make their private state; return their ids."""
         newcomers = self.store.newcomers(ids)
-        key = self.secrets(newcomers).fold("enrol")
         if self.is_list:
+            key = self.secrets(newcomers).fold("enrol")
             for number, client in enumerate(newcomers[:, None]):
                 mine = self.client.enrol(self._data(client, block), Key(key.state[number]))
                 self.store.enrol(client, mine)
         elif newcomers.numel():
-            self.store.enrol(newcomers, self.client.enrol(self._data(newcomers, block), key))
+            self.store.enrol(newcomers, self._newcomers(newcomers, block))
         return newcomers
+
+    def _newcomers(self, ids: Tensor, block: int) -> Any:
+        """Private state of newcomers, stacked, made some at a time."""
+        made = None
+        for places in torch.arange(ids.numel()).split(ENROLLED_AT_ONCE):
+            some = ids[places]
+            part = self.client.enrol(self._data(some, block), self.secrets(some).fold("enrol"))
+            if places.numel() == ids.numel():
+                return part
+            made = tree.with_room(part, ids.numel()) if made is None else made
+            made = tree.put(made, places, part)
+        return made
 
     def ask(self, request: Request) -> Iterator[Answers]:
         """Let clients answer, chunk by chunk; clients of equal work together.

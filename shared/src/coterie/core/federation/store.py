@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -17,8 +18,9 @@ P = TypeVar("P", bound=Private)
 class PrivateStore(Generic[P]):
     """Private state of the clients enrolled so far.
 
-    Stacked form: one tree whose tensors have a row for each client. List form, for clients whose
-    state differs in shape: one tree for each client, taken and written one at a time.
+    Stacked form: one tree whose tensors have a row for each client; one without room, ``(C, 0)``,
+    gets some with the first clients that write into it, zeros for the others. List form, for
+    clients whose state differs in shape: one tree for each client, taken and written one at a time.
 
     Args:
         stacked: False for the list form.
@@ -108,15 +110,17 @@ class PrivateStore(Generic[P]):
             KeyError: the checkpoint holds another structure, or tensors of another shape.
         """
         self._place, self._count = plain["place"], plain["count"]
-        rows = plain["rows"]
+        dtypes = {path: leaf.dtype for path, leaf in tree.tensors(like)}
+        rows = _typed(plain["rows"], dtypes)
         if not self.stacked:
             self._list = [restore(like, row) for row in rows]
         else:
             self._rows = None if rows is None else restore(like, rows)
             expected = {path: leaf.shape[1:] for path, leaf in tree.tensors(like)}
             for path, leaf in tree.tensors(self._rows):
-                if path in expected and leaf.shape[1:] != expected[path]:
-                    shapes = f"{tuple(leaf.shape[1:])}, not {tuple(expected[path])}"
+                wanted = expected.get(path, leaf.shape[1:])
+                if leaf.shape[1:] != wanted and wanted[:1] != (0,):  # else it has got room since
+                    shapes = f"{tuple(leaf.shape[1:])}, not {tuple(wanted)}"
                     raise KeyError(f"'{path}' has the shape {shapes}")
 
     def _enrolled(self) -> P:
@@ -135,6 +139,18 @@ class PrivateStore(Generic[P]):
         missing = int(ids.max()) + 1 - self._place.numel() if ids.numel() else 0
         if missing > 0:
             self._place = torch.cat([self._place, torch.full((missing,), -1)])
+
+
+def _typed(plain: Any, dtypes: Mapping[str, torch.dtype], path: str = "") -> Any:
+    """Whole numbers from a checkpoint, as wide as they are by now."""
+    if isinstance(plain, dict):
+        prefix = f"{path}." if path else ""
+        return {name: _typed(part, dtypes, prefix + name) for name, part in plain.items()}
+    wanted = dtypes.get(path)
+    if wanted is None or not isinstance(plain, Tensor):
+        return plain
+    whole = not plain.is_floating_point() and not wanted.is_floating_point
+    return plain.to(wanted) if whole else plain
 
 
 def _only(places: Tensor) -> int:

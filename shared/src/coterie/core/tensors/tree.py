@@ -173,20 +173,40 @@ def clone(tree: T) -> T:
     return map_tensors(Tensor.clone, tree)
 
 
-def concatenate(first: T, second: T) -> T:
-    """Put two stacked trees of one structure one after the other."""
-    return map_values(_joined, first, second)
+def concatenate(first: T, *others: T) -> T:
+    """Put stacked trees of one structure one after the other.
+
+    A tensor that has no room yet, ``(C, 0)``, stands for zeros where another has some.
+
+    Example:
+        >>> concatenate({"a": torch.ones(1, 2)}, {"a": torch.empty(1, 0)})
+        {'a': tensor([[1., 1.],
+                [0., 0.]])}
+    """
+    return map_values(_joined, first, *others)
+
+
+def with_room(tree: T, count: int) -> T:
+    """A stacked tree like this one for so many clients, whose values are open: see `put`."""
+
+    def change(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.new_empty((count, *leaf.shape[1:]))
+        return leaf.take(torch.zeros(count, dtype=torch.int64))
+
+    return map_values(change, tree)
 
 
 def put(tree: T, places: Tensor, new: T) -> T:
     """Write K clients into a stacked tree: tensors in place, `Stacked` leaves anew; return it.
 
-    Each of their positions, ``places`` (``(K,)`` int64), is there once.
+    Each of their positions, ``places`` (``(K,)`` int64), is there once. A tensor that has no room
+    yet, ``(C, 0)``, stands for zeros, and gets room for all clients with the first who need it.
     """
 
     def change(old: Any, rows: Any) -> Any:
         if isinstance(old, Tensor):
-            return old.index_copy_(0, places, rows)
+            return _roomy(old, rows).index_copy_(0, places, _roomy(rows, old))
         order = torch.arange(old.n_clients).index_copy(
             0, places, old.n_clients + torch.arange(places.numel())
         )
@@ -296,10 +316,24 @@ def to_plain(tree: Any) -> Any:
     return tree
 
 
-def _joined(first: Any, second: Any) -> Any:
+def _joined(first: Any, *others: Any) -> Any:
     if isinstance(first, Tensor):
-        return torch.cat([first, second])
-    return first.concatenate(second)
+        widest = max((first, *others), key=_width)
+        return torch.cat([_roomy(leaf, widest) for leaf in (first, *others)])
+    for more in others:
+        first = first.concatenate(more)
+    return first
+
+
+def _width(leaf: Tensor) -> int:
+    return leaf.shape[1] if leaf.dim() > 1 else 0
+
+
+def _roomy(leaf: Tensor, like: Tensor) -> Tensor:
+    """Zeros as wide as another tensor, for one that has no room yet; else the tensor itself."""
+    if leaf.dim() < 2 or leaf.shape[1] or not _width(like):
+        return leaf
+    return leaf.new_zeros((leaf.shape[0], *like.shape[1:]))
 
 
 def _sequence(like: Any, parts: list[Any]) -> Any:

@@ -87,7 +87,7 @@ class Engine:
         mine, remembered = self.run.store.take(data.ids), None
         if bool((mine.blocks > 0).any()):
             old = (mine.blocks > 0).tolist()
-            remembered = Remembered(mine.memory["items"], mine.memory["taught"], old)
+            remembered = Remembered(mine.memory["items"].long(), mine.memory["taught"], old)
         users, n_items = mine.params["user"].clone(), self.state.items.shape[0]
         return ClientLoop(self.settings, data.train, n_items, users, self.settings.seed, remembered)
 

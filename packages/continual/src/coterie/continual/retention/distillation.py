@@ -33,10 +33,10 @@ class Distillation(Retention):
         self.settings = settings
 
     def empty(self, params: Params) -> Memory:
-        """No list yet: N places for items and the teacher's probabilities, ``(C, N)``."""
+        """No list yet, and no room for one; with one, both are ``(C, N)``."""
         first = next(iter(params.values()))
-        shape = (first.shape[0], self.settings.top_n)
-        return {"items": torch.zeros(shape, dtype=torch.int64), "taught": first.new_zeros(shape)}
+        shape = (first.shape[0], 0)
+        return {"items": torch.zeros(shape, dtype=torch.int32), "taught": first.new_zeros(shape)}
 
     def at_block_start(self, mine: ClientState, down: LookBack, data: UserRows) -> Memory:
         """List S_u and the teacher's probabilities from θ_u of the last block (Eq. 1).
@@ -52,7 +52,7 @@ class Distillation(Retention):
         scores = score_items(self.backbone, teacher, down.items)
         if self.settings.remember == "block-start":
             items = self._best(scores)
-        return {"items": items, "taught": torch.sigmoid(scores.gather(1, items))}
+        return {"items": items, "taught": torch.sigmoid(scores.gather(1, items.long()))}
 
     def at_block_end(self, mine: ClientState, table: Tensor, data: object, key: Key) -> Memory:
         """List S_u now, if the list is that of the last block seen (public code)."""
@@ -61,8 +61,8 @@ class Distillation(Retention):
         return mine.memory | {"items": self._best(score_items(self.backbone, mine.best, table))}
 
     def _best(self, scores: Tensor) -> Tensor:
-        """Top N, ``(C, N)``. Users with scores that are not finite are refused later, alone."""
-        return top_k(scores.nan_to_num(), self.settings.top_n)
+        """Top N, ``(C, N)`` int32. Users whose scores are not finite are refused later, alone."""
+        return top_k(scores.nan_to_num(), self.settings.top_n).int()
 
     def replay(self, mine: ClientState, round: int, key: Key) -> ChooseReplay | None:
         """Replay of old users, for every batch."""
@@ -72,7 +72,7 @@ class Distillation(Retention):
         def choose(steps: Tensor, users: Tensor, scores: Tensor) -> Replay:
             old = (mine.blocks[users] > 0).nonzero().flatten()
             who = users[old]
-            items, taught = mine.memory["items"][who], mine.memory["taught"][who]
+            items, taught = mine.memory["items"][who].long(), mine.memory["taught"][who]
             chosen = self.choose(items, scores[old], key.take(who).fold("replay", steps[old]))
             return Replay(old, items, taught, self._weights(chosen, taught.dtype))
 

@@ -57,30 +57,30 @@ class Proxies(Retention):
         self.sizes = {"slow": settings.n_slow, "fast": settings.n_fast}
 
     def empty(self, params: Params) -> Memory:
-        """Proxies of Φ_u, room for their lists of A items and for the drawn ones.
+        """Proxies of Φ_u, without room for their lists of A items and for the drawn ones.
 
-        Of each proxy: ``params``, ``items`` and labels ``taught`` ``(C, A)`` in the order of its
-        ranking, and ``listed`` ``(C,)``, how many of these places count. ``n_old`` ``(C,)`` is
-        the number of items they rank. Of the draw: ``items``, labels ``taught`` and ``drawn``
-        ``(C, M)``, 0 for a free place.
+        With lists, of each proxy: ``params``, ``items`` and labels ``taught`` ``(C, A)`` in the
+        order of its ranking, and ``listed`` ``(C,)``, how many of these places count. ``n_old``
+        ``(C,)`` is the number of items they rank. Of the draw: ``items``, labels ``taught`` and
+        ``drawn`` ``(C, M)``, 0 for a free place.
         """
         first = next(iter(params.values()))
-        n_users, horizon = first.shape[0], self.settings.horizon
-        shape = (n_users, sum(min(size, horizon) for size in self.sizes.values()))
+        n_users = first.shape[0]
+        nothing = first.new_zeros((n_users, 0))
         lists = {
             name: {
                 "params": {part: value.clone() for part, value in params.items()},
-                "items": torch.zeros((n_users, horizon), dtype=torch.int64),
-                "taught": first.new_zeros((n_users, horizon)),
+                "items": nothing.int(),
+                "taught": nothing,
                 "listed": torch.zeros(n_users, dtype=torch.int64),
             }
             for name in self.sizes
         }
         return lists | {
             "n_old": torch.zeros(n_users, dtype=torch.int64),
-            "items": torch.zeros(shape, dtype=torch.int64),
-            "taught": first.new_zeros(shape),
-            "drawn": first.new_zeros(shape),
+            "items": nothing.int(),
+            "taught": nothing,
+            "drawn": nothing,
         }
 
     def at_block_start(self, mine: ClientState, down: LookBack, data: UserRows) -> Memory:
@@ -89,8 +89,14 @@ class Proxies(Retention):
         assert down.fast is not None
         n_old = down.slow.shape[0]
         own = _own(data.train, n_old)
+        horizon, first = self.settings.horizon, mine.memory["taught"]
+        drawn = sum(min(size, horizon) for size in self.sizes.values())
+        nothing = first.new_zeros((first.shape[0], drawn))
         # After the first block S and P are the same model: only S is used.
         return mine.memory | {
+            "items": nothing.int(),
+            "taught": nothing,
+            "drawn": nothing,
             "n_old": torch.full_like(mine.blocks, n_old),
             "slow": self._list(mine.memory["slow"], down.slow, own, mine.blocks > 0),
             "fast": self._list(mine.memory["fast"], down.fast, own, mine.blocks > 1),
@@ -113,7 +119,7 @@ class Proxies(Retention):
         items, taught, found = (torch.cat(column, 1) for column in zip(*parts, strict=True))
         drawn = _without_duplicates(items, taught, found)
         return mine.memory | {
-            "items": items.masked_fill(~drawn, 0),
+            "items": items.masked_fill(~drawn, 0).int(),
             "taught": taught.masked_fill(~drawn, 0.0),
             "drawn": drawn.to(taught.dtype),
         }
@@ -129,7 +135,8 @@ class Proxies(Retention):
         def choose(steps: Tensor, users: Tensor, scores: Tensor) -> Replay:
             memory = mine.memory
             everyone = torch.arange(users.numel())
-            return Replay(everyone, memory["items"][users], memory["taught"][users], weights[users])
+            items, taught = memory["items"][users].long(), memory["taught"][users]
+            return Replay(everyone, items, taught, weights[users])
 
         return choose
 
@@ -152,7 +159,7 @@ class Proxies(Retention):
         missing = (0, self.settings.horizon - best.shape[1])
         taught = torch.sigmoid(scores.gather(1, best)).masked_fill(free, 0.0)
         return proxy | {
-            "items": pad(best.masked_fill(free, 0), missing),
+            "items": pad(best.masked_fill(free, 0), missing).int(),
             "taught": pad(taught, missing),
             "listed": listed,
         }
@@ -161,7 +168,7 @@ class Proxies(Retention):
         self, proxy: Memory, student: Tensor, size: int, key: Key
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Draw ``size`` items a user by Gumbel top-k: items, labels, and which places hold one."""
-        items = proxy["items"]
+        items = proxy["items"].long()
         place = torch.arange(items.shape[1])  # rank_X
         logits = self.settings.epsilon * (student.gather(1, items) - place).to(torch.float64)
         logits[place >= proxy["listed"][:, None]] = -torch.inf

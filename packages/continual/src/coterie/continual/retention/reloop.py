@@ -40,7 +40,7 @@ class ErrorMemory(Retention):
         first = next(iter(params.values()))
         shape = (first.shape[0], self.settings.capacity)
         return {
-            "items": torch.full(shape, -1),
+            "items": torch.full(shape, -1, dtype=torch.int32),
             "label": first.new_zeros(shape),
             "predicted": first.new_zeros(shape),
         }
@@ -55,10 +55,10 @@ class ErrorMemory(Retention):
         kept = (from_end < half) & (negative >= 0)
         row, place = train.rows[kept], from_end[kept]
         for offset, label, items in ((0, 1.0, train.values[kept]), (half, 0.0, negative[kept])):
-            memory["items"][row, place + offset] = items
+            memory["items"][row, place + offset] = items.int()
             memory["label"][row, place + offset] = label
         predicted = torch.sigmoid(score_items(self.backbone, mine.best, table))
-        memory["predicted"] = predicted.gather(1, memory["items"].clamp_min(0))
+        memory["predicted"] = predicted.gather(1, memory["items"].clamp_min(0).long())
         error = (memory["label"] - memory["predicted"]).abs()
         memory["items"][error <= self.settings.threshold] = -1
         return memory
