@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from coterie.continual.bench import measure
+from coterie.continual.bench.large import line
 from coterie.continual.bench.loop import ClientLoop
 from coterie.continual.bench.rounds import Engine, largest_difference
-from coterie.continual.bench.workload import Workload, random_block, workload
+from coterie.continual.bench.workload import Workload, leave_one_out, random_block, workload
 from coterie.continual.messages import UPDATE
 from coterie.continual.readings import resolve
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
@@ -84,6 +85,14 @@ def test_random_blocks(mean):
     assert 0 <= int(block.train.values.min()) <= int(block.train.values.max()) < 400
 
 
+def test_one_item_of_each_client_is_held_out_for_each_part():
+    block = random_block(Key.from_seed(0), torch.arange(40), 400, 300)
+    parts = leave_one_out(block)
+    columns = zip(*(part.tolists() for part in (parts.valid, parts.test, parts.train)), strict=True)
+    assert [[*valid, *test, *train] for valid, test, train in columns] == block.train.tolists()
+    assert parts.valid.lengths.tolist() == parts.test.lengths.tolist() == [1] * 40
+
+
 def test_random_data_stands_in_and_says_so(monkeypatch):
     made = workload(chosen())
     assert made.name == "random data of ML-100K's size"
@@ -103,6 +112,8 @@ def test_sizes_are_measured_in_a_process_and_drawn(tmp_path):
     assert row["clients"] == 50
     assert row["ours"] > 0
     assert row["peak MB"] > row["data and state MB"] > 0
+    assert min(row["seconds a validation"], row["seconds a test"]) > 0
+    assert line(row).startswith("50 clients, ")
     rows = [row, row | {"clients": 500}]
     path = measure.plot(rows, tmp_path / "new" / "scaling.png")
     assert path.read_bytes().startswith(b"\x89PNG")

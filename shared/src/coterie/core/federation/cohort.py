@@ -67,6 +67,8 @@ class ExchangeCohort(Cohort):
         )
         released = len(release_names(step.up))
         kept: list[Answers] = []
+        # One tensor for all: small ones that stay between large ones that go would tear up memory.
+        ids, count = torch.empty_like(self.ids), 0
         failed: dict[int, str] = {}
         total = None
         for answers in self.exchange.ask(request):
@@ -78,14 +80,16 @@ class ExchangeCohort(Cohort):
             if fold is not None and answers.ids.numel():
                 part = folded(fold, step, answers)
                 total = part if total is None else fold.merge(total, part)
-                answers = replace(answers, up=None)  # so that memory is bounded by a chunk
-            kept.append(answers)
+            ids[count : count + answers.ids.numel()] = answers.ids
+            count += answers.ids.numel()
+            if fold is None:  # else memory is bounded by a chunk
+                kept.append(answers)
         self.ledger.end_ask()
         if len(self) and released:
             self.journal.release(name, released)
         for client, why in failed.items():
             self.journal.refuse(name, client, why)
-        ids = torch.cat([answers.ids for answers in kept]) if kept else self.ids[:0]
+        ids = ids[:count]
         if fold is not None:
             return FoldedReplies(ids.sort().values, failed, total)
         if step.form == "list":

@@ -273,9 +273,11 @@ def fitting(footprint: Tensor, memory: int = WORKING_MEMORY) -> list[int]:
         memory: bytes of a stack; more where single clients take most of it.
 
     Example:
-        >>> fitting(torch.full((5,), WORKING_MEMORY // 2))
-        [2, 2, 1]
+        >>> fitting(torch.full((9,), WORKING_MEMORY // 4))
+        [4, 4, 1]
     """
-    memory = max(memory, min(_AT_LEAST * int(footprint.max()), _MOST)) if len(footprint) else memory
-    filled = (footprint.cumsum(0) - 1).clamp_min(0) // memory
-    return filled.unique_consecutive(return_counts=True)[1].tolist()
+    if len(footprint):
+        memory = max(memory, min(_AT_LEAST * int(footprint.max()), _MOST))
+    filled = footprint.cumsum(0).sub_(1).clamp_min_(0)
+    counts = filled.div_(memory, rounding_mode="floor").bincount()
+    return counts[counts > 0].tolist()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from coterie.continual.bench.rounds import Engine, largest_difference
-from coterie.continual.bench.workload import Workload, random_block, workload
+from coterie.continual.bench.workload import Workload, leave_one_out, random_block, workload
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
 from coterie.core.bench.hardware import Limits
@@ -27,7 +27,8 @@ from coterie.core.tensors.keys import Key
 SIZES = (1_000, 10_000, 100_000)
 _N_ITEMS = 2_000
 _MEAN_LENGTH = 60
-_ROUNDS = 3  # of many clients
+_ROUNDS = 3  # of many clients, and one of very many
+_LARGE = 100_000
 _PER_TURN = 3  # rounds of the engine for each round of the much slower loop
 
 
@@ -92,38 +93,58 @@ def compare(name: str, engine: Engine, turns: int) -> Row:
     return row(name, CPU_MS, fast, slow, difference)
 
 
-def grow(settings: Settings, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Measure rounds of FedMF on random data: 2,000 items, 60 interactions a client on average.
+def grow(
+    settings: Settings, sizes: Sequence[int], mean_length: int = _MEAN_LENGTH
+) -> Iterator[dict[str, Any]]:
+    """Measure rounds and evaluations of FedMF on random data, 2,000 items.
+
+    Args:
+        settings: the engine's chunk is used.
+        sizes: numbers of clients.
+        mean_length: interactions of a client on average, two of them held out.
 
     Raises:
         UserError: a measurement failed, for lack of memory for instance.
     """
     for size in sizes:
-        what = f"{size:,} clients"
-        yield in_a_process(f"{__name__}:many_clients", what, size, settings.engine.chunk)
+        what, chunk = f"{size:,} clients", settings.engine.chunk
+        yield in_a_process(f"{__name__}:many_clients", what, size, mean_length, chunk)
 
 
-def many_clients(size: int, chunk: int | None) -> dict[str, Any]:
-    """Run rounds of one size in this process."""
+def many_clients(size: int, mean_length: int, chunk: int | None) -> dict[str, Any]:
+    """Run rounds, validations and tests of one size in this process."""
     torch.set_num_threads(1)
     settings = changed(Settings(), {"engine.chunk": chunk})
     key, ids = Key.from_seed(0).fold("scaling"), torch.arange(size)
-    block = random_block(key, ids, _N_ITEMS, _MEAN_LENGTH * size)
+    block = leave_one_out(random_block(key, ids, _N_ITEMS, mean_length * size))
     engine = Engine(resolve(settings), Workload("random", [block], [_N_ITEMS]))
-    resident = nbytes(block) + nbytes(engine.run.store.take(ids))
-    forget_peak()
-    before = most_resident()
+    peaks = [most_resident()]
     numbers = itertools.count(1)
-    times = in_turns({"round": lambda: engine.round(next(numbers))}, _ROUNDS)["round"]
-    seconds = statistics.median(times) / 1e3
+    works: dict[str, Callable[[], object]] = {
+        "round": lambda: engine.round(next(numbers)),
+        "validation": lambda: engine.validate(next(numbers)),
+        "test": lambda: engine.test(next(numbers)),
+    }
+    added = {}
+    for name, work in works.items():
+        forget_peak()
+        before = most_resident()
+        work()
+        peaks.append(most_resident())
+        added[name] = (peaks[-1] - before) / 1e6
+    found = in_turns(works, _ROUNDS if size <= _LARGE else 1)
+    seconds = {name: statistics.median(times) / 1e3 for name, times in found.items()}
+    resident = nbytes(block) + nbytes(engine.run.store.take(ids))
     return {
         "name": f"{size:,} clients, {block.train.values.numel():,} positives",
         "unit": "clients a CPU second",
-        "ours": size / seconds,
-        "seconds a round": seconds,
+        "ours": size / seconds["round"],
+        "seconds a round": seconds["round"],
+        "seconds a validation": seconds["validation"],
+        "seconds a test": seconds["test"],
         "data and state MB": resident / 1e6,
-        "round adds MB": (most_resident() - before) / 1e6,
-        "peak MB": most_resident() / 1e6,
+        **{f"a {name} adds MB": value for name, value in added.items()},
+        "peak MB": max(peaks) / 1e6,
         "clients": size,
     }
 
@@ -140,9 +161,11 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> Path:
         shown = {name: [spread([row[key]]) for row in rows] for name, key in lines.items()}
         return Lines("clients", clients, shown, log=True, y_label=label, log_y=True)
 
+    works = ("round", "validation", "test")
+    memory = ("data and state MB", *(f"a {name} adds MB" for name in works), "peak MB")
     panels = [
-        panel("CPU seconds a round", {"a round": "seconds a round"}),
-        panel("MB", {name: name for name in ("data and state MB", "round adds MB")}),
+        panel("CPU seconds", {f"a {name}": f"seconds a {name}" for name in works}),
+        panel("MB", {name.removesuffix(" MB"): name for name in memory}),
     ]
     return plot_panels(panels, "A round of FedMF as the clients grow", path)
 

@@ -77,6 +77,14 @@ class Engine:
         replies = self.cohort(number).ask(UPDATE, self.down(), reduce=Sum())
         return self.server.aggregated(self.state, replies)
 
+    def validate(self, number: int) -> None:
+        """Validate a round, as a run of these settings does."""
+        self.server.measure(self.state, self.cohort(number), "valid")
+
+    def test(self, number: int) -> None:
+        """Test all clients, as at the end of a block."""
+        self.server.measure(self.state, self.cohort(number), "test")
+
     def remember(self, items: Tensor) -> Tensor:
         """The server's part of the loop's round: blend with the previous block's table."""
         return self.server.blended(self.state, items)

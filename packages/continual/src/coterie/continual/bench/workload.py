@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -64,6 +64,19 @@ def random_block(key: Key, ids: Tensor, n_items: int, n_interactions: int) -> Us
     items = torch.cat(list(_items(key, ids, lengths, n_items)))
     nothing = Ragged.from_lengths(items[:0], torch.zeros_like(ids))
     return UserRows(ids, Ragged.from_lengths(items, lengths), nothing, nothing)
+
+
+def leave_one_out(block: UserRows) -> UserRows:
+    """Hold the first item of each client out for validation, the second one for the test."""
+    train = block.train
+    ones = torch.ones_like(train.lengths)
+    valid, test = (
+        Ragged.from_lengths(train.values[train.offsets[:-1] + place], ones) for place in (0, 1)
+    )
+    kept = train.values[train.positions > 1]
+    return replace(
+        block, train=Ragged.from_lengths(kept, train.lengths - 2), valid=valid, test=test
+    )
 
 
 def _items(key: Key, ids: Tensor, lengths: Tensor, n_items: int) -> Iterator[Tensor]:
