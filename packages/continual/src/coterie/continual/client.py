@@ -91,12 +91,13 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
             return torch.full_like(data.train.lengths, _STATE_BYTES)
         if isinstance(down, EvaluationTable) and not self.retention.corrects:
             # Items are ranked a block of users at a time: what counts is who they are.
-            return data.train.lengths * SAMPLE_BYTES + _STATE_BYTES
+            return (data.train.lengths * SAMPLE_BYTES).add_(_STATE_BYTES)
         model = self.settings.model
         samples = data.train.lengths * (1 + model.negatives) * model.epochs
-        tables = samples // model.batch_size + _OTHER_TABLES
         n_items = max((table.shape[0] for _, table in tree.tensors(down)), default=0)
-        return tables * n_items * self.dtype.itemsize + samples * SAMPLE_BYTES
+        tables = samples.div(model.batch_size, rounding_mode="floor").add_(_OTHER_TABLES)
+        # In place: a list of all users is 8 MB for a million of them.
+        return tables.mul_(n_items * self.dtype.itemsize).add_(samples.mul_(SAMPLE_BYTES))
 
     @START_BLOCK
     def start_block(

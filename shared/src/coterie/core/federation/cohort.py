@@ -22,6 +22,7 @@ from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.replies import FoldedReplies, ListReplies, StackedReplies
 from coterie.core.protocol.step import AnyStep
 from coterie.core.tensors import tree
+from coterie.core.tensors.ordering import sorted_rows
 
 _ANY = Bounds(math.inf, 2**62)  # it has been judged
 
@@ -91,7 +92,7 @@ class ExchangeCohort(Cohort):
             self.journal.refuse(name, client, why)
         ids = ids[:count]
         if fold is not None:
-            return FoldedReplies(ids.sort().values, failed, total)
+            return FoldedReplies(sorted_rows(ids[None])[0], failed, total)
         if step.form == "list":
             return _listed(ids, failed, kept)
         return _stacked(ids, failed, kept)
