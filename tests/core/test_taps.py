@@ -101,10 +101,17 @@ class OnParameter(Plain):
 
     def __init__(self):
         super().__init__()
-        self.query = nn.Parameter(torch.ones(2, 4))
+        self.query, self.gate = nn.Parameter(torch.ones(2, 4)), nn.Linear(4, 3)
 
     def forward(self, x):
-        return super().forward(x) * self.first(self.query).mean()
+        return super().forward(x) * self.gate(self.query).mean()
+
+
+class Mapped(Plain):
+    """A layer that the module vectorises itself, over another axis than the first."""
+
+    def forward(self, x):
+        return self.last(torch.tanh(torch.func.vmap(self.first, in_dims=1)(x.mT)))
 
 
 class Normed(Plain):
@@ -123,7 +130,19 @@ class Derived(Plain):
         return super().loss(batch) + slope.square().mean()
 
 
-MODULES = [Plain, NoBias, Twice, Tied, Ridge, OnlyOutside, Words, OneRow, OnParameter, Normed]
+MODULES = [
+    Plain,
+    NoBias,
+    Twice,
+    Tied,
+    Ridge,
+    OnlyOutside,
+    Words,
+    OneRow,
+    OnParameter,
+    Mapped,
+    Normed,
+]
 each_module = pytest.mark.parametrize("make", [*MODULES, Derived])
 
 

@@ -14,6 +14,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation.threads import Threads
 from coterie.core.local_training.losses import MethodOf
 from coterie.core.local_training.step_count import count_steps, counting_steps
+from coterie.core.methods.fedavg import FedAvgClient
 from coterie.core.tensors.keys import Key
 
 each_count = pytest.mark.parametrize("count", [1, 2, 5])
@@ -116,6 +117,20 @@ MODULES = {
     "alone": Case("", dropping, SIX, 11, 12, 4),
     "convolutions": Case("", lambda: small_cnn(8, 4), numbers(3, 8, 8), 5, 6, 3),
 }
+
+
+def test_chunks_are_run_by_threads(monkeypatch):
+    seen, update = [], FedAvgClient.update
+
+    def noting(*arguments):
+        seen.append(threading.current_thread().name)
+        return update(*arguments)
+
+    rounds = ModuleRounds(MODULES["stacked"], chunk=2, workers=2)
+    monkeypatch.setattr(FedAvgClient, "update", noting)
+    rounds.advance()
+    assert len(seen) == 6
+    assert all(name.startswith("chunk") for name in seen)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -43,6 +43,7 @@ class _Tried:
     up: Any
     new: Any
 
+
 ENROLLED_AT_ONCE = 1 << 13
 """Newcomers whose private state is made in one call: drawing it takes more room than it."""
 
