@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import UserError
@@ -137,6 +138,10 @@ class Key:
     def integers(self, high: Tensor | int, counter: Tensor) -> Tensor:
         """Uniform integers in [0, high), one a counter (``high`` far below 2^31)."""
         return _shift(self.bits(counter), 32).mul_(high).bitwise_right_shift_(32)
+
+    def unsigned(self) -> NDArray[np.uint64]:
+        """The states as numpy's unsigned numbers, for a compiled loop; nothing is copied."""
+        return self.state.contiguous().numpy().view(np.uint64)
 
     def seed(self) -> int:
         """A seed for a foreign generator (numpy, scikit-learn), in [0, 2^31)."""

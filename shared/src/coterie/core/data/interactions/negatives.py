@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coterie.core.kernels import switch
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.masks import where_true
 from coterie.core.tensors.ragged import Ragged
@@ -48,6 +49,9 @@ def sample_negatives(
         >>> sample_negatives(key, positives, n_items=3, per_positive=2).tolist()
         [2, 2, 2, 2, -1, -1, -1, -1, -1, -1]
     """
+    on_cpu = key.state.device.type == "cpu"
+    if on_cpu and switch.worthwhile(positives.values.numel() * per_positive):
+        return _by_kernel(key, positives, n_items, per_positive, known)
     if known is None:
         known = positives.mask(n_items)
     flat = known.reshape(-1)
@@ -68,6 +72,25 @@ def sample_negatives(
         drawn.scatter_(0, rejected, candidate)
         rejected = rejected.masked_select(flat.index_select(0, client * n_items + candidate))
     return drawn
+
+
+def _by_kernel(
+    key: Key, positives: Ragged, n_items: int, per_positive: int, known: Tensor | None
+) -> Tensor:
+    """The same draws by a compiled loop."""
+    from coterie.core.kernels.drawing import negatives  # loads numba
+
+    mask = torch.empty(0, 0, dtype=torch.bool) if known is None else known.contiguous()
+    drawn = negatives(
+        key.unsigned(),
+        positives.values.numpy(),
+        positives.offsets.numpy(),
+        mask.numpy(),
+        n_items,
+        per_positive,
+        _ATTEMPTS,
+    )
+    return torch.from_numpy(drawn)
 
 
 def _first_draws(key: Key, positives: Ragged, n_items: int, per_positive: int) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coterie.core.kernels import switch
 from coterie.core.tensors.keys import Key, shuffle_rows
 from coterie.core.tensors.masks import where_true
 from coterie.core.tensors.ragged import Ragged
@@ -38,6 +39,8 @@ def distinct_places(key: Key, elements: Ragged, n_places: Tensor) -> Tensor:
         >>> distinct_places(key, elements, torch.tensor([2, 1])).sort().values.tolist()
         [0, 1, 2]
     """
+    if key.state.device.type == "cpu" and switch.worthwhile(elements.values.shape[0]):
+        return _by_kernel(key, elements, n_places)
     places = Ragged.from_lengths(torch.full((int(n_places.sum()),), _FREE), n_places)
     holder, first = places.values, places.offsets
     client, number = elements.rows, elements.positions
@@ -56,6 +59,16 @@ def distinct_places(key: Key, elements: Ragged, n_places: Tensor) -> Tensor:
         number = number.index_select(0, lost) + _ATTEMPT_STRIDE
     place[waiting] = _deal(key.fold("deal"), places, client)
     return place
+
+
+def _by_kernel(key: Key, elements: Ragged, n_places: Tensor) -> Tensor:
+    """The same places by a compiled loop."""
+    from coterie.core.kernels.drawing import places  # loads numba
+
+    starts = Ragged.from_lengths(n_places, n_places).offsets
+    deals, offsets = key.fold("deal").unsigned(), elements.offsets
+    found = places(key.unsigned(), deals, offsets.numpy(), starts.numpy(), _ATTEMPTS)
+    return torch.from_numpy(found)
 
 
 def _deal(key: Key, places: Ragged, client: Tensor) -> Tensor:
