@@ -42,7 +42,7 @@ def test_places_are_distinct_and_do_not_depend_on_the_chunk(clients):
 @pytest.mark.parametrize(("n_elements", "n_places"), [(2, 5), (3, 4), (4, 4)])
 def test_all_outcomes_are_equally_likely(monkeypatch, attempts, n_elements, n_places):
     """4,000 clients against all injections; with one attempt nearly all places are dealt."""
-    monkeypatch.setattr(module, "_ATTEMPTS", attempts)
+    monkeypatch.setattr(module, "PLACE_ATTEMPTS", attempts)
     count = 4000
     key = KEY.fold(torch.arange(count))
     drawn = distinct_places(key, ragged([n_elements] * count), torch.full((count,), n_places))

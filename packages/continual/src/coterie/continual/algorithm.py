@@ -99,7 +99,7 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
         """One communication round (lines 10 to 19), then validation where it is due."""
         selected = cohort.sample(self.settings.participation, key.fold("sample"))  # line 10
         old = state.old if self.settings.method == "reg" else None
-        down = ItemTable(state.items, old, state.round)
+        down = ItemTable(state.items, old, state.round, state.block)
         replies = selected.ask(UPDATE, down, reduce=Sum())  # lines 11 to 13
         items = self.aggregated(state, replies)
         state = replace(state, items=items, round=state.round + 1)

@@ -22,11 +22,17 @@ class Backbone(ABC):
     """A federated recommendation model with a public item table and private parameters.
 
     Attributes:
+        vector: name of the private parameter v, ``(C, d)``.
+        bias: of one that is added to c, ``(C,)``; none if empty.
+        pair: of two whose inner product is added to c, ``(C, d)`` each.
         item_lr: learning rate of items, before the factor |I|.
         rates: learning rate of each private parameter.
         head_first: private and item parameters step in turn, each with a fresh forward.
     """
 
+    vector: str
+    bias: str = ""
+    pair: tuple[str, str] | None = None
     item_lr: float
     rates: dict[str, float]
     head_first: bool = False
@@ -35,13 +41,22 @@ class Backbone(ABC):
     def start(self, key: Key, dim: int, dtype: torch.dtype) -> Params:
         """Draw the private parameters of newcomers, each ``(C, ...)``."""
 
-    @abstractmethod
     def query(self, params: Params) -> tuple[Tensor, Tensor]:
         """Return v ``(C, d)`` and c ``(C,)``."""
+        vector = params[self.vector]
+        offset = params[self.bias] if self.bias else vector.new_zeros(vector.shape[0])
+        if self.pair:
+            a, b = (params[name] for name in self.pair)
+            offset = (a * b).sum(1) + offset
+        return vector, offset
 
-    @abstractmethod
     def gradients(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
         """Gradients of private parameters, given dL/dv ``(C, d)`` and dL/dc ``(C,)``."""
+        found = {self.vector: grad_v, self.bias: grad_c}
+        if self.pair:
+            a, b = self.pair
+            found |= {a: grad_c[:, None] * params[b], b: grad_c[:, None] * params[a]}
+        return {name: found[name] for name in params}
 
     def descend(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
         """Take one SGD step on all private parameters at once."""
@@ -52,6 +67,8 @@ class Backbone(ABC):
 class FedMF(Backbone):
     """Matrix factorisation: s_ui = <p_u, q_i> (Chai et al. 2020, unencrypted as in F³CRec)."""
 
+    vector = "user"
+
     def __init__(self, lr: float, init_std: float) -> None:
         self.item_lr, self.init_std = lr, init_std
         self.rates = {"user": lr}
@@ -60,15 +77,6 @@ class FedMF(Backbone):
         """Draw p_u ~ N(0, init_std²), ``(C, d)``."""
         return {"user": self.init_std * key.normal(dim, dtype=dtype)}
 
-    def query(self, params: Params) -> tuple[Tensor, Tensor]:
-        """Give v = p_u, c = 0."""
-        user = params["user"]
-        return user, user.new_zeros(user.shape[0])
-
-    def gradients(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
-        """Of p_u."""
-        return {"user": grad_v}
-
 
 class FedNCF(Backbone):
     """One private linear layer on [p_u; q_i]: s_ui = <w_p, p_u> + <w_q, q_i> + b.
@@ -76,6 +84,8 @@ class FedNCF(Backbone):
     This is F³CRec's "1-layer MLP"; it is additive, so p_u shifts all items alike and cannot change
     a ranking. Learning rates as in the public code: head lr, user and items lr * lr_eta.
     """
+
+    vector, bias, pair = "w_item", "bias", ("w_user", "user")
 
     def __init__(self, lr: float, lr_eta: float, init_std: float) -> None:
         self.item_lr, self.init_std = lr * lr_eta, init_std
@@ -92,15 +102,6 @@ class FedNCF(Backbone):
             "bias": head[:, 2 * dim].contiguous(),
         }
 
-    def query(self, params: Params) -> tuple[Tensor, Tensor]:
-        """Give v = w_q, c = <w_p, p_u> + b."""
-        return params["w_item"], (params["w_user"] * params["user"]).sum(1) + params["bias"]
-
-    def gradients(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
-        """Of p_u, w_p, w_q and b."""
-        user, w_user = (grad_c[:, None] * params[name] for name in ("w_user", "user"))
-        return {"user": user, "w_user": w_user, "w_item": grad_v, "bias": grad_c}
-
 
 class PFedRec(Backbone):
     """A private score function on the item alone: s_ui = <w_u, q_i> + b_u (Zhang et al. 2023).
@@ -108,6 +109,7 @@ class PFedRec(Backbone):
     Dual personalisation: a step on (w_u, b_u) first, then a fresh forward and a step on the items.
     """
 
+    vector, bias = "weight", "bias"
     head_first = True
 
     def __init__(self, lr: float, lr_eta: float) -> None:
@@ -118,14 +120,6 @@ class PFedRec(Backbone):
         """Draw the head as torch's Linear(d, 1) does."""
         head = dim**-0.5 * (2 * key.fold("head").uniform(dim + 1, dtype=dtype) - 1)
         return {"weight": head[:, :dim].contiguous(), "bias": head[:, dim].contiguous()}
-
-    def query(self, params: Params) -> tuple[Tensor, Tensor]:
-        """Give v = w_u, c = b_u."""
-        return params["weight"], params["bias"]
-
-    def gradients(self, params: Params, grad_v: Tensor, grad_c: Tensor) -> Params:
-        """Of w_u and b_u."""
-        return {"weight": grad_v, "bias": grad_c}
 
 
 def make_backbone(model: ModelSettings) -> Backbone:

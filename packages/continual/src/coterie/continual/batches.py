@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions.negatives import NO_NEGATIVE, sample_negatives
-from coterie.core.data.interactions.places import distinct_places
+from coterie.core.data.interactions.negatives import (
+    NEGATIVE_ATTEMPTS,
+    NO_NEGATIVE,
+    sample_negatives,
+)
+from coterie.core.data.interactions.places import PLACE_ATTEMPTS, deal_key, distinct_places
+from coterie.core.kernels import switch
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.masks import where_true
 from coterie.core.tensors.ragged import Ragged
@@ -94,17 +101,94 @@ class Batches:
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """How one pass is cut into batches; follows from the users' data alone, so it is made once."""
+class Draws:
+    """The samples of all local batches of C users, in the order of `Batches`, before they are put.
 
-    known: Tensor  # (C, n_items) bool, the users' positives
-    n_samples: Tensor  # (C,) positives and negatives of each user
-    order: Tensor  # as in `Batches`
-    active: list[int]  # users that have more than b batches, for each b
-    owner: Tensor  # (K,) as in `Batches`, of one pass
-    size: Tensor  # (K,) samples of each term
-    source: Tensor  # (S,) where the samples of the terms stand among those of the users
-    row: Tensor  # (S,) first cell of each sample's row in the table of its batch number
+    Attributes:
+        plan: how each pass is cut.
+        epochs: passes.
+        packed: ``(S,)`` ``2 * item + label`` of each sample.
+    """
+
+    plan: Plan
+    epochs: int
+    packed: Tensor
+
+    @cached_property
+    def owner(self) -> Tensor:
+        """User of each term, ``(K,)`` int64."""
+        return self.plan.owner.repeat(self.epochs)
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """First term of each batch number, and K at the end."""
+        return list(accumulate(self.plan.active * self.epochs, initial=0))
+
+    @cached_property
+    def offsets(self) -> Tensor:
+        """First sample of each term, and S at the end, ``(K + 1,)`` int64."""
+        return Ragged.from_lengths(self.packed, self.plan.size.repeat(self.epochs)).offsets
+
+
+class Plan:
+    """How one pass is cut into batches; follows from the users' data alone, so it is made once.
+
+    Args:
+        train: positives of each user.
+        n_items: items known so far.
+        negatives: for each positive.
+        batch_size: samples in a batch.
+
+    Attributes:
+        n_samples: ``(C,)`` positives and negatives of each user.
+        order: as in `Batches`.
+        active: users that have more than b batches, for each b.
+        owner: ``(K,)`` as in `Batches`, of one pass.
+        size: ``(K,)`` samples of each term.
+    """
+
+    def __init__(self, train: Ragged, n_items: int, negatives: int, batch_size: int) -> None:
+        self.train, self.n_items = train, n_items
+        self.negatives, self.batch_size = negatives, batch_size
+        self.n_samples = train.lengths * (1 + negatives * self._has_free())
+        n_batches = (self.n_samples + batch_size - 1) // batch_size
+        self.order = torch.argsort(n_batches, descending=True, stable=True)
+        self.active: list[int] = (len(train) - n_batches.bincount().cumsum(0))[:-1].tolist()
+        counts = torch.tensor(self.active, dtype=torch.int64)
+        self._number = torch.arange(len(self.active)).repeat_interleave(counts)
+        self._place = torch.arange(self._number.numel()) - (counts.cumsum(0) - counts)[self._number]
+        self.owner = self.order[self._place]
+        self.size = (self.n_samples[self.owner] - self._number * batch_size).clamp_max(batch_size)
+
+    @cached_property
+    def rank(self) -> Tensor:
+        """Place of each user in `order`, ``(C,)`` int64."""
+        return torch.empty_like(self.order).scatter_(0, self.order, torch.arange(len(self.order)))
+
+    @cached_property
+    def known(self) -> Tensor:
+        """The users' positives, ``(C, n_items)`` bool."""
+        return self.train.mask(self.n_items)
+
+    @cached_property
+    def source(self) -> Tensor:
+        """Where the samples of the terms stand among those of the users, ``(S,)`` int64."""
+        first = self.n_samples.cumsum(0) - self.n_samples
+        first = first[self.owner] + self._number * self.batch_size
+        shift = first - (self.size.cumsum(0) - self.size)
+        return torch.arange(int(self.size.sum())) + shift.repeat_interleave(self.size)
+
+    @cached_property
+    def row(self) -> Tensor:
+        """First cell of each sample's row in the table of its batch number, ``(S,)`` int64."""
+        return (self._place * self.n_items).repeat_interleave(self.size)
+
+    def _has_free(self) -> Tensor:
+        """Who has not consumed every item, ``(C,)`` bool: the others have no negatives."""
+        free = self.train.lengths < self.n_items
+        if not bool(free.all()):
+            free = self.known.sum(1) < self.n_items
+        return free
 
 
 def draw_batches(
@@ -128,46 +212,48 @@ def draw_batches(
         epochs: passes E; negatives and order are drawn afresh for each.
         dtype: of the labels.
     """
+    draws = draw_samples(key, plan_of(train, n_items, negatives, batch_size), epochs)
+    plan, passes = draws.plan, draws.packed.chunk(epochs)
+    cell = [plan.row + (packed >> 1) for packed in passes]
+    label = (draws.packed & 1).to(dtype)
+    starts, offsets = draws.starts, draws.offsets
+    return Batches(plan.order, draws.owner, starts, offsets, _join(cell), label, n_items)
+
+
+def plan_of(train: Ragged, n_items: int, negatives: int, batch_size: int) -> Plan:
+    """How the users' samples are cut, kept with their positives; arguments as of `draw_batches`."""
     made_for = ("batches", n_items, negatives, batch_size)
     if made_for not in train.derived:
-        train.derived[made_for] = _plan(train, n_items, negatives, batch_size)
-    plan: _Plan = train.derived[made_for]
-    passes = [_draw_pass(key.fold("epoch", e), train, plan, negatives) for e in range(epochs)]
-    cell = [plan.row + (packed >> 1) for packed in passes]
-    label = [(packed & 1).to(dtype) for packed in passes]
-    starts = torch.tensor([0, *plan.active * epochs]).cumsum(0).tolist()
-    offsets = Ragged.from_lengths(plan.source, plan.size.repeat(epochs)).offsets
-    owner = plan.owner.repeat(epochs)
-    return Batches(plan.order, owner, starts, offsets, _join(cell), _join(label), n_items)
+        train.derived[made_for] = Plan(train, n_items, negatives, batch_size)
+    found: Plan = train.derived[made_for]
+    return found
 
 
-def _plan(train: Ragged, n_items: int, negatives: int, batch_size: int) -> _Plan:
-    known = train.mask(n_items)
-    has_free = known.sum(1) < n_items  # who has consumed every item has no negatives
-    n_samples = train.lengths * (1 + negatives * has_free)
-    n_batches = (n_samples + batch_size - 1) // batch_size
-    order = torch.argsort(n_batches, descending=True, stable=True)
-    active = (len(train) - torch.bincount(n_batches).cumsum(0))[:-1].tolist()
-    counts = torch.tensor(active, dtype=torch.int64)
-    number = torch.arange(len(active)).repeat_interleave(counts)
-    place = torch.arange(number.numel()) - (counts.cumsum(0) - counts)[number]
-    owner = order[place]
-    size = (n_samples[owner] - number * batch_size).clamp_max(batch_size)
-    first = (n_samples.cumsum(0) - n_samples)[owner] + number * batch_size
-    shift = first - (size.cumsum(0) - size)
-    source = torch.arange(int(size.sum())) + shift.repeat_interleave(size)
-    row = (place * n_items).repeat_interleave(size)
-    return _Plan(known, n_samples, order, active, owner, size, source, row)
+def draw_samples(key: Key, plan: Plan, epochs: int, *, in_order: bool = True) -> Draws:
+    """Draw negatives and which samples are in which batch, for C users at once.
+
+    Args:
+        key: the users' keys, ``state`` of shape ``(C,)``.
+        plan: of their data.
+        epochs: passes E.
+        in_order: whether the order within a batch is needed; without it, who has a single batch
+            may have the positives first.
+    """
+    passes = [_draw_pass(key.fold("epoch", e), plan, in_order) for e in range(epochs)]
+    return Draws(plan, epochs, _join(passes))
 
 
-def _draw_pass(key: Key, train: Ragged, plan: _Plan, negatives: int) -> Tensor:
+def _draw_pass(key: Key, plan: Plan, in_order: bool) -> Tensor:
     """Samples of one pass in the order of the terms, ``(S,)`` as ``2 * item + label``.
 
     Negatives are drawn alike and independently, so their order is random already: to shuffle is
     to find places for the positives among them.
     """
-    n_items, n_samples = plan.known.shape[1], plan.source.numel()
-    drawn = sample_negatives(key.fold("negatives"), train, n_items, negatives, plan.known)
+    train, n_items = plan.train, plan.n_items
+    if key.state.device.type == "cpu" and switch.worthwhile(int(plan.size.sum())):
+        return _draw_compiled(key, plan, in_order)
+    n_samples = plan.source.numel()
+    drawn = sample_negatives(key.fold("negatives"), train, n_items, plan.negatives, plan.known)
     place = distinct_places(key.fold("shuffle"), train, plan.n_samples)
     if place.numel() + drawn.numel() > n_samples:
         drawn = drawn[drawn != NO_NEGATIVE]
@@ -176,6 +262,26 @@ def _draw_pass(key: Key, train: Ragged, plan: _Plan, negatives: int) -> Tensor:
     free = torch.ones(n_samples, dtype=torch.bool).index_fill_(0, place, False)
     packed.scatter_(0, where_true(free), 2 * drawn)
     return packed.index_select(0, plan.source)
+
+
+def _draw_compiled(key: Key, plan: Plan, in_order: bool) -> Tensor:
+    """The same by a compiled loop over the users, ``(S,)`` int32."""
+    from coterie.continual.batch_kernels import draw_pass  # loads numba
+
+    negatives, places = key.fold("negatives"), key.fold("shuffle")
+    packed = draw_pass(
+        (negatives.unsigned(), places.unsigned(), deal_key(places).unsigned()),
+        plan.train.values.numpy(),
+        plan.train.offsets.numpy(),
+        (plan.n_items, plan.negatives, plan.batch_size),
+        (NEGATIVE_ATTEMPTS, PLACE_ATTEMPTS),
+        plan.n_samples.numpy(),
+        plan.rank.numpy(),
+        np.cumsum([0, *plan.active]),
+        Ragged.from_lengths(plan.size, plan.size).offsets.numpy(),
+        in_order,
+    )
+    return torch.from_numpy(packed)
 
 
 def _join(parts: list[Tensor]) -> Tensor:

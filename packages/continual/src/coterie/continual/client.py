@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from coterie.continual.backbones import Backbone, Params, make_backbone
-from coterie.continual.batches import Batches, draw_batches
-from coterie.continual.local_training import LocalTraining
+from coterie.continual.batches import Batches, draw_batches, draw_samples, plan_of
+from coterie.continual.local_training import LocalTraining, Trained
 from coterie.continual.messages import (
     END_BLOCK,
     EVALUATE,
@@ -35,7 +35,9 @@ from coterie.continual.retention.proxies import Proxies
 from coterie.continual.retention.regularisation import Regularisation
 from coterie.continual.retention.reloop import ErrorMemory
 from coterie.continual.settings import DISTILLING, Settings
+from coterie.continual.touched_training import TOUCHED_BYTES, TouchedTraining
 from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.kernels import switch
 from coterie.core.metrics.ranking_report import RankingReport, rank_blocks
 from coterie.core.metrics.target_ranks import ScoreRows, copies_of
 from coterie.core.protocol.card import Card
@@ -45,10 +47,15 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
+# From so many items on, tables of all items' scores take longer than to load compiled loops. It goes
+# by a number that all clients know, for how they are trained changes the last bits.
+MANY_ITEMS = 1000
+
 # Measured: what a step holds beside one table (n_items) for each batch and the samples themselves.
 _OTHER_TABLES = 4
 SAMPLE_BYTES = 64
 _STATE_BYTES = 2048  # of a user's private state and lists while it ranks, from above
+_USER_BYTES = 1024
 
 
 class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState]):
@@ -94,6 +101,9 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
             return (data.train.lengths * SAMPLE_BYTES).add_(_STATE_BYTES)
         model = self.settings.model
         samples = data.train.lengths * (1 + model.negatives) * model.epochs
+        if isinstance(down, ItemTable) and not self.retention.rehearses(down.block):
+            if self._on_touched(down.items):
+                return samples * TOUCHED_BYTES + _USER_BYTES
         n_items = max((table.shape[0] for _, table in tree.tensors(down)), default=0)
         tables = samples.div(model.batch_size, rounding_mode="floor").add_(_OTHER_TABLES)
         # In place: a list of all users is 8 MB for a million of them.
@@ -116,21 +126,30 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
     ) -> tuple[ItemUpdate, ClientState]:
         """Train locally: Algorithm 1, ClientUpdate(u, Q_g, t)."""
         mine = replace(mine, memory=self.retention.before_training(mine, down, data, key))
-        n_items = down.items.shape[0]
-        item_lr = self.item_lr(n_items)
-        batches = self._draw(key.fold("batches"), data.train, n_items)
-        trained = LocalTraining(
-            self.backbone,
-            down.items,  # line 1: Q_u <- Q_g
-            mine.params,  # line 2: Φ_u <- latest private parameters
-            batches,
-            item_lr,
-            self.retention.replay(mine, down.round, key),
-            self.retention.pull(mine, down, item_lr),
-        ).run()  # lines 3 to 16
+        trained = self._trained(down, mine, data, key)
         pulled = None if trained.shrink is None else 1.0 - trained.shrink
         up = ItemUpdate(trained.rows, pulled, trained.loss, trained.replayed)
         return up, replace(mine, params=trained.params)  # line 17
+
+    def _trained(self, down: ItemTable, mine: ClientState, data: UserRows, key: Key) -> Trained:
+        """Lines 1 to 16: Q_u starts from Q_g, Φ_u from the latest private parameters."""
+        n_items, own = down.items.shape[0], key.fold("batches")
+        item_lr = self.item_lr(n_items)
+        replay = self.retention.replay(mine, down.round, key)
+        pull = self.retention.pull(mine, down, item_lr)
+        start = (self.backbone, down.items, mine.params)
+        if replay is None and pull is None and self._on_touched(down.items):
+            model = self.settings.model
+            plan = plan_of(data.train, n_items, model.negatives, model.batch_size)
+            draws = draw_samples(own, plan, model.epochs, in_order=False)
+            return TouchedTraining(*start, draws, item_lr).run()
+        batches = self._draw(own, data.train, n_items)
+        return LocalTraining(*start, batches, item_lr, replay, pull).run()
+
+    def _on_touched(self, items: Tensor) -> bool:
+        """Whether what reads no scores but those of samples is trained on touched items alone."""
+        wanted = self.settings.engine.kernels == "auto" and switch.available()
+        return wanted and items.device.type == "cpu" and items.shape[0] >= MANY_ITEMS
 
     @EVALUATE
     def evaluate(

@@ -114,7 +114,8 @@ class Experiment(RecommendsToUsers[Settings]):
         The server guesses which items are positives, among all items it knows (section 5.6).
         """
         cohort = module.newest_cohort()
-        down = ItemTable(module.server_state.best)
+        state = module.server_state
+        down = ItemTable(state.best, block=state.block)
         up = cohort.ask(UPDATE, down).up
         assert up is not None  # the clients are there, and what diverges raises
         data = module.newest_data

@@ -22,7 +22,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from coterie.continual.backbones import Backbone, Params
 from coterie.continual.batches import Batches, Samples
 from coterie.core.tensors import tree
-from coterie.core.tensors.rows import FactoredRows
+from coterie.core.tensors.rows import FactoredRows, Rows
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Trained:
         replayed: ``(C,)`` mean number of replayed items in a batch.
     """
 
-    rows: FactoredRows
+    rows: Rows
     shrink: Tensor | None
     params: Params
     loss: Tensor

@@ -34,6 +34,7 @@ class ItemTable(Down):
         "item table of the end of the previous block, for methods that pull to it", default=None
     )
     round: int = carries("r within the block, from 0", default=0)
+    block: int = carries("t, number of the block", default=0)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ import torch
 from coterie.core.engines.envelope import ReplyHeader, RequestHeader, digest
 from coterie.core.engines.host import ClientHost
 from coterie.core.errors import UserError
+from coterie.core.kernels import switch
 from coterie.core.protocol.client import Client
 from coterie.core.wire.codec import MAX_BYTES, ProtocolError, encode, peek
 
@@ -55,7 +56,9 @@ class Service:
             UserError: the folder is not complete.
             ProtocolError: what comes is no frame.
         """
-        torch.set_num_threads(self.host().folder.threads)
+        folder = self.host().folder
+        torch.set_num_threads(folder.threads)
+        switch.allow(folder.card.settings.get("engine.kernels") != "off")
         while (request := read_frame(requests)) is not None:
             write_frame(replies, self.answer(request))
 

@@ -107,7 +107,7 @@ def draw_row(
 def negatives(
     states: Keys, values: Ints, offsets: Ints, mask: Any, n_items: int, per_positive: int,
     attempts: int,
-) -> Ints:  # fmt: skip
+) -> Ints:
     """Draw the negatives of C clients, see `sample_negatives`.
 
     Args:

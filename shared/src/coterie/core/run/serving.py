@@ -16,6 +16,7 @@ from coterie.core.callbacks.checkpoints import LAST, read_checkpoint
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import write_text
+from coterie.core.kernels import switch
 from coterie.core.metrics.ranking import top_k
 from coterie.core.privacy.attack import plot_curve
 from coterie.core.registry.papers import find_paper, load
@@ -51,6 +52,7 @@ def open_run(
     saved = read_checkpoint(path)
     settings = _here(folder) if change is None else change(_here(folder))
     torch.set_num_threads(settings.engine.threads)
+    switch.allow(settings.engine.kernels == "auto")
     settings = dataclasses.replace(
         settings, engine=dataclasses.replace(settings.engine, device=device)
     )

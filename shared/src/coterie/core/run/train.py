@@ -26,6 +26,7 @@ from coterie.core.errors import Interrupted, UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.selection import Selecting
 from coterie.core.files import write_json, writing
+from coterie.core.kernels import switch
 from coterie.core.privacy.build import remarks
 from coterie.core.registry.papers import Paper, load
 from coterie.core.run.console import show_data, show_results, show_stopped
@@ -44,6 +45,7 @@ def train(paper: Paper, settings: Any) -> Path:
         UserError: data, settings or the run folder are unusable; says what to do.
     """
     torch.set_num_threads(settings.engine.threads)
+    switch.allow(settings.engine.kernels == "auto")
     experiment: Experiment[Any] = load(paper.experiment)(settings)
     check(experiment.needs())
     federation = experiment.federation()

@@ -14,7 +14,15 @@ from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.settings.schema import values_of
 
 # Settings of speed, files and screens.
-_OF_NO_EFFECT = ("run.", "logger.", "engine.chunk", "engine.threads", "engine.workers", "data.root")
+_OF_NO_EFFECT = (
+    "run.",
+    "logger.",
+    "engine.chunk",
+    "engine.threads",
+    "engine.workers",
+    "engine.kernels",
+    "data.root",
+)
 # Code of screens, files and tables; all else may change a number.
 _APART = {"cli", "callbacks", "tables", "engines", "commands", "bench"}
 # Of the code of tables, what makes and keeps results.

@@ -70,7 +70,7 @@ class Engine:
 
     def down(self) -> ItemTable:
         """The message of a round."""
-        return ItemTable(self.state.items)
+        return ItemTable(self.state.items, block=self.state.block)
 
     def round(self, number: int) -> Tensor:
         """Train all clients once, from the same table every time, ``(n_items, d)``."""

@@ -52,6 +52,10 @@ class Retention:
         """
         return mine.memory
 
+    def rehearses(self, block: int) -> bool:
+        """Whether `replay` or `pull` may say something in a block."""
+        return False
+
     def replay(self, mine: ClientState, round: int, key: Key) -> ChooseReplay | None:
         """Say what is practised again beside each batch; None for nothing."""
         return None

@@ -64,6 +64,10 @@ class Distillation(Retention):
         """Top N, ``(C, N)`` int32. Users whose scores are not finite are refused later, alone."""
         return top_k(scores.nan_to_num(), self.settings.top_n).int()
 
+    def rehearses(self, block: int) -> bool:
+        """In all blocks but the first."""
+        return block > 0
+
     def replay(self, mine: ClientState, round: int, key: Key) -> ChooseReplay | None:
         """Replay of old users, for every batch."""
         if not bool((mine.blocks > 0).any()):

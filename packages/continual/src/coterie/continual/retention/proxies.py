@@ -124,6 +124,10 @@ class Proxies(Retention):
             "drawn": drawn.to(taught.dtype),
         }
 
+    def rehearses(self, block: int) -> bool:
+        """In all blocks but the first."""
+        return block > 0
+
     def replay(self, mine: ClientState, round: int, key: Key) -> ChooseReplay | None:
         """Replay of the drawn items, for every batch; fades with the rounds of a block."""
         drawn = mine.memory["drawn"]

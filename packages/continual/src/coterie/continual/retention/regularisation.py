@@ -31,6 +31,10 @@ class Regularisation(Retention):
         """Remember the private parameters of the best round."""
         return {"start": {name: value.clone() for name, value in mine.best.items()}}
 
+    def rehearses(self, block: int) -> bool:
+        """In all blocks but the first."""
+        return block > 0
+
     def pull(self, mine: ClientState, down: ItemTable, item_lr: float) -> Pull | None:
         """Pull old items of all users, and private parameters of old users."""
         if down.old is None:

@@ -12,7 +12,7 @@ from coterie.core.tensors.ragged import Ragged
 
 # After so many rejected draws a client picks from the list of its free items instead. The number
 # is fixed, so that no draw depends on what other clients need.
-_ATTEMPTS = 6
+NEGATIVE_ATTEMPTS = 6
 _ATTEMPT_STRIDE = 1 << 32
 NO_NEGATIVE = -1
 
@@ -59,13 +59,13 @@ def sample_negatives(
     cell = (positives.rows * n_items)[:, None] + drawn
     rejected = where_true(flat.index_select(0, cell.reshape(-1)))
     drawn = drawn.reshape(-1)
-    for attempt in range(1, _ATTEMPTS + 1):
+    for attempt in range(1, NEGATIVE_ATTEMPTS + 1):
         if not rejected.numel():
             break
         client = positives.rows.index_select(0, rejected // per_positive)
         first = positives.offsets.index_select(0, client) * per_positive
         number = rejected - first + attempt * _ATTEMPT_STRIDE
-        if attempt == _ATTEMPTS:
+        if attempt == NEGATIVE_ATTEMPTS:
             drawn[rejected] = _pick_free(key, known, client, number)
             break
         candidate = key.take(client).integers(n_items, number)
@@ -88,7 +88,7 @@ def _by_kernel(
         mask.numpy(),
         n_items,
         per_positive,
-        _ATTEMPTS,
+        NEGATIVE_ATTEMPTS,
     )
     return torch.from_numpy(drawn)
 

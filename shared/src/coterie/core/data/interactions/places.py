@@ -12,7 +12,7 @@ from coterie.core.tensors.ragged import Ragged
 
 # After so many lost draws the elements of a client are dealt the places left over instead. The
 # number is fixed, so that no draw depends on what other clients need.
-_ATTEMPTS = 8
+PLACE_ATTEMPTS = 8
 _ATTEMPT_STRIDE = 1 << 32
 _FREE = torch.iinfo(torch.int64).max
 
@@ -46,7 +46,7 @@ def distinct_places(key: Key, elements: Ragged, n_places: Tensor) -> Tensor:
     client, number = elements.rows, elements.positions
     waiting = torch.arange(client.numel())
     place = torch.empty_like(waiting)
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(PLACE_ATTEMPTS):
         drawn = key.take(client).integers(n_places.index_select(0, client), number)
         drawn += first.index_select(0, client)
         place.scatter_(0, waiting, drawn)
@@ -57,8 +57,13 @@ def distinct_places(key: Key, elements: Ragged, n_places: Tensor) -> Tensor:
             return place
         client, waiting = client.index_select(0, lost), waiting.index_select(0, lost)
         number = number.index_select(0, lost) + _ATTEMPT_STRIDE
-    place[waiting] = _deal(key.fold("deal"), places, client)
+    place[waiting] = _deal(deal_key(key), places, client)
     return place
+
+
+def deal_key(key: Key) -> Key:
+    """The keys by which places left over are dealt."""
+    return key.fold("deal")
 
 
 def _by_kernel(key: Key, elements: Ragged, n_places: Tensor) -> Tensor:
@@ -66,8 +71,8 @@ def _by_kernel(key: Key, elements: Ragged, n_places: Tensor) -> Tensor:
     from coterie.core.kernels.drawing import places  # loads numba
 
     starts = Ragged.from_lengths(n_places, n_places).offsets
-    deals, offsets = key.fold("deal").unsigned(), elements.offsets
-    found = places(key.unsigned(), deals, offsets.numpy(), starts.numpy(), _ATTEMPTS)
+    deals, offsets = deal_key(key).unsigned(), elements.offsets
+    found = places(key.unsigned(), deals, offsets.numpy(), starts.numpy(), PLACE_ATTEMPTS)
     return torch.from_numpy(found)
 
 

@@ -1,0 +1,75 @@
+"""The kernel that draws one pass of local batches, a user at a time (`continual.batches`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coterie.core.kernels.compiled import compiled
+from coterie.core.kernels.drawing import draw_row, place_row
+
+
+@compiled
+def draw_pass(
+    keys: Any, values: Any, offsets: Any, sizes: Any, attempts: Any, n_samples: Any, rank: Any,
+    starts: Any, firsts: Any, in_order: Any,
+) -> Any:
+    """Draw the samples of one pass, ``(S,)`` int32, as ``2 * item + label`` by term.
+
+    Args:
+        keys: of negatives, of places and of dealing, ``(C,)`` uint64 each.
+        values: positives of all users, end to end.
+        offsets: ``(C + 1,)`` first positive of each.
+        sizes: items, negatives for each positive, samples in a batch.
+        attempts: of a negative and of a place.
+        n_samples: ``(C,)`` samples of each user.
+        rank: ``(C,)`` place of each among its batch numbers' terms.
+        starts: first term of each batch number.
+        firsts: first sample of each term.
+        in_order: see `draw_samples`.
+    """
+    n_items, per_positive, batch = sizes
+    packed = np.empty(firsts[-1], np.int32)
+    known, free = np.zeros(n_items, np.bool_), np.empty(n_items, np.int64)
+    most = n_samples.max() if n_samples.size else 0
+    drawn, place = np.empty(most, np.int64), np.empty(most, np.int64)
+    waiting = np.empty(most, np.int64)
+    holder = np.zeros(most, np.int32)
+    for user in range(rank.size):
+        mine = values[offsets[user] : offsets[user + 1]]
+        total, count = n_samples[user], mine.size
+        if total > count:
+            for item in mine:
+                known[item] = True
+            draw_row(keys[0][user], count, per_positive, attempts[0], known, free, drawn)
+            for item in mine:
+                known[item] = False
+        if total <= batch and not in_order:
+            if total:
+                _positives_first(mine, drawn, packed[firsts[starts[0] + rank[user]] :], total)
+            continue
+        own = holder[:total]
+        own[:] = 0
+        place_row(keys[1][user], keys[2][user], count, attempts[1], own, place, waiting)
+        number = 0
+        for b in range((total + batch - 1) // batch):
+            first = firsts[starts[b] + rank[user]]
+            begin = b * batch
+            for spot in range(begin, min(begin + batch, total)):
+                element = own[spot]
+                if element:
+                    packed[first + spot - begin] = 2 * mine[element - 1] + 1
+                else:
+                    packed[first + spot - begin] = 2 * drawn[number]
+                    number += 1
+    return packed
+
+
+@compiled
+def _positives_first(mine: Any, drawn: Any, out: Any, total: Any) -> None:
+    """The samples of a single batch."""
+    for number in range(mine.size):
+        out[number] = 2 * mine[number] + 1
+    for number in range(total - mine.size):
+        out[mine.size + number] = 2 * drawn[number]
