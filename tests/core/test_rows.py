@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from tests.core.few_rows import GROUPS, by_hand, factored, forms
+from tests.core.few_rows import GROUPS, N, by_hand, factored, forms, sparse
 
+from coterie.core.kernels import products, switch
 from coterie.core.tensors import tree
 
 
-@pytest.mark.parametrize("form", [0, 1, 2])
+@pytest.mark.parametrize("form", [0, 1, 2, 3])
 @pytest.mark.parametrize("first", GROUPS)
 @pytest.mark.parametrize("second", GROUPS)
 def test_two_groups_of_clients_one_after_the_other(form, first, second):
@@ -21,7 +22,7 @@ def test_two_groups_of_clients_one_after_the_other(form, first, second):
     torch.testing.assert_close(both.sum(), expected.sum(0), rtol=1e-13, atol=1e-15)
 
 
-@pytest.mark.parametrize("form", [0, 1, 2])
+@pytest.mark.parametrize("form", [0, 1, 2, 3])
 @pytest.mark.parametrize("group", GROUPS)
 def test_what_is_taken_of_each_client_is_its_own(form, group):
     rows, expected = factored(*group), by_hand(factored(*group))
@@ -33,3 +34,30 @@ def test_what_is_taken_of_each_client_is_its_own(form, group):
         torch.testing.assert_close(part.squared_norm(), norm, rtol=1e-12, atol=1e-15)
     scaled = forms(rows)[form].scaled(factor).dense()
     torch.testing.assert_close(scaled, factor[:, None, None] * expected, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("group", GROUPS)
+def test_sparse_factors(group, kernels):
+    """Sums, counts and bounds, by compiled loops and without."""
+    assert products.kept_in  # they are loaded
+    rows, tables = factored(*group), by_hand(factored(*group))
+    mine = sparse(rows)
+    with switch.kernels(kernels):
+        torch.testing.assert_close(mine.sum(), tables.sum(0), rtol=1e-13, atol=1e-15)
+        assert torch.equal(mine.touched(), (tables != 0).any(2).sum(1))
+        assert torch.equal(mine.nbytes(), rows.nbytes())
+    assert mine.table_shape == (N, 3)
+    assert torch.equal(mine.wire().index.values, rows.wire().index.values)
+    norm = tables.square().sum((1, 2)).sqrt()
+    assert bool((mine.norm_bound() >= norm * (1 - 1e-12)).all())
+    assert bool(mine.finite().all())
+    if group[0]:
+        for part in (mine.left, mine.right.view(-1)):
+            kept = float(part[0])
+            part[0] = float("nan")
+            broken = torch.arange(group[1]) == group[0][0]
+            assert torch.equal(mine.finite(), ~broken)
+            assert torch.equal(mine.norm_bound().isfinite(), ~broken)
+            assert torch.equal(mine.squared_norm().isfinite(), ~broken)
+            part[0] = kept

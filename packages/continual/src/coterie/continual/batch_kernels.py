@@ -12,8 +12,16 @@ from coterie.core.kernels.drawing import draw_row, place_row
 
 @compiled
 def draw_pass(
-    keys: Any, values: Any, offsets: Any, sizes: Any, attempts: Any, n_samples: Any, rank: Any,
-    starts: Any, firsts: Any, in_order: Any,
+    keys: Any,
+    values: Any,
+    offsets: Any,
+    sizes: Any,
+    attempts: Any,
+    n_samples: Any,
+    rank: Any,
+    starts: Any,
+    firsts: Any,
+    in_order: Any,
 ) -> Any:
     """Draw the samples of one pass, ``(S,)`` int32, as ``2 * item + label`` by term.
 
@@ -32,7 +40,7 @@ def draw_pass(
     n_items, per_positive, batch = sizes
     packed = np.empty(firsts[-1], np.int32)
     known, free = np.zeros(n_items, np.bool_), np.empty(n_items, np.int64)
-    most = n_samples.max() if n_samples.size else 0
+    most = n_samples.max() + 1 if n_samples.size else 0
     drawn, place = np.empty(most, np.int64), np.empty(most, np.int64)
     waiting = np.empty(most, np.int64)
     holder = np.zeros(most, np.int32)
@@ -57,12 +65,10 @@ def draw_pass(
             first = firsts[starts[b] + rank[user]]
             begin = b * batch
             for spot in range(begin, min(begin + batch, total)):
-                element = own[spot]
-                if element:
-                    packed[first + spot - begin] = 2 * mine[element - 1] + 1
-                else:
-                    packed[first + spot - begin] = 2 * drawn[number]
-                    number += 1
+                element = own[spot]  # one more than a positive's number; no branch on it
+                positive = 2 * mine[max(element - 1, 0)] + 1
+                packed[first + spot - begin] = positive if element else 2 * drawn[number]
+                number += element == 0
     return packed
 
 

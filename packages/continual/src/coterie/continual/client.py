@@ -47,8 +47,8 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
-# From so many items on, tables of all items' scores take longer than to load compiled loops. It goes
-# by a number that all clients know, for how they are trained changes the last bits.
+# From so many items on, tables of all items' scores take longer than to load compiled loops. It is
+# a number that all clients know, for how they are trained changes the last bits.
 MANY_ITEMS = 1000
 
 # Measured: what a step holds beside one table (n_items) for each batch and the samples themselves.
@@ -101,9 +101,8 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
             return (data.train.lengths * SAMPLE_BYTES).add_(_STATE_BYTES)
         model = self.settings.model
         samples = data.train.lengths * (1 + model.negatives) * model.epochs
-        if isinstance(down, ItemTable) and not self.retention.rehearses(down.block):
-            if self._on_touched(down.items):
-                return samples * TOUCHED_BYTES + _USER_BYTES
+        if isinstance(down, ItemTable) and self._on_touched(down):
+            return samples * TOUCHED_BYTES + _USER_BYTES
         n_items = max((table.shape[0] for _, table in tree.tensors(down)), default=0)
         tables = samples.div(model.batch_size, rounding_mode="floor").add_(_OTHER_TABLES)
         # In place: a list of all users is 8 MB for a million of them.
@@ -138,7 +137,7 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         replay = self.retention.replay(mine, down.round, key)
         pull = self.retention.pull(mine, down, item_lr)
         start = (self.backbone, down.items, mine.params)
-        if replay is None and pull is None and self._on_touched(down.items):
+        if replay is None and pull is None and self._on_touched(down):
             model = self.settings.model
             plan = plan_of(data.train, n_items, model.negatives, model.batch_size)
             draws = draw_samples(own, plan, model.epochs, in_order=False)
@@ -146,10 +145,12 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         batches = self._draw(own, data.train, n_items)
         return LocalTraining(*start, batches, item_lr, replay, pull).run()
 
-    def _on_touched(self, items: Tensor) -> bool:
-        """Whether what reads no scores but those of samples is trained on touched items alone."""
-        wanted = self.settings.engine.kernels == "auto" and switch.available()
-        return wanted and items.device.type == "cpu" and items.shape[0] >= MANY_ITEMS
+    def _on_touched(self, down: ItemTable) -> bool:
+        """Whether training reads the scores of samples alone, and a compiled loop pays for it."""
+        if self.settings.engine.kernels == "off" or not switch.available():
+            return False
+        many = down.items.shape[0] >= MANY_ITEMS and down.items.device.type == "cpu"
+        return many and not self.retention.rehearses(down.block)
 
     @EVALUATE
     def evaluate(

@@ -54,7 +54,9 @@ def _single(packed: Any, scores: Any, losses: Any, bits: Any) -> None:
             e = np.float32(0)
         t = e / (_TWO + e)
         t2 = t * t
-        log = t * (_TWO + t2 * (_T3 + t2 * (_T5 + t2 * (_T7 + t2 * (_T9 + t2 * (_T11 + t2 * _T13))))))
+        log = t * (
+            _TWO + t2 * (_T3 + t2 * (_T5 + t2 * (_T7 + t2 * (_T9 + t2 * (_T11 + t2 * _T13)))))
+        )
         above = _ONE / (_ONE + e)
         missed = score - _TWO * score * label
         losses[n] = log + (missed if missed > 0 else missed * np.float32(0))

@@ -1,8 +1,8 @@
 """The kernel of local training on touched items (`coterie.continual.touched_training`).
 
 Samples, terms and their order are those of `coterie.continual.batches.Batches`. What earlier
-batches changed for a user is, as there, a sum of outer products: the samples of a term have a factor
-each, the term has a vector.
+batches changed for a user is, as there, a sum of outer products: the samples of a term have a
+factor each, the term has a vector.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def train_users(
         out: is written to: ``(S,)`` factor of each sample, ``(K, d)`` vector and ``(K,)`` mean loss
             of each term.
     """
-    starts, offsets, packed = samples
+    starts, offsets, _ = samples
     left, right, losses = out
     n_items, kind = table.shape[0], table.dtype.type
     size = 0
@@ -159,9 +159,7 @@ def _gradient(
 
 
 @compiled
-def _keep(
-    samples: Any, term: Any, user: Any, params: Any, rate: Any, batch: Any, out: Any
-) -> None:
+def _keep(samples: Any, term: Any, user: Any, params: Any, rate: Any, batch: Any, out: Any) -> None:
     """Note what one batch changes of items."""
     first, last = samples[1][term], samples[1][term + 1]
     left, right, _ = out

@@ -45,7 +45,10 @@ class TouchedTraining:
 
         draws, table = self.draws, self.table
         n_terms, n_users = draws.owner.numel(), draws.plan.order.numel()
-        left, right = table.new_empty(draws.packed.numel()), table.new_empty(n_terms, table.shape[1])
+        left, right = (
+            table.new_empty(draws.packed.numel()),
+            table.new_empty(n_terms, table.shape[1]),
+        )
         losses = table.new_empty(n_terms)
         trained, rates = self._by_role()
         train_users(

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments
 from coterie.core.cli.output import print_rows, say
+from coterie.core.errors import UserError
+from coterie.core.kernels import switch
 from coterie.core.registry.data_sets import data_root, data_sets, find_file
 from coterie.core.registry.papers import find_paper, papers
 from coterie.core.settings.packed import presets
@@ -49,6 +51,7 @@ def _checks(out: Path, root: str | None) -> Iterator[Check]:
     for package in ("lightning", "torchmetrics", "jsonargparse"):
         yield _package(package)
     yield _wandb()
+    yield _kernels()
     known = papers()
     yield "papers", bool(known), ", ".join(known) or "none: pip install ./packages/continual"
     yield "presets", bool(presets()), ", ".join(presets()) or "none are packed"
@@ -85,6 +88,18 @@ def _wandb() -> Check:
     if known or os.environ.get("WANDB_API_KEY"):
         return "wandb", True, f"{version('wandb')}, logged in: --logger.wandb online sends runs"
     return "wandb", True, f"{version('wandb')}, no account: runs stay offline"
+
+
+def _kernels() -> Check:
+    """Compiled loops are an extra, so nothing is wrong without."""
+    if not switch.installed():
+        return "kernels", True, "none; many users train faster: pip install 'coterie-core[fast]'"
+    try:
+        folder = import_module("coterie.core.kernels.products").kept_in()
+    except UserError as error:
+        return "kernels", False, str(error)
+    where = f"kept in {folder}" if folder else "compiled in every process: set NUMBA_CACHE_DIR"
+    return "kernels", True, f"numba {version('numba')}, {where}"
 
 
 def _data(root: str | None) -> Check:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numba
+from coterie.core.errors import UserError
+
+try:
+    import numba
+except ImportError as error:
+    raise UserError(
+        f"numba cannot be imported: {error}; mend it, or use --engine.kernels off"
+    ) from None
 
 # Sums may be reordered, so that they use the whole width of the processor; NaN and infinity stay
 # what they are, for the guard looks for them.

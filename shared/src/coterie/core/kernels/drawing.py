@@ -105,7 +105,12 @@ def draw_row(
 
 @compiled
 def negatives(
-    states: Keys, values: Ints, offsets: Ints, mask: Any, n_items: int, per_positive: int,
+    states: Keys,
+    values: Ints,
+    offsets: Ints,
+    mask: Any,
+    n_items: int,
+    per_positive: int,
     attempts: int,
 ) -> Ints:
     """Draw the negatives of C clients, see `sample_negatives`.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.kernels.compiled import compiled
+from coterie.core.kernels.compiled import cache_folder, compiled
 
 
 @compiled
@@ -36,7 +36,9 @@ def count_rows(
     """Count the rows that each client changes, ``(C,)`` int64.
 
     Args:
-        index: see `add_products`; so are ``left`` and ``offsets``.
+        index: ``(m,)`` row of each entry.
+        left: ``(m,)`` its factor; 0 is no change.
+        offsets: ``(K + 1,)`` first entry of each term.
         order: ``(K,)`` terms, those of a client one after the other.
         owner: ``(K,)`` client of each term.
         n_rows: n.
@@ -52,3 +54,8 @@ def count_rows(
             counts[client] += mark != last
             seen[row] = mark
     return counts
+
+
+def kept_in() -> str | None:
+    """Folder in which compiled kernels stay for the next process; None where there is none."""
+    return cache_folder(add_products)

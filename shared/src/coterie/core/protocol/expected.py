@@ -91,18 +91,17 @@ class Like(Expected):
 
         Integers stand for numbers that are hidden, so they have no norm to judge.
         """
-        norms = [
-            _norm(leaf, n_clients)
+        judged = [
+            leaf
             for _, leaf in tree.values(value)
             if isinstance(leaf, Rows) or (isinstance(leaf, Tensor) and leaf.is_floating_point())
         ]
-        if not norms:
+        if not judged:
             return None
-        whole = norms[0]
-        if len(norms) > 1:
-            whole = torch.linalg.vector_norm(torch.stack(norms).double(), dim=0)
-        # NaN compares as false.
-        return whole <= bounds.norm, f"has a norm over the bound of {bounds.norm:g}"
+        within = _whole_norm(judged, n_clients) <= bounds.norm  # NaN compares as false
+        if any(isinstance(leaf, Rows) for leaf in judged) and not bool(within.all()):
+            within = _whole_norm(judged, n_clients, exact=True) <= bounds.norm
+        return within, f"has a norm over the bound of {bounds.norm:g}"
 
 
 @dataclass(frozen=True)
@@ -232,10 +231,18 @@ def _form(leaf: Any, n_clients: int | None) -> tuple[torch.dtype | None, tuple[i
     return (leaf.dtype if fits else None), tuple(leaf.shape[1:])
 
 
-def _norm(leaf: Any, n_clients: int) -> Tensor:
-    """L2 norm of each client's part, ``(C,)``, or a bound of it."""
+def _whole_norm(leaves: list[Any], n_clients: int, exact: bool = False) -> Tensor:
+    """L2 norm of each client's part over all leaves, ``(C,)``, or an upper bound of it."""
+    norms = [_norm(leaf, n_clients, exact) for leaf in leaves]
+    if len(norms) == 1:
+        return norms[0]
+    return torch.linalg.vector_norm(torch.stack(norms).double(), dim=0)
+
+
+def _norm(leaf: Any, n_clients: int, exact: bool) -> Tensor:
+    """L2 norm of each client's part, ``(C,)``, or, of rows where it need not be exact, a bound."""
     if isinstance(leaf, Rows):
-        return leaf.norm_bound()
+        return leaf.squared_norm().sqrt() if exact else leaf.norm_bound()
     return torch.linalg.vector_norm(leaf.reshape(n_clients, -1), dim=1)
 
 

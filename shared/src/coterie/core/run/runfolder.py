@@ -18,6 +18,7 @@ from typing import Any
 
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import write_json, write_text, writing
+from coterie.core.kernels import switch
 from coterie.core.registry.papers import Paper, find_paper, load
 from coterie.core.settings.config_files import Source, read_config, read_text, read_yaml
 from coterie.core.settings.configuration import to_yaml
@@ -159,9 +160,12 @@ class RunFolder:
 
 
 def versions() -> dict[str, str]:
-    """List the versions of Python and of the packages that make the numbers."""
+    """List the versions of Python and of the packages that make the numbers.
+
+    Numba is among them if this process has used compiled loops.
+    """
     found = {"python": python_version()}
-    for package in _PACKAGES:
+    for package in (*_PACKAGES, *["numba"] * switch.loaded()):
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     return found

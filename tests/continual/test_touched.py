@@ -1,0 +1,190 @@
+"""Training on touched items by a compiled loop: the same as with the scores of all items."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.continual.stream import BACKBONES, METHODS, F3CRec, block_data, make_stream, settings
+from tests.continual.stream import simulate as run
+from tests.continual.test_chunks import assert_same, cohort_of
+from tests.continual.test_local_update import compare, make
+
+from coterie.continual import client as module
+from coterie.continual.batches import draw_batches, draw_samples, plan_of
+from coterie.continual.client import ContinualClient
+from coterie.continual.messages import UPDATE, ItemTable
+from coterie.core.kernels import switch
+from coterie.core.privacy.build import middleware
+from coterie.core.protocol.folds import Sum
+from coterie.core.settings.sections import EngineSettings, PrivacySettings
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.rows import FactoredRows
+from coterie.core.tensors.sparse_rows import SparseFactoredRows
+
+BLOCKS = make_stream()
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch):
+    """Kernels at any size."""
+    monkeypatch.setattr(module, "MANY_ITEMS", 0)
+    monkeypatch.setattr(switch, "ENOUGH", 0)
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_against_users_with_tables_of_their_own(backbone):
+    """Several batches, two epochs, one user with all items; autograd in float64."""
+    up = compare(*make("ft", backbone))
+    assert isinstance(up.items, SparseFactoredRows)
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
+def test_a_round_with_and_without(backbone, dtype, tolerance):
+    """Table, private parameters, loss, and every byte that is counted."""
+    chosen = settings("ft", backbone, dtype=dtype, model={"epochs": 2})
+    (compiled, mine), (plain, others) = (one_round(chosen, on) for on in (True, False))
+    torch.testing.assert_close(compiled[0], plain[0], rtol=0, atol=tolerance)
+    torch.testing.assert_close(compiled[1], plain[1], rtol=tolerance, atol=0)
+    assert compiled[2] == plain[2]
+    for name, value in mine.params.items():
+        torch.testing.assert_close(value, others.params[name], rtol=0, atol=tolerance)
+
+
+def one_round(chosen, kernels, chunk=None, layers=(), asked=UPDATE):
+    """Mean change of items, losses and ledger of a round, and the private state after it."""
+    data = BLOCKS[0]
+    cohort = cohort_of(chosen, data, chunk)
+    cohort.enrol()
+    cohort.exchange.middleware = layers
+    items = F3CRec(chosen, (30,)).begin(Key.from_seed(0)).items * 3
+    with switch.kernels(kernels):
+        replies = cohort.ask(asked, ItemTable(items), reduce=Sum())
+    assert replies.ids.numel() == len(data.ids)
+    mean = replies.total.items.sum() / len(replies)
+    return (mean, replies.total.loss, cohort.ledger.rows()), cohort.store.take(data.ids)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_whole_runs(method):
+    """With replay and pull in later blocks, which need the scores of all items."""
+    with switch.kernels(False):
+        plain = run(settings(method), BLOCKS)
+    assert_same(run(settings(method), BLOCKS), plain, 1e-12)
+
+
+def test_chunks():
+    (whole, _), (cut, _) = (one_round(settings("ft"), True, chunk) for chunk in (None, 7))
+    torch.testing.assert_close(whole[0], cut[0], rtol=0, atol=1e-13)
+    assert whole[2] == cut[2]
+
+
+def test_clipped_and_noisy_uploads():
+    """Middleware has each client's upload of its own."""
+    private = PrivacySettings(clip=0.5, noise="laplace", scale=0.01)
+    layers = middleware(private, ContinualClient(settings("ft")).steps())
+    (compiled, _), (plain, _) = (one_round(settings("ft"), on, None, layers) for on in (1, 0))
+    torch.testing.assert_close(compiled[0], plain[0], rtol=0, atol=1e-12)
+    assert compiled[2] == plain[2]
+
+
+def test_who_diverges_is_left_out_alone():
+    chosen, data = settings("ft"), BLOCKS[0]
+    items = F3CRec(chosen, (30,)).begin(Key.from_seed(0)).items
+    ids, totals = [], []
+    for kernels in (True, False):
+        cohort = cohort_of(chosen, data)
+        cohort.enrol()
+        cohort.store.take(data.ids)
+        broken = cohort.store.take(data.ids[3:4])
+        params = {"user": torch.full_like(broken.params["user"], float("inf"))}
+        cohort.store.commit(data.ids[3:4], replace(broken, params=params))
+        with switch.kernels(kernels):
+            replies = cohort.ask(UPDATE, ItemTable(items), reduce=Sum())
+        ids.append(replies.ids.tolist())
+        totals.append(replies.total.items.sum())
+    assert ids[0] == ids[1] == [u for u in data.ids.tolist() if u != int(data.ids[3])]
+    torch.testing.assert_close(*totals, rtol=0, atol=1e-12)
+    assert bool(totals[0].isfinite().all())
+
+
+@pytest.mark.parametrize("far", [20.0, 60.0, 90.0, 120.0, 2.0**100])
+def test_rows_that_do_not_change_are_not_counted(far):
+    """Where a sigmoid is 0 or 1, nothing is sent: the same rows with and without."""
+    chosen = settings("ft", dtype="float32", model={"lr": 1e-3, "negatives": 4})
+    data = block_data({u: (list(range(u % 7, 30, 5 + u % 3)), [], []) for u in range(40)})
+    client = ContinualClient(chosen)
+    key = Key.from_seed(2).fold(data.ids)
+    mine = client.enrol(data, key)
+    items = far * Key.from_seed(3).fold(torch.arange(30)).normal(4).sign()
+    params = {"user": torch.where(mine.params["user"] > 0, 0.25, -0.125)}
+    counts, losses = [], []
+    for kernels in (True, False):
+        with switch.kernels(kernels):
+            up, _ = client.update(ItemTable(items), replace(mine, params=params), data, key)
+        counts.append(up.items.touched())
+        losses.append(up.loss)
+    assert torch.equal(*counts)
+    torch.testing.assert_close(*losses, rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("n_items", [1, 3, 40])
+@pytest.mark.parametrize(("negatives", "epochs"), [(0, 1), (1, 2), (3, 3), (4, 1)])
+def test_samples_of_batches(n_items, negatives, epochs):
+    """Bit for bit; out of order, single batches have the same samples."""
+    draw = torch.Generator().manual_seed(n_items)
+    rows = [torch.randperm(n_items, generator=draw)[: 5 * c].tolist() for c in range(9)]
+    train = Ragged.from_lists([*rows, list(range(n_items)), []])
+    key = Key.from_seed(9).fold(torch.arange(len(train)))
+    size = {"negatives": negatives, "batch_size": 16, "epochs": epochs, "dtype": torch.float32}
+    compiled = draw_batches(key, train, n_items, **size)
+    with switch.kernels(False):
+        plain = draw_batches(key, train, n_items, **size)
+    assert torch.equal(compiled.cell, plain.cell)
+    assert torch.equal(compiled.label, plain.label)
+    assert torch.equal(compiled.offsets, plain.offsets)
+    loose = draw_samples(key, plan_of(train, n_items, negatives, 16), epochs, in_order=False)
+    packed = 2 * plain.item + plain.label.long()
+    for first, last in zip(plain.offsets[:-1].tolist(), plain.offsets[1:].tolist(), strict=True):
+        assert torch.equal(
+            packed[first:last].sort().values, loose.packed[first:last].sort().values.long()
+        )
+
+
+def test_nobody_has_samples():
+    data = block_data({1: ([], [], [0]), 2: ([], [], [])})
+    client = ContinualClient(settings("ft"))
+    key = Key.from_seed(0).fold(data.ids)
+    mine = client.enrol(data, key)
+    up, after = client.update(ItemTable(torch.ones(5, 4, dtype=torch.float64)), mine, data, key)
+    assert up.items.sum().count_nonzero() == 0
+    assert up.items.touched().tolist() == [0, 0]
+    assert up.loss.tolist() == [0, 0]
+    assert torch.equal(after.params["user"], mine.params["user"])
+
+
+def test_what_goes_without(monkeypatch):
+    """Few items, kernels that are off, methods that rehearse; chunks are cut accordingly."""
+    items = torch.zeros(5, 4, dtype=torch.float64)
+    fast, off = (
+        settings("ft"),
+        settings("ft", engine=EngineSettings(dtype="float64", kernels="off")),
+    )
+    client = ContinualClient(settings("f3crec"))
+    data, down = BLOCKS[0], ItemTable(items)
+    assert form(fast, down) is SparseFactoredRows
+    assert form(off, down) is FactoredRows
+    many = ItemTable(torch.zeros(100_000, 4))
+    small = client.footprint(data, many)
+    assert torch.equal(small, client.footprint(data, ItemTable(torch.zeros(10, 4))))
+    assert bool((client.footprint(data, replace(many, block=1)) > 10 * small).all())
+    monkeypatch.setattr(module, "MANY_ITEMS", 6)
+    assert form(fast, down) is FactoredRows
+
+
+def form(chosen, down):
+    data = block_data({1: ([1, 2], [], [])})
+    client, key = ContinualClient(chosen), Key.from_seed(0).fold(data.ids)
+    up, _ = client.update(down, client.enrol(data, key), data, key)
+    return type(up.items)
