@@ -40,6 +40,7 @@ def test_the_loop_and_the_engine_give_the_same_table(dtype, tolerance):
     assert largest_difference(engine) < tolerance
     engine.train()
     assert largest_difference(engine) < tolerance
+    assert largest_difference(engine, by_hand=True) < tolerance
     engine.next_block()
     assert largest_difference(engine) < tolerance
     replies = engine.cohort(100).ask(UPDATE, engine.down())
@@ -67,12 +68,15 @@ def test_the_loop_draws_fresh_negatives_and_every_sample_once():
         assert not torch.equal(item, again)
 
 
-def test_the_engine_is_faster():
+def test_the_engine_is_faster(monkeypatch):
+    monkeypatch.setattr("coterie.continual.client.MANY_ITEMS", 0)
     rows = list(measure.rounds(chosen(), small(200), turns=2))
-    base, products, moved, later = rows[:4]
-    assert base["ratio"] > 1
-    assert later["ratio"] > 1
-    assert base["max_abs_diff"] < 2e-5
+    base, by_hand, without, _, products, moved, later = rows[:7]
+    for one in (base, by_hand, without, later):
+        assert one["ratio"] > 1
+        assert one["max_abs_diff"] < 2e-5
+    assert base["ratio"] > by_hand["ratio"]  # the loop by hand is the faster one
+    assert base["ours"] != without["ours"]
     for bound in (products, moved):
         assert 0 < bound["reference"] < base["ours"]
 
@@ -128,9 +132,13 @@ def test_a_failed_process_is_reported(monkeypatch):
 def test_all_rows(monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "workload", lambda settings: small())
     monkeypatch.setattr(measure, "SIZES", (50,))
+    monkeypatch.setattr(measure, "CATALOGUES", (1_000,))
+    monkeypatch.setattr(measure, "_FEW", 50)
     settings = replace(chosen(), run=RunSettings(out=str(tmp_path)))
     rows = list(measure.bench(settings))
-    assert len(rows) == 7
+    assert len(rows) == 12
+    assert rows[-1]["name"].startswith("1,000 items, 50 clients")
+    assert rows[-1]["reference"] > 0
     assert (tmp_path / "f3crec" / "bench" / "scaling.png").is_file()
 
 

@@ -112,7 +112,7 @@ def test_who_diverges_is_left_out_alone():
 @pytest.mark.parametrize("far", [20.0, 60.0, 90.0, 120.0, 2.0**100])
 def test_rows_that_do_not_change_are_not_counted(far):
     """Where a sigmoid is 0 or 1, nothing is sent: the same rows with and without."""
-    chosen = settings("ft", dtype="float32", model={"lr": 1e-3, "negatives": 4})
+    chosen = settings("ft", dtype="float32", model={"batch_size": 512, "negatives": 4})
     data = block_data({u: (list(range(u % 7, 30, 5 + u % 3)), [], []) for u in range(40)})
     client = ContinualClient(chosen)
     key = Key.from_seed(2).fold(data.ids)

@@ -154,3 +154,31 @@ class ClientLoop:
         chosen = subset(client, step, count)
         loss = bce(self.model(listed[chosen]), taught[chosen], reduction=replay.reduction or "mean")
         return replay.lambda_kd * (loss if replay.sign == "minus" else -loss)
+
+
+class LoopByHand(ClientLoop):
+    """The same rounds with the gradient written out and rows of a client's own items alone.
+
+    FedMF without replay; as fast as a loop over clients gets, and it measures no loss.
+    """
+
+    def round(
+        self,
+        table: Tensor,
+        batches: Callable[[int], Iterable[Batch]] | None = None,
+        subset: DrawSubset | None = None,
+    ) -> Tensor:
+        """Train every client and return the mean of their tables; arguments as of the loop's."""
+        total = torch.zeros_like(table)
+        for client in range(len(self.positives)):
+            own = list(self._draw(client) if batches is None else batches(client))
+            items, places = torch.cat([item for item, _ in own]).unique(return_inverse=True)
+            rows, user = table[items], self.users[client]
+            for place, (_, label) in zip(places.split([len(y) for _, y in own]), own, strict=True):
+                touched = rows[place]
+                error = (torch.sigmoid(touched @ user) - label) / len(label)
+                rows.index_add_(0, place, torch.outer(error, user), alpha=-self.item_lr)
+                user = user - self.user_lr * (error @ touched)
+            self.users[client] = user
+            total.index_add_(0, items, rows - table[items])
+        return table + total / len(self.positives)

@@ -6,6 +6,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,16 @@ from coterie.core.bench.hardware import Limits
 from coterie.core.bench.memory_use import forget_peak, most_resident, nbytes
 from coterie.core.bench.timing import CPU_MS, Row, in_a_process, in_turns, row
 from coterie.core.errors import UserError
+from coterie.core.kernels import switch
 from coterie.core.settings.schema import changed
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Lines, plot_panels
 from coterie.core.tensors.keys import Key
 
 SIZES = (1_000, 10_000, 100_000)
+CATALOGUES = (2_000, 8_000, 50_000)
+"""Items, for `_FEW` clients."""
+_FEW = 3_000
 _N_ITEMS = 2_000
 _MEAN_LENGTH = 60
 _ROUNDS = 3  # of many clients, and one of very many
@@ -58,6 +63,7 @@ def bench(settings: Settings) -> Iterator[Row]:
         grown.append(size)
         yield size
     plot(grown, settings.run.folder / "f3crec" / "bench" / "scaling.png")
+    yield from catalogues(settings, CATALOGUES, _FEW)
 
 
 def rounds(settings: Settings, work: Workload, turns: int = 9) -> Iterator[Row]:
@@ -65,32 +71,46 @@ def rounds(settings: Settings, work: Workload, turns: int = 9) -> Iterator[Row]:
     engine = Engine(settings, work)
     engine.train()
     limits = Limits.measured()
-    yield compare(f"base block, FedMF, {_size(engine)}, {work.name}", engine, turns)
+    yield from compare(f"base block, FedMF, {_size(engine)}, {work.name}", engine, turns)
     yield from _bounds(limits, engine)
     engine.next_block()
-    yield compare(f"next block, F³CRec, {_size(engine)}, {work.name}", engine, turns)
+    yield from compare(f"next block, F³CRec, {_size(engine)}, {work.name}", engine, turns)
     yield from _bounds(limits, engine)
 
 
-def compare(name: str, engine: Engine, turns: int) -> Row:
-    """One round of all clients, sampling and shuffling included: the engine and the loop in turn.
+def compare(name: str, engine: Engine, turns: int) -> Iterator[Row]:
+    """One round of all clients, sampling and shuffling included: the engine and loops in turn.
 
-    The figures are medians, so that a turn that was disturbed does not count.
+    The engine runs as it is, and without compiled loops where there are any; in the base block
+    there is a loop with gradients by hand too. The figures are medians, so that a turn that was
+    disturbed does not count.
     """
-    loop, table, numbers = engine.loop(), engine.down().items, itertools.count(100)
-    difference = largest_difference(engine)
+    table, numbers = engine.down().items, itertools.count(100)
+    hands = [False, True][: 2 - engine.block]
+    loops = {hand: engine.loop(by_hand=hand) for hand in hands}
+    engines = [True, False][: 1 + switch.available()]
 
-    def ours() -> None:
-        engine.round(next(numbers))
+    def ours(compiled: bool) -> None:
+        with switch.kernels(compiled):
+            engine.round(next(numbers))
 
     works: dict[str, Callable[[], object]] = {
-        "loop": lambda: engine.remember(loop.round(table)),
-        **{f"engine {n}": ours for n in range(_PER_TURN)},
+        f"loop {hand}": partial(lambda one: engine.remember(one.round(table)), loop)
+        for hand, loop in loops.items()
     }
+    for number, compiled in itertools.product(range(_PER_TURN), engines):
+        works[f"engine {compiled} {number}"] = partial(ours, compiled)
     found = in_turns(works, turns)
-    slow = statistics.median(found.pop("loop"))
-    fast = statistics.median(itertools.chain(*found.values()))
-    return row(name, CPU_MS, fast, slow, difference)
+
+    def median(who: str) -> float:
+        return statistics.median(t for name in found if name.startswith(who) for t in found[name])
+
+    for compiled, hand in itertools.product(engines, hands):
+        label = name if compiled else "the same without compiled loops"
+        label += ", beside a loop by hand on touched rows" if hand else ""
+        with switch.kernels(compiled):
+            difference = largest_difference(engine, by_hand=hand)
+        yield row(label, CPU_MS, median(f"engine {compiled}"), median(f"loop {hand}"), difference)
 
 
 def grow(
@@ -114,10 +134,9 @@ def grow(
 def many_clients(size: int, mean_length: int, chunk: int | None) -> dict[str, Any]:
     """Run rounds, validations and tests of one size in this process."""
     torch.set_num_threads(1)
-    settings = changed(Settings(), {"engine.chunk": chunk})
-    key, ids = Key.from_seed(0).fold("scaling"), torch.arange(size)
-    block = leave_one_out(random_block(key, ids, _N_ITEMS, mean_length * size))
-    engine = Engine(resolve(settings), Workload("random", [block], [_N_ITEMS]))
+    engine = _engine(size, _N_ITEMS, mean_length, chunk)
+    block = engine.work.blocks[0]
+    positives = block.train.values.numel()
     peaks = [most_resident()]
     numbers = itertools.count(1)
     works: dict[str, Callable[[], object]] = {
@@ -134,9 +153,9 @@ def many_clients(size: int, mean_length: int, chunk: int | None) -> dict[str, An
         added[name] = (peaks[-1] - before) / 1e6
     found = in_turns(works, _ROUNDS if size <= _LARGE else 1)
     seconds = {name: statistics.median(times) / 1e3 for name, times in found.items()}
-    resident = nbytes(block) + nbytes(engine.run.store.take(ids))
+    resident = nbytes(block) + nbytes(engine.run.store.take(block.ids))
     return {
-        "name": f"{size:,} clients, {block.train.values.numel():,} positives",
+        "name": f"{size:,} clients, {positives:,} positives",
         "unit": "clients a CPU second",
         "ours": size / seconds["round"],
         "seconds a round": seconds["round"],
@@ -147,6 +166,41 @@ def many_clients(size: int, mean_length: int, chunk: int | None) -> dict[str, An
         "peak MB": max(peaks) / 1e6,
         "clients": size,
     }
+
+
+def catalogues(settings: Settings, sizes: Sequence[int], clients: int) -> Iterator[dict[str, Any]]:
+    """Measure rounds of FedMF as the items grow, with compiled loops and without.
+
+    Raises:
+        UserError: a measurement failed, for lack of memory for instance.
+    """
+    for items in sizes:
+        what, chunk = f"{items:,} items", settings.engine.chunk
+        yield in_a_process(f"{__name__}:many_items", what, items, clients, chunk)
+
+
+def many_items(n_items: int, clients: int, chunk: int | None) -> dict[str, Any]:
+    """Run rounds over one catalogue in this process, with compiled loops and without in turn."""
+    torch.set_num_threads(1)
+    engine = _engine(clients, n_items, _MEAN_LENGTH, chunk)
+    numbers = itertools.count(1)
+
+    def ours(compiled: bool) -> None:
+        with switch.kernels(compiled):
+            engine.round(next(numbers))
+
+    works = {str(how): partial(ours, how) for how in (True, False)}
+    found = {how: statistics.median(times) for how, times in in_turns(works, _ROUNDS).items()}
+    name = f"{n_items:,} items, {clients:,} clients; the reference is without compiled loops"
+    return row(name, CPU_MS, found["True"], found["False"])
+
+
+def _engine(clients: int, n_items: int, mean_length: int, chunk: int | None) -> Engine:
+    """Clients with random items."""
+    settings = changed(Settings(), {"engine.chunk": chunk})
+    key, ids = Key.from_seed(0).fold("scaling"), torch.arange(clients)
+    block = leave_one_out(random_block(key, ids, n_items, mean_length * clients))
+    return Engine(resolve(settings), Workload("random", [block], [n_items]))
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> Path:
