@@ -53,29 +53,46 @@ def draw_pass(
             draw_row(keys[0][user], count, per_positive, attempts[0], known, free, drawn)
             for item in mine:
                 known[item] = False
-        if total <= batch and not in_order:
-            if total:
-                _positives_first(mine, drawn, packed[firsts[starts[0] + rank[user]] :], total)
-            continue
         own = holder[:total]
-        own[:] = 0
-        place_row(keys[1][user], keys[2][user], count, attempts[1], own, place, waiting)
-        number = 0
-        for b in range((total + batch - 1) // batch):
-            first = firsts[starts[b] + rank[user]]
-            begin = b * batch
-            for spot in range(begin, min(begin + batch, total)):
-                element = own[spot]  # one more than a positive's number; no branch on it
-                positive = 2 * mine[max(element - 1, 0)] + 1
-                packed[first + spot - begin] = positive if element else 2 * drawn[number]
-                number += element == 0
+        if in_order or total > batch:
+            own[:] = 0
+            place_row(keys[1][user], keys[2][user], count, attempts[1], own, place, waiting)
+        spots = (starts, firsts, rank[user], batch)
+        if in_order:
+            _by_place(mine, drawn, own, spots, packed)
+        else:
+            _positives_first(mine, drawn, place, total, spots, packed)
     return packed
 
 
 @compiled
-def _positives_first(mine: Any, drawn: Any, out: Any, total: Any) -> None:
-    """The samples of a single batch."""
+def _by_place(mine: Any, drawn: Any, holder: Any, spots: Any, packed: Any) -> None:
+    """Write one user's samples where they stand; negatives stand where no positive does."""
+    starts, firsts, rank, batch = spots
+    number = 0
+    for begin in range(0, holder.size, batch):
+        first = firsts[starts[begin // batch] + rank]
+        for spot in range(begin, min(begin + batch, holder.size)):
+            element = holder[spot]  # one more than a positive's number; no branch on it
+            positive = 2 * mine[max(element - 1, 0)] + 1
+            packed[first + spot - begin] = positive if element else 2 * drawn[number]
+            number += element == 0
+
+
+@compiled
+def _positives_first(
+    mine: Any, drawn: Any, place: Any, total: Any, spots: Any, packed: Any
+) -> None:
+    """Write one user's samples into their batches, in each the positives first."""
+    starts, firsts, rank, batch = spots
+    filled = np.zeros((total + batch - 1) // batch, np.int64)
     for number in range(mine.size):
-        out[number] = 2 * mine[number] + 1
-    for number in range(total - mine.size):
-        out[mine.size + number] = 2 * drawn[number]
+        b = place[number] // batch if filled.size > 1 else 0
+        packed[firsts[starts[b] + rank] + filled[b]] = 2 * mine[number] + 1
+        filled[b] += 1
+    number = 0
+    for b in range(filled.size):
+        first = firsts[starts[b] + rank]
+        for spot in range(filled[b], min(batch, total - b * batch)):
+            packed[first + spot] = 2 * drawn[number]
+            number += 1

@@ -236,8 +236,7 @@ def draw_samples(key: Key, plan: Plan, epochs: int, *, in_order: bool = True) ->
         key: the users' keys, ``state`` of shape ``(C,)``.
         plan: of their data.
         epochs: passes E.
-        in_order: whether the order within a batch is needed; without it, who has a single batch
-            may have the positives first.
+        in_order: whether the order within a batch is needed; without it, positives may come first.
     """
     passes = [_draw_pass(key.fold("epoch", e), plan, in_order) for e in range(epochs)]
     return Draws(plan, epochs, _join(passes))

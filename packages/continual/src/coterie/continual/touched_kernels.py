@@ -1,8 +1,6 @@
 """The kernel of local training on touched items (`coterie.continual.touched_training`).
 
-Samples, terms and their order are those of `coterie.continual.batches.Batches`. What earlier
-batches changed for a user is, as there, a sum of outer products: the samples of a term have a
-factor each, the term has a vector.
+Samples, terms and their order are those of `coterie.continual.batches.Batches`.
 """
 
 from __future__ import annotations
@@ -25,6 +23,8 @@ def train_users(
     """Train C users, one after the other, batch by batch.
 
     The score of item i is ``<v, table[i]> + c``, and the user's bias c may have ``<a, b>`` added.
+    A user with several batches changes rows of one copy of the table, which then get back what
+    they were.
 
     Args:
         samples: first term of each batch number; first sample of each term, ``(K + 1,)``; and
@@ -38,135 +38,73 @@ def train_users(
         out: is written to: ``(S,)`` factor of each sample, ``(K, d)`` vector and ``(K,)`` mean loss
             of each term.
     """
-    starts, offsets, _ = samples
+    starts, offsets, packed = samples
     left, right, losses = out
-    n_items, kind = table.shape[0], table.dtype.type
+    own, rate = table.copy(), table.dtype.type(-rates[0])
     size = 0
     for term in range(right.shape[0]):
         size = max(size, offsets[term + 1] - offsets[term])
     batch = (np.empty(size, table.dtype), np.empty(size, table.dtype), np.empty(size, np.int32))
-    by_item, gradient = np.zeros(n_items, table.dtype), np.empty(table.shape[1], table.dtype)
+    gradient = np.empty(table.shape[1], table.dtype)
     for rank in range(order.size):
-        user = order[rank]
+        user, before = order[rank], -1
         for number in range(starts.size - 1):
             term = starts[number] + rank
             if term >= starts[number + 1]:
                 continue
-            where = (number, rank, user)
-            _score(samples, where, table, params, (left, right), by_item, batch)
-            losses[term] = _residuals(samples, term, batch)
-            slope = _gradient(samples, where, table, (left, right), by_item, batch, gradient)
+            if before >= 0:
+                _move(before, offsets, packed, left, right, own)
+            before, mine = term, packed[offsets[term] : offsets[term + 1]]
+            losses[term] = _forward(mine, own, params, user, batch)
+            slope = _gradient(mine, own, batch[0], gradient)
             if not head_first:
-                _keep(samples, term, user, params, kind(rates[0]), batch, out)
+                _keep(term, params[0], user, right)
             _descend(user, params, rates, gradient, slope)
             if head_first:
-                _score(samples, where, table, params, (left, right), by_item, batch)
-                _residuals(samples, term, batch)
-                _keep(samples, term, user, params, kind(rates[0]), batch, out)
+                _forward(mine, own, params, user, batch)
+                _keep(term, params[0], user, right)
+            for sample in range(mine.size):
+                left[offsets[term] + sample] = rate * batch[0][sample]
+        for number in range(starts.size - 1):
+            term = starts[number] + rank
+            if term < starts[number + 1] and term != before:
+                _restore(packed[offsets[term] : offsets[term + 1]], table, own)
 
 
 @compiled
-def _inner(rows: Any, row: Any, others: Any, other: Any) -> Any:
-    """Inner product of a row of one matrix with a row of another."""
-    total = rows.dtype.type(0)
-    for column in range(rows.shape[1]):
-        total += rows[row, column] * others[other, column]
-    return total
-
-
-@compiled
-def _score(
-    samples: Any, where: Any, table: Any, params: Any, changes: Any, moved: Any, batch: Any
-) -> None:
-    """Score the samples of one batch under the user's own local table.
-
-    ``moved``, ``(n,)`` of zeros, is left as it was.
-    """
-    starts, offsets, packed = samples
+def _forward(mine: Any, table: Any, params: Any, user: Any, batch: Any) -> Any:
+    """Find dL/ds of each sample of a batch, and return its mean loss L."""
     vectors, shifts, ones, others = params
-    left, right = changes
-    number, rank, user = where
-    first, last = offsets[starts[number] + rank], offsets[starts[number] + rank + 1]
-    scores, shift = batch[0], shifts[user]
-    if ones.size:
-        shift += _inner(ones, user, others, user)
-    for sample in range(first, last):
-        item = np.uint32(packed[sample] >> 1)
-        scores[sample - first] = _inner(table, item, vectors, user) + shift
-    if not number:
-        return
-    for earlier in range(number):
-        term = starts[earlier] + rank
-        if term < starts[earlier + 1]:
-            inner = _inner(right, term, vectors, user)
-            for sample in range(offsets[term], offsets[term + 1]):
-                moved[packed[sample] >> 1] += left[sample] * inner
-    for sample in range(first, last):
-        scores[sample - first] += moved[packed[sample] >> 1]
-    for earlier in range(number):
-        term = starts[earlier] + rank
-        if term < starts[earlier + 1]:
-            for sample in range(offsets[term], offsets[term + 1]):
-                moved[packed[sample] >> 1] = 0
-
-
-@compiled
-def _residuals(samples: Any, term: Any, batch: Any) -> Any:
-    """Turn the scores of one batch into dL/ds of its mean loss, which is returned."""
-    _, offsets, packed = samples
     residuals, losses, bits = batch
-    first, size = offsets[term], offsets[term + 1] - offsets[term]
-    logistic(packed[first : first + size], residuals, losses, bits)
-    total, count = residuals.dtype.type(0), residuals.dtype.type(size)
-    for sample in range(size):
+    shift = shifts[user]
+    if ones.size:
+        for column in range(vectors.shape[1]):
+            shift += ones[user, column] * others[user, column]
+    for sample in range(mine.size):
+        item, score = np.uint32(mine[sample] >> 1), shift
+        for column in range(vectors.shape[1]):
+            score += table[item, column] * vectors[user, column]
+        residuals[sample] = score
+    logistic(mine, residuals, losses, bits)
+    total, count = table.dtype.type(0), table.dtype.type(mine.size)
+    for sample in range(mine.size):
         total += losses[sample]
         residuals[sample] /= count
     return total / count
 
 
 @compiled
-def _gradient(
-    samples: Any, where: Any, table: Any, changes: Any, by_item: Any, batch: Any, gradient: Any
-) -> Any:
-    """Find dL/dv of one batch, ``(d,)``, and return dL/dc; ``by_item`` as in `_score`."""
-    starts, offsets, packed = samples
-    left, right = changes
-    number, rank, _ = where
-    first, last = offsets[starts[number] + rank], offsets[starts[number] + rank + 1]
-    residuals, slope = batch[0], table.dtype.type(0)
+def _gradient(mine: Any, table: Any, residuals: Any, gradient: Any) -> Any:
+    """Find dL/dv, ``(d,)``, and return dL/dc."""
+    slope = table.dtype.type(0)
     for column in range(gradient.size):
         gradient[column] = 0
-    for sample in range(first, last):
-        item, residual = np.uint32(packed[sample] >> 1), residuals[sample - first]
+    for sample in range(mine.size):
+        item, residual = np.uint32(mine[sample] >> 1), residuals[sample]
         slope += residual
         for column in range(gradient.size):
             gradient[column] += residual * table[item, column]
-    if not number:
-        return slope
-    for sample in range(first, last):
-        by_item[packed[sample] >> 1] += residuals[sample - first]
-    for earlier in range(number):
-        term = starts[earlier] + rank
-        if term < starts[earlier + 1]:
-            weight = table.dtype.type(0)
-            for sample in range(offsets[term], offsets[term + 1]):
-                weight += left[sample] * by_item[packed[sample] >> 1]
-            for column in range(gradient.size):
-                gradient[column] += weight * right[term, column]
-    for sample in range(first, last):
-        by_item[packed[sample] >> 1] = 0
     return slope
-
-
-@compiled
-def _keep(samples: Any, term: Any, user: Any, params: Any, rate: Any, batch: Any, out: Any) -> None:
-    """Note what one batch changes of items."""
-    first, last = samples[1][term], samples[1][term + 1]
-    left, right, _ = out
-    for sample in range(first, last):
-        left[sample] = -rate * batch[0][sample - first]
-    for column in range(right.shape[1]):
-        right[term, column] = params[0][user, column]
 
 
 @compiled
@@ -180,6 +118,31 @@ def _descend(user: Any, params: Any, rates: Any, gradient: Any, slope: Any) -> N
     if ones.size:
         one, other = kind(rates[3]) * slope, kind(rates[4]) * slope
         for column in range(gradient.size):
-            before = ones[user, column]
+            was = ones[user, column]
             ones[user, column] -= one * others[user, column]
-            others[user, column] -= other * before
+            others[user, column] -= other * was
+
+
+@compiled
+def _keep(term: Any, vectors: Any, user: Any, right: Any) -> None:
+    """Note the vector by which a term changes items."""
+    for column in range(right.shape[1]):
+        right[term, column] = vectors[user, column]
+
+
+@compiled
+def _move(term: Any, offsets: Any, packed: Any, left: Any, right: Any, table: Any) -> None:
+    """Change the rows of a term's items."""
+    for sample in range(offsets[term], offsets[term + 1]):
+        item, factor = np.uint32(packed[sample] >> 1), left[sample]
+        for column in range(table.shape[1]):
+            table[item, column] += factor * right[term, column]
+
+
+@compiled
+def _restore(mine: Any, table: Any, own: Any) -> None:
+    """Put back the rows of a term's items."""
+    for sample in range(mine.size):
+        item = np.uint32(mine[sample] >> 1)
+        for column in range(table.shape[1]):
+            own[item, column] = table[item, column]
