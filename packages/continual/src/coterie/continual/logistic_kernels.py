@@ -13,7 +13,7 @@ _ONE, _TWO, _HALF = np.float32(1), np.float32(2), np.float32(0.5)
 # exp(z) = 2^k exp(r): k to the nearest, r what is left, ln 2 in two parts so that r is exact.
 _LOG2_E, _LN2_HIGH, _LN2_LOW = (np.float32(c) for c in (1.44269504, 0.693359375, -2.12194440e-4))
 _LEAST = np.float32(-87.3)  # the smallest normal number is exp of that
-_NOTHING = np.float32(-88.7)  # torch's sigmoid is 0 below
+_FAR = np.float32(88.7)  # torch's sigmoid is 0 below minus that
 _E2, _E3, _E4, _E5, _E6, _E7 = (np.float32(1 / math.factorial(n)) for n in range(2, 8))
 # log(1 + e) = 2 artanh(t), t = e / (2 + e) in [0, 1/3].
 _T3, _T5, _T7, _T9, _T11, _T13 = (np.float32(2 / n) for n in (3, 5, 7, 9, 11, 13))
@@ -50,7 +50,7 @@ def _single(packed: Any, scores: Any, losses: Any, bits: Any) -> None:
     for n in range(packed.size):
         score, label = scores[n], np.float32(packed[n] & 1)
         e = losses[n] * powers[n]
-        if score < _NOTHING:
+        if abs(score) > _FAR:
             e = np.float32(0)
         t = e / (_TWO + e)
         t2 = t * t
