@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.continual.logistic_kernels import logistic
+from coterie.continual.touched_kernels import logistic
 
 
 def run(scores, labels):

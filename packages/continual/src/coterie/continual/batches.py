@@ -265,7 +265,7 @@ def _draw_pass(key: Key, plan: Plan, in_order: bool) -> Tensor:
 
 def _draw_compiled(key: Key, plan: Plan, in_order: bool) -> Tensor:
     """The same by a compiled loop over the users, ``(S,)`` int32."""
-    from coterie.continual.batch_kernels import draw_pass  # loads numba
+    from coterie.core.kernels.drawing import draw_pass  # loads numba
 
     negatives, places = key.fold("negatives"), key.fold("shuffle")
     packed = draw_pass(

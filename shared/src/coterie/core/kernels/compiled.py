@@ -27,7 +27,8 @@ def compiled(function: Callable[..., Any]) -> Any:
     """Compile a function when it is first called, and keep that on the disk for the next process.
 
     Numba keeps it beside the source, else in the user's cache folder, or where ``NUMBA_CACHE_DIR``
-    says. Where none of these can be written, every process compiles anew.
+    says. Where none of these can be written, every process compiles anew. It is compiled again when
+    its file changes, and only then: a compiled function calls compiled ones of its own file alone.
 
     Example:
         >>> @compiled
