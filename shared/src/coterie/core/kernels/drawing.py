@@ -1,8 +1,7 @@
 """Kernels that draw: the hashes of `coterie.core.tensors.keys.Key`, client by client.
 
-They draw what `sample_negatives` and `distinct_places` draw by tensor operations, bit for bit. Keys are
-``(C,)`` uint64, rows of clients as in `Ragged`. What calls them compiled stands in this file too, see
-`compiled`.
+They draw what `sample_negatives` and `distinct_places` draw by tensor operations, bit for bit. Keys
+are ``(C,)`` uint64, rows of clients as in `Ragged`.
 """
 
 from __future__ import annotations
@@ -235,7 +234,7 @@ def draw_pass(
     firsts: Any,
     in_order: Any,
 ) -> Any:
-    """Draw the samples of a pass over local batches, ``(S,)`` int32, as ``2 * item + label`` by term.
+    """Draw the samples of a pass over local batches, ``(S,)`` int32: ``2 * item + label``, by term.
 
     A term is a batch of a user; terms are ordered by the number of their batch.
 
