@@ -15,6 +15,7 @@ from coterie.continual.client import ContinualClient
 from coterie.continual.messages import UPDATE, ItemTable
 from coterie.core.kernels import switch
 from coterie.core.privacy.build import middleware
+from coterie.core.protocol.expected import Bounds
 from coterie.core.protocol.folds import Sum
 from coterie.core.settings.sections import EngineSettings, PrivacySettings
 from coterie.core.tensors.keys import Key
@@ -107,6 +108,26 @@ def test_who_diverges_is_left_out_alone():
     assert ids[0] == ids[1] == [u for u in data.ids.tolist() if u != int(data.ids[3])]
     torch.testing.assert_close(*totals, rtol=0, atol=1e-12)
     assert bool(totals[0].isfinite().all())
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_norms_are_judged_exactly(kernels):
+    """Not by the quick bound, which is higher: who is just within the bound stays."""
+    cohort = cohort_of(settings("ft"), BLOCKS[0])
+    cohort.enrol()
+    items = 3 * F3CRec(settings("ft"), (30,)).begin(Key.from_seed(0)).items
+    with switch.kernels(kernels):
+        up = cohort.ask(UPDATE, ItemTable(items)).up
+        norm = up.items.dense().square().sum((1, 2)).sqrt()
+        assert bool((up.items.norm_bound() > 1.01 * norm.max()).any())
+        refused = []
+        for most in (1.001, 0.999):
+            again = cohort_of(settings("ft"), BLOCKS[0])
+            again.enrol()
+            again.exchange.bounds = Bounds(norm=most * float(norm.max()))
+            replies = again.ask(UPDATE, ItemTable(items), reduce=Sum())
+            refused.append(len(BLOCKS[0].ids) - len(replies))
+    assert refused == [0, 1]
 
 
 @pytest.mark.parametrize("far", [20.0, 60.0, 90.0, 120.0, 2.0**100])
