@@ -109,10 +109,17 @@ def _gradient(mine: Any, table: Any, residuals: Any, gradient: Any) -> Any:
     for column in range(gradient.size):
         gradient[column] = 0
     for sample in range(mine.size):
-        item, residual = np.uint32(mine[sample] >> 1), residuals[sample]
-        slope += residual
+        slope += residuals[sample]
+    paired = mine.size - mine.size % 2
+    for sample in range(0, paired, 2):  # two at a time: half the loads and stores of the sum
+        one, other = np.uint32(mine[sample] >> 1), np.uint32(mine[sample + 1] >> 1)
+        first, second = residuals[sample], residuals[sample + 1]
         for column in range(gradient.size):
-            gradient[column] += residual * table[item, column]
+            gradient[column] += first * table[one, column] + second * table[other, column]
+    for sample in range(paired, mine.size):
+        one, first = np.uint32(mine[sample] >> 1), residuals[sample]
+        for column in range(gradient.size):
+            gradient[column] += first * table[one, column]
     return slope
 
 
