@@ -117,7 +117,8 @@ class Draws:
     @cached_property
     def owner(self) -> Tensor:
         """User of each term, ``(K,)`` int64."""
-        return self.plan.owner.repeat(self.epochs)
+        owner = self.plan.owner
+        return owner if self.epochs == 1 else owner.repeat(self.epochs)
 
     @cached_property
     def starts(self) -> list[int]:
@@ -127,6 +128,8 @@ class Draws:
     @cached_property
     def offsets(self) -> Tensor:
         """First sample of each term, and S at the end, ``(K + 1,)`` int64."""
+        if self.epochs == 1:
+            return self.plan.offsets
         return Ragged.from_lengths(self.packed, self.plan.size.repeat(self.epochs)).offsets
 
 
@@ -159,6 +162,11 @@ class Plan:
         self._place = torch.arange(self._number.numel()) - (counts.cumsum(0) - counts)[self._number]
         self.owner = self.order[self._place]
         self.size = (self.n_samples[self.owner] - self._number * batch_size).clamp_max(batch_size)
+
+    @cached_property
+    def offsets(self) -> Tensor:
+        """First sample of each term, and S at the end, ``(K + 1,)`` int64."""
+        return Ragged.from_lengths(self.size, self.size).offsets
 
     @cached_property
     def rank(self) -> Tensor:
@@ -249,7 +257,7 @@ def _draw_pass(key: Key, plan: Plan, in_order: bool) -> Tensor:
     to find places for the positives among them.
     """
     train, n_items = plan.train, plan.n_items
-    if key.state.device.type == "cpu" and switch.worthwhile(int(plan.size.sum())):
+    if key.state.device.type == "cpu" and switch.worthwhile(int(plan.offsets[-1])):
         return _draw_compiled(key, plan, in_order)
     n_samples = plan.source.numel()
     drawn = sample_negatives(key.fold("negatives"), train, n_items, plan.negatives, plan.known)
@@ -277,7 +285,7 @@ def _draw_compiled(key: Key, plan: Plan, in_order: bool) -> Tensor:
         plan.n_samples.numpy(),
         plan.rank.numpy(),
         np.cumsum([0, *plan.active]),
-        Ragged.from_lengths(plan.size, plan.size).offsets.numpy(),
+        plan.offsets.numpy(),
         in_order,
     )
     return torch.from_numpy(packed)
