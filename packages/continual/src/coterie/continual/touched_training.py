@@ -18,7 +18,7 @@ from coterie.continual.local_training import Trained
 from coterie.core.tensors.sparse_rows import SparseFactoredRows
 
 TOUCHED_BYTES = 48
-"""What training holds of a sample at once; measured."""
+"""What training holds of a sample at once, from above: draws, an item, a residual, a change."""
 
 
 class TouchedTraining:

@@ -21,22 +21,32 @@ ScoreRows = Callable[[slice], Tensor]
 """Scores all items for neighbouring clients, ``(rows, n_items)``; who asks may write into them."""
 _BLOCK = 2 << 20
 """Bytes of the scores of a block: measured, four times as many or a quarter are slower."""
+_GPU_BLOCK = 512 << 20
+"""The same on a GPU, whose memory is to be filled."""
 _FEWEST = 64
 """Clients of a block at least, since it is one matrix product."""
 _GROUPS = 6
 """Groups of items for each place in the list, at least; few leave more items to be counted for."""
 
 
-def blocks_of(n_clients: int, n_items: int, itemsize: int = 4) -> Iterator[slice]:
+def blocks_of(
+    n_clients: int, n_items: int, itemsize: int = 4, *, memory: int = _BLOCK
+) -> Iterator[slice]:
     """Cut clients into blocks whose scores stay in the cache.
 
     The last one takes a small rest along: products of few rows round differently.
+
+    Args:
+        n_clients: C.
+        n_items: scores of each.
+        itemsize: bytes of a score.
+        memory: bytes of a block.
 
     Example:
         >>> [block.stop for block in blocks_of(70, 10**6)], [*blocks_of(0, 5)]
         ([70], [])
     """
-    size = max(_FEWEST, _BLOCK // max(n_items * itemsize, 1))
+    size = max(_FEWEST, memory // max(n_items * itemsize, 1))
     first = 0
     while first < n_clients:
         last = first + size
@@ -77,7 +87,8 @@ def find_targets(
         check_range("excluded item", rows.values, n_items)
     rank = torch.full_like(targets.values, k, dtype=torch.int64)
     broken = torch.zeros(n_clients, dtype=torch.bool)
-    for block in blocks_of(n_clients, n_items):
+    memory = _GPU_BLOCK if targets.values.is_cuda else _BLOCK
+    for block in blocks_of(n_clients, n_items, memory=memory):
         scores = _comparable(score(block))
         broken[block] = not_finite(scores)
         for rows in excluded:

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from coterie.continual.bench.rounds import Engine, largest_difference
-from coterie.continual.bench.workload import Workload, leave_one_out, random_block, workload
+from coterie.continual.bench.other_cores import beside_a_core, two_threads
+from coterie.continual.bench.rounds import Engine, largest_difference, random_engine
+from coterie.continual.bench.workload import Workload, workload
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
 from coterie.core.bench.hardware import Limits
@@ -21,10 +22,9 @@ from coterie.core.bench.memory_use import forget_peak, most_resident, nbytes
 from coterie.core.bench.timing import CPU_MS, Row, in_a_process, in_turns, row
 from coterie.core.errors import UserError
 from coterie.core.kernels import switch
-from coterie.core.settings.schema import changed
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Lines, plot_panels
-from coterie.core.tensors.keys import Key
+from coterie.core.tensors.device import CPU, choose_device
 
 SIZES = (1_000, 10_000, 100_000)
 CATALOGUES = (2_000, 8_000, 50_000)
@@ -64,6 +64,9 @@ def bench(settings: Settings) -> Iterator[Row]:
         yield size
     plot(grown, settings.run.folder / "f3crec" / "bench" / "scaling.png")
     yield from catalogues(settings, CATALOGUES, _FEW)
+    yield two_threads(_LARGE)
+    if (device := choose_device(settings.engine.device)) != CPU:
+        yield from beside_a_core(device)
 
 
 def rounds(settings: Settings, work: Workload, turns: int = 9) -> Iterator[Row]:
@@ -134,7 +137,7 @@ def grow(
 def many_clients(size: int, mean_length: int, chunk: int | None) -> dict[str, Any]:
     """Run rounds, validations and tests of one size in this process."""
     torch.set_num_threads(1)
-    engine = _engine(size, _N_ITEMS, mean_length, chunk)
+    engine = random_engine(size, _N_ITEMS, mean_length, chunk)
     block = engine.work.blocks[0]
     positives = block.train.values.numel()
     peaks = [most_resident()]
@@ -182,7 +185,7 @@ def catalogues(settings: Settings, sizes: Sequence[int], clients: int) -> Iterat
 def many_items(n_items: int, clients: int, chunk: int | None) -> dict[str, Any]:
     """Run rounds over one catalogue in this process, with compiled loops and without in turn."""
     torch.set_num_threads(1)
-    engine = _engine(clients, n_items, _MEAN_LENGTH, chunk)
+    engine = random_engine(clients, n_items, _MEAN_LENGTH, chunk)
     numbers = itertools.count(1)
 
     def ours(compiled: bool) -> None:
@@ -193,14 +196,6 @@ def many_items(n_items: int, clients: int, chunk: int | None) -> dict[str, Any]:
     found = {how: statistics.median(times) for how, times in in_turns(works, _ROUNDS).items()}
     name = f"{n_items:,} items, {clients:,} clients; the reference is without compiled loops"
     return row(name, CPU_MS, found["True"], found["False"])
-
-
-def _engine(clients: int, n_items: int, mean_length: int, chunk: int | None) -> Engine:
-    """Clients with random items."""
-    settings = changed(Settings(), {"engine.chunk": chunk})
-    key, ids = Key.from_seed(0).fold("scaling"), torch.arange(clients)
-    block = leave_one_out(random_block(key, ids, n_items, mean_length * clients))
-    return Engine(resolve(settings), Workload("random", [block], [n_items]))
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> Path:

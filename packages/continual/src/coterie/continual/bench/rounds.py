@@ -10,15 +10,18 @@ from torch import Tensor
 from coterie.continual.algorithm import F3CRec, ServerState
 from coterie.continual.batches import draw_batches
 from coterie.continual.bench.loop import Batch, ClientLoop, LoopByHand, Remembered
-from coterie.continual.bench.workload import Workload
+from coterie.continual.bench.workload import Workload, leave_one_out, random_block
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import UPDATE, ItemTable
+from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.federation import Federation
 from coterie.core.protocol.folds import Sum
 from coterie.core.run.driver import FederatedRun
+from coterie.core.settings.schema import changed
 from coterie.core.tensors import tree
+from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
 
 _WARM_ROUNDS = 20  # so that rounds are measured, and memories made, on parameters that have moved
@@ -30,18 +33,28 @@ class Engine:
     Args:
         settings: with the reading's choices resolved.
         work: the data.
+        device: where.
     """
 
-    def __init__(self, settings: Settings, work: Workload) -> None:
+    def __init__(self, settings: Settings, work: Workload, device: torch.device = CPU) -> None:
         last = _WARM_ROUNDS + 1
         self.settings, self.work = replace(settings, rounds=last, patience=last), work
-        self.client = ContinualClient(self.settings)
-        self.server = F3CRec(self.settings, work.n_items)
-        seed, chunk = settings.seed, settings.engine.chunk
-        self.run = FederatedRun(
-            Federation(self.server, self.client, work.blocks, seed, last, chunk)
+        with computing_on(device):
+            self.client = ContinualClient(self.settings)
+            self.server = F3CRec(self.settings, work.n_items)
+        federation = Federation(
+            self.server,
+            self.client,
+            work.blocks,
+            settings.seed,
+            last,
+            settings.engine.chunk,
+            settings.engine.workers,
+            device,
         )
-        self.run.newest_cohort().enrol()
+        self.run = FederatedRun(federation)
+        with self.run.on_device():
+            self.run.newest_cohort().enrol()
 
     @property
     def block(self) -> int:
@@ -74,16 +87,19 @@ class Engine:
 
     def round(self, number: int) -> Tensor:
         """Train all clients once, from the same table every time, ``(n_items, d)``."""
-        replies = self.cohort(number).ask(UPDATE, self.down(), reduce=Sum())
-        return self.server.aggregated(self.state, replies)
+        with self.run.on_device():
+            replies = self.cohort(number).ask(UPDATE, self.down(), reduce=Sum())
+            return self.server.aggregated(self.state, replies)
 
     def validate(self, number: int) -> None:
         """Validate a round, as a run of these settings does."""
-        self.server.measure(self.state, self.cohort(number), "valid")
+        with self.run.on_device():
+            self.server.measure(self.state, self.cohort(number), "valid")
 
     def test(self, number: int) -> None:
         """Test all clients, as at the end of a block."""
-        self.server.measure(self.state, self.cohort(number), "test")
+        with self.run.on_device():
+            self.server.measure(self.state, self.cohort(number), "test")
 
     def remember(self, items: Tensor) -> Tensor:
         """The server's part of the loop's round: blend with the previous block's table."""
@@ -99,6 +115,22 @@ class Engine:
         users, n_items = mine.params["user"].clone(), self.state.items.shape[0]
         made = LoopByHand if by_hand else ClientLoop
         return made(self.settings, data.train, n_items, users, self.settings.seed, remembered)
+
+
+def random_engine(
+    clients: int,
+    n_items: int,
+    mean_length: int,
+    chunk: int | None = None,
+    *,
+    workers: int = 1,
+    device: torch.device = CPU,
+) -> Engine:
+    """Clients with random items, on average so many; arguments else as of the engine's settings."""
+    settings = changed(Settings(), {"engine.chunk": chunk, "engine.workers": workers})
+    key, ids = Key.from_seed(0).fold("scaling"), torch.arange(clients)
+    block = leave_one_out(random_block(key, ids, n_items, mean_length * clients))
+    return Engine(resolve(settings), Workload("random", [block], [n_items]), device)
 
 
 def largest_difference(engine: Engine, *, by_hand: bool = False) -> float:
