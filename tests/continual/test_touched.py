@@ -1,5 +1,7 @@
 """Training on touched items by a compiled loop: the same as with the scores of all items."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -209,3 +211,13 @@ def form(chosen, down):
     client, key = ContinualClient(chosen), Key.from_seed(0).fold(data.ids)
     up, _ = client.update(down, client.enrol(data, key), data, key)
     return type(up.items)
+
+
+def test_the_first_round_has_the_bits_of_later_ones():
+    """In a process of its own: what is loaded by now may not matter."""
+    code = (
+        "from coterie.continual.bench.rounds import random_engine\n"
+        "made = [random_engine(40, 1_000, 20).round(0) for _ in range(2)]\n"
+        "assert made[0].equal(made[1])"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

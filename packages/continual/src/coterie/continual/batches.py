@@ -244,7 +244,8 @@ def draw_samples(key: Key, plan: Plan, epochs: int, *, in_order: bool = True) ->
         key: the users' keys, ``state`` of shape ``(C,)``.
         plan: of their data.
         epochs: passes E.
-        in_order: whether the order within a batch is needed; without it, positives may come first.
+        in_order: whether the order within a batch is needed; without it positives come first,
+            drawn by a compiled loop.
     """
     passes = [_draw_pass(key.fold("epoch", e), plan, in_order) for e in range(epochs)]
     return Draws(plan, epochs, _join(passes))
@@ -257,7 +258,9 @@ def _draw_pass(key: Key, plan: Plan, in_order: bool) -> Tensor:
     to find places for the positives among them.
     """
     train, n_items = plan.train, plan.n_items
-    if key.state.device.type == "cpu" and switch.worthwhile(int(plan.offsets[-1])):
+    on_cpu = key.state.device.type == "cpu"
+    # Another order within a batch rounds otherwise, so it may not depend on what is loaded by now.
+    if on_cpu and (not in_order or switch.worthwhile(int(plan.offsets[-1]))):
         return _draw_compiled(key, plan, in_order)
     n_samples = plan.source.numel()
     drawn = sample_negatives(key.fold("negatives"), train, n_items, plan.negatives, plan.known)
