@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.tensors.ordering import ascending
 from coterie.core.tensors.stacked import Stacked
 
 LENGTH_BYTES = 8  # a row's length travels as int64
@@ -57,8 +58,15 @@ class Ragged(Stacked):
             value: ``(n,)``.
             n_rows: number of rows C, empty ones included.
         """
-        order = torch.argsort(row, stable=True)
-        return Ragged(value[order], _offsets(torch.bincount(row, minlength=n_rows)))
+        order = ascending(row, n_rows)
+        lengths = torch.bincount(row, minlength=n_rows)
+        return Ragged(value.index_select(0, order), _offsets(lengths))
+
+    @staticmethod
+    def end_to_end(parts: Sequence[Ragged]) -> Ragged:
+        """Rows of all parts, one after the other."""
+        values = torch.cat([part.values for part in parts])
+        return Ragged.from_lengths(values, torch.cat([part.lengths for part in parts]))
 
     def __len__(self) -> int:
         return self.offsets.numel() - 1

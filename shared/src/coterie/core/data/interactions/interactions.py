@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.tensors.appearance import by_first_appearance
+from coterie.core.tensors.masks import where_true
 
 TRAIN, VALID, TEST = range(3)
 _BY_ROW = ("user", "item", "time", "rating", "split")
@@ -86,15 +88,18 @@ class Interactions:
 
     def take(self, index: Tensor) -> Interactions:
         """Rows ``index`` (``(m,)`` int64 or ``(n,)`` bool), in that order; numbers stay."""
-        return replace(self, **self._each(_BY_ROW, lambda values: values[index]))
+        rows = where_true(index) if index.dtype == torch.bool else index
+        # A third of the time of indexing by brackets.
+        return replace(self, **self._each(_BY_ROW, lambda values: values.index_select(0, rows)))
 
     def renumbered(self) -> Interactions:
         """Number users and items by first appearance in row order; drop those without a row."""
-        user, users = _by_first_appearance(self.user)
-        item, items = _by_first_appearance(self.item)
-        names = [self.user_names[old] for old in users]
-        of_items = self._each(_BY_ITEM, lambda values: [values[old] for old in items])
-        features = self.user_features and self.user_features.take(torch.tensor(users))
+        user, users = by_first_appearance(self.user, self.n_users)
+        item, items = by_first_appearance(self.item, self.n_items)
+        names = [self.user_names[old] for old in users.tolist()]
+        numbers = items.tolist()
+        of_items = self._each(_BY_ITEM, lambda values: [values[old] for old in numbers])
+        features = self.user_features and self.user_features.take(users)
         return replace(
             self, user=user, item=item, user_names=names, user_features=features, **of_items
         )
@@ -126,14 +131,3 @@ class Interactions:
                 "file of yours by --data.columns time=COLUMN"
             )
         return self.time
-
-
-def _by_first_appearance(ids: Tensor) -> tuple[Tensor, list[int]]:
-    """New number of every row, and the old number of every new one."""
-    old, inverse = torch.unique(ids, return_inverse=True)
-    first = torch.full_like(old, ids.numel())
-    first.scatter_reduce_(0, inverse, torch.arange(ids.numel()), "amin")
-    order = torch.argsort(first)
-    number = torch.empty_like(order)
-    number[order] = torch.arange(order.numel())
-    return number[inverse], old[order].tolist()

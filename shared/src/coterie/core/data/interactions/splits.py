@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -10,11 +11,16 @@ from torch import Tensor
 from coterie.core.data.interactions.blocks import Block, Stream
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.tensors.appearance import by_number
 from coterie.core.tensors.keys import Key, shuffle_rows
+from coterie.core.tensors.masks import where_true
+from coterie.core.tensors.ordering import ascending
 from coterie.core.tensors.ragged import Ragged
 
 Order = Literal["random", "chronological"]
 Ties = Literal["random", "file"]
+
+_CHUNK = 1 << 19  # interactions that are split at a time
 
 
 def split_block(
@@ -39,27 +45,26 @@ def split_block(
     """
     user = stream.interactions.user[block.rows]
     item = stream.interactions.item[block.rows]
-    users, client = torch.unique(user, return_inverse=True)
-    first = first_of_pair(client, item, block.n_items)
-    rows = Ragged.from_pairs(client[first], item[first], users.numel())
-    key = Key.from_seed(seed).fold("split", block.index)
-    if order == "random":
-        rank = _shuffled(rows, users, key)
-    elif ties == "file":
-        rank = rows.positions
-    else:
+    users, client = by_number(user, block.n_users)
+    grouped = Ragged.from_pairs(client, torch.arange(len(block)), users.numel())
+    del client
+    items = Ragged(item.index_select(0, grouped.values), grouped.offsets)
+    when = None
+    if order == "chronological" and ties == "random":
         time = stream.interactions.require_time("splitting by time")[block.rows]
-        when = Ragged.from_pairs(client[first], time[first], users.numel()).values
-        rank = _shuffled(rows, users, key, when)
-    n_train, n_valid = (counts[rows.rows] for counts in _counts(rows.lengths))
-    valid_or_test = rank >= n_train
-    test = rank >= n_train + n_valid
-    return UserRows(
-        users,
-        _part(rows, ~valid_or_test),
-        _part(rows, valid_or_test & ~test),
-        _part(rows, test),
-    )
+        when = time.index_select(0, grouped.values)
+    del grouped
+    key = Key.from_seed(seed).fold("split", block.index).fold(users)
+    chunks = [
+        _split_rows(
+            Ragged(items.values[places], items.offsets[first : last + 1] - places.start),
+            block.n_items,
+            None if order == "chronological" and ties == "file" else Key(key.state[first:last]),
+            None if when is None else when[places],
+        )
+        for first, last, places in _chunks(items.offsets)
+    ]
+    return UserRows(users, *(Ragged.end_to_end(parts) for parts in zip(*chunks, strict=True)))
 
 
 def split_users(interactions: Interactions, order: Order, seed: int) -> UserRows:
@@ -96,26 +101,69 @@ def first_of_pair(client: Tensor, item: Tensor, n_items: int) -> Tensor:
         n_items: above all of them.
     """
     pair = client * n_items + item
+    if pair.numel() and int(pair.max()) <= torch.iinfo(torch.int32).max:
+        pair = pair.int()  # sorted in half the time
     ordered, order = torch.sort(pair, stable=True)
-    new = torch.ones_like(ordered, dtype=torch.bool)
-    new[1:] = ordered[1:] != ordered[:-1]
-    return order[new].sort().values
+    again = where_true(ordered[1:] == ordered[:-1]) + 1
+    first = torch.ones_like(ordered, dtype=torch.bool)
+    first[order.index_select(0, again)] = False
+    return where_true(first)
 
 
-def _shuffled(rows: Ragged, users: Tensor, key: Key, time: Tensor | None = None) -> Tensor:
+def _chunks(offsets: Tensor) -> Iterator[tuple[int, int, slice]]:
+    """Cut rows into chunks whose sorts stay in the cache: first row, last row + 1, their values."""
+    first, n_rows = 0, offsets.numel() - 1
+    if not n_rows:
+        yield 0, 0, slice(0, 0)
+    while first < n_rows:
+        start = int(offsets[first])
+        last = int(torch.searchsorted(offsets, start + _CHUNK, right=True)) - 1
+        last = min(max(last, first + 1), first + _CHUNK, n_rows)
+        yield first, last, slice(start, int(offsets[last]))
+        first = last
+
+
+def _split_rows(
+    items: Ragged, n_items: int, keys: Key | None, time: Tensor | None
+) -> tuple[Ragged, Ragged, Ragged]:
+    """Split the items of some users.
+
+    Args:
+        items: of each user in the order of the file, repeated ones too.
+        n_items: above all of them.
+        keys: one a user, of the order of items (of the same time, if there are times); None for
+            the order of the file.
+        time: ``(n,)`` int64 time of every item, or None.
+    """
+    first = first_of_pair(items.rows, items.values, n_items)
+    kept = items.rows.index_select(0, first)
+    lengths = torch.bincount(kept, minlength=len(items))
+    rows = Ragged.from_lengths(items.values.index_select(0, first), lengths)
+    rank = rows.positions
+    if keys is not None:
+        rank = _shuffled(rows, keys, None if time is None else time.index_select(0, first))
+    n_train, n_valid = _counts(lengths)
+    tested = rank >= (n_train + n_valid).index_select(0, kept)
+    later = rank >= n_train.index_select(0, kept)
+    parts = (~later, later & ~tested, tested)
+    sizes = (n_train, n_valid, lengths - n_train - n_valid)
+    train, valid, test = (
+        Ragged.from_lengths(rows.values.index_select(0, where_true(part)), size)
+        for part, size in zip(parts, sizes, strict=True)
+    )
+    return train, valid, test
+
+
+def _shuffled(rows: Ragged, keys: Key, time: Tensor | None) -> Tensor:
     """Place of every item in its user's order, ``(n,)`` int64: low ones go to train.
 
     The order is random or, with ``time`` ``(n,)``, random among the items of the same time.
     """
-    keys = key.fold(users).take(rows.rows)
-    order = shuffle_rows(keys, rows.rows, rows.positions)
+    order = shuffle_rows(keys.take(rows.rows), rows.rows, rows.positions)
     if time is not None:
-        order = order[torch.argsort(time[order], stable=True)]
-        order = order[torch.argsort(rows.rows[order], stable=True)]
+        order = order.index_select(0, torch.argsort(time.index_select(0, order), stable=True))
+        by_row = ascending(rows.rows.index_select(0, order), len(rows))
+        order = order.index_select(0, by_row)
     rank = torch.empty_like(order)
     rank[order] = rows.positions
     return rank
-
-
-def _part(rows: Ragged, chosen: Tensor) -> Ragged:
-    return Ragged.from_pairs(rows.rows[chosen], rows.values[chosen], len(rows))
