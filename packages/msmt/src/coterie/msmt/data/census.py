@@ -25,7 +25,8 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from coterie.core.data.sources.tables import Layout, Table, read_table
+from coterie.core.data.sources.tables import Table, read_table
+from coterie.core.data.sources.text_files import Layout
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import find_file
 from coterie.core.tensors.keys import Key

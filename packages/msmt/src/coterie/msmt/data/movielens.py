@@ -21,7 +21,8 @@ from coterie.core.data.interactions.genres import GENRES, canonical, genre_table
 from coterie.core.data.interactions.interactions import Features, Interactions
 from coterie.core.data.sources.profile_columns import AGES, GENDERS, OCCUPATIONS_1M
 from coterie.core.data.sources.readers import needed, read_ml_1m
-from coterie.core.data.sources.tables import Layout, read_table
+from coterie.core.data.sources.tables import read_table
+from coterie.core.data.sources.text_files import Layout
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.cut import Rows, cut

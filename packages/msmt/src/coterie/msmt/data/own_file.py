@@ -16,7 +16,8 @@ from torch import Tensor
 from coterie.core.data.sources.columns import columns_hint, is_json
 from coterie.core.data.sources.given_split import parts_of
 from coterie.core.data.sources.own_file import read_columns
-from coterie.core.data.sources.tables import Table, located
+from coterie.core.data.sources.tables import Table
+from coterie.core.data.sources.text_files import located
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.cut import Rows, cut

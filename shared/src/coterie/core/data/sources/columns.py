@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from coterie.core.data.sources.tables import first_line, located
+from coterie.core.data.sources.text_files import first_line, located
 from coterie.core.errors import UserError, nearest
 from coterie.core.registry.data_sets import data_sets
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from coterie.core.data.sources.tables import located
+from coterie.core.data.sources.text_files import located
 from coterie.core.errors import UserError, nearest
 
 _BLOCK = 8 << 20  # bytes of text in memory at a time

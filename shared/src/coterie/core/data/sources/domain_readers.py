@@ -12,7 +12,8 @@ from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.sources.item_domains import domain_column, in_domains, with_domains
 from coterie.core.data.sources.own_file import read_columns
 from coterie.core.data.sources.readers import build, needed
-from coterie.core.data.sources.tables import Layout, Table, located, read_table
+from coterie.core.data.sources.tables import Table, read_table
+from coterie.core.data.sources.text_files import Layout, located
 from coterie.core.registry.data_sets import find_file
 
 _CATEGORIES = ("Books", "Digital_Music", "Movies_and_TV", "Video_Games")
@@ -32,10 +33,11 @@ def read_amazon_domains(folder: Path) -> Interactions:
     users, items, times, ratings = [], [], [], []
     for category in _CATEGORIES:
         path = needed(folder, "amazon-domains", f"{category}.csv", f"ratings_{category}.csv")
-        table = read_table(path, Layout(("item", "user", "rating", "time"), ",", whole_lines=True))
+        layout = Layout(("item", "user", "rating", "time"), ",", whole_lines=True)
+        table = read_table(path, layout, repeated=layout.columns[:3], numbers=("time",))
         item, user = ("user", "item") if _user_first(table) else ("item", "user")
-        users.append(table.filled(user))
-        items.append(in_domains(category, table.filled(item)))
+        users.append(table.coded(user))
+        items.append(in_domains(category, table.coded(item)))
         times.append(table.integers("time"))
         ratings.append(table.numbers("rating"))
     time, rating = np.concatenate(times), np.concatenate(ratings)
@@ -56,40 +58,47 @@ def read_douban(folder: Path) -> Interactions:
     if path := find_file(folder, "douban.csv", "douban_sample.csv"):
         table = _with_columns(path, "user_id", "item_id", "rating", "domain")
         domain = domain_column(table, "domain")
-        items = in_domains(domain, table.filled("item_id"))
+        items = in_domains(domain, table.coded("item_id"))
         zeros = np.zeros(len(table), np.int64)
         name = f"douban ({path.name})"
-        return _joined([table.filled("user_id")], [items], zeros, table.numbers("rating"), name)
+        return _joined([table.coded("user_id")], [items], zeros, table.numbers("rating"), name)
     users, items, ratings = [], [], []
     for domain in ("book", "movie", "music"):
         path = needed(folder, "douban", f"{domain}reviews_cleaned.txt")
         table = _with_columns(path, "user_id", f"{domain}_id", "rating")
-        users.append(table.filled("user_id"))
-        items.append(in_domains(domain, table.filled(f"{domain}_id")))
+        users.append(table.coded("user_id"))
+        items.append(in_domains(domain, table.coded(f"{domain}_id")))
         ratings.append(table.numbers("rating"))
     rating = np.concatenate(ratings)
     return _joined(users, items, np.zeros(len(rating), np.int64), rating, "douban")
 
 
 def _joined(
-    users: list[pa.Array], items: list[pa.Array], time: np.ndarray, rating: np.ndarray, source: str
+    users: list[pa.DictionaryArray],
+    items: list[pa.DictionaryArray],
+    time: np.ndarray,
+    rating: np.ndarray,
+    source: str,
 ) -> Interactions:
     """Interactions of all parts, one after the other; users are the same in all."""
-    user, item = pa.concat_arrays(users), pa.concat_arrays(items)
+    user, item = (
+        pa.chunked_array(parts).unify_dictionaries().combine_chunks() for parts in (users, items)
+    )
     return with_domains(build(user, item, time, rating, None, None, source))
 
 
 def _user_first(table: Table) -> bool:
     """Tell a file whose second column, not the first, has an item's ten characters everywhere."""
     first, second = (
-        pc.equal(pc.utf8_length(table.text(column)), _ASIN) for column in ("item", "user")
+        pc.equal(pc.utf8_length(table.coded(column, blank=True).dictionary), _ASIN)
+        for column in ("item", "user")
     )
     return not pc.all(first).as_py() and bool(pc.all(second).as_py())
 
 
 def _with_columns(path: Path, *columns: str) -> Table:
     """Read some columns of a file with a header line."""
-    table = read_columns(path, columns, remedy=_REMEDY)
+    table = read_columns(path, columns, remedy=_REMEDY, repeated=columns)
     for column in columns:
         if column not in table.names:
             raise located(path, 1, f"there is no column '{column}'", _REMEDY)

@@ -18,7 +18,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from coterie.core.data.sources.tables import Table, located
+from coterie.core.data.sources.tables import Table
+from coterie.core.data.sources.text_files import located
 from coterie.core.errors import UserError
 from coterie.core.files import replacing
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.sources.columns import (
@@ -21,16 +22,14 @@ from coterie.core.data.sources.given_split import check_positions, parts_of
 from coterie.core.data.sources.item_domains import domain_column, in_domains, with_domains
 from coterie.core.data.sources.json_lines import read_json_table
 from coterie.core.data.sources.readers import build
-from coterie.core.data.sources.tables import (
-    Layout,
-    Table,
-    located,
-    parse_table,
-    read_text,
-)
+from coterie.core.data.sources.tables import Table, parse_table
+from coterie.core.data.sources.text_files import Layout, check_text, head, located
 from coterie.core.errors import UserError
+from coterie.core.tensors.appearance import first_places
 
 _FRACTIONS_PER_SECOND = 1_000_000
+_NUMBERS = ("time", "order")  # roles whose values hardly repeat
+_DATES = 1 << 18  # that are read at a time
 _REMEDY = "correct or delete the line, or name other columns by --data.columns"
 
 
@@ -52,14 +51,21 @@ def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactio
         UserError: for an unknown role or column, or a malformed line, naming file and line.
     """
     wanted = wanted_columns(columns or {})
-    table = read_columns(path, set(wanted.values()), fractions={wanted["rating"]})
+    table = read_columns(
+        path,
+        set(wanted.values()),
+        fractions={wanted["rating"]},
+        repeated={column for role, column in wanted.items() if role not in _NUMBERS},
+        numbers={wanted[role] for role in _NUMBERS if role in wanted},
+    )
     role_of = columns_by_role(path, table.names, columns or {}, table.unit)
-    user, item = table.filled(role_of["user"]), table.filled(role_of["item"])
+    user, item = table.coded(role_of["user"]), table.coded(role_of["item"])
     if "domain" in role_of:
         item = in_domains(domain_column(table, role_of["domain"]), item)
     time, part = np.zeros(len(table), np.int64), None
     if "time" in role_of:
         time = _times(table, role_of["time"])
+        table = table.without(role_of["time"])
     if "split" in role_of:
         part = parts_of(table, role_of["split"])
     if "order" in role_of:
@@ -70,7 +76,7 @@ def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactio
         item,
         time,
         _ratings(table, role_of["rating"]) if "rating" in role_of else None,
-        _by_item(item, table.strings(role_of["title"])) if "title" in role_of else None,
+        _titles(item, table, role_of["title"]) if "title" in role_of else None,
         _genres(item, table, role_of["genres"]) if "genres" in role_of else None,
         str(path),
         split=part,
@@ -80,7 +86,12 @@ def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactio
 
 
 def read_columns(
-    path: Path, wanted: Collection[str], fractions: Collection[str] = (), remedy: str = _REMEDY
+    path: Path,
+    wanted: Collection[str],
+    fractions: Collection[str] = (),
+    remedy: str = _REMEDY,
+    repeated: Collection[str] = (),
+    numbers: Collection[str] = (),
 ) -> Table:
     """Read those of the wanted columns that a file has.
 
@@ -91,6 +102,8 @@ def read_columns(
         wanted: names of columns.
         fractions: see `coterie.core.data.sources.json_lines.read_json_table`.
         remedy: what to do about a malformed line.
+        repeated: see `coterie.core.data.sources.tables.parse_table`.
+        numbers: the same.
 
     Raises:
         UserError: the file cannot be read, or is malformed.
@@ -99,7 +112,8 @@ def read_columns(
         return _parquet(path, wanted, remedy)
     if is_json(path):
         return read_json_table(path, wanted, fractions, remedy)
-    text = read_text(path, Layout((), remedy=remedy))
+    quotes = check_text(path, Layout((), remedy=remedy))
+    text = head(path, Layout(()))
     names = header(text, wanted)
     if len(set(names)) < len(names):
         raise located(path, 1, "a column name occurs twice", "rename one of them")
@@ -107,7 +121,11 @@ def read_columns(
     layout = Layout(tuple(names), mark, header=True, quoted=True, remedy=remedy)
     # A file without any of them is not parsed: its columns are all that the message needs.
     known = [column for column in names if column in wanted]
-    return parse_table(path, text, layout, known) if known else _nothing(path, names)
+    return (
+        parse_table(path, layout, quotes, known, repeated, numbers)
+        if known
+        else _nothing(path, names)
+    )
 
 
 def _nothing(path: Path, names: list[str]) -> Table:
@@ -129,6 +147,10 @@ def _parquet(path: Path, wanted: Collection[str], remedy: str) -> Table:
         raise UserError(f"{path} is no whole Parquet file ({what}): write it again") from None
     if not len(columns) and columns.num_columns:
         raise UserError(f"{path} has no rows: check the file")
+    for place, field in enumerate(columns.schema):
+        if pa.types.is_dictionary(field.type):  # its words may repeat, or be of any type
+            plain = columns[field.name].cast(field.type.value_type)
+            columns = columns.set_column(place, field.name, plain)
     return Table(path, names, columns, lambda row: row + 1, remedy, unit="row")
 
 
@@ -142,8 +164,9 @@ def _ratings(table: Table, column: str) -> np.ndarray:
 
 def _times(table: Table, column: str) -> np.ndarray:
     """Times as ``(n,)`` int64: whole numbers as they are, fractions and dates in microseconds."""
-    values = table.values(column)
-    if pa.types.is_temporal(values.type):
+    kind = table.columns[column].type
+    if pa.types.is_temporal(kind):
+        values = table.values(column)
         missing = values.is_null().to_numpy(zero_copy_only=False)
         if missing.any():
             raise table.fault(int(missing.argmax()), f"column '{column}' is missing")
@@ -151,7 +174,7 @@ def _times(table: Table, column: str) -> np.ndarray:
         return np.array(values.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()))
     if (whole := table.whole(column)) is not None:  # exact even for nanoseconds
         return whole
-    if not pa.types.is_floating(values.type):
+    if not pa.types.is_floating(kind):
         filled = table.filled(column)
         try:
             float(filled[0].as_py())
@@ -170,25 +193,43 @@ def _times(table: Table, column: str) -> np.ndarray:
 def _dates(table: Table, column: str, values: pa.Array) -> np.ndarray:
     import pandas as pd  # reads every form of ISO 8601, mixed zones too, as Arrow does not
 
-    words = pd.Series(values.to_pylist())
-    dates = pd.to_datetime(words, format="ISO8601", utc=True, errors="coerce")
-    bad = dates.isna().to_numpy()
-    if bad.any():
-        row = int(bad.argmax())
-        what = f"column '{column}' is '{words[row][:40]}', neither a number nor an ISO 8601 date"
-        raise table.fault(row, what)
-    return dates.dt.tz_convert(None).to_numpy().astype("datetime64[us]").astype(np.int64)
+    found = np.empty(len(values), np.int64)
+    for start in range(0, len(values), _DATES):
+        words = values.slice(start, _DATES).to_pylist()
+        dates = pd.to_datetime(pd.Series(words), format="ISO8601", utc=True, errors="coerce")
+        bad = dates.isna().to_numpy()
+        if bad.any():
+            row = int(bad.argmax())
+            what = (
+                f"column '{column}' is '{words[row][:40]}', neither a number nor an ISO 8601 date"
+            )
+            raise table.fault(start + row, what)
+        numbers = dates.dt.tz_convert(None).to_numpy().astype("datetime64[us]").astype(np.int64)
+        found[start : start + len(words)] = numbers
+    return found
 
 
-def _by_item(item: pa.Array, values: list[str]) -> dict[str, str]:
-    """First value given for every item."""
-    return dict(zip(reversed(item.to_pylist()), reversed(values), strict=True))
+def _first_rows(item: pa.DictionaryArray) -> tuple[list[str], pa.Array]:
+    """Every item, and the first row that has it."""
+    codes = torch.tensor(item.indices.to_numpy())
+    return item.dictionary.to_pylist(), pa.array(first_places(codes, len(item.dictionary)).numpy())
 
 
-def _genres(item: pa.Array, table: Table, column: str) -> dict[str, list[str]]:
-    values = table.values(column)
-    if pa.types.is_list(values.type) and pa.types.is_string(values.type.value_type):
-        rows = [[genre for genre in row or [] if genre] for row in values.to_pylist()]
+def _titles(item: pa.DictionaryArray, table: Table, column: str) -> dict[str, str]:
+    """First title given for every item."""
+    items, rows = _first_rows(item)
+    titles = table.coded(column, blank=True).take(rows).to_pylist()
+    return dict(zip(items, titles, strict=True))
+
+
+def _genres(item: pa.DictionaryArray, table: Table, column: str) -> dict[str, list[str]]:
+    """Genres in the first row of every item."""
+    items, rows = _first_rows(item)
+    kind = table.columns[column].type
+    if pa.types.is_list(kind) and pa.types.is_string(kind.value_type):
+        found = [row or [] for row in table.values(column).take(rows).to_pylist()]
     else:
-        rows = [[genre for genre in row.split("|") if genre] for row in table.strings(column)]
-    return dict(zip(reversed(item.to_pylist()), reversed(rows), strict=True))
+        words = table.coded(column, blank=True).take(rows).to_pylist()
+        found = [word.split("|") for word in words]
+    lists = ([genre for genre in row if genre] for row in found)
+    return dict(zip(items, lists, strict=True))

@@ -16,7 +16,8 @@ from coterie.core.data.sources.profile_columns import (
     OCCUPATIONS_100K,
     profiles,
 )
-from coterie.core.data.sources.tables import Layout, Table, read_table
+from coterie.core.data.sources.tables import Table, read_table
+from coterie.core.data.sources.text_files import Layout
 from coterie.core.registry.data_sets import find_file
 
 

@@ -16,9 +16,11 @@ import torch
 from coterie.core.data.interactions.genres import GENRES, canonical
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.sources.profiles import profiles_1m, profiles_100k
-from coterie.core.data.sources.tables import Layout, Table, read_table
+from coterie.core.data.sources.tables import Table, read_table
+from coterie.core.data.sources.text_files import Layout
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import DATA_SETS, find_file
+from coterie.core.tensors.appearance import by_first_appearance
 
 _RATINGS = ("user", "item", "rating", "time")
 _GENRES_100K = ("unknown", *GENRES)
@@ -120,7 +122,7 @@ def build(
     """Number users and items by first appearance, in file order.
 
     Args:
-        user: ``(n,)`` original ids, whole numbers or text.
+        user: ``(n,)`` original ids, whole numbers or text, or text that is dictionary-encoded.
         item: ``(n,)`` original ids.
         time: ``(n,)`` int64.
         rating: ``(n,)`` or None; rows with ``rating <= 0`` are dropped.
@@ -133,8 +135,10 @@ def build(
     Raises:
         UserError: if no row is left.
     """
-    kept = np.arange(len(time)) if rating is None else np.flatnonzero(rating > 0)
-    if not len(kept):
+    kept: np.ndarray | slice = slice(None)
+    if rating is not None and not (above := rating > 0).all():
+        kept = np.flatnonzero(above)
+    if not len(time[kept]):
         raise UserError(f"{source} has no interaction with a rating above 0: check the file")
     user_number, users = _numbered(user, kept)
     item_number, names = _numbered(item, kept)
@@ -193,8 +197,8 @@ def _of_ratings(
 ) -> Interactions:
     """Read a file of users, items, ratings and times, in this order."""
     path = needed(folder, name)
-    table = read_table(path, layout)
-    user, item, rating, time = table.names
+    user, item, rating, time = layout.columns
+    table = read_table(path, layout, repeated=(rating,), numbers=(user, item, time))
     return build(
         table.integers(user),
         table.integers(item),
@@ -215,11 +219,14 @@ def _of_tags(
     return build(user[first], item[first], time[first], None, titles, genres, source)
 
 
-def _numbered(ids: np.ndarray | pa.Array, kept: np.ndarray) -> tuple[torch.Tensor, list[str]]:
+def _numbered(
+    ids: np.ndarray | pa.Array, kept: np.ndarray | slice
+) -> tuple[torch.Tensor, list[str]]:
     """Number of every kept row by first appearance, ``(m,)`` int64, and the name of every one."""
-    coded = pa.array(ids).take(pa.array(kept)).dictionary_encode()
-    number = np.array(coded.indices.to_numpy(), dtype=np.int64)
-    return torch.from_numpy(number), coded.dictionary.cast(pa.string()).to_pylist()
+    coded = pa.array(ids).dictionary_encode()  # what is encoded stays as it is
+    codes = torch.tensor(coded.indices.to_numpy()[kept])
+    number, words = by_first_appearance(codes, len(coded.dictionary))
+    return number, coded.dictionary.take(pa.array(words.numpy())).cast(pa.string()).to_pylist()
 
 
 def _films(folder: Path, file: str, layout: Layout) -> tuple[Titles | None, Genres | None]:

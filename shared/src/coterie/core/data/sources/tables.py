@@ -3,51 +3,34 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import io
-import itertools
-import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
+from coterie.core.data.sources.growing_columns import gathered
+from coterie.core.data.sources.number_columns import floats, is_text, whole_numbers
+from coterie.core.data.sources.text_files import (
+    Layout,
+    check_text,
+    first_line,
+    for_parser,
+    head,
+    lines_of,
+    located,
+    rows_of,
+)
 from coterie.core.errors import UserError
 
-_CHUNK = 1 << 20
-_BLOCK = 1 << 30  # bytes that are parsed at once, at most
-_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a text table is written.
-
-    Attributes:
-        columns: names of the columns from left to right.
-        separator: what stands between fields.
-        header: True if the first line names the columns.
-        quoted: True if fields may be in double quotes.
-        encoding: of the text.
-        whole_lines: True if even the last line ends with a line end, so that a file cut off in the
-            middle of its last number is noticed.
-        remedy: what to do about a malformed file.
-    """
-
-    columns: tuple[str, ...]
-    separator: str = "\t"
-    header: bool = False
-    quoted: bool = False
-    encoding: str = "utf-8-sig"
-    whole_lines: bool = False
-    remedy: str = "fetch the file again"
+_BLOCK = 1 << 19  # bytes of text that are parsed at a time
+_LARGEST_BLOCK = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -57,7 +40,8 @@ class Table:
     Attributes:
         path: the file.
         names: all columns that it has.
-        columns: those that are read.
+        columns: those that are read. One that is dictionary-encoded is a single chunk whose words
+            all occur.
         place: line (or row) of the file on which a row of the table starts.
         remedy: what to do about a malformed file.
         unit: ``line``, or ``row`` where the file is no text.
@@ -78,22 +62,13 @@ class Table:
         found = self.columns[column]
         if pa.types.is_dictionary(found.type):
             found = found.cast(found.type.value_type)
+        if pa.types.is_string(found.type):
+            found = found.cast(pa.large_string())  # one array holds no more than 2 GB of the other
         return found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
 
     def whole(self, column: str) -> np.ndarray | None:
         """Column as ``(n,)`` int64 where all of it is written in whole numbers, else None."""
-        values = self.values(column)
-        if _is_text(values.type):
-            values = pc.utf8_trim_whitespace(values)
-            if pc.any(pc.match_substring(values, "x", ignore_case=True)).as_py():
-                return None  # Arrow would read 0x1F as 31
-        elif not pa.types.is_integer(values.type):
-            return None
-        try:
-            found = values.cast(pa.int64())
-        except pa.ArrowInvalid:
-            return None
-        return None if found.null_count else np.array(found.to_numpy())
+        return whole_numbers(self.columns[column])
 
     def integers(self, column: str) -> np.ndarray:
         """Column as ``(n,)`` int64.
@@ -103,7 +78,7 @@ class Table:
         """
         if (whole := self.whole(column)) is not None:
             return whole
-        number = _floats(self.values(column))
+        number = floats(self.columns[column])
         with np.errstate(invalid="ignore"):
             bad = ~(np.isfinite(number) & (number % 1 == 0) & (np.abs(number) < 2.0**63))
         self._refuse(bad, column, "a whole number")
@@ -115,7 +90,7 @@ class Table:
         Raises:
             UserError: naming the first line with anything else.
         """
-        number = _floats(self.values(column))
+        number = floats(self.columns[column])
         self._refuse(~np.isfinite(number), column, "a number")
         return number
 
@@ -126,14 +101,8 @@ class Table:
             UserError: naming the first line where the field is missing, or holds a NUL byte; or
                 the column is of another type.
         """
-        values = self.values(column)
-        if not (_is_text(values.type) or pa.types.is_integer(values.type)):
-            raise UserError(
-                f"{self.path}: column '{column}' is of type {values.type}: ids, titles and parts "
-                "are text or whole numbers"
-            )
-        self._refuse(values.is_null().to_numpy(zero_copy_only=False), column, "there")
-        values = values.cast(pa.large_string())
+        self._check_words(column)
+        values = self.values(column).cast(pa.large_string())
         nul = pc.match_substring(values, "\0").to_numpy(zero_copy_only=False)
         if nul.any():
             raise self.fault(int(nul.argmax()), f"column '{column}' holds a NUL byte")
@@ -156,166 +125,152 @@ class Table:
             raise self.fault(int(blank.argmax()), f"column '{column}' is empty")
         return values
 
+    def coded(self, column: str, blank: bool = False) -> pa.DictionaryArray:
+        """Column as `filled` gives it, each word once: int32 codes and large text.
+
+        Args:
+            column: its name.
+            blank: whether fields may be blank, as `text` lets them.
+
+        Raises:
+            UserError: as `filled`.
+        """
+        self._check_words(column)
+        found = self.columns[column]
+        if not pa.types.is_dictionary(found.type):
+            found = found.dictionary_encode()
+        coded = found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
+        words = coded.dictionary.cast(pa.large_string())
+        faults = [(pc.match_substring(words, "\0"), "holds a NUL byte")]
+        if not blank:
+            faults.append((pc.equal(pc.utf8_trim_whitespace(words), ""), "is empty"))
+        for wrong, what in faults:
+            if pc.any(wrong).as_py():
+                row = wrong.to_numpy(zero_copy_only=False)[coded.indices.to_numpy()].argmax()
+                raise self.fault(int(row), f"column '{column}' {what}")
+        return pa.DictionaryArray.from_arrays(coded.indices, words)
+
+    def without(self, column: str) -> Table:
+        """The table without a column that is no longer needed, so that its memory is free."""
+        return replace(self, columns=self.columns.drop_columns([column]))
+
     def fault(self, row: int, what: str) -> UserError:
         """Make the error for row ``row`` of the table."""
         return located(self.path, self.place(row), what, self.remedy, self.unit)
+
+    def _check_words(self, column: str) -> None:
+        """Refuse a column of another type than text or whole numbers, and missing fields."""
+        found = self.columns[column]
+        kind = found.type.value_type if pa.types.is_dictionary(found.type) else found.type
+        if not (is_text(kind) or pa.types.is_integer(kind)):
+            raise UserError(
+                f"{self.path}: column '{column}' is of type {kind}: ids, titles and parts "
+                "are text or whole numbers"
+            )
+        if found.null_count:
+            self._refuse(found.is_null().to_numpy(), column, "there")
 
     def _refuse(self, bad: np.ndarray, column: str, wanted: str) -> None:
         if not bad.any():
             return
         row = int(bad.argmax())
-        value = self.values(column)[row].as_py()
+        value = self.columns[column][row].as_py()
         if value is None or value == "":
             raise self.fault(row, f"column '{column}' is missing")
         raise self.fault(row, f"column '{column}' is '{str(value)[:40]}', not {wanted}")
 
 
-def located(path: Path, line: int, what: str, remedy: str, unit: str = "line") -> UserError:
-    """Make the one-line error of a malformed file."""
-    # A damaged file puts anything into the message, line ends included.
-    return UserError(f"{path}, {unit} {line}: " + " ".join(f"{what}; {remedy}".split()))
-
-
-def read_table(path: Path, layout: Layout) -> Table:
+def read_table(
+    path: Path,
+    layout: Layout,
+    repeated: Collection[str] = (),
+    numbers: Collection[str] = (),
+) -> Table:
     """Read a table, plain or gzipped.
 
     Args:
         path: the file; a name that ends with ``.gz`` is decompressed.
         layout: how it is written.
+        repeated: see `parse_table`.
+        numbers: see `parse_table`.
 
     Raises:
-        UserError: as `parse_table` and `read_text`.
+        UserError: as `parse_table` and `coterie.core.data.sources.text_files.check_text`.
     """
-    return parse_table(path, read_text(path, layout), layout)
+    return parse_table(path, layout, check_text(path, layout), None, repeated, numbers)
 
 
 def parse_table(
-    path: Path, text: str, layout: Layout, only: Collection[str] | None = None
+    path: Path,
+    layout: Layout,
+    quotes: int,
+    only: Collection[str] | None = None,
+    repeated: Collection[str] = (),
+    numbers: Collection[str] = (),
 ) -> Table:
-    """Parse the text of a file.
+    """Parse a file, some megabytes of its text at a time.
 
     Args:
-        path: of the file, for messages.
-        text: from `read_text`.
+        path: of the file.
         layout: how it is written.
+        quotes: number of quotes in it, from `coterie.core.data.sources.text_files.check_text`.
         only: the columns to read; None for all.
+        repeated: columns whose values repeat, ids for instance: each different one is kept once.
+        numbers: columns that should be numbers: whole ones are kept as such, not as text.
 
     Raises:
         UserError: if the file has no rows, or a line has too few or too many fields. Fields that
             are not numbers are refused by `Table`'s methods, for the columns that are asked for.
     """
-    if layout.separator == "::":
-        # A separator is one character to the parser.
-        text = text.replace("::", "\t")
-        layout = replace(layout, separator="\t")
-    _check_first_line(path, text, layout)
-    data = text.encode()
-    quoted = layout.quoted and b'"' in data
-    chosen = list(layout.columns) if only is None else [c for c in layout.columns if c in only]
+    _check_first_line(path, head(path, layout), layout)
+    chosen = [c for c in layout.columns if only is None or c in only]
+    kinds = dict.fromkeys(chosen, "text")
+    kinds |= {c: "numbers" for c in chosen if c in numbers}
+    kinds |= {c: "words" for c in chosen if c in repeated}
+    quoted = layout.quoted and quotes > 0
     try:
-        columns = arrow_csv.read_csv(
-            pa.BufferReader(data),
+        try:
+            columns = _parsed(path, layout, quoted, kinds)
+        except pa.ArrowInvalid as error:
+            if "straddl" not in str(error):
+                raise
+            columns = _parsed(path, layout, quoted, kinds, _LARGEST_BLOCK)  # of a very long row
+    except pa.ArrowInvalid as error:
+        raise _miscounted(path, layout, str(error)) from None
+    if quoted and quotes % 2 and (fault := _unclosed(path, layout)):
+        raise fault
+    if not len(columns):
+        raise located(path, 1, "the file has no rows", layout.remedy)
+    return Table(path, layout.columns, columns, partial(_line_of, path, layout), layout.remedy)
+
+
+def _parsed(
+    path: Path, layout: Layout, quoted: bool, kinds: dict[str, str], block: int = _BLOCK
+) -> pa.Table:
+    """Columns of some kinds, see `gathered`, without the header line."""
+    with for_parser(path, layout) as stream:
+        reader = arrow_csv.open_csv(
+            pa.PythonFile(stream, mode="r"),
             arrow_csv.ReadOptions(
-                column_names=list(layout.columns),
-                block_size=min(len(data) + 1, _BLOCK),
-                use_threads=False,
+                column_names=list(layout.columns), block_size=block, use_threads=False
             ),
             arrow_csv.ParseOptions(
-                delimiter=layout.separator,
+                delimiter=layout.mark,
                 quote_char='"' if quoted else False,
                 newlines_in_values=quoted,
                 invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
             ),
             arrow_csv.ConvertOptions(
-                column_types=dict.fromkeys(chosen, pa.large_string()),
-                include_columns=chosen,
+                column_types=dict.fromkeys(kinds, pa.string()),
+                include_columns=list(kinds),
                 strings_can_be_null=False,
             ),
         )
-    except pa.ArrowInvalid as error:
-        raise _miscounted(path, text, layout) or located(
-            path, text.count("\n") + 1, str(error), layout.remedy
-        ) from None
-    if quoted and data.count(b'"') % 2 and (fault := _unclosed(path, text, layout)):
-        raise fault
-    columns = columns.slice(layout.header)
-    if not len(columns):
-        raise located(path, 1, "the file has no rows", layout.remedy)
-    return Table(path, layout.columns, columns, partial(_line_of, text, layout), layout.remedy)
-
-
-def read_text(path: Path, layout: Layout) -> str:
-    """Read and decode a file, plain or gzipped.
-
-    Raises:
-        UserError: if it cannot be read, is corrupt, empty, cut off or in another encoding.
-    """
-    data = _read_bytes(path, layout)
-    if not data.strip():
-        raise located(path, 1, "the file is empty", layout.remedy)
-    if layout.whole_lines and not data.endswith(b"\n"):
-        line = data.count(b"\n") + 1
-        raise located(path, line, "the last line has no line end, it is cut off", layout.remedy)
-    try:
-        return data.decode(layout.encoding)
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        what = f"not {layout.encoding.removesuffix('-sig').upper()} text"
-        raise located(path, line, what, "save the file in that encoding") from None
-
-
-def first_line(text: str, separator: str, quoted: bool) -> list[str]:
-    """Fields of the first line that is not blank; none if they cannot be told."""
-    try:
-        return next((fields for _, fields in _lines(text, separator, quoted)), [])
-    except csv.Error:  # a field beyond the csv module's limit, as of another separator
-        return []
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _floats(values: pa.Array) -> np.ndarray:
-    """Numbers as ``(n,)`` float64; NaN for anything else."""
-    if _is_text(values.type):
-        values = pc.utf8_trim_whitespace(values)
-        values = pc.if_else(pc.match_substring_regex(values, _NUMBER), values, None)
-    try:
-        number = values.cast(pa.float64(), safe=False)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return np.full(len(values), np.nan)
-    return np.array(number.to_numpy(zero_copy_only=False))
-
-
-def _lines(text: str, separator: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of every row; blank lines and quoted line ends are counted."""
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=quoting)
-    start = 1
-    for fields in rows:
-        if len(fields) > 1 or any(field.strip() for field in fields):
-            yield start, fields
-        start = rows.line_num + 1
-
-
-def _read_bytes(path: Path, layout: Layout) -> bytes:
-    parts: list[bytes] = []
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            while part := stream.read(_CHUNK):
-                parts.append(part)
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        line = sum(part.count(b"\n") for part in parts) + 1
-        what = "the gzip data are corrupt or cut off from about here"
-        raise located(path, line, what, layout.remedy) from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): check the path") from None
-    return b"".join(parts)
+        return gathered(reader, kinds, skip=int(layout.header))
 
 
 def _check_first_line(path: Path, text: str, layout: Layout) -> None:
-    fields = first_line(text, layout.separator, layout.quoted)
+    fields = first_line(text, layout.mark, layout.quoted)
     wanted = ", ".join(layout.columns)
     if len(fields) != len(layout.columns):
         what = f"expected {len(layout.columns)} columns ({wanted}), found {len(fields)}"
@@ -324,29 +279,34 @@ def _check_first_line(path: Path, text: str, layout: Layout) -> None:
         raise located(path, 1, f"expected the header {wanted}", layout.remedy)
 
 
-def _miscounted(path: Path, text: str, layout: Layout) -> UserError | None:
-    """Find the first line with too few or too many fields."""
+def _miscounted(path: Path, layout: Layout, otherwise: str) -> UserError:
+    """Find the first line with too few or too many fields; say something else if none has."""
     line, count = 0, len(layout.columns)
     try:
-        for line, fields in _lines(text, layout.separator, layout.quoted):
+        for line, fields in rows_of(lines_of(path, layout), layout.mark, layout.quoted):
             if len(fields) != count:
                 what = f"expected {count} columns, found {len(fields)}"
                 return located(path, line, what, layout.remedy)
     except csv.Error as fault:
         return located(path, line + 1, str(fault), layout.remedy)
-    return None
+    return located(path, line, otherwise, layout.remedy)
 
 
-def _unclosed(path: Path, text: str, layout: Layout) -> UserError | None:
+def _unclosed(path: Path, layout: Layout) -> UserError | None:
     """Find a last field that begins with a quote and swallows the lines that follow."""
-    line, fields = deque(_lines(text, layout.separator, layout.quoted), maxlen=1).pop()
-    if "\n" in fields[-1] and not text.rstrip().endswith('"'):
+    rows = rows_of(lines_of(path, layout), layout.mark, layout.quoted)
+    line, fields = deque(rows, maxlen=1).pop()
+    last = deque((each for each in lines_of(path, layout) if each.strip()), maxlen=1).pop()
+    if "\n" in fields[-1] and not last.rstrip().endswith('"'):
         return located(path, line, "a quote is not closed", layout.remedy)
     return None
 
 
-def _line_of(text: str, layout: Layout, row: int) -> int:
+def _line_of(path: Path, layout: Layout, row: int) -> int:
     """Line on which data row ``row`` starts."""
-    lines = _lines(text, layout.separator, layout.quoted)
-    found = next(itertools.islice(lines, row + layout.header, None), None)
-    return len(text.splitlines()) if found is None else found[0]
+    rows = rows_of(lines_of(path, layout), layout.mark, layout.quoted)
+    line = 0
+    with suppress(csv.Error):  # a field beyond the csv module's limit: it is after this line
+        for _ in range(row + layout.header + 1):
+            line = next(rows, (line, []))[0]
+    return line

@@ -11,7 +11,8 @@ import pyarrow as pa
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.sources.given_split import check_positions, parts_of
 from coterie.core.data.sources.readers import build, by_id, ids_of, needed
-from coterie.core.data.sources.tables import Layout, located, read_table, read_text
+from coterie.core.data.sources.tables import read_table
+from coterie.core.data.sources.text_files import Layout, located, read_text
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import find_file
 
@@ -29,7 +30,7 @@ def read_amazon_titles(folder: Path) -> Interactions:
     columns = ("user_id", "item_id", "position", "split", "title")
     table = read_table(path, Layout(columns, ",", header=True, quoted=True, whole_lines=True))
     position, item = table.integers("position"), ids_of(table, "item_id")
-    user, part = table.text("user_id"), parts_of(table, "split")
+    user, part = table.coded("user_id", blank=True), parts_of(table, "split")
     check_positions(table, user, position, part)
     titles = dict(zip(reversed(item), reversed(table.strings("title")), strict=True))
     source = f"amazon-titles ({path.name})"

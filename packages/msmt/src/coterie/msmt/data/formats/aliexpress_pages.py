@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from coterie.core.data.sources.csv_blocks import Block, CsvForm
 from coterie.core.data.sources.sample_forms import Arrays, Field, Form
-from coterie.core.data.sources.tables import located
+from coterie.core.data.sources.text_files import located
 from coterie.msmt.data.formats.loaded import Loaded, load
 
 _PAGE_CATEGORIES = (*range(2, 9), 32, 33)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from coterie.core.data.sources.columns import columns_hint
 from coterie.core.data.sources.own_file import read_columns
-from coterie.core.data.sources.tables import Table, located
+from coterie.core.data.sources.tables import Table
+from coterie.core.data.sources.text_files import located
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import find_file
 
