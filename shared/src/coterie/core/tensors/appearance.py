@@ -7,7 +7,7 @@ from torch import Tensor
 
 from coterie.core.tensors.masks import where_true
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 
 
 def first_places(numbers: Tensor, above: int) -> Tensor:

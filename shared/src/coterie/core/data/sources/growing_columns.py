@@ -36,7 +36,25 @@ def gathered(blocks: Iterable[pa.RecordBatch], kinds: Mapping[str, str], skip: i
         if len(rows):
             for name, column in columns.items():
                 column.add(rows[name])
-    return pa.table({name: column.finished() for name, column in columns.items()})
+    table = pa.table({name: column.finished() for name, column in columns.items()})
+    pa.default_memory_pool().release_unused()  # what held the text
+    return table
+
+
+class _Grown:
+    """An array that grows at its end, in memory of its own, which leaves no holes behind."""
+
+    def __init__(self, dtype: type[np.generic]) -> None:
+        self._dtype, self._bytes = dtype, bytearray()
+
+    def add(self, values: np.ndarray) -> None:
+        self._bytes += memoryview(values.astype(self._dtype, copy=False)).cast("B")
+
+    def array(self) -> pa.Array:
+        """All of it, not copied; it must not grow any more."""
+        kind = pa.from_numpy_dtype(self._dtype)
+        n = len(self._bytes) // np.dtype(self._dtype).itemsize
+        return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(self._bytes)])
 
 
 class _Text:
@@ -50,21 +68,29 @@ class _Text:
         return pa.chunked_array(self._parts, pa.string())
 
 
-class _Numbers(_Text):
+class _Numbers:
+    def __init__(self) -> None:
+        self._whole, self._text = _Grown(np.int64), _Text()
+        self._is_whole = True
+
     def add(self, values: pa.Array) -> None:
-        numbers = as_whole(values)
-        self._parts.append(values if numbers is None else numbers)
+        numbers = as_whole(values) if self._is_whole else None
+        if numbers is not None:
+            self._whole.add(numbers.to_numpy())
+            return
+        if self._is_whole:
+            self._text.add(self._whole.array().cast(pa.string()))
+            self._is_whole = False
+        self._text.add(values)
 
     def finished(self) -> pa.ChunkedArray:
-        if all(pa.types.is_integer(part.type) for part in self._parts):
-            return pa.chunked_array(self._parts, pa.int64())
-        return pa.chunked_array([part.cast(pa.string()) for part in self._parts])
+        return pa.chunked_array([self._whole.array()]) if self._is_whole else self._text.finished()
 
 
 class _Words:
     def __init__(self) -> None:
         self._waiting: list[pa.Array] = []
-        self._codes: list[np.ndarray] = []
+        self._codes = _Grown(np.int32)
         self._words = pa.array([], pa.string())
         self._rows = 0
 
@@ -78,9 +104,7 @@ class _Words:
     def finished(self) -> pa.Array:
         if self._rows:
             self._code()
-        codes = np.concatenate(self._codes) if self._codes else np.empty(0, np.int32)
-        self._codes.clear()
-        return pa.DictionaryArray.from_arrays(codes, self._words)
+        return pa.DictionaryArray.from_arrays(self._codes.array(), self._words)
 
     def _code(self) -> None:
         """Give the rows that wait their codes, and new words new ones."""
@@ -94,7 +118,7 @@ class _Words:
         code[is_new] = len(self._words) + np.arange(is_new.sum())
         if is_new.any():
             self._words = pa.concat_arrays([self._words, coded.dictionary.filter(new)])
-        self._codes.append(code[coded.indices.to_numpy()])
+        self._codes.add(code[coded.indices.to_numpy()])
 
 
 _FORMS = {"text": _Text, "numbers": _Numbers, "words": _Words}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.sources.columns import (
@@ -21,7 +20,7 @@ from coterie.core.data.sources.columns import (
 from coterie.core.data.sources.given_split import check_positions, parts_of
 from coterie.core.data.sources.item_domains import domain_column, in_domains, with_domains
 from coterie.core.data.sources.json_lines import read_json_table
-from coterie.core.data.sources.readers import build
+from coterie.core.data.sources.readers import build, codes_of
 from coterie.core.data.sources.tables import Table, parse_table
 from coterie.core.data.sources.text_files import Layout, check_text, head, located
 from coterie.core.errors import UserError
@@ -62,7 +61,7 @@ def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactio
     user, item = table.coded(role_of["user"]), table.coded(role_of["item"])
     if "domain" in role_of:
         item = in_domains(domain_column(table, role_of["domain"]), item)
-    time, part = np.zeros(len(table), np.int64), None
+    time, part, rating = np.zeros(len(table), np.int64), None, None
     if "time" in role_of:
         time = _times(table, role_of["time"])
         table = table.without(role_of["time"])
@@ -71,11 +70,14 @@ def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactio
     if "order" in role_of:
         time = table.integers(role_of["order"])
         check_positions(table, user, time, part)
+    if "rating" in role_of:
+        rating = _ratings(table, role_of["rating"])
+        table = table.without(role_of["rating"])
     found = build(
         user,
         item,
         time,
-        _ratings(table, role_of["rating"]) if "rating" in role_of else None,
+        rating,
         _titles(item, table, role_of["title"]) if "title" in role_of else None,
         _genres(item, table, role_of["genres"]) if "genres" in role_of else None,
         str(path),
@@ -211,8 +213,8 @@ def _dates(table: Table, column: str, values: pa.Array) -> np.ndarray:
 
 def _first_rows(item: pa.DictionaryArray) -> tuple[list[str], pa.Array]:
     """Every item, and the first row that has it."""
-    codes = torch.tensor(item.indices.to_numpy())
-    return item.dictionary.to_pylist(), pa.array(first_places(codes, len(item.dictionary)).numpy())
+    rows = first_places(codes_of(item), len(item.dictionary))
+    return item.dictionary.to_pylist(), pa.array(rows.numpy())
 
 
 def _titles(item: pa.DictionaryArray, table: Table, column: str) -> dict[str, str]:

@@ -135,7 +135,7 @@ def build(
     Raises:
         UserError: if no row is left.
     """
-    kept: np.ndarray | slice = slice(None)
+    kept: np.ndarray | slice = slice(None)  # all of them, not copied
     if rating is not None and not (above := rating > 0).all():
         kept = np.flatnonzero(above)
     if not len(time[kept]):
@@ -155,6 +155,13 @@ def build(
         split=None if split is None else torch.from_numpy(split[kept]),
         positions=positions,
     )
+
+
+def codes_of(coded: pa.DictionaryArray) -> torch.Tensor:
+    """Codes of text that is dictionary-encoded, ``(n,)`` int32, in its own memory: read only."""
+    codes = coded.indices
+    place = codes.offset * torch.int32.itemsize
+    return torch.frombuffer(codes.buffers()[1], dtype=torch.int32, count=len(codes), offset=place)
 
 
 def needed(folder: Path, name: str, *files: str) -> Path:
@@ -224,7 +231,7 @@ def _numbered(
 ) -> tuple[torch.Tensor, list[str]]:
     """Number of every kept row by first appearance, ``(m,)`` int64, and the name of every one."""
     coded = pa.array(ids).dictionary_encode()  # what is encoded stays as it is
-    codes = torch.tensor(coded.indices.to_numpy()[kept])
+    codes = codes_of(coded) if isinstance(kept, slice) else codes_of(coded)[torch.from_numpy(kept)]
     number, words = by_first_appearance(codes, len(coded.dictionary))
     return number, coded.dictionary.take(pa.array(words.numpy())).cast(pa.string()).to_pylist()
 

@@ -29,7 +29,7 @@ from coterie.core.data.sources.text_files import (
 )
 from coterie.core.errors import UserError
 
-_BLOCK = 1 << 19  # bytes of text that are parsed at a time
+_BLOCK = 1 << 18  # bytes of text that are parsed at a time
 _LARGEST_BLOCK = 1 << 30
 
 
