@@ -135,13 +135,15 @@ def test_all_rows(monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "CATALOGUES", (1_000,))
     monkeypatch.setattr(measure, "_FEW", 50)
     monkeypatch.setattr(measure, "_LARGE", 60)
+    monkeypatch.setattr(measure.own_files, "measure", lambda: iter([{"name": "own files"}]))
     settings = replace(chosen(), run=RunSettings(out=str(tmp_path)))
     rows = list(measure.bench(settings))
-    assert len(rows) == 13
-    assert rows[-2]["name"].startswith("1,000 items, 50 clients")
-    assert rows[-1]["name"] == "60 clients; two threads, one"
-    assert rows[-1]["max_abs_diff"] == 0
-    assert all(row["reference"] > 0 for row in rows[-2:])
+    assert len(rows) == 14
+    assert rows[-3]["name"].startswith("1,000 items, 50 clients")
+    assert rows[-2]["name"] == "60 clients; two threads, one"
+    assert rows[-2]["max_abs_diff"] == 0
+    assert all(row["reference"] > 0 for row in rows[-3:-1])
+    assert rows[-1] == {"name": "own files"}
     assert (tmp_path / "f3crec" / "bench" / "scaling.png").is_file()
 
 

@@ -20,6 +20,7 @@ from coterie.continual.settings import Settings
 from coterie.core.bench.hardware import Limits
 from coterie.core.bench.memory_use import forget_peak, most_resident, nbytes
 from coterie.core.bench.timing import CPU_MS, Row, in_a_process, in_turns, row
+from coterie.core.data.bench import own_files
 from coterie.core.errors import UserError
 from coterie.core.kernels import switch
 from coterie.core.tables.paired import spread
@@ -38,7 +39,7 @@ _PER_TURN = 3  # rounds of the engine for each round of the much slower loop
 
 
 def bench(settings: Settings) -> Iterator[Row]:
-    """Measure rounds against the loop, then against the hardware, then as the clients grow.
+    """Measure rounds against the loop, against the hardware, as the clients grow; then own files.
 
     Everything runs on one thread and is given in CPU seconds, so other work on the machine disturbs
     little. ``run.out`` is the folder of the picture.
@@ -48,7 +49,7 @@ def bench(settings: Settings) -> Iterator[Row]:
 
     Yields:
         Rows with ``name, unit, ours, reference, ratio, max_abs_diff``; ``reference`` is the loop's
-        figure, or the limit that the hardware sets.
+        figure, the limit that the hardware sets, or pandas's figure.
 
     Raises:
         UserError: the backbone is not FedMF, which the loop is written for.
@@ -67,6 +68,7 @@ def bench(settings: Settings) -> Iterator[Row]:
     yield two_threads(_LARGE)
     if (device := choose_device(settings.engine.device)) != CPU:
         yield from beside_a_core(device)
+    yield from own_files.measure()
 
 
 def rounds(settings: Settings, work: Workload, turns: int = 9) -> Iterator[Row]:

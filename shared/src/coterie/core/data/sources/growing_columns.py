@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +42,12 @@ def gathered(blocks: Iterable[pa.RecordBatch], kinds: Mapping[str, str], skip: i
     return table
 
 
+class _Column(Protocol):
+    def add(self, values: pa.Array) -> None: ...
+
+    def finished(self) -> pa.Array | pa.ChunkedArray: ...
+
+
 class _Grown:
     """An array that grows at its end, in memory of its own, which leaves no holes behind."""
 
@@ -48,7 +55,7 @@ class _Grown:
         self._dtype, self._bytes = dtype, bytearray()
 
     def add(self, values: np.ndarray) -> None:
-        self._bytes += memoryview(values.astype(self._dtype, copy=False)).cast("B")
+        self._bytes += np.ascontiguousarray(values, self._dtype).data.cast("B")
 
     def array(self) -> pa.Array:
         """All of it, not copied; it must not grow any more."""
@@ -121,4 +128,4 @@ class _Words:
         self._codes.add(code[coded.indices.to_numpy()])
 
 
-_FORMS = {"text": _Text, "numbers": _Numbers, "words": _Words}
+_FORMS: dict[str, Callable[[], _Column]] = {"text": _Text, "numbers": _Numbers, "words": _Words}

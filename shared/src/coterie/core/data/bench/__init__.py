@@ -1,0 +1,1 @@
+"""How fast data are read and cut, beside pandas."""
