@@ -37,7 +37,7 @@ def random_columns(rows: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     return {
         "user": rng.integers(0, max(1, rows // PER_USER), rows),
-        "item": (_N_ITEMS * rng.random(rows) ** 2).astype(np.int64),
+        "item": (min(_N_ITEMS, rows // 50 + 1) * rng.random(rows) ** 2).astype(np.int64),
         "time": rng.integers(*_TIMES, rows),
     }
 

@@ -1,0 +1,40 @@
+"""The measurements of reading and cutting: pandas comes to the same, and a difference is seen."""
+
+import pytest
+import torch
+
+from coterie.core.data.bench import own_files, ways
+from coterie.core.registry.papers import load
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch):
+    """Measure in this process."""
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(own_files, "in_a_process", lambda name, what, *given: load(name)(*given))
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_pandas_comes_to_the_same():
+    rows = list(own_files.measure(3_000, 30_000))
+    assert [row["max_abs_diff"] for row in rows] == [0, 0, 0, 0, 0, None]
+    assert all(row["ours"] >= 0 and row["peak MB"] > row["adds MB"] for row in rows)
+    assert rows[0]["name"] == "own CSV, 3,000 rows, ids text"
+    assert rows[2]["name"] == "k-core, 30,000 rows"
+
+
+def test_a_difference_is_seen(monkeypatch):
+    found = ways.cut_ours(9_000)
+    assert len({each["check"] for each in found.values() if "check" in each}) == 3
+    monkeypatch.setattr(ways, "CORE", 40)
+    rows = list(own_files.cut(9_000))
+    monkeypatch.setattr(ways, "cut_ours", lambda rows: found)
+    assert [row["max_abs_diff"] for row in rows[:3]] == [0, 0, 0]
+    assert [row["max_abs_diff"] for row in list(own_files.cut(9_000))[:3]] == [float("inf")] * 3
+
+
+def test_the_report_names_its_sizes():
+    lines = list(own_files.report(2_000, 20_000))
+    assert len(lines) == 6
+    assert lines[1].startswith("own CSV, 2,000 rows, ids whole numbers: ours ")
