@@ -113,6 +113,14 @@ def test_what_users_had_before_a_block(rows):
         assert earlier_items(stream, block, torch.tensor(users)).tolists() == expected
 
 
+@pytest.mark.parametrize("times", [(-(2**63), 2**63 - 1, 5), (0, 2**62, -(2**62)), (7, 6, 5)])
+def test_blocks_of_all_times_that_there_are(times):
+    rows = [(n % 7, n % 5, time) for n, time in enumerate(times * 5)]
+    stream = temporal_blocks(table(rows))
+    ordered = sorted(rows, key=lambda row: row[2])
+    assert named(stream.interactions) == [(f"u{u}", f"i{i}", t) for u, i, t in ordered]
+
+
 def test_blocks_refuse_constant_time():
     with pytest.raises(UserError, match="cutting blocks needs timestamps, and test has none"):
         temporal_blocks(table([(0, 1, 0), (1, 1, 0)] * 20))

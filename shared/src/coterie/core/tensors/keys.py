@@ -26,6 +26,7 @@ _GENERATORS = threading.RLock()  # torch's are the process's: one thread at a ti
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _ALL = (1 << 64) - 1
 _MIX1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+_MANY = 1 << 15  # elements from which on torch sorts whole numbers by their digits
 _MIX2 = 0x94D049BB133111EB - (1 << 64)
 
 
@@ -197,4 +198,6 @@ def shuffle_rows(key: Key, row: Tensor, position: Tensor) -> Tensor:
     places = (row << 43) | _shift(key.bits(position), 21)
     if places.device.type != "cpu":
         return places.argsort()
+    if places.numel() >= _MANY:
+        return places.sort(stable=True).indices  # by their digits: half the time of numpy's
     return torch.from_numpy(np.argsort(places.numpy()))  # half the time of torch's

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
+from coterie.core.tensors.ordering import ascending
 from coterie.core.tensors.ragged import Ragged
 
 FRACTIONS = (0.6, 0.4 / 3, 0.4 / 3)
@@ -91,8 +92,10 @@ def temporal_blocks(interactions: Interactions, fractions: Sequence[float] = FRA
     """
     if not fractions or min(fractions) <= 0 or sum(fractions) >= 1:
         raise UserError(f"fractions {list(fractions)} of the blocks must be positive, sum below 1")
-    order = torch.argsort(interactions.require_time("cutting blocks"), stable=True)
-    ordered = interactions.take(order).renumbered()
+    time = interactions.require_time("cutting blocks")
+    if bool((time[1:] < time[:-1]).any()):
+        interactions = interactions.take(_by_time(time))
+    ordered = interactions.renumbered()
     n = len(ordered)
     sizes = [int(fraction * n) for fraction in fractions]
     if min(sizes) == 0:
@@ -108,6 +111,15 @@ def temporal_blocks(interactions: Interactions, fractions: Sequence[float] = FRA
         )
     ]
     return Stream(ordered, blocks)
+
+
+def _by_time(time: Tensor) -> Tensor:
+    """Order of the rows by time; those of the same time keep theirs."""
+    first = int(time.min())
+    span = int(time.max()) - first + 1
+    if span >= 1 << 63:  # such a difference is no int64
+        return torch.argsort(time, stable=True)
+    return ascending(time - first, span)
 
 
 def earlier_items(stream: Stream, block: Block, users: Tensor) -> Ragged:

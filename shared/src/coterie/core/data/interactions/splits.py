@@ -46,14 +46,15 @@ def split_block(
     user = stream.interactions.user[block.rows]
     item = stream.interactions.item[block.rows]
     users, client = by_number(user, block.n_users)
-    grouped = Ragged.from_pairs(client, torch.arange(len(block)), users.numel())
+    lengths = torch.bincount(client, minlength=users.numel())
+    by_user = ascending(client, users.numel())
     del client
-    items = Ragged(item.index_select(0, grouped.values), grouped.offsets)
+    items = Ragged.from_lengths(item.index_select(0, by_user), lengths)
     when = None
     if order == "chronological" and ties == "random":
         time = stream.interactions.require_time("splitting by time")[block.rows]
-        when = time.index_select(0, grouped.values)
-    del grouped
+        when = time.index_select(0, by_user)
+    del by_user
     key = Key.from_seed(seed).fold("split", block.index).fold(users)
     chunks = [
         _split_rows(

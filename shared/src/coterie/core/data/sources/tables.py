@@ -230,7 +230,7 @@ def parse_table(
     quoted = layout.quoted and quotes > 0
     try:
         try:
-            columns = _parsed(path, layout, quoted, kinds)
+            columns = _parsed(path, layout, quoted, kinds, _BLOCK)
         except pa.ArrowInvalid as error:
             if "straddl" not in str(error):
                 raise
@@ -245,7 +245,7 @@ def parse_table(
 
 
 def _parsed(
-    path: Path, layout: Layout, quoted: bool, kinds: dict[str, str], block: int = _BLOCK
+    path: Path, layout: Layout, quoted: bool, kinds: dict[str, str], block: int
 ) -> pa.Table:
     """Columns of some kinds, see `gathered`, without the header line."""
     with for_parser(path, layout) as stream:
