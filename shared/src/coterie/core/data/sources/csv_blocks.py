@@ -1,7 +1,7 @@
 """Big CSV files, block by block, so that memory does not grow with the file.
 
 A fault is one line that names the file and the line, as in `coterie.core.data.sources.tables`,
-which reads files that fit into memory. To find it, only the block that has it is read again.
+which keeps the columns that it reads. To find it, only the block that has it is read again.
 """
 
 from __future__ import annotations
