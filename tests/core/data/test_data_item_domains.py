@@ -132,8 +132,8 @@ def test_a_column_called_domain_is_read_only_where_it_is_named(tmp_path):
 @pytest.mark.parametrize(("domain", "what"), [("", "is empty"), ("a/b", "holds a '/'")])
 def test_domains_that_name_no_organisation_are_refused(tmp_path, domain, what):
     path = tmp_path / "shops.csv"
-    path.write_text(f"user,item,shop\na,1,book\na,2,{domain}\n")
-    with pytest.raises(UserError, match=f"line 3: column 'shop' {what}"):
+    path.write_text(f"user,item,shop\na,1,book\na,3,book\na,2,{domain}\n")
+    with pytest.raises(UserError, match=f"line 4: column 'shop' {what}"):
         read_own(path, {"domain": "shop"})
 
 

@@ -6,6 +6,7 @@ import io
 from decimal import Decimal
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID
 from coterie.core.data.sources import growing_columns, tables, text_files
 from coterie.core.data.sources.own_file import read_own
+from coterie.core.data.sources.readers import codes_of
 from coterie.core.errors import UserError
 from coterie.core.tensors import appearance
 
@@ -173,6 +175,36 @@ def test_a_fault_is_told_by_its_line(tmp_path, pieces, before, after, blank, mul
         read_own(path)
     assert f"my.csv, line {at}: {message}; " in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("chunk", [5, 1 << 20])
+def test_a_character_that_is_cut_off(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(text_files, "_CHUNK", chunk)
+    path = tmp_path / "my.csv"
+    path.write_bytes(b"user,item\na,\xc3\xa9\nb,\xc3")
+    with pytest.raises(UserError, match=r"my\.csv, line 3: not UTF-8 text"):
+        read_own(path)
+
+
+@pytest.mark.parametrize("chunk", [*range(1, 9), 1 << 20])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "latin-1"])
+def test_colons_and_other_encodings_in_pieces(tmp_path, monkeypatch, chunk, encoding):
+    monkeypatch.setattr(text_files, "_CHUNK", chunk)
+    rows = [["1", "é: one", "a:b"], ["23", "", "ü"], ["", ":x", ""]]
+    path = tmp_path / "films.dat"
+    path.write_bytes("".join("::".join(row) + "\n" for row in rows).encode(encoding))
+    table = tables.read_table(path, text_files.Layout(("a", "b", "c"), "::", encoding=encoding))
+    # Of three colons the first two are the separator, in whatever piece they come.
+    rows[2] = ["", ":x", ""]
+    assert [table.strings(name) for name in "abc"] == [
+        list(part) for part in zip(*rows, strict=True)
+    ]
+
+
+def test_codes_of_a_slice():
+    coded = pa.array(["a", "b", "c", "b"]).dictionary_encode()
+    assert codes_of(coded).tolist() == [0, 1, 2, 1]
+    assert codes_of(coded.slice(1, 2)).tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("width", [10, 1000])

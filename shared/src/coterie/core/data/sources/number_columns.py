@@ -66,8 +66,7 @@ def as_whole(values: pa.Array) -> pa.Array | None:
 
 def _floats(values: pa.Array) -> np.ndarray:
     found = _cast(values, pa.float64())
-    if is_text(values.type) and (found is None or not _all_finite(found)):
-        # Among fields that are no numbers, or that only Arrow takes for one, such as "nan".
+    if is_text(values.type) and found is None:  # some fields are no numbers, or stand in blanks
         values = pc.utf8_trim_whitespace(values)
         values = pc.if_else(pc.match_substring_regex(values, _NUMBER), values, None)
         found = _cast(values, pa.float64())
@@ -75,10 +74,6 @@ def _floats(values: pa.Array) -> np.ndarray:
         return np.full(len(values), np.nan)
     numbers: np.ndarray = found.to_numpy(zero_copy_only=False)
     return numbers
-
-
-def _all_finite(values: pa.Array) -> bool:
-    return bool(pc.all(pc.is_finite(values), skip_nulls=False).as_py())
 
 
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
