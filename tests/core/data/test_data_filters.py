@@ -113,7 +113,9 @@ def test_what_users_had_before_a_block(rows):
         assert earlier_items(stream, block, torch.tensor(users)).tolists() == expected
 
 
-@pytest.mark.parametrize("times", [(-(2**63), 2**63 - 1, 5), (0, 2**62, -(2**62)), (7, 6, 5)])
+@pytest.mark.parametrize(
+    "times", [(-(2**63), 2**63 - 1, 5), (0, 2**62, -(2**62)), (2**62 + 7, 2**62, 2**62 + 3)]
+)
 def test_blocks_of_all_times_that_there_are(times):
     rows = [(n % 7, n % 5, time) for n, time in enumerate(times * 5)]
     stream = temporal_blocks(table(rows))

@@ -58,7 +58,7 @@ def split_block(
     key = Key.from_seed(seed).fold("split", block.index).fold(users)
     chunks = [
         _split_rows(
-            Ragged(items.values[places], items.offsets[first : last + 1] - places.start),
+            Ragged.from_lengths(items.values[places], lengths[first:last]),
             block.n_items,
             None if order == "chronological" and ties == "file" else Key(key.state[first:last]),
             None if when is None else when[places],
