@@ -114,7 +114,7 @@ def test_what_users_had_before_a_block(rows):
 
 
 @pytest.mark.parametrize(
-    "times", [(-(2**63), 2**63 - 1, 5), (0, 2**62, -(2**62)), (2**62 + 7, 2**62, 2**62 + 3)]
+    "times", [(-(2**63), 2**63 - 1, 5), (0, 2**62, -(2**62)), (2**59 + 1, 2**59 - 1, 2**59)]
 )
 def test_blocks_of_all_times_that_there_are(times):
     rows = [(n % 7, n % 5, time) for n, time in enumerate(times * 5)]
