@@ -104,12 +104,17 @@ def test_first_appearance(numbers, chunk):
     assert (found.tolist(), found[place].tolist()) == (sorted(set(listed)), listed)
 
 
-@given(NUMBERS, st.sampled_from([1, 1 << 15]), st.sampled_from([12, 1 << 40, 1 << 62]))
+@given(
+    NUMBERS,
+    st.sampled_from([1, 1 << 15]),
+    st.sampled_from([12, 1 << 40, 1 << 62]),
+    st.sampled_from([0, 2**31 - 5, -(2**62)]),
+)
 @settings(max_examples=60, deadline=None)
-def test_orders_are_stable(numbers, many, above):
+def test_orders_are_stable(numbers, many, above, least):
     ordering._MANY, before = many, ordering._MANY
     try:
-        order = ordering.ascending(numbers * (above // 12), above)
+        order = ordering.ascending(numbers * (above // 12) + least, above + least, least)
         rows = Ragged.from_pairs(numbers, torch.arange(numbers.numel()), 12)
     finally:
         ordering._MANY = before

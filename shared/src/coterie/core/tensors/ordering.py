@@ -9,12 +9,13 @@ from torch import Tensor
 _MANY = 1 << 15
 
 
-def ascending(numbers: Tensor, above: int) -> Tensor:
+def ascending(numbers: Tensor, above: int, least: int = 0) -> Tensor:
     """Order in which numbers ascend, equal ones as they stand.
 
     Args:
-        numbers: ``(n,)`` int64 in [0, above).
-        above: the numbers' upper end; the less, the sooner the fast way is open.
+        numbers: ``(n,)`` int64 in [least, above).
+        above: the numbers' upper end; the nearer the ends, the sooner the fast way is open.
+        least: the numbers' lower end.
 
     Returns:
         ``(n,)`` int64 positions, as of a stable argsort.
@@ -24,13 +25,16 @@ def ascending(numbers: Tensor, above: int) -> Tensor:
         [1, 3, 0, 2]
     """
     bits = numbers.numel().bit_length()
-    if numbers.device.type != "cpu" or above > 1 << (63 - bits):
+    span = above - least
+    if numbers.device.type != "cpu" or span > 1 << (63 - bits):
         return torch.argsort(numbers, stable=True)
     if numbers.numel() >= _MANY:  # torch sorts that many by their digits, fewer by comparing
-        narrow = numbers.int() if above <= 1 << 31 else numbers
-        return torch.sort(narrow, stable=True).indices
+        kind = np.int32 if span <= 1 << 31 else np.int64
+        few = np.empty(numbers.numel(), kind)
+        np.subtract(numbers.numpy(), least, out=few, casting="unsafe")
+        return torch.sort(torch.from_numpy(few), stable=True).indices
     # A sort of numbers with their places in the low bits takes half of an argsort.
-    packed = numbers.numpy() << bits
+    packed = (numbers.numpy() - least) << bits
     packed |= np.arange(len(packed))
     packed.sort()
     packed &= (1 << bits) - 1

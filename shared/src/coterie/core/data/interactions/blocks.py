@@ -94,7 +94,8 @@ def temporal_blocks(interactions: Interactions, fractions: Sequence[float] = FRA
         raise UserError(f"fractions {list(fractions)} of the blocks must be positive, sum below 1")
     time = interactions.require_time("cutting blocks")
     if bool((time[1:] < time[:-1]).any()):
-        interactions = interactions.take(_by_time(time))
+        order = ascending(time, int(time.max()) + 1, int(time.min()))
+        interactions = interactions.take(order)
     ordered = interactions.renumbered()
     n = len(ordered)
     sizes = [int(fraction * n) for fraction in fractions]
@@ -111,15 +112,6 @@ def temporal_blocks(interactions: Interactions, fractions: Sequence[float] = FRA
         )
     ]
     return Stream(ordered, blocks)
-
-
-def _by_time(time: Tensor) -> Tensor:
-    """Order of the rows by time; those of the same time keep theirs."""
-    first = int(time.min())
-    span = int(time.max()) - first + 1
-    if span >= 1 << 63:  # such a difference is no int64
-        return torch.argsort(time, stable=True)
-    return ascending(time - first, span)
 
 
 def earlier_items(stream: Stream, block: Block, users: Tensor) -> Ragged:
