@@ -1,5 +1,6 @@
 """The benchmark: equal results strictly, speed loosely, and what it says of itself."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 
 from coterie.continual.bench import measure
 from coterie.continual.bench.large import line
-from coterie.continual.bench.loop import ClientLoop
+from coterie.continual.bench.loop import ClientLoop, LoopByHand
+from coterie.continual.bench.pfl_peer import PflLoop
 from coterie.continual.bench.rounds import Engine, largest_difference
 from coterie.continual.bench.workload import Workload, leave_one_out, random_block, workload
 from coterie.continual.messages import UPDATE
@@ -40,7 +42,7 @@ def test_the_loop_and_the_engine_give_the_same_table(dtype, tolerance):
     assert largest_difference(engine) < tolerance
     engine.train()
     assert largest_difference(engine) < tolerance
-    assert largest_difference(engine, by_hand=True) < tolerance
+    assert largest_difference(engine, LoopByHand) < tolerance
     engine.next_block()
     assert largest_difference(engine) < tolerance
     replies = engine.cohort(100).ask(UPDATE, engine.down())
@@ -70,6 +72,7 @@ def test_the_loop_draws_fresh_negatives_and_every_sample_once():
 
 def test_the_engine_is_faster(monkeypatch):
     monkeypatch.setattr("coterie.continual.client.MANY_ITEMS", 0)
+    monkeypatch.setitem(sys.modules, "pfl", None)  # no rows of it
     rows = list(measure.rounds(chosen(), small(200), turns=2))
     base, by_hand, without, _, products, moved, later = rows[:7]
     for one in (base, by_hand, without, later):
@@ -79,6 +82,32 @@ def test_the_engine_is_faster(monkeypatch):
     assert base["ours"] != without["ours"]
     for bound in (products, moved):
         assert 0 < bound["reference"] < base["ours"]
+
+
+def test_pfl_gives_the_same_table():
+    pytest.importorskip("pfl", reason="pfl-research is not installed")
+    engine = Engine(chosen(), small())
+    engine.train()
+    assert largest_difference(engine, PflLoop) < 1e-5
+    # The same draws twice, of one batch a client: vectors are kept from round to round.
+    whole = replace(chosen(), model=replace(chosen().model, batch_size=1 << 20))
+    engine = Engine(whole, small())
+    table = engine.down().items
+    loop, peer = engine.loop(), engine.loop(PflLoop)
+    drawn = [[torch.cat(part) for part in zip(*loop._draw(c), strict=True)] for c in range(60)]
+    for _ in range(2):
+        table, other = (one.round(table, lambda c: [drawn[c]]) for one in (loop, peer))
+        torch.testing.assert_close(other, table, rtol=0, atol=1e-5)
+        torch.testing.assert_close(peer.users, loop.users, rtol=0, atol=1e-5)
+
+
+def test_pfl_has_a_row_in_the_base_block_alone():
+    pytest.importorskip("pfl", reason="pfl-research is not installed")
+    engine = Engine(chosen(), small())
+    assert any("pfl" in row["name"] for row in measure.compare("base", engine, turns=1))
+    engine.train()
+    engine.next_block()
+    assert not any("pfl" in row["name"] for row in measure.compare("next", engine, turns=1))
 
 
 @pytest.mark.parametrize("mean", [5, 60])
@@ -130,6 +159,7 @@ def test_a_failed_process_is_reported(monkeypatch):
 
 
 def test_all_rows(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "pfl", None)  # no rows of it
     monkeypatch.setattr(measure, "workload", lambda settings: small())
     monkeypatch.setattr(measure, "SIZES", (50,))
     monkeypatch.setattr(measure, "CATALOGUES", (1_000,))

@@ -12,11 +12,14 @@ from typing import Any
 
 import torch
 
+from coterie.continual.bench.loop import ClientLoop, LoopByHand
 from coterie.continual.bench.other_cores import beside_a_core, two_threads
+from coterie.continual.bench.pfl_peer import PflLoop
 from coterie.continual.bench.rounds import Engine, largest_difference, random_engine
 from coterie.continual.bench.workload import Workload, workload
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
+from coterie.core.bench import pfl_rounds
 from coterie.core.bench.hardware import Limits
 from coterie.core.bench.memory_use import forget_peak, most_resident, nbytes
 from coterie.core.bench.timing import CPU_MS, Row, in_a_process, in_turns, row
@@ -87,12 +90,11 @@ def compare(name: str, engine: Engine, turns: int) -> Iterator[Row]:
     """One round of all clients, sampling and shuffling included: the engine and loops in turn.
 
     The engine runs as it is, and without compiled loops where there are any; in the base block
-    there is a loop with gradients by hand too. The figures are medians, so that a turn that was
-    disturbed does not count.
+    there is a loop with gradients by hand too, and pfl where it is installed. The figures are
+    medians, so that a turn that was disturbed does not count.
     """
     table, numbers = engine.down().items, itertools.count(100)
-    hands = [False, True][: 2 - engine.block]
-    loops = {hand: engine.loop(by_hand=hand) for hand in hands}
+    loops = {"": ClientLoop} if engine.block else _base_loops()
     engines = [True, False][: 1 + switch.available()]
 
     def ours(compiled: bool) -> None:
@@ -100,22 +102,27 @@ def compare(name: str, engine: Engine, turns: int) -> Iterator[Row]:
             engine.round(next(numbers))
 
     works: dict[str, Callable[[], object]] = {
-        f"loop {hand}": partial(lambda one: engine.remember(one.round(table)), loop)
-        for hand, loop in loops.items()
+        f"loop{beside}": partial(lambda one: engine.remember(one.round(table)), engine.loop(made))
+        for beside, made in loops.items()
     }
     for number, compiled in itertools.product(range(_PER_TURN), engines):
         works[f"engine {compiled} {number}"] = partial(ours, compiled)
     found = in_turns(works, turns)
 
-    def median(who: str) -> float:
-        return statistics.median(t for name in found if name.startswith(who) for t in found[name])
-
-    for compiled, hand in itertools.product(engines, hands):
+    for compiled, (beside, made) in itertools.product(engines, loops.items()):
         label = name if compiled else "the same without compiled loops"
-        label += ", beside a loop by hand on touched rows" if hand else ""
         with switch.kernels(compiled):
-            difference = largest_difference(engine, by_hand=hand)
-        yield row(label, CPU_MS, median(f"engine {compiled}"), median(f"loop {hand}"), difference)
+            difference = largest_difference(engine, made)
+        turn_times = [found[f"engine {compiled} {number}"] for number in range(_PER_TURN)]
+        one = statistics.median(itertools.chain(*turn_times))
+        other = statistics.median(found[f"loop{beside}"])
+        yield row(label + beside, CPU_MS, one, other, difference)
+
+
+def _base_loops() -> dict[str, type[ClientLoop]]:
+    """Loops of the base block, by what their rows say of them."""
+    loops = {"": ClientLoop, ", beside a loop by hand on touched rows": LoopByHand}
+    return loops | ({", beside pfl, dense": PflLoop} if pfl_rounds.installed() else {})
 
 
 def grow(

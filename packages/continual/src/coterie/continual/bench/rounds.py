@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.continual.algorithm import F3CRec, ServerState
 from coterie.continual.batches import draw_batches
-from coterie.continual.bench.loop import Batch, ClientLoop, LoopByHand, Remembered
+from coterie.continual.bench.loop import Batch, ClientLoop, Remembered
 from coterie.continual.bench.workload import Workload, leave_one_out, random_block
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import UPDATE, ItemTable
@@ -105,15 +105,14 @@ class Engine:
         """The server's part of the loop's round: blend with the previous block's table."""
         return self.server.blended(self.state, items)
 
-    def loop(self, *, by_hand: bool = False) -> ClientLoop:
-        """The same clients for the plain loop, or for the one with written-out gradients."""
+    def loop(self, made: type[ClientLoop] = ClientLoop) -> ClientLoop:
+        """The same clients for the plain loop, or for another of its kind."""
         data = self.work.blocks[self.block]
         mine, remembered = self.run.store.take(data.ids), None
         if bool((mine.blocks > 0).any()):
             old = (mine.blocks > 0).tolist()
             remembered = Remembered(mine.memory["items"].long(), mine.memory["taught"], old)
         users, n_items = mine.params["user"].clone(), self.state.items.shape[0]
-        made = LoopByHand if by_hand else ClientLoop
         return made(self.settings, data.train, n_items, users, self.settings.seed, remembered)
 
 
@@ -133,12 +132,12 @@ def random_engine(
     return Engine(resolve(settings), Workload("random", [block], [n_items]), device)
 
 
-def largest_difference(engine: Engine, *, by_hand: bool = False) -> float:
-    """Train once with the engine and once with the loop on the same draws; compare the tables."""
+def largest_difference(engine: Engine, made: type[ClientLoop] = ClientLoop) -> float:
+    """Train once with the engine and once with a loop on the same draws; compare the tables."""
     data, down = engine.work.blocks[engine.block], engine.down()
     mine, n_items = engine.run.store.take(data.ids), down.items.shape[0]
     key = Key.from_seed(engine.settings.seed).fold("same draws").fold(data.ids)
-    loop = engine.loop(by_hand=by_hand)
+    loop = engine.loop(made)
     up, _ = engine.client.update(down, tree.clone(mine), data, key)
     ours = engine.remember(down.items + up.items.sum() / data.ids.numel())
     batches = _same_batches(engine, key, n_items)

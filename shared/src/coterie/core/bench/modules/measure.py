@@ -1,4 +1,4 @@
-"""How fast FedAvg trains any module, beside a plain loop; on a GPU, beside one core."""
+"""How fast FedAvg trains any module, beside a plain loop and pfl; on a GPU, beside one core."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from coterie.core.bench import pfl_rounds
 from coterie.core.bench.modules.cases import CASES, Case
 from coterie.core.bench.modules.client_loop import Batch, ClientLoop
+from coterie.core.bench.modules.pfl_peer import PflLoop
 from coterie.core.bench.timing import CPU_MS, Row, in_turns, row
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.federation import Federation
@@ -69,12 +71,12 @@ class ModuleRounds:
         assert replies.total is not None
         return mean_added(self.weights, replies.total)
 
-    def loop(self) -> ClientLoop:
-        """The same clients for the plain loop."""
-        return ClientLoop(self.case.make(), self.settings, self.split.train)
+    def loop(self, made: type[ClientLoop] = ClientLoop) -> ClientLoop:
+        """The same clients for the plain loop, or for another of its kind."""
+        return made(self.case.make(), self.settings, self.split.train)
 
-    def largest_difference(self, count: int = 2) -> float:
-        """Train the first clients here and in the loop on the same batches; compare their means."""
+    def largest_difference(self, count: int = 2, made: type[ClientLoop] = ClientLoop) -> float:
+        """Train the first clients here and in a loop on the same batches; compare their means."""
         first = torch.arange(count)
         split = self.split.take(first)
         key = Key.from_seed(0).fold("same batches").fold(first)
@@ -88,27 +90,32 @@ class ModuleRounds:
             for number in range(int(drawn.steps[client])):
                 yield {name: values[0] for name, values in drawn(number, row).items()}
 
-        reference = ClientLoop(self.case.make(), self.settings, split.train).round(
-            self.weights, batches
-        )
+        loop = made(self.case.make(), self.settings, split.train)
+        reference = loop.round(self.weights, batches)
         ours = [self.weights[name] + change.mean(0) for name, change in up.change.items()]
         pairs = zip(ours, reference, strict=True)
         return max(float((one - other).abs().max()) for one, other in pairs)
 
 
 def beside_a_loop(cases: Sequence[Case] = CASES, turns: int = 5) -> Iterator[Row]:
-    """Compare rounds with a plain loop of torch, one client after the other.
+    """Compare rounds with a plain loop of torch, one client after the other, and with pfl's.
 
     Yields:
-        Rows with ``name, unit, ours, reference, ratio, max_abs_diff``, medians of processor time.
+        Rows with ``name, unit, ours, reference, ratio, max_abs_diff``, medians of processor time;
+        those whose names end in ``; pfl`` are there where pfl-research is installed.
     """
+    loops = {"": ClientLoop} | ({"; pfl": PflLoop} if pfl_rounds.installed() else {})
     for case in cases:
         rounds = ModuleRounds(case)
-        loop, difference = partial(rounds.loop().round, rounds.weights), rounds.largest_difference()
-        works: dict[str, Callable[[], object]] = {"loop": loop, "ours": rounds.advance}
+        works: dict[str, Callable[[], object]] = {
+            label: partial(rounds.loop(made).round, rounds.weights) for label, made in loops.items()
+        }
+        works["ours"] = rounds.advance
         found = {name: statistics.median(times) for name, times in in_turns(works, turns).items()}
         name = f"{case.name}; {case.clients} clients, {case.steps:,} steps"
-        yield row(name, CPU_MS, found["ours"], found["loop"], difference)
+        for label, made in loops.items():
+            difference = rounds.largest_difference(made=made)
+            yield row(name + label, CPU_MS, found["ours"], found[label], difference)
 
 
 def on_two_threads(cases: Sequence[Case] = CASES, turns: int = 5) -> Iterator[Row]:
