@@ -51,7 +51,7 @@ class PflLoop(ClientLoop):
         return items
 
     def _optimizer(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
-        user = {"params": [self.model.user], "lr": self.user_lr}
+        user: dict[str, Any] = {"params": [self.model.user], "lr": self.user_lr}
         return torch.optim.SGD([user, {"params": list(parameters)}], lr=lr)
 
     @contextmanager
