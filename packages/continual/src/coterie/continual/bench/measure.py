@@ -52,7 +52,7 @@ def bench(settings: Settings) -> Iterator[Row]:
 
     Yields:
         Rows with ``name, unit, ours, reference, ratio, max_abs_diff``; ``reference`` is the loop's
-        figure, the limit that the hardware sets, or pandas's figure.
+        figure, pfl's where it is installed, the limit that the hardware sets, or pandas's figure.
 
     Raises:
         UserError: the backbone is not FedMF, which the loop is written for.

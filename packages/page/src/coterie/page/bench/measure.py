@@ -43,8 +43,8 @@ def bench(settings: Settings) -> Iterator[Row]:
 
     Yields:
         Rows with ``name, unit, ours, reference, ratio, max_abs_diff``; the ratio is that of
-        reference to ours. The reference is the loop's round, what the hardware allows, FedAvg's
-        round, or what agents may cost.
+        reference to ours. The reference is the loop's round, pfl's where it is installed, what the
+        hardware allows, FedAvg's round, or what agents may cost.
     """
     torch.set_num_threads(1)
     yield from fedavg(settings)

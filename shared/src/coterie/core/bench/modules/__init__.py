@@ -1,1 +1,1 @@
-"""Rounds of FedAvg with any module, beside a plain loop and, on a GPU, beside one core."""
+"""Rounds of FedAvg with any module, beside a plain loop and pfl; on a GPU, beside one core."""
