@@ -225,7 +225,9 @@ def test_what_may_not_change(toy: Paper, flags: Sequence[str], message: str) -> 
     assert (run.path / "config.yaml").read_text() == before
 
 
-MAY_DIFFER = {"rounds", "engine.device", "engine.chunk", "engine.threads", "data.root"}
+MAY_DIFFER = {"rounds", "data.root"} | {
+    f"engine.{name}" for name in ("device", "chunk", "threads", "kernels", "workers")
+}
 """Beside where a run is kept and what is told of it: nothing that its numbers depend on."""
 
 

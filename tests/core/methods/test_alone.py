@@ -166,6 +166,7 @@ def test_a_chunk_is_as_large_as_what_its_clients_keep_and_send(monkeypatch):
     assert held <= int(estimate.sum()) <= 3 * held
     calls.clear()
     monkeypatch.setattr(in_process, "WORKING_MEMORY", 2 * int(estimate.max()))
+    monkeypatch.setattr(in_process, "_AT_LEAST", 1)
     run(server, client, data, 1)
     assert [count for count, _ in calls] == [2, 2, 2]
 

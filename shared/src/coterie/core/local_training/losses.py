@@ -53,7 +53,8 @@ class MethodOf:
         training: bool | None = None,
         as_batch: AsBatch | None = None,
     ) -> None:
-        self._module = copy.deepcopy(module)
+        # Its own values are constants. They want no gradients: torch refuses to copy those in vmap.
+        self._module = copy.deepcopy(module).requires_grad_(False)
         if training is not None:
             self._module.train(training)
         self._method, self._as_batch = method, as_batch

@@ -287,7 +287,7 @@ def clipped(grads: Params, clip: float | Tensor, spare: Params | None = None) ->
     factor = (clip / (norm + 1e-6)).clamp(max=1.0)
     if factor.is_cpu and len(factor) == 1 and float(factor) >= 1.0:
         return grads  # a product with 1 would change nothing, in a tenth of the step's time
-    found: Params = {} if spare is None else spare
+    found: Params = {} if spare is None or not factor.is_cpu else spare
     for name, grad in grads.items():
         if grad.is_sparse:
             found[name] = scaled(grad, factor)

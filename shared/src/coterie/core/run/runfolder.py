@@ -24,7 +24,7 @@ from coterie.core.settings.config_files import Source, read_config, read_text, r
 from coterie.core.settings.configuration import to_yaml
 from coterie.core.settings.schema import build, values_of
 
-_SPEED = ("engine.device", "engine.chunk", "engine.threads", "engine.kernels")
+_SPEED = ("engine.device", "engine.chunk", "engine.threads", "engine.kernels", "engine.workers")
 MAY_CHANGE = ("rounds", "run", "logger", "trainer", *_SPEED, "data.root")
 _WHOLE_RUN = ("logger.transcript",)  # of a part of the rounds it would be worth nothing
 _PACKAGES = ("coterie-core", "torch", "lightning", "numpy")
