@@ -116,7 +116,7 @@ def test_the_network_has_exactly_what_the_server_decided(form: str) -> None:
             assert ulps(after.held[name], *target[name]) <= 1
         if "scenario" in target:
             assert ulps(scenario[None], *target["scenario"]) <= 2  # one rounding of each term
-            assert ulps(after.held["scenario"], *target["scenario"]) <= 1
+            assert ulps(after.held["scenario"], *target["scenario"]) <= 2
         else:  # a sum of factors, of 1, and of their residuals
             rows, columns = (torch.add(*target[f"scenario.{n}"]) for n in ("rows", "columns"))
             whole = 1 + rows.double()[0, :, :, None] + columns.double()[0, :, None, :]
