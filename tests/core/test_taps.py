@@ -107,6 +107,22 @@ class OnParameter(Plain):
         return super().forward(x) * self.gate(self.query).mean()
 
 
+class Teaching(Plain):
+    """Calls a layer where nothing is to be noted too."""
+
+    def loss(self, batch):
+        with torch.no_grad():
+            wanted = self.first(batch["x"]).mean(-1)
+        return super().loss(batch | {"y": wanted})
+
+
+class Idle(Plain):
+    """A loss that depends on nothing."""
+
+    def loss(self, batch):
+        return (batch["x"].sum(-1) * batch["y"]).mean()
+
+
 class Mapped(Plain):
     """A layer that the module vectorises itself, over another axis than the first."""
 
@@ -140,6 +156,7 @@ MODULES = [
     Words,
     OneRow,
     OnParameter,
+    Teaching,
     Mapped,
     Normed,
 ]
@@ -259,6 +276,15 @@ def test_gradients_are_those_of_autograd(make, count):
     for name, grad in found.items():
         dense = grad.dense() if isinstance(grad, Outer) else grad
         torch.testing.assert_close(dense, plain[name], atol=1e-13, rtol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_loss_that_depends_on_nothing_moves_nothing(count):
+    params = stacked_params(built(Idle), count)
+    batch = {"x": torch.ones(count, 2, 4).double(), "y": torch.ones(count, 2).double()}
+    grads, values = ByAutograd(MethodOf(built(Idle), "loss"), factored=True)(params, {}, batch)
+    assert values.tolist() == [4.0] * count
+    assert all(not grad.any() for grad in grads.values())
 
 
 def test_what_is_not_itself_the_weight_is_not_taken_for_it():

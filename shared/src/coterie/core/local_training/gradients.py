@@ -100,8 +100,10 @@ class ByAutograd:
 
 def _gradients(value: Tensor, free: Params, taps: list[Tap], n_clients: int) -> Grads:
     """Gradients of a value in the leaves; those of weights on the tape by their factors."""
-    outputs = [tap.outputs for tap in taps]
-    found = torch.autograd.grad(value, [*free.values(), *outputs], allow_unused=True)
+    leaves = [*free.values(), *(tap.outputs for tap in taps)]
+    found: tuple[Tensor | None, ...] = (None,) * len(leaves)
+    if value.requires_grad:  # else it depends on nothing that is trained
+        found = torch.autograd.grad(value, leaves, allow_unused=True)
     rest = dict(zip(free, found, strict=False))
     terms: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for tap, slope in zip(taps, found[len(free) :], strict=True):

@@ -119,6 +119,8 @@ class TappedLinear(nn.Linear):
         return self._noted(tape, input, outputs)
 
     def _noted(self, tape: Tape, input: Tensor, outputs: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return outputs
         if not _physical(outputs)[0].requires_grad:  # the first layer, without a bias
             outputs = outputs + tape.zero
         physical, axes = _physical(outputs)
