@@ -333,3 +333,17 @@ def test_a_step_in_place_is_the_step(kind, lies):
     wanted = opt.step(params, grads, state, lr)
     found = opt.step(*tree.clone((params, grads, state)), lr, in_place=True)
     assert_same(found, wanted, 1e-6)
+
+
+@pytest.mark.parametrize("what", ["lr", "clip"])
+def test_one_number_for_all_and_one_a_client_give_the_same_bits(what):
+    params = params_of(net(torch.float32), 3)
+    how = {"lr": 0.3, "clip": 0.07}
+    each = how | {what: torch.full((3,), how[what])}
+    found = []
+    for rates in (how, each):
+        batches = lambda number, rows: batch_of(number, rows, torch.float32)  # noqa: E731
+        loss = MethodOf(net(torch.float32), "loss")
+        given = {"clip": rates["clip"]}
+        found.append(fit(loss, params, batches, RowSGD(), rates["lr"], STEPS, **given).params)
+    assert_same(*found, 0.0)

@@ -284,7 +284,9 @@ def clipped(grads: Params, clip: float | Tensor, spare: Params | None = None) ->
         for grad in grads.values()
     ]
     norm = torch.linalg.vector_norm(torch.stack(each), dim=0)
-    factor = (clip / (norm + 1e-6)).clamp(max=1.0)
+    # A number would be multiplied by the reciprocal, which rounds otherwise than one a client.
+    largest = torch.as_tensor(clip, dtype=norm.dtype, device=norm.device)
+    factor = (largest / (norm + 1e-6)).clamp(max=1.0)
     if factor.is_cpu and len(factor) == 1 and float(factor) >= 1.0:
         return grads  # a product with 1 would change nothing, in a tenth of the step's time
     found: Params = {} if spare is None or not factor.is_cpu else spare

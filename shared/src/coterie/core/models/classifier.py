@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie.core.local_training.losses import Batch
@@ -30,27 +31,11 @@ class Classifier(nn.Module):
 
     def loss(self, batch: dict[str, Tensor]) -> Tensor:
         """Mean cross-entropy, ``()``."""
-        return cross_entropy(self(batch["x"]), batch["y"])
+        return F.cross_entropy(self(batch["x"]), batch["y"])
 
     def correct(self, batch: dict[str, Tensor]) -> Tensor:
         """Whether the class with the highest score is the label, ``(B,)`` bool."""
         return first_best(self(batch["x"])) == batch["y"]
-
-
-def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy, ``()``: `torch.nn.functional.cross_entropy` in operations that stack.
-
-    Torch takes its own apart in Python when it is vectorised, at every call.
-
-    Args:
-        scores: ``(B, n_classes)``.
-        labels: ``(B,)`` int64.
-
-    Example:
-        >>> cross_entropy(torch.zeros(1, 2), torch.tensor([0])).exp().item()
-        2.0
-    """
-    return -scores.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).mean()
 
 
 def first_best(scores: Tensor) -> Tensor:
@@ -94,7 +79,7 @@ class SoftmaxRegression(Classifier):
     def slope(params: Params, batch: Batch) -> tuple[Params, Tensor]:
         """Gradients and losses of stacked clients in closed form.
 
-        See `coterie.core.local_training.losses.Slope`.
+        See `coterie.core.local_training.fit.Slope`.
 
         With the probabilities P and the one-hot labels Y of B samples, the gradient of the mean
         cross-entropy in the scores is (P - Y)/B; autograd would take three times as long.
