@@ -22,6 +22,7 @@ from coterie.core.protocol.middleware import Middleware, layers_of
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import CPU, moved
 from coterie.core.tensors.keys import Key
+from coterie.core.tensors.memory import keep_freed
 
 NOBODY = torch.empty(0, dtype=torch.int64)
 WORKING_MEMORY = 32 << 20
@@ -78,6 +79,7 @@ class InProcess(Exchange):
     workers: int = 1
 
     def __post_init__(self) -> None:
+        keep_freed()
         self.is_list = self.client.form == "list"
         if self.workers > 1 and not self.client.concurrent:
             raise UserError(

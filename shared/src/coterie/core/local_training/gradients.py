@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +11,13 @@ from torch import Tensor
 from coterie.core.local_training.deferred import WITHHELD, Deferred
 from coterie.core.local_training.losses import Batch, Loss, Slope
 from coterie.core.local_training.outer import Outer, joined
+from coterie.core.local_training.recorded import recorded
 from coterie.core.local_training.row_optimizer import Grads, Params
 from coterie.core.local_training.stacking import drawing_nothing, stacked
 from coterie.core.local_training.taps import Tap, taped
+from coterie.core.tensors import tree
 
+Parts = dict[str, tuple[Tensor, ...]]
 Kept = Mapping[str, Deferred]
 Gradient = Callable[[Params, Params, Batch, Kept], tuple[Grads, Tensor]]
 """From stacks of what is trained and what is given beside it: gradients of the first, losses."""
@@ -42,10 +44,7 @@ class ByAutograd:
 
     def __init__(self, loss: Loss, factored: bool, draws: bool = False) -> None:
         self._factored, self._draws = factored, draws
-        self._loss = loss
-        # What stands for the tensors of one client, made once: steps in place give the same ones.
-        self._trained: dict[str, tuple[Tensor, Tensor]] = {}
-        self._given: dict[str, tuple[Tensor, Tensor]] = {}
+        self._loss, self._recorded = loss, recorded(loss, factored)
 
     def __call__(
         self, params: Params, fixed: Params, batch: Batch, kept: Kept | None = None
@@ -61,41 +60,80 @@ class ByAutograd:
         Raises:
             ReadElsewhere: the module reads one of these outside of its layer.
         """
-        kept = kept or {}
-        if len(next(iter(batch.values()))) == 1:
-            return self._of_one(params, fixed, batch, kept)
+        stacks = (params, fixed, batch, *_split(kept or {}))
+        of = self._of_one if len(next(iter(batch.values()))) == 1 else self._of_stack
+        found, values = of(*stacks) if self._draws else self._recorded(of, *stacks)
+        return {name: _whole(parts) for name, parts in found.items()}, values
+
+    def _of_stack(
+        self,
+        params: Params,
+        fixed: Params,
+        batch: Batch,
+        shared: Params,
+        own: Params,
+        left: Params,
+        right: Params,
+    ) -> tuple[Parts, Tensor]:
         free = {name: rows.detach().requires_grad_() for name, rows in params.items()}
-        shared = {name: one.base for name, one in kept.items() if one.base is not None}
-        own = {name: one.own for name, one in kept.items() if one.base is None}
-        factors = {name: one.factors() for name, one in kept.items()}
         with torch.enable_grad(), taped(free if self._factored else {}) as tape:
 
-            def run(free: Params, given: Params, batch: Batch, own: Params, factors: Any) -> Tensor:
-                tape.kept = {n: ({**shared, **own}[n], *pair) for n, pair in factors.items()}
-                return self._loss({**free, **given, **dict.fromkeys(kept, WITHHELD)}, batch)
+            def run(
+                free: Params, given: Params, batch: Batch, own: Params, left: Params, right: Params
+            ) -> Tensor:
+                base = {**shared, **own}
+                tape.kept = {name: (base[name], left[name], right[name]) for name in left}
+                return self._loss({**free, **given, **dict.fromkeys(left, WITHHELD)}, batch)
 
-            values = stacked(run)(free, fixed, batch, own, factors)
+            values = stacked(run)(free, fixed, batch, own, left, right)
             total = values.sum()
-        return _gradients(total, free, tape.taps, len(values)), values.detach()
+        grads = _gradients(total, free, tape.taps, len(values))
+        return {name: _parts(grad) for name, grad in grads.items()}, values.detach()
 
     def _of_one(
-        self, params: Params, fixed: Params, batch: Batch, kept: Kept
-    ) -> tuple[Grads, Tensor]:
-        free = _views(params, self._trained, lambda rows: rows[0].detach().requires_grad_())
-        given = _views(fixed, self._given, lambda rows: rows[0])
-        mine = {name: rows[0] for name, rows in batch.items()}
+        self,
+        params: Params,
+        fixed: Params,
+        batch: Batch,
+        shared: Params,
+        own: Params,
+        left: Params,
+        right: Params,
+    ) -> tuple[Parts, Tensor]:
+        free = {name: rows[0].detach().requires_grad_() for name, rows in params.items()}
+        given, mine = tree.as_one(fixed), tree.as_one(batch)
         with (
             torch.enable_grad(),
             taped(free if self._factored else {}) as tape,
             nullcontext() if self._draws else drawing_nothing(),
         ):
-            for name, one in kept.items():
-                left, right = one.factors()
-                tape.kept[name] = (one.own[0] if one.base is None else one.base, left[0], right[0])
-            value = self._loss({**free, **given, **dict.fromkeys(kept, WITHHELD)}, mine)
+            base = shared | tree.as_one(own)
+            tape.kept = {name: (base[name], left[name][0], right[name][0]) for name in left}
+            value = self._loss({**free, **given, **dict.fromkeys(left, WITHHELD)}, mine)
         grads = _gradients(value, free, tape.taps, 1)
         stack = {n: g if isinstance(g, Outer) else g[None] for n, g in grads.items()}
-        return stack, value.detach()[None]
+        return {name: _parts(grad) for name, grad in stack.items()}, value.detach()[None]
+
+
+def _split(kept: Kept) -> tuple[Params, Params, Params, Params]:
+    """What is kept by its parts: weights that clients share, their own ones, and the factors."""
+    factors = {name: one.factors() for name, one in kept.items()}
+    return (
+        {name: one.base for name, one in kept.items() if one.base is not None},
+        {name: one.own for name, one in kept.items() if one.base is None},
+        {name: left for name, (left, _) in factors.items()},
+        {name: right for name, (_, right) in factors.items()},
+    )
+
+
+def _parts(grad: Tensor | Outer) -> tuple[Tensor, ...]:
+    if isinstance(grad, Tensor):
+        return (grad,)
+    return (grad.left, grad.right) if grad.rest is None else (grad.left, grad.right, grad.rest)
+
+
+def _whole(parts: tuple[Tensor, ...]) -> Tensor | Outer:
+    return parts[0] if len(parts) == 1 else Outer(*parts)
 
 
 def _gradients(value: Tensor, free: Params, taps: list[Tap], n_clients: int) -> Grads:
@@ -118,13 +156,3 @@ def _gradients(value: Tensor, free: Params, taps: list[Tap], n_clients: int) -> 
         else:
             grads[name] = torch.zeros_like(leaf) if dense is None else dense
     return grads
-
-
-def _views(
-    stack: Params, made: dict[str, tuple[Tensor, Tensor]], make: Callable[[Tensor], Tensor]
-) -> Params:
-    """Views of tensors: those made before where the tensor is the same."""
-    for name, value in stack.items():
-        if name not in made or made[name][0] is not value:
-            made[name] = (value, make(value))
-    return {name: made[name][1] for name in stack}

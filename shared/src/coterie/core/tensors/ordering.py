@@ -41,6 +41,20 @@ def ascending(numbers: Tensor, above: int, least: int = 0) -> Tensor:
     return torch.as_tensor(packed)
 
 
+def adjacent(places: Tensor) -> bool:
+    """Whether positions, ``(n,)`` int64, follow on one another; False where there are none.
+
+    Example:
+        >>> adjacent(torch.tensor([3, 4, 5])), adjacent(torch.tensor([3, 5]))
+        (True, False)
+    """
+    if not places.numel():
+        return False
+    first = int(places[0])
+    ends = int(places[-1]) - first == places.numel() - 1
+    return ends and torch.equal(places, torch.arange(first, first + places.numel()))
+
+
 def sorted_rows(table: Tensor) -> Tensor:
     """Each row of ``(C, n)`` in ascending order.
 

@@ -144,7 +144,8 @@ def take(tree: T, index: Tensor) -> T:
         {'a': tensor([2, 0])}
     """
     return map_values(
-        lambda leaf: leaf[index] if isinstance(leaf, Tensor) else leaf.take(index), tree
+        lambda leaf: leaf.index_select(0, index) if isinstance(leaf, Tensor) else leaf.take(index),
+        tree,
     )
 
 

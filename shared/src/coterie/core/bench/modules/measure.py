@@ -46,7 +46,12 @@ class ModuleRounds:
     ) -> None:
         self.case, self.device = case, device
         self.settings = FedAvgSettings(
-            epochs=case.epochs, batch_size=case.batch_size, lr=case.lr, clip=None, weight_decay=0.0
+            epochs=case.epochs,
+            batch_size=case.batch_size,
+            lr=case.lr,
+            clip=None,
+            weight_decay=0.0,
+            keep_models=False,  # as the loops
         )
         self.split, self._number = SplitSamples.of(case.data()), 0
         with Key.from_seed(0).torch_rng():

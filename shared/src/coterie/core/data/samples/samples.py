@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key, shuffle_rows
+from coterie.core.tensors.ordering import adjacent
 from coterie.core.tensors.ragged import Ragged
 
 S = TypeVar("S", bound="Samples")
@@ -133,6 +134,12 @@ class SampleData:
 
     def take(self, index: Tensor) -> SampleData:
         """Data of the clients at the positions ``index``, ``(K,)`` int64."""
+        if adjacent(index):  # as most chunks are: views of theirs
+            part = slice(int(index[0]), int(index[-1]) + 1)
+            offsets = self.offsets[part.start : part.stop + 1]
+            first, last = int(offsets[0]), int(offsets[-1])
+            samples = {name: values[first:last] for name, values in self.samples.items()}
+            return SampleData(self.ids[part], samples, offsets - first)
         places = Ragged(torch.arange(int(self.offsets[-1])), self.offsets).take(index)
         samples = {n: v.index_select(0, places.values) for n, v in self.samples.items()}
         return SampleData(self.ids[index], samples, places.offsets)
