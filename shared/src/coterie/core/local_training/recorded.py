@@ -12,8 +12,10 @@ are given.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -86,6 +88,10 @@ class Recorded:
         if form is None or form.refused:
             return function(*trees)
         form.calls += 1
+        with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
+            return self._result(form, function, trees, leaves)
+
+    def _result(self, form: _Form, function: Function, trees: Any, leaves: list[Tensor]) -> Any:
         if form.run is not None and form.calls % _AGAIN != 1:
             return form.run(*leaves)
         found = function(*trees)
@@ -145,14 +151,7 @@ def record(call: Callable[[], Any], given: list[Tensor]) -> Function:
     recorder.graph.eliminate_dead_code()
     if any(node.op == "get_attr" for node in recorder.graph.nodes):
         raise _Unrecordable
-    module = GraphModule({}, recorder.graph)
-    forward = type(module).forward
-
-    @torch.no_grad()
-    def run(*leaves: Tensor) -> Any:
-        return forward(module, *leaves)
-
-    return run
+    return GraphModule({}, recorder.graph).forward
 
 
 class _Recorder(TorchDispatchMode):
@@ -190,7 +189,7 @@ class _Recorder(TorchDispatchMode):
         elif isinstance(result, tuple | list):
             for number, part in enumerate(result):
                 if isinstance(part, Tensor):
-                    item = self.graph.call_function(_item, (node, number))
+                    item = self.graph.call_function(operator.getitem, (node, number))
                     self._note(part, item)
         else:
             raise _Unrecordable  # a number that is read off a tensor
@@ -244,10 +243,6 @@ def _simplify(graph: Graph) -> None:
 
 
 _TIMES = torch.ops.aten.mul.Scalar
-
-
-def _item(parts: Any, number: int) -> Any:
-    return parts[number]
 
 
 _VIEWS = {

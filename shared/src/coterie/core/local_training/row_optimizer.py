@@ -192,6 +192,17 @@ class RowSGD(RowOptimizer):
     def _direction(self, grad: Tensor, moments: Params, steps: Tensor) -> tuple[Tensor, Params]:
         return grad, moments
 
+    def _moved(
+        self, params: Params, grads: Params, state: RowState, lr: float | Tensor, in_place: bool
+    ) -> tuple[Params, RowState]:
+        new: Params = {}
+        for name, value in params.items():
+            grad = grads[name]
+            if self.weight_decay:
+                grad = torch.add(grad, value, alpha=self.weight_decay)
+            new[name] = descended(value, grad, lr, value if in_place else None)
+        return new, RowState(state.steps + 1, state.moments)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RowAdam(RowOptimizer):

@@ -232,7 +232,7 @@ class MiniBatches:
             epoch, part = divmod(number, self._alike)
             order = self._order[epoch].view(len(self._data), -1)
             end = None if part == self._alike - 1 else (part + 1) * self._size
-            return self._samples(order[:, part * self._size : end][rows])
+            return self._samples(order[:, part * self._size : end].index_select(0, rows))
         in_epoch = number % self.per_epoch[rows]
         done = in_epoch * self._size
         is_last = in_epoch == self.per_epoch[rows] - 1
@@ -249,7 +249,9 @@ class MiniBatches:
     def _samples(self, place: Tensor) -> dict[str, Tensor]:
         flat = place.flatten()  # index_select copies whole samples, indexing number by number
         samples = self._data.samples.items()
-        return {name: v.index_select(0, flat).unflatten(0, place.shape) for name, v in samples}
+        return {
+            name: v.index_select(0, flat).view(*place.shape, *v.shape[1:]) for name, v in samples
+        }
 
 
 def batch_counts(lengths: Tensor, batch_size: int | None, at_least: int = 1) -> Tensor:
