@@ -56,14 +56,15 @@ def train_users(
     batch = (np.empty(size, table.dtype), np.empty(size, table.dtype), np.empty(size, np.int32))
     gradient = np.empty(table.shape[1], table.dtype)
     for rank in range(order.size):
-        user, before = order[rank], -1
+        user, before, mine, factors = order[rank], -1, packed[:0], left[:0]
         for number in range(starts.size - 1):
             term = starts[number] + rank
             if term >= starts[number + 1]:
                 continue
             if before >= 0:
-                _move(before, offsets, packed, left, right, own)
-            before, mine = term, packed[offsets[term] : offsets[term + 1]]
+                _move(before, mine, factors, right, own)
+            before, first, last = term, offsets[term], offsets[term + 1]
+            mine, factors = packed[first:last], left[first:last]
             losses[term] = _forward(mine, own, params, user, batch)
             slope = _gradient(mine, own, batch[0], gradient)
             if not head_first:
@@ -73,11 +74,18 @@ def train_users(
                 _forward(mine, own, params, user, batch)
                 _keep(term, params[0], user, right)
             for sample in range(mine.size):
-                left[offsets[term] + sample] = rate * batch[0][sample]
+                factors[sample] = rate * batch[0][sample]
         for number in range(starts.size - 1):
             term = starts[number] + rank
             if term < starts[number + 1] and term != before:
                 _restore(packed[offsets[term] : offsets[term + 1]], table, own)
+
+
+@compiled
+def _items(mine: Any, first: Any) -> Any:
+    """Items of four samples: rows that are read together share the loads of what they meet."""
+    i, j = np.uint32(mine[first] >> 1), np.uint32(mine[first + 1] >> 1)
+    return i, j, np.uint32(mine[first + 2] >> 1), np.uint32(mine[first + 3] >> 1)
 
 
 @compiled
@@ -89,7 +97,19 @@ def _forward(mine: Any, table: Any, params: Any, user: Any, batch: Any) -> Any:
     if ones.size:
         for column in range(vectors.shape[1]):
             shift += ones[user, column] * others[user, column]
-    for sample in range(mine.size):
+    four = mine.size - mine.size % 4
+    for sample in range(0, four, 4):
+        i, j, k, n = _items(mine, sample)
+        one = two = three = last = shift
+        for column in range(vectors.shape[1]):
+            weight = vectors[user, column]
+            one += table[i, column] * weight
+            two += table[j, column] * weight
+            three += table[k, column] * weight
+            last += table[n, column] * weight
+        residuals[sample], residuals[sample + 1] = one, two
+        residuals[sample + 2], residuals[sample + 3] = three, last
+    for sample in range(four, mine.size):
         item, score = np.uint32(mine[sample] >> 1), shift
         for column in range(vectors.shape[1]):
             score += table[item, column] * vectors[user, column]
@@ -110,16 +130,19 @@ def _gradient(mine: Any, table: Any, residuals: Any, gradient: Any) -> Any:
         gradient[column] = 0
     for sample in range(mine.size):
         slope += residuals[sample]
-    paired = mine.size - mine.size % 2
-    for sample in range(0, paired, 2):  # two at a time: half the loads and stores of the sum
-        one, other = np.uint32(mine[sample] >> 1), np.uint32(mine[sample + 1] >> 1)
-        first, second = residuals[sample], residuals[sample + 1]
+    four = mine.size - mine.size % 4
+    for sample in range(0, four, 4):
+        i, j, k, n = _items(mine, sample)
+        one, two = residuals[sample], residuals[sample + 1]
+        three, last = residuals[sample + 2], residuals[sample + 3]
         for column in range(gradient.size):
-            gradient[column] += first * table[one, column] + second * table[other, column]
-    for sample in range(paired, mine.size):
-        one, first = np.uint32(mine[sample] >> 1), residuals[sample]
+            gradient[column] += (one * table[i, column] + two * table[j, column]) + (
+                three * table[k, column] + last * table[n, column]
+            )
+    for sample in range(four, mine.size):
+        item, one = np.uint32(mine[sample] >> 1), residuals[sample]
         for column in range(gradient.size):
-            gradient[column] += first * table[one, column]
+            gradient[column] += one * table[item, column]
     return slope
 
 
@@ -147,10 +170,10 @@ def _keep(term: Any, vectors: Any, user: Any, right: Any) -> None:
 
 
 @compiled
-def _move(term: Any, offsets: Any, packed: Any, left: Any, right: Any, table: Any) -> None:
+def _move(term: Any, mine: Any, factors: Any, right: Any, table: Any) -> None:
     """Change the rows of a term's items."""
-    for sample in range(offsets[term], offsets[term + 1]):
-        item, factor = np.uint32(packed[sample] >> 1), left[sample]
+    for sample in range(mine.size):
+        item, factor = np.uint32(mine[sample] >> 1), factors[sample]
         for column in range(table.shape[1]):
             table[item, column] += factor * right[term, column]
 

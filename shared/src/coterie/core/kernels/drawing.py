@@ -70,7 +70,14 @@ def _free_items(known: Any, free: Any) -> Any:
 
 @compiled
 def draw_row(
-    state: Any, count: Any, per_positive: Any, attempts: Any, known: Any, free: Any, out: Any
+    state: Any,
+    count: Any,
+    per_positive: Any,
+    attempts: Any,
+    known: Any,
+    free: Any,
+    again: Any,
+    out: Any,
 ) -> None:
     """Draw one client's negatives, ``out`` (count * per_positive,) int64.
 
@@ -81,26 +88,41 @@ def draw_row(
         attempts: draws before one of the free items is picked by number.
         known: ``(n_items,)`` bool, what is not drawn.
         free: ``(n_items,)`` int64, is written to.
+        again: as ``out``, is written to.
         out: is written to; -1 where nothing is free.
     """
-    n_items = known.size
-    _first_draws(state, count, per_positive, n_items, out)
-    n_free = -1  # not listed yet
+    _first_draws(state, count, per_positive, known.size, out)
+    # Who must draw again is seldom and unforeseen: no branch on it. Unsigned places: none is taken
+    # to count from the end.
+    left = np.uint64(0)
     for number in range(count * per_positive):
-        item = out[number]
-        attempt = 1
-        while item >= 0 and known[item]:
+        again[left] = number
+        left += np.uint64(known[np.uint64(out[number])])
+    n_free = -1  # not listed yet
+    for place in range(left):
+        number = again[place]
+        for attempt in range(1, attempts + 1):
             counter = np.uint64(number) + np.uint64(attempt) * _STRIDE
             if attempt == attempts:
                 if n_free < 0:
                     n_free = _free_items(known, free)
-                item = -1
+                out[number] = -1
                 if n_free > 0:
-                    item = free[np.int64(_integer(state, counter, np.uint64(n_free)))]
-            else:
-                item = np.int64(_integer(state, counter, np.uint64(n_items)))
-            attempt += 1
-        out[number] = item
+                    out[number] = free[_integer(state, counter, np.uint64(n_free))]
+                break
+            item = _integer(state, counter, np.uint64(known.size))
+            if not known[item]:
+                out[number] = np.int64(item)
+                break
+
+
+@compiled
+def _most(offsets: Any) -> Any:
+    """Length of the longest row."""
+    most = 0
+    for row in range(offsets.size - 1):
+        most = max(most, offsets[row + 1] - offsets[row])
+    return most
 
 
 @compiled
@@ -127,16 +149,18 @@ def negatives(
     drawn = np.empty(values.size * per_positive, np.int64)
     own = np.zeros(n_items, np.bool_)
     free = np.empty(n_items, np.int64)
+    again = np.empty(_most(offsets) * per_positive + 1, np.int64)
     for client in range(states.size):
         first, last = offsets[client], offsets[client + 1]
         mine = values[first:last]
         out = drawn[first * per_positive : last * per_positive]
         if mask.size:
-            draw_row(states[client], mine.size, per_positive, attempts, mask[client], free, out)
+            known = mask[client]
+            draw_row(states[client], mine.size, per_positive, attempts, known, free, again, out)
             continue
         for item in mine:
             own[item] = True
-        draw_row(states[client], mine.size, per_positive, attempts, own, free, out)
+        draw_row(states[client], mine.size, per_positive, attempts, own, free, again, out)
         for item in mine:
             own[item] = False
     return drawn
@@ -263,7 +287,7 @@ def draw_pass(
         if total > count:
             for item in mine:
                 known[item] = True
-            draw_row(keys[0][user], count, per_positive, attempts[0], known, free, drawn)
+            draw_row(keys[0][user], count, per_positive, attempts[0], known, free, waiting, drawn)
             for item in mine:
                 known[item] = False
         own = holder[:total]
@@ -298,14 +322,20 @@ def _positives_first(
 ) -> None:
     """Write one user's samples into their batches, in each the positives first."""
     starts, firsts, rank, batch = spots
-    filled = np.zeros((total + batch - 1) // batch, np.int64)
+    n_batches = (total + batch - 1) // batch
+    filled = np.zeros(n_batches, np.uint64)
+    begin = np.empty(n_batches, np.uint64)
+    for b in range(n_batches):
+        begin[b] = firsts[starts[b] + rank]
     for number in range(mine.size):
-        b = place[number] // batch if filled.size > 1 else 0
-        packed[firsts[starts[b] + rank] + filled[b]] = 2 * mine[number] + 1
-        filled[b] += 1
+        b = np.uint64(place[number] // batch) if n_batches > 1 else np.uint64(0)
+        packed[begin[b] + filled[b]] = 2 * mine[number] + 1
+        filled[b] += np.uint64(1)
     number = 0
-    for b in range(filled.size):
-        first = firsts[starts[b] + rank]
-        for spot in range(filled[b], min(batch, total - b * batch)):
-            packed[first + spot] = 2 * drawn[number]
-            number += 1
+    for b in range(n_batches):
+        size = min(batch, total - b * batch)
+        rest = packed[begin[b] + filled[b] : begin[b] + np.uint64(size)]
+        few = drawn[number : number + rest.size]
+        for spot in range(rest.size):
+            rest[spot] = 2 * few[spot]
+        number += rest.size

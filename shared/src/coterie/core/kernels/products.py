@@ -21,10 +21,13 @@ def add_products(index: Any, left: Any, offsets: Any, right: Any, total: Any) ->
         total: is written to.
     """
     for term in range(right.shape[0]):
-        for entry in range(offsets[term], offsets[term + 1]):
-            factor = left[entry]
+        first, last = offsets[term], offsets[term + 1]
+        rows, factors = index[first:last], left[first:last]
+        for entry in range(rows.size):
+            factor = factors[entry]
             if factor != 0:
-                row = index[entry]  # two indices: a view would be counted as a reference
+                # Two indices: a view would be counted as a reference. Unsigned: none is negative.
+                row = np.uint32(rows[entry])
                 for column in range(total.shape[1]):
                     total[row, column] += factor * right[term, column]
 
@@ -47,13 +50,39 @@ def count_rows(
     counts = np.zeros(n_clients, np.int64)
     seen = np.zeros(n_rows, np.int32)  # 1 + the last client that changed the row
     for term in order:
-        client = owner[term]
-        for entry in range(offsets[term], offsets[term + 1]):
-            row, last = index[entry], seen[index[entry]]
-            mark = client + 1 if left[entry] != 0 else last  # no branch: it would be hit or miss
-            counts[client] += mark != last
+        mine, count = np.int32(owner[term] + 1), 0
+        first, last = offsets[term], offsets[term + 1]
+        rows, factors = index[first:last], left[first:last]
+        for entry in range(rows.size):
+            row = np.uint32(rows[entry])
+            before = seen[row]
+            mark = mine if factors[entry] != 0 else before  # no branch: it would be hit or miss
+            count += mark != before
             seen[row] = mark
+        counts[owner[term]] += count
     return counts
+
+
+@compiled
+def bound_norms(left: Any, offsets: Any, owner: Any, right: Any, n_clients: Any) -> Any:
+    """Bound the Frobenius norm of each client's sum, ``(C,)``: the sum of its terms' norms.
+
+    Args:
+        left: ``(m,)`` factor of each entry.
+        offsets: ``(K + 1,)`` first entry of each term.
+        owner: ``(K,)`` client of each term.
+        right: ``(K, d)`` the terms' other factors.
+        n_clients: C.
+    """
+    bounds = np.zeros(n_clients, right.dtype)
+    for term in range(owner.size):
+        entries, squares = right.dtype.type(0), right.dtype.type(0)
+        for factor in left[offsets[term] : offsets[term + 1]]:
+            entries += abs(factor)
+        for column in range(right.shape[1]):
+            squares += right[term, column] * right[term, column]
+        bounds[owner[term]] += entries * np.sqrt(squares)
+    return bounds
 
 
 def kept_in() -> str | None:

@@ -90,6 +90,12 @@ class SparseFactoredRows(Rows):
 
     def norm_bound(self) -> Tensor:
         """An upper bound of each client's Frobenius norm, ``(C,)``: one pass."""
+        if self._compiled():
+            from coterie.core.kernels.products import bound_norms  # loads numba
+
+            parts = (self.left, self.offsets, self.owner, self.right)
+            bounds = bound_norms(*[part.numpy() for part in parts], self.n_clients)
+            return torch.from_numpy(bounds)
         term = self._by_term(self.left.abs()) * torch.linalg.vector_norm(self.right, dim=1)
         return term.new_zeros(self.n_clients).index_add_(0, self.owner, term)
 
