@@ -59,7 +59,7 @@ class TouchedTraining:
             self.backbone.head_first,
             _arrays(left, right, losses),
         )
-        index = draws.packed.bitwise_right_shift(1)
+        index = draws.packed.bitwise_right_shift_(1)  # in place: nobody needs the labels any more
         changes = (draws.owner, index, left, draws.offsets, right)
         rows = SparseFactoredRows(*changes, n_users, len(table))
         total = table.new_zeros(n_users).index_add_(0, draws.owner, losses)

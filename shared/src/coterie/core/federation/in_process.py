@@ -238,24 +238,19 @@ class InProcess(Exchange):
 
     def _chunks(self, data: Any, down: Any) -> Iterator[Tensor]:
         """Positions of the clients, chunk by chunk."""
-        count = len(data.ids)
+        count, memory = len(data.ids), working_memory(self.device)
         if not count:
             return
-        order, work = torch.arange(count), self.client.work(data)
-        by_work = order if work is None else torch.argsort(work, descending=True, stable=True)
-        sizes = self._chunk_sizes(data, by_work, down)
-        for part in torch.split(by_work if len(sizes) > 1 else order, sizes):
+        footprint = None if self.chunk else self.client.footprint(data, down)
+        size = (self.chunk or count) if footprint is None else count
+        if size >= count and (footprint is None or int(footprint.sum()) <= memory):
+            yield torch.arange(count)
+            return
+        work = self.client.work(data)
+        order = torch.arange(count) if work is None else torch.argsort(-work, stable=True)
+        parts = size if footprint is None else fitting(footprint[order], memory)
+        for part in torch.split(order, parts):
             yield part.sort().values
-
-    def _chunk_sizes(self, data: Any, order: Tensor, down: Any) -> list[int]:
-        """Numbers of clients, in this order, that are stacked."""
-        count = len(order)
-        limit = min(self.chunk or count, count)
-        footprint = self.client.footprint(data, down) if limit == count else None
-        if footprint is None or self.chunk is not None:
-            full, rest = divmod(count, limit)
-            return [limit] * full + [rest] * (rest > 0)
-        return fitting(footprint[order], working_memory(self.device))
 
 
 def working_memory(device: torch.device) -> int:

@@ -328,9 +328,9 @@ def _positives_first(
     for b in range(n_batches):
         begin[b] = firsts[starts[b] + rank]
     for number in range(mine.size):
-        b = np.uint64(place[number] // batch) if n_batches > 1 else np.uint64(0)
-        packed[begin[b] + filled[b]] = 2 * mine[number] + 1
-        filled[b] += np.uint64(1)
+        own = np.uint64(place[number] // batch) if n_batches > 1 else np.uint64(0)
+        packed[begin[own] + filled[own]] = 2 * mine[number] + 1
+        filled[own] += np.uint64(1)
     number = 0
     for b in range(n_batches):
         size = min(batch, total - b * batch)

@@ -33,33 +33,36 @@ def add_products(index: Any, left: Any, offsets: Any, right: Any, total: Any) ->
 
 
 @compiled
-def count_rows(
-    index: Any, left: Any, offsets: Any, order: Any, owner: Any, n_rows: Any, n_clients: Any
-) -> Any:
+def count_rows(index: Any, left: Any, offsets: Any, owner: Any, n_rows: Any, n_clients: Any) -> Any:
     """Count the rows that each client changes, ``(C,)`` int64.
 
     Args:
         index: ``(m,)`` row of each entry.
         left: ``(m,)`` its factor; 0 is no change.
         offsets: ``(K + 1,)`` first entry of each term.
-        order: ``(K,)`` terms, those of a client one after the other.
         owner: ``(K,)`` client of each term.
         n_rows: n.
         n_clients: C.
     """
     counts = np.zeros(n_clients, np.int64)
     seen = np.zeros(n_rows, np.int32)  # 1 + the last client that changed the row
-    for term in order:
-        mine, count = np.int32(owner[term] + 1), 0
-        first, last = offsets[term], offsets[term + 1]
-        rows, factors = index[first:last], left[first:last]
-        for entry in range(rows.size):
-            row = np.uint32(rows[entry])
-            before = seen[row]
-            mark = mine if factors[entry] != 0 else before  # no branch: it would be hit or miss
-            count += mark != before
-            seen[row] = mark
-        counts[owner[term]] += count
+    last_of, before = np.full(n_clients, -1), np.empty(owner.size, np.int64)
+    for term in range(owner.size):
+        before[term] = last_of[owner[term]]
+        last_of[owner[term]] = term
+    for client in range(n_clients):
+        mine, count, term = np.int32(client + 1), 0, last_of[client]
+        while term >= 0:
+            first, last = offsets[term], offsets[term + 1]
+            rows, factors = index[first:last], left[first:last]
+            for entry in range(rows.size):
+                row = np.uint32(rows[entry])
+                marked = seen[row]
+                mark = mine if factors[entry] != 0 else marked  # no branch: it would be hit or miss
+                count += mark != marked
+                seen[row] = mark
+            term = before[term]
+        counts[client] = count
     return counts
 
 

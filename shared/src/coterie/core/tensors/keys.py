@@ -26,8 +26,9 @@ _GENERATORS = threading.RLock()  # torch's are the process's: one thread at a ti
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _ALL = (1 << 64) - 1
 _MIX1 = 0xBF58476D1CE4E5B9 - (1 << 64)
-_MANY = 1 << 15  # elements from which on torch sorts whole numbers by their digits
 _MIX2 = 0x94D049BB133111EB - (1 << 64)
+_UNSIGNED = tuple(np.uint64(number & _ALL) for number in (_GOLDEN, _MIX1, _MIX2, 30, 27, 31))
+_MANY = 1 << 15  # elements from which on torch sorts whole numbers by their digits
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
@@ -39,14 +40,20 @@ def _mix(x: Tensor) -> Tensor:
     """One output of SplitMix64 for each int64 state."""
     if x.device.type != "cpu":
         return _mix_there(x)
-    state = x.numpy().view(np.uint64)  # numpy shifts unsigned numbers logically: half the passes
-    mixed = np.add(state, np.uint64(_GOLDEN & _ALL), out=np.empty_like(state))
-    mixed ^= mixed >> np.uint64(30)
-    mixed *= np.uint64(_MIX1 & _ALL)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(_MIX2 & _ALL)
-    mixed ^= mixed >> np.uint64(31)
+    mixed = _stirred(x.numpy().view(np.uint64))
     return torch.from_numpy(mixed.view(np.int64))
+
+
+def _stirred(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`_mix` in numpy, which shifts unsigned numbers logically: half the passes."""
+    mixed = np.asarray(state + _UNSIGNED[0])
+    high = np.right_shift(mixed, _UNSIGNED[3], out=np.empty_like(mixed))
+    mixed ^= high
+    mixed *= _UNSIGNED[1]
+    mixed ^= np.right_shift(mixed, _UNSIGNED[4], out=high)
+    mixed *= _UNSIGNED[2]
+    mixed ^= np.right_shift(mixed, _UNSIGNED[5], out=high)
+    return mixed
 
 
 def _mix_there(x: Tensor) -> Tensor:

@@ -132,8 +132,7 @@ class SparseFactoredRows(Rows):
         if self._compiled():
             from coterie.core.kernels.products import count_rows  # loads numba
 
-            order = torch.argsort(self.owner, stable=True)
-            parts = (self.index, self.left, self.offsets, order, self.owner)
+            parts = (self.index, self.left, self.offsets, self.owner)
             counts = count_rows(*[part.numpy() for part in parts], self.n_rows, self.n_clients)
             return torch.from_numpy(counts)
         return torch.bincount(self._cells()[0] // self.n_rows, minlength=self.n_clients)
