@@ -50,7 +50,7 @@ class Threads:
             for item in items:
                 context = contextvars.copy_context()
                 ahead.append(self._pool.submit(context.run, _as_here(function), item))
-                if len(ahead) > self._count:
+                if len(ahead) > self._count + 1:  # one waits, so that no thread does
                     yield ahead.popleft().result()
             while ahead:
                 yield ahead.popleft().result()
