@@ -23,8 +23,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from coterie.core.errors import UserError
 from coterie.core.tensors import tree
 
 Function = Callable[..., Any]
@@ -35,14 +37,6 @@ _AGAIN = 128
 """Calls after which the bits are compared again."""
 _MOST = 256
 """Forms of a function; clients that leave the stack one by one make a new one each."""
-
-
-class Changed(RuntimeError):
-    """A function gives other results than when it was recorded."""
-
-
-class _Unrecordable(Exception):
-    """What is done cannot be run again from the arguments alone."""
 
 
 @dataclass
@@ -81,25 +75,22 @@ class Recorded:
         """Call the function, or run what it was made of.
 
         Raises:
-            Changed: its results are no longer those of what was recorded.
+            UserError: its results are no longer those of what was recorded.
         """
         leaves = [leaf for part in trees for leaf in part.values()]
         form = self._form(trees, leaves)
         if form is None or form.refused:
             return function(*trees)
-        form.calls += 1
+        calls = form.calls = form.calls + 1
         with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
-            return self._result(form, function, trees, leaves)
-
-    def _result(self, form: _Form, function: Function, trees: Any, leaves: list[Tensor]) -> Any:
-        if form.run is not None and form.calls % _AGAIN != 1:
-            return form.run(*leaves)
-        found = function(*trees)
-        if form.run is not None:
-            self._check(form, found, leaves)
-        elif form.calls >= _OFTEN:
-            self._record(form, function, trees, leaves, found)
-        return found
+            if form.run is not None and calls % _AGAIN != 1:
+                return form.run(*leaves)
+            found = function(*trees)
+            if form.run is not None:
+                self._check(form, calls, found, leaves)
+            elif calls >= _OFTEN:
+                self._record(form, function, trees, leaves, found)
+            return found
 
     def _form(self, trees: tuple[dict[str, Tensor], ...], leaves: list[Tensor]) -> _Form | None:
         if not all(leaf.is_cpu and leaf.layout is torch.strided for leaf in leaves):
@@ -116,50 +107,53 @@ class Recorded:
         with self._lock:
             if form.run is not None or form.refused:
                 return
-            try:
-                run = record(lambda: function(*trees), leaves)
-            except _Unrecordable:
-                form.refused = True
-                return
-            form.refused = not _same(run(*leaves), found)
+            run = record(lambda: function(*trees), leaves)
+            form.refused = run is None or not _same(run(*leaves), found)
             form.calls, form.run = 0, None if form.refused else run
 
-    def _check(self, form: _Form, found: Any, leaves: list[Tensor]) -> None:
+    def _check(self, form: _Form, calls: int, found: Any, leaves: list[Tensor]) -> None:
         assert form.run is not None
         if _same(form.run(*leaves), found):
             return
         form.refused = True
-        if form.calls > 1:
-            raise Changed(
-                f"{self.name} gives other results than some steps ago, from the same tensors: it "
-                "reads numbers that change; pass them in the batch, or as parameters"
+        if calls > 1:
+            raise UserError(
+                f"{self.name} reads something that has changed since it was recorded, some steps "
+                "ago: let the batch or the parameters bring it"
             )
 
 
-def record(call: Callable[[], Any], given: list[Tensor]) -> Function:
+def record(call: Callable[[], Any], given: list[Tensor]) -> Function | None:
     """Record what a call does with tensors; return a function of these that does it again.
 
-    Raises:
-        _Unrecordable: it reads other tensors, draws, or writes into what is given.
+    None where that is impossible: it reads other tensors, or numbers off a tensor; it draws, or
+    writes into what is given.
     """
     recorder = _Recorder(given)
-    with recorder:
+    with recorder, _Reading(recorder):
         results = call()
-    recorder.graph.output(recorder.noted(results))
+    graph = recorder.graph
+    graph.output(recorder.noted(results))
     if not recorder.writes:
-        _simplify(recorder.graph)
-    recorder.graph.eliminate_dead_code()
-    if any(node.op == "get_attr" for node in recorder.graph.nodes):
-        raise _Unrecordable
-    return GraphModule({}, recorder.graph).forward
+        _simplify(graph)
+    graph.eliminate_dead_code()
+    if recorder.refused or any(node.op == "get_attr" for node in graph.nodes):
+        return None
+    return GraphModule({}, graph).forward
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes every operation below autograd and `vmap` as a node of a graph."""
+    """Notes every operation below autograd and `vmap` as a node of a graph.
+
+    Attributes:
+        graph: of the operations.
+        writes: whether one of them writes into a tensor.
+        refused: whether one of them cannot be run again.
+    """
 
     def __init__(self, given: list[Tensor]) -> None:
         super().__init__()
-        self.graph, self.writes = Graph(), False
+        self.graph, self.writes, self.refused = Graph(), False, False
         self._alive: list[Tensor] = []  # so that no other tensor gets the identity of one
         self._nodes: dict[int, Node] = {}
         self._given = {leaf.untyped_storage().data_ptr() for leaf in given}
@@ -174,11 +168,10 @@ class _Recorder(TorchDispatchMode):
         """Run an operation, and note it."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            raise _Unrecordable
+        self.refused |= torch.Tag.nondeterministic_seeded in func.tags
         if func._schema.is_mutable:
             self.writes = True
-            self._check_written(args, kwargs)
+            self.refused |= any(map(self._not_ours, (*args, *kwargs.values())))
         first = args[0] if args and isinstance(args[0], Tensor) else None
         if first is not None and _nothing_done(func, first, result):
             self._note(result, self.node(first))
@@ -189,10 +182,9 @@ class _Recorder(TorchDispatchMode):
         elif isinstance(result, tuple | list):
             for number, part in enumerate(result):
                 if isinstance(part, Tensor):
-                    item = self.graph.call_function(operator.getitem, (node, number))
-                    self._note(part, item)
+                    self._note(part, self.graph.call_function(operator.getitem, (node, number)))
         else:
-            raise _Unrecordable  # a number that is read off a tensor
+            self.refused = True  # a number that is read off a tensor
         return result
 
     def node(self, tensor: Tensor) -> Node:
@@ -218,15 +210,28 @@ class _Recorder(TorchDispatchMode):
             return {name: self.noted(part) for name, part in arguments.items()}
         return arguments
 
-    def _check_written(self, args: Any, kwargs: Any) -> None:
-        """Refuse what writes into anything but tensors that were made on the way."""
-        for part in (*args, *kwargs.values()):
-            if not isinstance(part, Tensor):
-                continue
-            made = self._nodes.get(id(part))
-            ours = part.untyped_storage().data_ptr() in self._given
-            if made is None or made.op == "get_attr" or ours:
-                raise _Unrecordable
+    def _not_ours(self, argument: Any) -> bool:
+        """Whether it is a tensor that was not made on the way."""
+        if not isinstance(argument, Tensor):
+            return False
+        made = self._nodes.get(id(argument))
+        given = argument.untyped_storage().data_ptr() in self._given
+        return given or made is None or made.op == "get_attr"
+
+
+class _Reading(TorchFunctionMode):
+    """Sees numbers being read off tensors past all operations."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of torch."""
+        self._recorder.refused |= func in _READ
+        return func(*args, **(kwargs or {}))
+
+
+_READ = {Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.data_ptr, Tensor.untyped_storage}
 
 
 def _simplify(graph: Graph) -> None:

@@ -142,8 +142,9 @@ def drawing_nothing() -> Iterator[None]:
 
 
 def _generator_state() -> bytes:
-    """Of torch's generator, read without an operation of torch that would be recorded."""
-    return torch.get_rng_state().numpy().tobytes()
+    """Of torch's generator; to read it is no part of what is recorded."""
+    with torch._C.DisableTorchFunction():
+        return torch.get_rng_state().numpy().tobytes()
 
 
 def _random() -> UserError:
