@@ -28,6 +28,13 @@ def test_every_field_is_summed_with_the_clients_weights(form, group, weigh):
     torch.testing.assert_close(found["head"], head, rtol=1e-12, atol=1e-14)
 
 
+def test_a_sum_keeps_the_wider_of_both_types():
+    values, weight = torch.ones(3, 2), torch.tensor([1.0, 2.0, 1e-12], dtype=torch.float64)
+    assert weighted_sum({"a": values}, weight)["a"].tolist() == [3.0 + 1e-12] * 2
+    assert weighted_sum({"a": values}, torch.tensor([1, 2, 3]))["a"].dtype == torch.float32
+    assert weighted_sum({"a": values[:0]}, weight[:0].float())["a"].tolist() == [0.0, 0.0]
+
+
 @pytest.mark.parametrize("cut", [1, 2, 4])
 def test_the_sum_of_parts_is_the_sum(cut):
     rows, fold = factored([0, 3, 1, 1], 5), Sum()

@@ -196,6 +196,17 @@ def test_a_number_that_changes_at_every_call_is_seen_at_once():
     assert kept.graphs == 0
 
 
+def test_a_number_that_changes_right_after_the_recording_is_seen_at_once():
+    calls = iter(range(1000))
+    kept = Recorded("it")
+
+    def late(given):
+        return given["x"] + (next(calls) > recording._OFTEN)
+
+    found = [kept(late, {"x": torch.zeros(1)}).item() for _ in range(50)]
+    assert found == [0.0] * recording._OFTEN + [1.0] * (50 - recording._OFTEN)
+
+
 def test_a_number_that_changes_later_is_an_error():
     scale = [2.0]
     kept = Recorded("the loss")
@@ -206,9 +217,13 @@ def test_a_number_that_changes_later_is_an_error():
     for _ in range(20):
         kept(scaled, {"x": torch.ones(1)})
     scale[0] = 3.0
-    with pytest.raises(UserError, match="the loss reads something that has changed"):
+
+    def again():
         for _ in range(recording._AGAIN):
             kept(scaled, {"x": torch.ones(1)})
+
+    with pytest.raises(UserError, match="the loss reads something that has changed"):
+        again()
     assert kept(scaled, {"x": torch.ones(1)}).item() == 3.0
 
 
@@ -228,7 +243,9 @@ def test_equal_operations_are_run_once_unless_something_is_written_into():
 
 def test_a_product_with_1_that_changes_the_type_is_kept():
     x = torch.arange(3)
-    assert record(lambda: x * 1.0, [x])(x).dtype == torch.float32
+    times = torch.ops.aten.mul.Scalar
+    assert record(lambda: times(x, 1.0), [x])(x).dtype == torch.float32
+    assert record(lambda: times(x, 1), [x])(x) is x
 
 
 def test_nan_is_the_same_as_nan():

@@ -49,8 +49,18 @@ def test_sparse_factors(group, kernels):
         assert torch.equal(mine.nbytes(), rows.nbytes())
     assert mine.table_shape == (N, 3)
     assert torch.equal(mine.wire().index.values, rows.wire().index.values)
+    with switch.kernels(kernels):
+        _norms(mine, tables, group)
+
+
+def _norms(mine, tables, group):
     norm = tables.square().sum((1, 2)).sqrt()
     assert bool((mine.norm_bound() >= norm * (1 - 1e-12)).all())
+    terms = [left.abs().sum() for left in mine.left.split(mine.offsets.diff().tolist())]
+    sizes = [left * right.norm() for left, right in zip(terms, mine.right, strict=True)]
+    for client in range(group[1]):
+        own = [size for size, owner in zip(sizes, mine.owner, strict=True) if owner == client]
+        assert float(mine.norm_bound()[client]) == pytest.approx(float(sum(own)), rel=1e-12)
     assert bool(mine.finite().all())
     if group[0]:
         for part in (mine.left, mine.right.view(-1)):
