@@ -1,5 +1,7 @@
 """Samples of some clients: those of a list of all, as views where the clients are adjacent."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -35,5 +37,5 @@ def test_adjacent_clients_are_not_copied(index, views):
 
 @given(st.lists(st.integers(-3, 3), max_size=5))
 def test_adjacent_is_one_more_each_time(places):
-    expected = bool(places) and all(b - a == 1 for a, b in zip(places, places[1:], strict=False))
+    expected = bool(places) and all(b - a == 1 for a, b in pairwise(places))
     assert adjacent(torch.tensor(places, dtype=torch.int64)) == expected
