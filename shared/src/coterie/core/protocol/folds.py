@@ -116,7 +116,4 @@ def _sum(value: Any, weight: Tensor | None) -> Any:
         raise TypeError(f"a {type(value).__name__} cannot be summed over clients: keep the uploads")
     if weight is None:
         return value.sum(0)
-    if len(value) and value.is_floating_point() and torch.result_type(value, weight) == value.dtype:
-        flat = value.reshape(len(value), -1)
-        return torch.mv(flat.T, weight.to(value.dtype)).view(value.shape[1:])
     return (value * tree.columns(weight, value)).sum(0)
