@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.core.few_rows import GROUPS, by_hand, factored, forms
 
+from coterie.core.protocol import folds
 from coterie.core.protocol.folds import Sum, weighted_sum
 from coterie.core.tensors.ragged import Ragged
 
@@ -28,11 +29,21 @@ def test_every_field_is_summed_with_the_clients_weights(form, group, weigh):
     torch.testing.assert_close(found["head"], head, rtol=1e-12, atol=1e-14)
 
 
-def test_a_sum_keeps_the_wider_of_both_types():
-    values, weight = torch.ones(3, 2), torch.tensor([1.0, 2.0, 1e-12], dtype=torch.float64)
-    assert weighted_sum({"a": values}, weight)["a"].tolist() == [3.0 + 1e-12] * 2
+@pytest.mark.parametrize("count", [2, folds._LARGE])
+def test_a_sum_keeps_the_wider_of_both_types(count):
+    values, weight = torch.ones(3, count), torch.tensor([1.0, 2.0, 1e-12], dtype=torch.float64)
+    assert weighted_sum({"a": values}, weight)["a"].tolist() == [3.0 + 1e-12] * count
     assert weighted_sum({"a": values}, torch.tensor([1, 2, 3]))["a"].dtype == torch.float32
-    assert weighted_sum({"a": values[:0]}, weight[:0].float())["a"].tolist() == [0.0, 0.0]
+    assert weighted_sum({"a": values[:0]}, weight[:0].float())["a"].tolist() == [0.0] * count
+
+
+@pytest.mark.parametrize("weights", [[3, 0, 5], [0.25, 1.5, -2.0]])
+def test_large_values_are_summed_as_small_ones(weights):
+    generator = torch.Generator().manual_seed(4)
+    values = torch.randn(3, 4, folds._LARGE, generator=generator)
+    found = weighted_sum({"a": values}, torch.tensor(weights))["a"]
+    expected = sum(weight * value.double() for weight, value in zip(weights, values, strict=True))
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 4])

@@ -262,9 +262,7 @@ _VIEWS = {
 def _nothing_done(func: Any, tensor: Tensor, result: Any) -> bool:
     """Whether an operation gave what it got, without autograd the same tensor."""
     return (
-        func in _VIEWS
-        and result.shape == tensor.shape
-        and result.data_ptr() == tensor.data_ptr()
+        func in _VIEWS and result.shape == tensor.shape and result.data_ptr() == tensor.data_ptr()
     )
 
 

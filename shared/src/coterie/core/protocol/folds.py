@@ -13,6 +13,8 @@ from coterie.core.protocol.expected import Bounds
 from coterie.core.tensors import tree
 from coterie.core.tensors.rows import DenseRows, Rows
 
+_LARGE = 1 << 14
+"""Numbers of a client from which on a sum is a matrix product, which rounds otherwise."""
 U = TypeVar("U")
 U_contra = TypeVar("U_contra", contravariant=True)
 T_co = TypeVar("T_co", covariant=True)
@@ -116,4 +118,7 @@ def _sum(value: Any, weight: Tensor | None) -> Any:
         raise TypeError(f"a {type(value).__name__} cannot be summed over clients: keep the uploads")
     if weight is None:
         return value.sum(0)
+    if value[:1].numel() >= _LARGE and torch.result_type(value, weight) == value.dtype:
+        flat = value.reshape(len(value), -1)  # the products, as large as the uploads, stay unmade
+        return torch.mv(flat.T, weight.to(value.dtype)).view(value.shape[1:])
     return (value * tree.columns(weight, value)).sum(0)
