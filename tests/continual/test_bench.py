@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.continual.bench import measure
+from coterie.continual.bench import measure, sizes
 from coterie.continual.bench.large import line
 from coterie.continual.bench.loop import ClientLoop, LoopByHand
 from coterie.continual.bench.pfl_peer import PflLoop
@@ -141,7 +141,7 @@ def test_random_data_stands_in_and_says_so(monkeypatch):
 
 
 def test_sizes_are_measured_in_a_process_and_drawn(tmp_path):
-    (row,) = measure.grow(chosen(engine=EngineSettings(chunk=16)), [50])
+    (row,) = sizes.grow(chosen(engine=EngineSettings(chunk=16)), [50])
     assert row["clients"] == 50
     assert row["ours"] > 0
     assert row["peak MB"] > row["data and state MB"] > 0
@@ -153,9 +153,9 @@ def test_sizes_are_measured_in_a_process_and_drawn(tmp_path):
 
 
 def test_a_failed_process_is_reported(monkeypatch):
-    monkeypatch.setattr(measure, "__name__", "coterie.no_such_package")
+    monkeypatch.setattr(sizes, "__name__", "coterie.no_such_package")
     with pytest.raises(UserError, match=r"measuring 10 clients failed: .*no_such_package"):
-        list(measure.grow(chosen(), [10]))
+        list(sizes.grow(chosen(), [10]))
 
 
 def test_all_rows(monkeypatch, tmp_path):

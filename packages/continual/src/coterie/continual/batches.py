@@ -151,7 +151,8 @@ class Plan:
     """
 
     def __init__(self, train: Ragged, n_items: int, negatives: int, batch_size: int) -> None:
-        self.train, self.n_items = train, n_items
+        # Rows of its own, for those given keep this plan: a ring of both would be freed much later.
+        self.train, self.n_items = Ragged(train.values, train.offsets), n_items
         self.negatives, self.batch_size = negatives, batch_size
         self.n_samples = train.lengths * (1 + negatives * self._has_free())
         n_batches = (self.n_samples + batch_size - 1) // batch_size

@@ -238,19 +238,24 @@ class InProcess(Exchange):
 
     def _chunks(self, data: Any, down: Any) -> Iterator[Tensor]:
         """Positions of the clients, chunk by chunk."""
+        order, sizes = self._cut(data, down)
+        for part in torch.split(order, sizes):
+            yield part if len(sizes) == 1 else part.sort().values
+
+    def _cut(self, data: Any, down: Any) -> tuple[Tensor, list[int]]:
+        """Positions of the clients, those of equal work together, and how many each chunk takes."""
         count, memory = len(data.ids), working_memory(self.device)
-        if not count:
-            return
         footprint = None if self.chunk else self.client.footprint(data, down)
         size = (self.chunk or count) if footprint is None else count
         if size >= count and (footprint is None or int(footprint.sum()) <= memory):
-            yield torch.arange(count)
-            return
+            return torch.arange(count), [count] * bool(count)
         work = self.client.work(data)
-        order = torch.arange(count) if work is None else torch.argsort(-work, stable=True)
-        parts = size if footprint is None else fitting(footprint[order], memory)
-        for part in torch.split(order, parts):
-            yield part.sort().values
+        order = torch.arange(count)
+        if work is not None:
+            order = torch.argsort(work, descending=True, stable=True)
+        if footprint is None:
+            return order, [min(size, count - first) for first in range(0, count, size)]
+        return order, fitting(footprint.take(order), memory)
 
 
 def working_memory(device: torch.device) -> int:

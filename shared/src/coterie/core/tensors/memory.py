@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 
-KEPT = 256 << 20
+KEPT = 128 << 20
 """Bytes that a process may hold beside what it uses."""
 _LARGEST = (
     64 << 20

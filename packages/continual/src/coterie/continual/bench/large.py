@@ -11,7 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from coterie.continual.bench.measure import SIZES, grow, plot
+from coterie.continual.bench.measure import plot
+from coterie.continual.bench.sizes import SIZES, grow
 from coterie.continual.settings import Settings
 
 MILLION = 1_000_000

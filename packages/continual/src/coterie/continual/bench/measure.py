@@ -15,14 +15,14 @@ import torch
 from coterie.continual.bench.loop import ClientLoop, LoopByHand
 from coterie.continual.bench.other_cores import beside_a_core, two_threads
 from coterie.continual.bench.pfl_peer import PflLoop
-from coterie.continual.bench.rounds import Engine, largest_difference, random_engine
+from coterie.continual.bench.rounds import Engine, largest_difference
+from coterie.continual.bench.sizes import CATALOGUES, FEW, SIZES, catalogues, grow
 from coterie.continual.bench.workload import Workload, workload
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
 from coterie.core.bench import pfl_rounds
 from coterie.core.bench.hardware import Limits
-from coterie.core.bench.memory_use import forget_peak, most_resident, nbytes
-from coterie.core.bench.timing import CPU_MS, Row, in_a_process, in_turns, row
+from coterie.core.bench.timing import CPU_MS, Row, in_turns, row
 from coterie.core.data.bench import own_files
 from coterie.core.errors import UserError
 from coterie.core.kernels import switch
@@ -30,13 +30,6 @@ from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Lines, plot_panels
 from coterie.core.tensors.device import CPU, choose_device
 
-SIZES = (1_000, 10_000, 100_000)
-CATALOGUES = (2_000, 8_000, 50_000)
-"""Items, for `_FEW` clients."""
-_FEW = 3_000
-_N_ITEMS = 2_000
-_MEAN_LENGTH = 60
-_ROUNDS = 3  # of many clients, and one of very many
 _LARGE = 100_000
 _PER_TURN = 5  # rounds of the engine for each round of the much slower loop
 
@@ -67,7 +60,7 @@ def bench(settings: Settings) -> Iterator[Row]:
         grown.append(size)
         yield size
     plot(grown, settings.run.folder / "f3crec" / "bench" / "scaling.png")
-    yield from catalogues(settings, CATALOGUES, _FEW)
+    yield from catalogues(settings, CATALOGUES, FEW)
     yield two_threads(_LARGE)
     if (device := choose_device(settings.engine.device)) != CPU:
         yield from beside_a_core(device)
@@ -123,88 +116,6 @@ def _base_loops() -> dict[str, type[ClientLoop]]:
     """Loops of the base block, by what their rows say of them."""
     loops = {"": ClientLoop, ", beside a loop by hand on touched rows": LoopByHand}
     return loops | ({", beside pfl, dense": PflLoop} if pfl_rounds.installed() else {})
-
-
-def grow(
-    settings: Settings, sizes: Sequence[int], mean_length: int = _MEAN_LENGTH
-) -> Iterator[dict[str, Any]]:
-    """Measure rounds and evaluations of FedMF on random data, 2,000 items.
-
-    Args:
-        settings: the engine's chunk is used.
-        sizes: numbers of clients.
-        mean_length: interactions of a client on average, two of them held out.
-
-    Raises:
-        UserError: a measurement failed, for lack of memory for instance.
-    """
-    for size in sizes:
-        what, chunk = f"{size:,} clients", settings.engine.chunk
-        yield in_a_process(f"{__name__}:many_clients", what, size, mean_length, chunk)
-
-
-def many_clients(size: int, mean_length: int, chunk: int | None) -> dict[str, Any]:
-    """Run rounds, validations and tests of one size in this process."""
-    torch.set_num_threads(1)
-    engine = random_engine(size, _N_ITEMS, mean_length, chunk)
-    block = engine.work.blocks[0]
-    positives = block.train.values.numel()
-    peaks = [most_resident()]
-    numbers = itertools.count(1)
-    works: dict[str, Callable[[], object]] = {
-        "round": lambda: engine.round(next(numbers)),
-        "validation": lambda: engine.validate(next(numbers)),
-        "test": lambda: engine.test(next(numbers)),
-    }
-    added = {}
-    for name, work in works.items():
-        forget_peak()
-        before = most_resident()
-        work()
-        peaks.append(most_resident())
-        added[name] = (peaks[-1] - before) / 1e6
-    found = in_turns(works, _ROUNDS if size <= _LARGE else 1)
-    seconds = {name: statistics.median(times) / 1e3 for name, times in found.items()}
-    resident = nbytes(block) + nbytes(engine.run.store.take(block.ids))
-    return {
-        "name": f"{size:,} clients, {positives:,} positives",
-        "unit": "clients a CPU second",
-        "ours": size / seconds["round"],
-        "seconds a round": seconds["round"],
-        "seconds a validation": seconds["validation"],
-        "seconds a test": seconds["test"],
-        "data and state MB": resident / 1e6,
-        **{f"a {name} adds MB": value for name, value in added.items()},
-        "peak MB": max(peaks) / 1e6,
-        "clients": size,
-    }
-
-
-def catalogues(settings: Settings, sizes: Sequence[int], clients: int) -> Iterator[dict[str, Any]]:
-    """Measure rounds of FedMF as the items grow, with compiled loops and without.
-
-    Raises:
-        UserError: a measurement failed, for lack of memory for instance.
-    """
-    for items in sizes:
-        what, chunk = f"{items:,} items", settings.engine.chunk
-        yield in_a_process(f"{__name__}:many_items", what, items, clients, chunk)
-
-
-def many_items(n_items: int, clients: int, chunk: int | None) -> dict[str, Any]:
-    """Run rounds over one catalogue in this process, with compiled loops and without in turn."""
-    torch.set_num_threads(1)
-    engine = random_engine(clients, n_items, _MEAN_LENGTH, chunk)
-    numbers = itertools.count(1)
-
-    def ours(compiled: bool) -> None:
-        with switch.kernels(compiled):
-            engine.round(next(numbers))
-
-    works = {str(how): partial(ours, how) for how in (True, False)}
-    found = {how: statistics.median(times) for how, times in in_turns(works, _ROUNDS).items()}
-    name = f"{n_items:,} items, {clients:,} clients; the reference is without compiled loops"
-    return row(name, CPU_MS, found["True"], found["False"])
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> Path:
