@@ -163,7 +163,7 @@ def test_all_rows(monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "workload", lambda settings: small())
     monkeypatch.setattr(measure, "SIZES", (50,))
     monkeypatch.setattr(measure, "CATALOGUES", (1_000,))
-    monkeypatch.setattr(measure, "_FEW", 50)
+    monkeypatch.setattr(measure, "FEW", 50)
     monkeypatch.setattr(measure, "_LARGE", 60)
     monkeypatch.setattr(measure.own_files, "measure", lambda: iter([{"name": "own files"}]))
     settings = replace(chosen(), run=RunSettings(out=str(tmp_path)))
