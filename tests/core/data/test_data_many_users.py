@@ -106,18 +106,13 @@ def test_first_appearance(numbers, chunk):
 
 @given(
     NUMBERS,
-    st.sampled_from([1, 1 << 15]),
     st.sampled_from([12, 1 << 40, 1 << 62]),
     st.sampled_from([0, 2**31 - 5, -(2**62)]),
 )
 @settings(max_examples=60, deadline=None)
-def test_orders_are_stable(numbers, many, above, least):
-    ordering._MANY, before = many, ordering._MANY
-    try:
-        order = ordering.ascending(numbers * (above // 12) + least, above + least, least)
-        rows = Ragged.from_pairs(numbers, torch.arange(numbers.numel()), 12)
-    finally:
-        ordering._MANY = before
+def test_orders_are_stable(numbers, above, least):
+    order = ordering.ascending(numbers * (above // 12) + least, above + least, least)
+    rows = Ragged.from_pairs(numbers, torch.arange(numbers.numel()), 12)
     assert order.tolist() == np.argsort(numbers.numpy(), kind="stable").tolist()
     assert rows.tolists() == [
         [p for p, n in enumerate(numbers.tolist()) if n == r] for r in range(12)
