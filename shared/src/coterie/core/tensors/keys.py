@@ -46,7 +46,7 @@ def _mix(x: Tensor) -> Tensor:
 
 def _stirred(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """`_mix` in numpy, which shifts unsigned numbers logically: half the passes."""
-    mixed = np.asarray(state + _UNSIGNED[0])
+    mixed = np.add(state, _UNSIGNED[0], out=np.empty_like(state))
     high = np.right_shift(mixed, _UNSIGNED[3], out=np.empty_like(mixed))
     mixed ^= high
     mixed *= _UNSIGNED[1]
@@ -54,6 +54,17 @@ def _stirred(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
     mixed *= _UNSIGNED[2]
     mixed ^= np.right_shift(mixed, _UNSIGNED[5], out=high)
     return mixed
+
+
+def _folded(state: Tensor, parts: list[int | Tensor]) -> Tensor:
+    """Fold parts into the states of clients."""
+    mine = state.numpy().view(np.uint64)
+    for part in parts:
+        if isinstance(part, Tensor):
+            mine = _stirred(mine ^ _stirred(part.numpy().view(np.uint64)))
+        else:
+            mine = _stirred(mine ^ np.uint64(_mix_number(part) & _ALL))
+    return torch.from_numpy(mine.view(np.int64))
 
 
 def _mix_there(x: Tensor) -> Tensor:
@@ -110,10 +121,11 @@ class Key:
         state: Tensor | int = self.state
         if self._is_number() and not any(isinstance(part, Tensor) for part in parts):
             state = int(self.state)
-        for part in parts:
-            if isinstance(part, str):
-                part = zlib.crc32(part.encode())
-            state = _mixed(state ^ _mixed(part))
+        numbers = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in parts]
+        if isinstance(state, Tensor) and state.is_cpu:
+            return Key(_folded(state, numbers))
+        for number in numbers:
+            state = _mixed(state ^ _mixed(number))
         if isinstance(state, Tensor):
             return Key(state)
         return Key(torch.full_like(self.state, state))
