@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from coterie.core.errors import UserError
 from coterie.core.local_training import recorded as recording
@@ -159,8 +160,25 @@ def branches_by_a_list(given):
     return given["x"] if sum(given["x"].tolist()) > 0 else -given["x"]
 
 
+def selects(given):
+    chosen = given["x"][given["x"] > 0]
+    return chosen.sum() / (len(chosen) + 1)
+
+
+def selects_by_places(given):
+    chosen = given["x"].nonzero()
+    return given["x"].sum() / len(chosen)
+
+
+def refuses_to_be_watched(given):
+    if _get_current_dispatch_mode() is not None:
+        raise NotImplementedError
+    return given["x"] + 1
+
+
 NEVER = [
     refused, draws, writes, writes_through_a_view, branches, branches_by_numpy, branches_by_a_list,
+    selects, selects_by_places, refuses_to_be_watched,
 ]  # fmt: skip
 
 
@@ -172,6 +190,31 @@ def test_what_depends_on_more_than_the_tensors_given_is_never_recorded(function)
         expected = function({"x": x.clone()})
         assert torch.equal(kept(function, {"x": x}), expected)
     assert kept.graphs == 0
+
+
+def test_what_was_made_on_the_way_may_be_written_into_and_rows_be_looked_up():
+    def fine(given):
+        made = given["x"] * 2
+        made.add_(given["x"])
+        torch.mul(made, given["x"], out=made)
+        return made[given["rows"]]
+
+    kept = Recorded("it")
+    for number in range(20):
+        given = {"x": KEY.fold(number).normal(3), "rows": torch.tensor([2, 0, number % 3])}
+        assert torch.equal(kept(fine, given), fine(given))
+    assert kept.graphs == 1
+
+
+def test_a_function_without_an_identity_is_recorded_for_one_use():
+    class Same:
+        __hash__ = None
+
+        def __call__(self, params, batch):
+            return batch["x"]
+
+    assert recorded(Same(), 1).graphs == 0
+    assert recorded(Same(), 1).name == "Same"
 
 
 def test_a_constant_that_nothing_needs_is_no_obstacle():

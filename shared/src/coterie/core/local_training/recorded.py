@@ -6,15 +6,16 @@ for the loss is a pure function of them. So a form that comes often is recorded,
 for nobody is left out, and the rest is run directly. Results are the same bits: they are compared
 when it is recorded, in the next call and, now and again, later.
 
-Not recorded are steps that read other tensors than they are given, draw, or write into what they
-are given.
+Not recorded are steps that read other tensors than they are given, draw, choose by the numbers in
+tensors, or write into what they are given.
 """
 
 from __future__ import annotations
 
+import logging
 import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.core.errors import UserError
 from coterie.core.tensors import tree
+
+log = logging.getLogger(__name__)
 
 Function = Callable[..., Any]
 """From dicts of tensors to dicts and tuples of tensors."""
@@ -107,8 +110,12 @@ class Recorded:
         with self._lock:
             if form.run is not None or form.refused:
                 return
-            run = record(lambda: function(*trees), leaves)
-            form.refused = run is None or not _same(run(*leaves), found)
+            try:
+                run = record(lambda: function(*trees), leaves)
+                form.refused = run is None or not _same(run(*leaves), found)
+            except Exception as error:  # of being watched: the function has just run without
+                log.debug("%s is not recorded: %s", self.name, error)
+                form.refused = True
             form.calls, form.run = 0, None if form.refused else run
 
     def _check(self, form: _Form, calls: int, found: Any, leaves: list[Tensor]) -> None:
@@ -168,10 +175,10 @@ class _Recorder(TorchDispatchMode):
         """Run an operation, and note it."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        self.refused |= torch.Tag.nondeterministic_seeded in func.tags
+        self.refused |= torch.Tag.nondeterministic_seeded in func.tags or _chooses(func, args)
         if func._schema.is_mutable:
             self.writes = True
-            self.refused |= any(map(self._not_ours, (*args, *kwargs.values())))
+            self.refused |= any(map(self._not_ours, _written(func, args, kwargs)))
         first = args[0] if args and isinstance(args[0], Tensor) else None
         if first is not None and _nothing_done(func, first, result):
             self._note(result, self.node(first))
@@ -234,6 +241,20 @@ class _Reading(TorchFunctionMode):
 _READ = {Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.data_ptr, Tensor.untyped_storage}
 
 
+def _chooses(func: Any, args: Any) -> bool:
+    """Whether the shape of what an operation gives depends on numbers in tensors."""
+    if func is torch.ops.aten.index.Tensor:
+        return any(part is not None and part.dtype in (torch.bool, torch.uint8) for part in args[1])
+    return torch.Tag.dynamic_output_shape in func.tags
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+    """What an operation writes into."""
+    for number, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield args[number] if number < len(args) else kwargs.get(argument.name)
+
+
 def _simplify(graph: Graph) -> None:
     """Compute nothing twice, and no product with 1; only where nothing is written into."""
     known: dict[str, Node] = {}
@@ -248,8 +269,6 @@ def _simplify(graph: Graph) -> None:
 
 
 _TIMES = torch.ops.aten.mul.Scalar
-
-
 _VIEWS = {
     torch.ops.aten.alias.default,
     torch.ops.aten.detach.default,
@@ -287,5 +306,8 @@ def recorded(function: Any, way: Any) -> Recorded:
     It is forgotten with the function. A method that is looked up anew for each call, or a function
     made for it, is another one each time and never recorded.
     """
-    ways = _OF_FUNCTIONS.setdefault(function, {})
-    return ways.setdefault(way, Recorded(getattr(function, "__qualname__", str(function))))
+    new = Recorded(getattr(function, "__qualname__", type(function).__name__))
+    try:
+        return _OF_FUNCTIONS.setdefault(function, {}).setdefault(way, new)
+    except TypeError:  # what cannot be told from others by its identity
+        return new

@@ -11,9 +11,7 @@ import functools
 
 KEPT = 128 << 20
 """Bytes that a process may hold beside what it uses."""
-_LARGEST = (
-    64 << 20
-)  # of a block that is kept; beyond it, clearing pages is little beside using them
+_LARGEST = 64 << 20  # bytes of a block that is kept; in larger ones there is more to do
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
