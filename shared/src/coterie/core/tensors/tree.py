@@ -137,7 +137,7 @@ def map_tensors(function: Callable[..., Tensor], tree: T, *others: T) -> T:
 
 
 def take(tree: T, index: Tensor) -> T:
-    """Clients ``index`` of a stacked tree, copied.
+    """Clients ``index``, ``(K,)`` int64, of a stacked tree, copied.
 
     Example:
         >>> take({"a": torch.arange(3)}, torch.tensor([2, 0]))

@@ -84,7 +84,7 @@ def secret(states: HiddenStates) -> HiddenStates:
     kept = ~torch.isin(states.token, everywhere)
     if not bool(kept.any()):
         raise UserError("every sequence has the same tokens, so there is nothing to find out")
-    return tree.take(states, kept)
+    return tree.take(states, kept.nonzero().flatten())
 
 
 def victims(
