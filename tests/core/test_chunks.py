@@ -55,3 +55,10 @@ def test_a_number_of_clients_is_a_number_of_clients(work, footprint):
 def test_nobody_is_in_no_chunk_and_who_tells_no_size_is_in_the_only_one():
     assert cut([], None) == []
     assert cut([3, 1, 2], None) == [[0, 1, 2]]
+
+
+def test_what_a_chunk_takes_is_that_of_its_own_clients():
+    half = WORKING_MEMORY // 2
+    assert cut([1] * 3, [half] * 3) == [[0, 1], [2]]
+    few, many = [1] * 4, [half] * 4
+    assert cut([0] * 4 + [1] * 4, few + many) == [[4, 5], [6, 7], [0, 1, 2, 3]]
