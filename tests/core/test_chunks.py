@@ -58,7 +58,8 @@ def test_nobody_is_in_no_chunk_and_who_tells_no_size_is_in_the_only_one():
 
 
 def test_what_a_chunk_takes_is_that_of_its_own_clients():
-    half = WORKING_MEMORY // 2
-    assert cut([1] * 3, [half] * 3) == [[0, 1], [2]]
-    few, many = [1] * 4, [half] * 4
-    assert cut([0] * 4 + [1] * 4, few + many) == [[4, 5], [6, 7], [0, 1, 2, 3]]
+    fourth = WORKING_MEMORY // 4
+    assert cut([1] * 5, [fourth] * 5) == [[0, 1, 2, 3], [4]]
+    few, many = [1] * 4, [fourth] * 8
+    chunks = [[4, 5, 6, 7], [8, 9, 10, 11], [0, 1, 2, 3]]
+    assert cut([0] * 4 + [1] * 8, few + many) == chunks
