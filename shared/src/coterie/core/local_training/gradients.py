@@ -61,11 +61,13 @@ class ByAutograd:
             ReadElsewhere: the module reads one of these outside of its layer.
         """
         stacks = (params, fixed, batch, *_split(kept or {}))
-        of = self._of_one if len(next(iter(batch.values()))) == 1 else self._of_stack
-        found, values = of(*stacks) if self._draws else self._recorded(of, *stacks)
+        if self._draws:
+            found, values = self._of_clients(*stacks)
+        else:
+            found, values = self._recorded(self._of_clients, *stacks)
         return {name: _whole(parts) for name, parts in found.items()}, values
 
-    def _of_stack(
+    def _of_clients(
         self,
         params: Params,
         fixed: Params,
@@ -75,7 +77,10 @@ class ByAutograd:
         left: Params,
         right: Params,
     ) -> tuple[Parts, Tensor]:
-        free = {name: rows.detach().requires_grad_() for name, rows in params.items()}
+        n_clients = len(next(iter(batch.values())))
+        alone = n_clients == 1
+        rows = tree.as_one(params) if alone else params
+        free = {name: value.detach().requires_grad_() for name, value in rows.items()}
         with torch.enable_grad(), taped(free if self._factored else {}) as tape:
 
             def run(
@@ -85,34 +90,17 @@ class ByAutograd:
                 tape.kept = {name: (base[name], left[name], right[name]) for name in left}
                 return self._loss({**free, **given, **dict.fromkeys(left, WITHHELD)}, batch)
 
-            values = stacked(run)(free, fixed, batch, own, left, right)
+            rest = (fixed, batch, own, left, right)
+            if alone:  # of the leaves themselves, not views of them, which no layer could tell
+                with nullcontext() if self._draws else drawing_nothing():
+                    values = run(free, *tree.as_one(rest))[None]
+            else:
+                values = stacked(run)(free, *rest)
             total = values.sum()
-        grads = _gradients(total, free, tape.taps, len(values))
+        grads = _gradients(total, free, tape.taps, n_clients)
+        if alone:
+            grads = {n: g if isinstance(g, Outer) else g[None] for n, g in grads.items()}
         return {name: _parts(grad) for name, grad in grads.items()}, values.detach()
-
-    def _of_one(
-        self,
-        params: Params,
-        fixed: Params,
-        batch: Batch,
-        shared: Params,
-        own: Params,
-        left: Params,
-        right: Params,
-    ) -> tuple[Parts, Tensor]:
-        free = {name: rows[0].detach().requires_grad_() for name, rows in params.items()}
-        given, mine = tree.as_one(fixed), tree.as_one(batch)
-        with (
-            torch.enable_grad(),
-            taped(free if self._factored else {}) as tape,
-            nullcontext() if self._draws else drawing_nothing(),
-        ):
-            base = shared | tree.as_one(own)
-            tape.kept = {name: (base[name], left[name][0], right[name][0]) for name in left}
-            value = self._loss({**free, **given, **dict.fromkeys(left, WITHHELD)}, mine)
-        grads = _gradients(value, free, tape.taps, 1)
-        stack = {n: g if isinstance(g, Outer) else g[None] for n, g in grads.items()}
-        return {name: _parts(grad) for name, grad in stack.items()}, value.detach()[None]
 
 
 def _split(kept: Kept) -> tuple[Params, Params, Params, Params]:

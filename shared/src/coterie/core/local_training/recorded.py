@@ -1,4 +1,4 @@
-"""Steps of stacked clients, run again as the list of operations that one of them was made of.
+"""Steps of clients, run again as the list of operations that one of them was made of.
 
 Of a small model, most of a step's time is Python: the module's, `torch.func.vmap`'s, autograd's.
 Operations, their order and their numbers are the same at every step whose tensors have one form,

@@ -48,9 +48,10 @@ def adjacent(places: Tensor) -> bool:
     """
     if not places.numel():
         return False
-    first = int(places[0])
-    ends = int(places[-1]) - first == places.numel() - 1
-    return ends and torch.equal(places, torch.arange(first, first + places.numel()))
+    first, above = int(places[0]), int(places[-1]) + 1
+    if above - first != places.numel():
+        return False
+    return torch.equal(places, torch.arange(first, above, device=places.device))
 
 
 def sorted_rows(table: Tensor) -> Tensor:
