@@ -39,6 +39,7 @@ torch.__future__.set_swap_module_params_on_conversion(True)
 FAR = torch.device("far", 0)
 COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 ROUNDS = 2
+PACKAGE = "/src/coterie/"  # a checkout may be called coterie too
 ON_PURPOSE = ("on_host", "add_lora", "coordinate")
 """Functions that draw first parameters on the CPU, so that they are the same everywhere, or solve a
 problem of a dozen numbers in hundreds of steps, for which a device is too far."""
@@ -139,8 +140,8 @@ class Factories(TorchFunctionMode):
         frames = traceback.extract_stack()
         if any(frame.name in ON_PURPOSE for frame in frames):
             return
-        ours = [f for f in frames if "/coterie/" in f.filename or f.name.startswith("plant")]
-        where = f"{ours[-1].filename.split('/coterie/')[-1]}:{ours[-1].name}" if ours else "?"
+        ours = [f for f in frames if PACKAGE in f.filename or f.name.startswith("plant")]
+        where = f"{ours[-1].filename.split(PACKAGE)[-1]}:{ours[-1].name}" if ours else "?"
         self.astray.add(f"{name} in {where}")
 
 
