@@ -16,7 +16,7 @@ _allowed = True
 
 @cache
 def installed() -> bool:
-    """Whether numba is there; the extra ``fast`` of coterie-core brings it."""
+    """Whether numba is there; without it, as on a Python that it does not know yet, kernels are off."""
     return find_spec("numba") is not None
 
 
