@@ -187,7 +187,10 @@ class RecommendsToUsers(Experiment[Settings]):
         return scores_of_user(module, user)
 
     def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
-        """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)`` in order."""
+        """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``.
+
+        The oldest is first.
+        """
         return scores_of_newcomer(module, items)
 
     def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:

@@ -73,10 +73,13 @@ def read_history(path: Path, data: Interactions, rules: DataSettings) -> History
     }
     _check_one_user(table, found.get("user"))
     words, known = _words(table, found, data)
-    places = {word: known.get(word) or known.get(word.strip()) or [] for word in dict.fromkeys(words)}
+    places = {
+        word: known.get(word) or known.get(word.strip()) or [] for word in dict.fromkeys(words)
+    }
     column = found.get("item") or found["title"]
     if not any(places.values()):
-        raise UserError(f"{path}: none of its {column}s is known to the run: {_hint(places, known)}")
+        hint = _hint(places, known)
+        raise UserError(f"{path}: none of its {column}s is known to the run: {hint}")
     counts, remarks = _counting(table, found.get("rating"), data, rules)
     liked = list(dict.fromkeys(_places(places, np.array(words, object)[counts])))
     if not liked:
@@ -123,8 +126,8 @@ def _words(
     else:
         columns = ", ".join(table.names[:20])
         raise UserError(
-            f"{table.path} has the columns {columns}: it needs one named item (ids) or title, or as "
-            "in the run's own file"
+            f"{table.path} has the columns {columns}: it needs one named item (ids) or title, "
+            "or as in the run's own file"
         )
     known: dict[str, list[int]] = {}
     for place, name in enumerate(names):
