@@ -306,9 +306,7 @@ def test_a_run_says_what_its_filters_left_out(run, table, capsys):
 
 
 def test_training_and_data_print_what_their_filters_left_out(table, tmp_path, capsys):
-    again = table[(table.stars > 2) & (table["at"] < 100)].iloc[
-        :2
-    ]  # at the same time: in one block
+    again = table[(table.stars > 2) & (table["at"] < 100)].iloc[:2]  # at one time
     twice = pd.concat([table, again])
     path = tmp_path / "r.csv"
     twice.assign(stars=twice.stars - 2).to_csv(path, index=False)
