@@ -55,8 +55,9 @@ class Experiment(RecommendsToUsers[Settings]):
 
     @cached_property
     def interactions(self) -> Interactions:
-        """The ratings."""
-        return rated(load_filtered(self.settings.data), self.settings.data.scale)
+        """The ratings, which are what is predicted: those of 0 or less count too."""
+        data = self.settings.data
+        return rated(load_filtered(data, targets=True), data.scale)
 
     @cached_property
     def organisations(self) -> Organisations:

@@ -16,6 +16,7 @@ from coterie.continual.published import reference
 from coterie.continual.readings import resolve
 from coterie.continual.settings import Settings
 from coterie.core.data.interactions.blocks import Block, Stream, earlier_items, temporal_blocks
+from coterie.core.data.interactions.dropped import Dropped
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.splits import split_block
 from coterie.core.data.interactions.user_rows import UserRows
@@ -66,6 +67,14 @@ class Experiment(RecommendsToUsers[Settings]):
     def interactions(self) -> Interactions:
         """The filtered interactions; users and items numbered by first appearance in time."""
         return self.stream.interactions
+
+    def left_out(self) -> list[Dropped]:
+        """Count what filters left out, and what counts once within a block."""
+        of = len(self.interactions)
+        parts = [part for own in self.blocks for part in (own.train, own.valid, own.test)]
+        again = of - sum(part.values.numel() for part in parts)
+        why = "of an item that the user has in the same block before"
+        return [*self.interactions.dropped, Dropped(why, again, of)]
 
     def describe_data(self) -> list[dict[str, int | float]]:
         """Tabulate the blocks as the paper's Table 1 does."""

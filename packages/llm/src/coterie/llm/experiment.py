@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.data.interactions.dropped import Dropped
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.sources.catalogue import load_filtered
 from coterie.core.errors import UserError
@@ -129,6 +130,10 @@ class Experiment(RecommendsToUsers[Settings]):
         secret = secret_of(split)
         own = {client: client_token(secret, client) for client in ids.tolist()}
         write_tokens(folder / OWN_TOKENS, own)
+
+    def left_out(self) -> list[Dropped]:
+        """Count what filters left out, repeated items, and rows of users known too late."""
+        return [*self.interactions.dropped, *self.data.left_out()]
 
     def describe_data(self) -> list[dict[str, Any]]:
         """Count users, examples and targets of every client, and of all together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 from coterie.core.cli.arguments import Arguments
 from coterie.core.cli.output import print_rows, say
 from coterie.core.data.interactions.blocks import temporal_blocks
+from coterie.core.data.interactions.dropped import in_words
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Interactions
 from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.sources.catalogue import list_data, load_all, sample_counts
@@ -92,6 +94,11 @@ def _interactions(settings: DataSettings, as_json: bool) -> None:
     if not as_json:
         users = f"{found.n_users:,} users, {found.n_items:,} items"
         say(f"{found.source}: {len(found):,} interactions, {users}")
+    for line in in_words(kept.dropped):
+        if as_json:
+            sys.stderr.write(f"coterie: rows {line}\n")  # stdout holds the table only
+        else:
+            say(f"Rows {line}")
     title = f"{what} after the {core}-core filter ({len(kept):,} interactions)"
     print_rows(statistics, title, as_json)
 

@@ -11,6 +11,7 @@ from coterie.core.cli.arguments import Arguments, positive
 from coterie.core.cli.output import print_json, print_rows, say
 from coterie.core.errors import UserError
 from coterie.core.registry.importing import heavy
+from coterie.core.run.recommendation_files import check_out
 from coterie.core.run.runfolder import paper_of
 
 
@@ -24,11 +25,16 @@ def run(argv: Sequence[str]) -> None:
         "--new-user",
         type=Path,
         metavar="FILE",
-        help="history of someone new (column 'item' or 'title'); adapts here, uploads nothing",
+        help="history of someone new (column 'item' or 'title', or as in the run's own file; "
+        "'rating'); adapts here, uploads nothing",
     )
     who.add_argument("--all", action="store_true", help="all users of the run, into --out")
     parser.add_argument(
-        "--out", type=Path, metavar="CSV", help="with --all: columns user, rank, item, score"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="with --all: columns user, rank, item, score; .csv, .tsv or .jsonl, also with .gz, "
+        "or .parquet",
     )
     parser.add_argument("--top", type=positive, default=10, help="how many items (default: 10)")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
@@ -45,19 +51,22 @@ def run(argv: Sequence[str]) -> None:
     for note in notes:
         sys.stderr.write(f"coterie: {note}\n")
     who_for = f"user {given.user}" if given.user is not None else str(given.new_user)
-    print_rows(rows, f"For {who_for}", given.json)
+    if rows:
+        print_rows(rows, f"For {who_for}", given.json)
 
 
 def _all(given: Namespace) -> None:
     if not given.all or given.out is None:
         raise UserError("--all and --out FILE.csv go together: give both or neither")
-    if not given.out.absolute().parent.is_dir():
-        raise UserError(f"there is no folder {given.out.parent}: make it, or choose another --out")
-    users, left_out = heavy("coterie.core.run.serving").recommend_all(
-        given.run, given.out, given.top
-    )
+    check_out(given.out)
+    served = heavy("coterie.core.run.serving").recommend_all(given.run, given.out, given.top)
     if given.json:
-        print_json({"users": users, "left_out": left_out, "file": str(given.out)})
+        print_json({**served._asdict(), "file": str(given.out)})
         return
-    without = f" ({left_out:,} took no part and have none)" if left_out else ""
-    say(f"Written to {given.out}: {users:,} users{without}")
+    without = f" ({served.left_out:,} took no part and have none)" if served.left_out else ""
+    say(f"Written to {given.out}: {served.users:,} users{without}")
+    if served.finished:
+        sys.stderr.write(
+            f"coterie: nothing is left to recommend to {served.finished:,} more users: they have "
+            "consumed all items\n"
+        )

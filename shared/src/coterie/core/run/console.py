@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from coterie.core.data.interactions.dropped import in_words
 from coterie.core.registry.papers import Paper
 from coterie.core.run.experiment import Experiment
 from coterie.core.run.runfolder import Summary
@@ -26,6 +27,8 @@ def show_data(paper: Paper, experiment: Experiment[Any]) -> None:
     )
     if rows := experiment.describe_data():
         console.print(_table(rows))
+    for line in in_words(experiment.left_out()):
+        console.print(f"Rows {line}", highlight=False, markup=False, soft_wrap=True)
 
 
 def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any]] = ()) -> None:

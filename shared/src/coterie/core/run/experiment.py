@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from coterie.core.data.interactions.dropped import Dropped
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation, bounds
@@ -133,6 +134,10 @@ class Experiment(Generic[Settings]):
         """Tabulate the data, one row a block. Default: no table."""
         return []
 
+    def left_out(self) -> Sequence[Dropped]:
+        """Count what filters left out of the data, in their order. Default: nothing is known."""
+        return []
+
     def finish(self, module: FederatedRun, folder: Path) -> None:
         """Write what a finished run has beside metrics, curves and checkpoints into its folder."""
 
@@ -173,12 +178,19 @@ class RecommendsToUsers(Experiment[Settings]):
         """What the data are, for people."""
         return self.interactions.source
 
+    def left_out(self) -> Sequence[Dropped]:
+        """Count what filters left out of the interactions, in their order."""
+        return self.interactions.dropped
+
     def scores(self, module: FederatedRun, user: int) -> Tensor:
         """Score all items for a user of the data, ``(1, n_items)``; errors as `scores_of_user`."""
         return scores_of_user(module, user)
 
     def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
-        """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``."""
+        """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``.
+
+        The oldest is first.
+        """
         return scores_of_newcomer(module, items)
 
     def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
@@ -205,9 +217,9 @@ def scores_of_user(module: FederatedRun, user: int) -> Tensor:
 def scores_of_newcomer(module: FederatedRun, items: Tensor) -> Tensor:
     """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``.
 
-    Private parameters are fitted to them here; nothing is uploaded.
+    Private parameters are fitted to them here, whatever their order; nothing is uploaded.
     """
-    down, history = _served(module, None), Ragged.from_lists([items.tolist()])
+    down, history = _served(module, None), Ragged.from_lists([sorted(items.tolist())])
     key = module.secret.fold("newcomer").fold(torch.tensor([0]))
     return _client(module).predict(down, _client(module).adapt(down, history, key))
 

@@ -42,6 +42,7 @@ class Summary:
         down_bytes: bytes sent to all clients.
         seconds: wall time of training.
         notes: what else the user should know, in a line each.
+        left_out: rows of the data that filters left out, a line for each filter.
     """
 
     rounds: int
@@ -51,6 +52,7 @@ class Summary:
     down_bytes: int
     seconds: float
     notes: Sequence[str] = ()
+    left_out: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

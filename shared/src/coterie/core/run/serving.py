@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.callbacks.checkpoints import LAST, read_checkpoint
+from coterie.core.data.interactions.dropped import in_words
 from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.errors import UserError, nearest
-from coterie.core.files import write_text
-from coterie.core.kernels import switch
+from coterie.core.data.sources.catalogue import load as load_data
+from coterie.core.errors import UserError
 from coterie.core.metrics.ranking import top_k
 from coterie.core.privacy.attack import plot_curve
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment, RecommendsToUsers
+from coterie.core.run.histories import read_history
+from coterie.core.run.process import computing_as
+from coterie.core.run.recommendation_files import (
+    Recommendations,
+    check_out,
+    write_recommendations,
+)
 from coterie.core.run.runfolder import RunFolder
+from coterie.core.settings.sections import DataSettings
 from coterie.core.tensors.ragged import Ragged
 
 _BATCH = 256  # users who are ranked at once
@@ -34,6 +41,9 @@ def open_run(
     device: Literal["auto", "cpu"] = "cpu",
 ) -> tuple[Experiment[Any], FederatedRun]:
     """Load a run's data and the state of its last checkpoint.
+
+    The caller's process keeps its threads and kernels; who computes with the run uses
+    `coterie.core.run.process.computing_as` to have those of the run.
 
     Args:
         run: its folder.
@@ -51,14 +61,13 @@ def open_run(
         raise UserError(f"{run} has no checkpoint {path}: train it first, or go on with --resume")
     saved = read_checkpoint(path)
     settings = _here(folder) if change is None else change(_here(folder))
-    torch.set_num_threads(settings.engine.threads)
-    switch.allow(settings.engine.kernels == "auto")
     settings = dataclasses.replace(
         settings, engine=dataclasses.replace(settings.engine, device=device)
     )
     experiment: Experiment[Any] = load(find_paper(folder.paper).experiment)(settings)
-    module = FederatedRun(experiment.federation())
-    module.load_plain(saved["federation"])
+    with computing_as(settings.engine):
+        module = FederatedRun(experiment.federation())
+        module.load_plain(saved["federation"])
     return experiment, module
 
 
@@ -68,8 +77,9 @@ def evaluate(run: Path) -> dict[str, float]:
     Raises:
         UserError: as `open_run`.
     """
-    _, module = open_run(run, device="auto")
-    return module.retest()
+    experiment, module = open_run(run, device="auto")
+    with computing_as(experiment.settings.engine):
+        return module.retest()
 
 
 def recommend(
@@ -77,10 +87,12 @@ def recommend(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Recommend the best items that the user has not consumed yet.
 
+    Consumed is all that stands in the data with the user, also what filters left out.
+
     Args:
         run: folder of a run.
         user: id of one of its users, as in the data set.
-        new_user: file with a column ``item`` (ids) or ``title``: the history of someone new, whose
+        new_user: the history of someone new, see `coterie.core.run.histories.read_history`, whose
             private parameters are fitted here with the public ones fixed; nothing is uploaded.
         top: how many.
 
@@ -92,18 +104,15 @@ def recommend(
         UserError: the user or all items are unknown, or as `open_run`.
     """
     experiment, module = _open_recommender(run)
-    data, notes = experiment.interactions, []
-    if new_user is not None:
-        known, unknown = read_history(new_user, data)
-        if unknown:
-            some = ", ".join(name[:40] for name in unknown[:3])
-            these = some if len(unknown) <= 3 else f"{some}, ..."
-            notes.append(f"{len(unknown)} of {len(unknown) + len(known)} items unknown: {these}")
-        scores = experiment.scores_for_newcomer(module, known)
-    else:
-        number = _user_number(str(user), data)
-        known = data.item[data.user == number].unique()
-        scores = experiment.scores(module, number)
+    with computing_as(experiment.settings.engine):
+        if new_user is not None:
+            known, scores, notes = _of_newcomer(experiment, module, new_user)
+        else:
+            known, scores, notes = _of_user(experiment, module, str(user))
+    data = experiment.interactions
+    best = _best(scores, Ragged.from_lists([known.tolist()]), top)[0]
+    if not best:
+        notes.append(f"nothing is left to recommend: all {data.n_items:,} items are consumed")
     rows = [
         {
             "rank": rank,
@@ -111,27 +120,55 @@ def recommend(
             "title": data.titles[item] if data.titles else "",
             "score": score,
         }
-        for rank, item, score in _best(scores, Ragged.from_lists([known.tolist()]), top)[0]
+        for rank, item, score in best
     ]
     return rows, notes
 
 
-def recommend_all(run: Path, out: Path, top: int = 10) -> tuple[int, int]:
-    """Recommend to all users of a run, into a CSV file ``user,rank,item,score``, all or nothing.
+class Served(NamedTuple):
+    """How many users of a run were served.
 
-    Returns:
-        How many users have recommendations, and how many have none because they took no part.
+    Attributes:
+        users: who have recommendations.
+        left_out: who have none because they took no part.
+        finished: who have none because they have consumed all that there is.
+    """
+
+    users: int
+    left_out: int
+    finished: int
+
+
+def recommend_all(run: Path, out: Path, top: int = 10) -> Served:
+    """Recommend to all users of a run, into a file with the columns user, rank, item and score.
+
+    Args:
+        run: its folder.
+        out: the file, in the format of its suffix, see
+            `coterie.core.run.recommendation_files.write_recommendations`; all or nothing.
+        top: how many items a user gets, at most.
 
     Raises:
-        UserError: nobody took part, the file cannot be written, or as `open_run`.
+        UserError: nobody took part, the file cannot be written or is the run's own, or as
+            `open_run`.
     """
+    check_out(out)
     experiment, module = _open_recommender(run)
+    if out.resolve() == Path(experiment.settings.data.name).expanduser().resolve():
+        raise UserError(f"{out} is the file that the run was trained on: choose another --out")
+    with computing_as(experiment.settings.engine):
+        table, served = _of_everybody(experiment, module, top)
+    write_recommendations(out, table)
+    return served
+
+
+def _of_everybody(
+    experiment: RecommendsToUsers[Any], module: FederatedRun, top: int
+) -> tuple[Recommendations, Served]:
     data = experiment.interactions
-    items = Ragged.from_pairs(data.user, data.item, data.n_users)
-    lines, batch = io.StringIO(newline=""), []
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(["user", "rank", "item", "score"])
-    served, refusal = 0, None
+    items = Ragged.from_pairs(*data.had(), data.n_users)
+    table, batch = Recommendations(), []
+    served, finished, refusal = 0, 0, None
     for number in range(data.n_users):
         try:
             batch.append((number, experiment.scores(module, number)))
@@ -141,20 +178,46 @@ def recommend_all(run: Path, out: Path, top: int = 10) -> tuple[int, int]:
             users = torch.tensor([user for user, _ in batch])
             found = _best(torch.cat([scores for _, scores in batch]), items.take(users), top)
             for user, best in zip(users.tolist(), found, strict=True):
-                name = data.user_names[user]
-                writer.writerows([name, rank, data.item_names[i], s] for rank, i, s in best)
-            served, batch = served + len(batch), []
-    if not served:
+                for rank, item, score in best:
+                    table.add(data.user_names[user], rank, data.item_names[item], score)
+            served += sum(map(bool, found))
+            finished += sum(not best for best in found)
+            batch = []
+    if not served + finished:
         raise UserError(f"there is nobody to recommend to: {refusal}")
-    write_text(out, lines.getvalue())
-    return served, data.n_users - served
+    return table, Served(served, data.n_users - served - finished, finished)
+
+
+def _of_newcomer(
+    experiment: RecommendsToUsers[Any], module: FederatedRun, path: Path
+) -> tuple[Tensor, Tensor, list[str]]:
+    """Give what someone new had, scores ``(1, n_items)`` and notes."""
+    history = read_history(path, experiment.interactions, experiment.settings.data)
+    return history.had, experiment.scores_for_newcomer(module, history.liked), history.notes
+
+
+def _of_user(
+    experiment: RecommendsToUsers[Any], module: FederatedRun, name: str
+) -> tuple[Tensor, Tensor, list[str]]:
+    """Do the same for a user of the run."""
+    data = experiment.interactions
+    number = _user_number(name, data, experiment.settings.data)
+    users, items = data.had()
+    return items[users == number].unique(), experiment.scores(module, number), []
 
 
 def _best(scores: Tensor, known: Ragged, top: int) -> list[list[tuple[int, int, float]]]:
-    """Rank, item and score of the best items that each user does not know, best first."""
+    """Rank, item and score of the best items that each user does not know, best first.
+
+    Scores of -inf are of items that nobody can score for the user.
+    """
     inside = known.values < scores.shape[1]
-    seen = Ragged.from_pairs(known.rows[inside], known.values[inside], len(known))
-    best = top_k(scores, top, seen)
+    unscored = scores == -torch.inf
+    user, item = unscored.nonzero(as_tuple=True)
+    rows = torch.cat([known.rows[inside], user])
+    seen = Ragged.from_pairs(rows, torch.cat([known.values[inside], item]), len(known))
+    scores = scores.masked_fill(unscored, 0.0)
+    best = top_k(scores, min(top, scores.shape[1]), seen)
     values = scores.gather(1, best.clamp(min=0)).tolist()
     return [
         [
@@ -180,38 +243,10 @@ def attack(run: Path, scales: Sequence[float]) -> tuple[list[dict[str, Any]], Pa
         UserError: as `open_run`.
     """
     experiment, module = _open_recommender(run)
-    curve = experiment.attack(module, scales)
+    with computing_as(experiment.settings.engine):
+        curve = experiment.attack(module, scales)
     rows = [{"noise": scale, **row} for scale, report in curve.items() for row in report.rows()]
     return rows, plot_curve(curve, run / "attack.png")
-
-
-def read_history(path: Path, data: Interactions) -> tuple[Tensor, list[str]]:
-    """Read the items of a new user.
-
-    Returns:
-        ``(n,)`` int64 item numbers without repetition, and what is unknown to the run.
-
-    Raises:
-        UserError: the file has no column item or title, is malformed, or none of them is known.
-    """
-    from coterie.core.data.sources.own_file import read_columns  # pyarrow is heavy
-
-    table = read_columns(path, ("item", "title"), remedy="correct or delete the line")
-    for column, names in (("item", data.item_names), ("title", data.titles or [])):
-        if column in table.names and names:
-            number = {name: place for place, name in enumerate(names)}
-            wanted = list(dict.fromkeys(w for w in table.strings(column) if w.strip()))
-            places = [number.get(word, number.get(word.strip())) for word in wanted]
-            found = sorted({place for place in places if place is not None})
-            if found:
-                pairs = zip(wanted, places, strict=True)
-                return torch.tensor(found), [word for word, place in pairs if place is None]
-            hint = nearest(wanted[0], number) if wanted else "the column is empty"
-            if len(hint) > 200:
-                hint = "see the item ids of the data set"
-            raise UserError(f"{path}: none of its {column}s is known to the run: {hint}")
-    columns = ", ".join(table.names[:20])
-    raise UserError(f"{path} has the columns {columns}: it needs one named item (ids) or title")
 
 
 def _open_recommender(run: Path) -> tuple[RecommendsToUsers[Any], FederatedRun]:
@@ -231,11 +266,15 @@ def _here(folder: RunFolder) -> Any:
     return dataclasses.replace(folder.settings, run=run)
 
 
-def _user_number(name: str, data: Interactions) -> int:
-    try:
+def _user_number(name: str, data: Interactions, rules: DataSettings) -> int:
+    with suppress(ValueError):
         return data.user_names.index(name)
-    except ValueError:
+    some = f"({data.n_users} users, such as {', '.join(data.user_names[:3])})"
+    if data.dropped and name in load_data(rules.name, rules.root, rules.columns).user_names:
+        what = "; ".join(in_words(data.dropped))
         raise UserError(
-            f"user '{name}' is not in the run's data after filtering "
-            f"({data.n_users} users, such as {', '.join(data.user_names[:3])})"
-        ) from None
+            f"user '{name}' is in the data, but not in the run's after filtering {some}: {what}"
+        )
+    like = next((each for each in data.user_names if each.casefold() == name.casefold()), None)
+    hint = f": did you mean '{like}'?" if like is not None else ""
+    raise UserError(f"user '{name}' is not in the run's data after filtering {some}{hint}")

@@ -22,6 +22,7 @@ from coterie.core.callbacks.refusals import Refusals
 from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.transcript import TranscriptFile
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
+from coterie.core.data.interactions.dropped import in_words
 from coterie.core.errors import Interrupted, UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.selection import Selecting
@@ -81,6 +82,7 @@ def train(paper: Paper, settings: Any) -> Path:
             *_validation(federation),
             *remarks(settings.privacy, federation.client.steps()),
         ],
+        left_out=in_words(experiment.left_out()),
     )
     clients = experiment.client_table(run)
     folder.write_summary(summary)

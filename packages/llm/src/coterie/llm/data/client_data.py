@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from coterie.core.data.interactions.dropped import Dropped
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.metrics.ranking_report import Split
 from coterie.core.tensors.device import CPU, computing_on
@@ -92,6 +93,22 @@ class FederatedData:
         if split == "test":
             parts, found = [*parts, *clients.newer], found + self.public_counts("newer")
         return found + torch.bincount(torch.cat(parts), minlength=self.n_items)
+
+    def left_out(self) -> list[Dropped]:
+        """Count the rows that no client has: repeated items, and of users known too late."""
+        split, rows = self.split, len(self.interactions)
+        distinct = sum(part.values.numel() for part in (split.train, split.valid, split.test))
+        nobody = self.client_of == NOBODY
+        late = int(nobody[split.test.rows].sum())
+        return [
+            Dropped("of an item that the user had before", rows - distinct, rows),
+            Dropped(
+                "of users who have nothing before the test, and so no client",
+                late,
+                distinct,
+                int((nobody & (split.test.lengths > 0)).sum()),
+            ),
+        ]
 
     def idle_clients(self) -> list[int]:
         """List the clients that have users but nothing to train on, in order to say so."""

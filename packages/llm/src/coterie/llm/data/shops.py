@@ -164,8 +164,18 @@ def _opened(
             for user, at in zip(owner.tolist(), shop.tolist(), strict=True)
         ],
         user_features=interactions.user_features and interactions.user_features.take(owner),
+        besides=_besides(interactions, owner),
     )
     return Accounts(opened, rows, shop)
+
+
+def _besides(interactions: Interactions, owner: Tensor) -> Tensor | None:
+    """What filters left out, for every account of the user: no shop can be told for it."""
+    if interactions.besides is None:
+        return None
+    user, item = interactions.besides.unbind(1)
+    items = Ragged.from_pairs(user, item, interactions.n_users).take(owner)
+    return torch.stack([items.rows, items.values], 1)
 
 
 def _numbered(shop: Tensor, split: GlobalSplit, n_clients: int) -> Tensor:

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from coterie.core.data.interactions.dropped import in_words
 from coterie.core.data.interactions.genres import GENRES, canonical, genre_table
 from coterie.core.data.interactions.interactions import Features, Interactions
 from coterie.core.data.sources.profile_columns import AGES, GENDERS, OCCUPATIONS_1M
@@ -75,7 +76,8 @@ def read_movielens(
         funnel=True,
     )
     name = f"{found.source} by {scenario}"
-    return cut(rows, settings, key, name=name, scaling="range", dtype=dtype)
+    notes = [f"rows {line}" for line in in_words(found.dropped)]
+    return cut(rows, settings, key, name=name, scaling="range", dtype=dtype, notes=notes)
 
 
 def _of_users(folder: Path, found: Interactions) -> dict[str, Tensor]:

@@ -45,6 +45,7 @@ def run(argv: Sequence[str]) -> None:
             "settings as flags, listed by coterie page certify --help"
         )
     # Torch only where it is needed: --help does not wait for it.
+    from coterie.core.run.process import computing_as
     from coterie.core.run.serving import open_run
     from coterie.page.certificate.of_run import certify_run, save
 
@@ -56,7 +57,8 @@ def run(argv: Sequence[str]) -> None:
                 "certify a copy of the run"
             )
         of_run = getattr(experiment.settings, "certificate", CertificateSettings())
-        certificate = certify_run(module, replace(of_run, **typed.flags))
+        with computing_as(experiment.settings.engine):
+            certificate = certify_run(module, replace(of_run, **typed.flags))
         report = save(certificate, given.run, module.round)
     if given.json:
         print_json(certificate.to_dict())

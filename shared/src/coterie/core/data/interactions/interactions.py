@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.data.interactions.dropped import Dropped
 from coterie.core.errors import UserError
 from coterie.core.tensors.appearance import by_first_appearance
 from coterie.core.tensors.masks import where_true
@@ -44,7 +45,7 @@ class Interactions:
         item: ``(n,)`` int64 item numbers, below ``n_items``.
         time: ``(n,)`` int64 in the source's own unit; only the order counts. A source without
             times has the same number (0) in every row, see `require_time`.
-        rating: ``(n,)`` float32, all above 0, or None.
+        rating: ``(n,)`` float32, or None; all above 0, but where ratings are targets.
         user_names: original id of every user number.
         item_names: original id of every item number.
         titles: title of every item number, or None.
@@ -56,6 +57,9 @@ class Interactions:
         positions: ``time`` is no more than the position among the user's own interactions.
         user_features: profile of every user number, or None.
         domains: organisation that has every item number, where the source says so, or None.
+        dropped: what filters left out, in their order.
+        besides: ``(m, 2)`` int64 user and item of rows that filters left out: what users had
+            besides, and are not recommended. Those of users and items without a row are not there.
     """
 
     user: Tensor  # (n,) int64
@@ -72,6 +76,8 @@ class Interactions:
     positions: bool = False
     user_features: Features | None = None
     domains: list[str] | None = None
+    dropped: tuple[Dropped, ...] = ()
+    besides: Tensor | None = None  # (m, 2) int64
 
     def __len__(self) -> int:
         return self.user.numel()
@@ -92,6 +98,29 @@ class Interactions:
         # A third of the time of indexing by brackets.
         return replace(self, **self._each(_BY_ROW, lambda values: values.index_select(0, rows)))
 
+    def without(self, left_out: Tensor, why: str) -> Interactions:
+        """The other rows; numbers stay, and what goes is noted in ``dropped`` and ``besides``.
+
+        Args:
+            left_out: ``(n,)`` bool.
+            why: as in `Dropped`.
+        """
+        gone = where_true(left_out)
+        if not gone.numel():
+            return self
+        kept = self.take(~left_out)
+        count = Dropped(why, gone.numel(), len(self), *_absent(self, kept))
+        pairs = torch.stack([self.user.index_select(0, gone), self.item.index_select(0, gone)], 1)
+        besides = pairs if self.besides is None else torch.cat([self.besides, pairs])
+        return replace(kept, dropped=(*self.dropped, count), besides=besides)
+
+    def had(self) -> tuple[Tensor, Tensor]:
+        """User and item of all that users had, ``(n + m,)`` each: in the rows and besides."""
+        if self.besides is None:
+            return self.user, self.item
+        user, item = self.besides.unbind(1)
+        return torch.cat([self.user, user]), torch.cat([self.item, item])
+
     def renumbered(self) -> Interactions:
         """Number users and items by first appearance in row order; drop those without a row."""
         user, users = by_first_appearance(self.user, self.n_users)
@@ -101,8 +130,24 @@ class Interactions:
         of_items = self._each(_BY_ITEM, lambda values: [values[old] for old in numbers])
         features = self.user_features and self.user_features.take(users)
         return replace(
-            self, user=user, item=item, user_names=names, user_features=features, **of_items
+            self,
+            user=user,
+            item=item,
+            user_names=names,
+            user_features=features,
+            besides=self._besides(users, items),
+            **of_items,
         )
+
+    def _besides(self, users: Tensor, items: Tensor) -> Tensor | None:
+        """Give ``besides`` in new numbers, by the old number of each new one."""
+        if self.besides is None:
+            return None
+        user, item = self.besides.unbind(1)
+        pairs = torch.stack(
+            [renamed(user, users, self.n_users), renamed(item, items, self.n_items)], 1
+        )
+        return pairs[(pairs >= 0).all(1)]
 
     def _each(self, fields: tuple[str, ...], take: Callable[[Any], Any]) -> dict[str, Any]:
         """Take a part of each of some fields that there are."""
@@ -131,3 +176,33 @@ class Interactions:
                 "file of yours by --data.columns time=COLUMN"
             )
         return self.time
+
+
+def renamed(numbers: Tensor, old: Tensor, above: int) -> Tensor:
+    """New numbers of what was numbered otherwise, ``(n,)`` int64; -1 for what has none.
+
+    Args:
+        numbers: ``(n,)`` old ones.
+        old: ``(k,)`` the old number of every new one.
+        above: the old numbers' upper end.
+
+    Example:
+        >>> renamed(torch.tensor([5, 2, 3]), torch.tensor([3, 5]), 6).tolist()
+        [1, -1, 0]
+    """
+    place = torch.full((above,), -1)
+    place[old] = torch.arange(old.numel())
+    return place[numbers.long()]
+
+
+def _absent(before: Interactions, after: Interactions) -> tuple[int, int]:
+    """Count users and items that have a row before, and none after."""
+
+    def present(numbers: Tensor, above: int) -> int:
+        return int((torch.bincount(numbers, minlength=above) > 0).sum())
+
+    users, items = before.n_users, before.n_items
+    return (
+        present(before.user, users) - present(after.user, users),
+        present(before.item, items) - present(after.item, items),
+    )

@@ -24,7 +24,8 @@ def k_core(interactions: Interactions, k: int) -> Interactions:
     stays = _staying(interactions, k)
     if not bool(stays.any()):
         raise UserError(f"nothing of {interactions.source} is left after the {k}-core: lower k")
-    return (interactions if bool(stays.all()) else interactions.take(stays)).renumbered()
+    why = f"of users or items with fewer than {k} interactions (the {k}-core)"
+    return interactions.without(~stays, why).renumbered()
 
 
 def _staying(interactions: Interactions, k: int) -> Tensor:

@@ -34,9 +34,9 @@ def rated(interactions: Interactions, scale: tuple[float, float] | None = None) 
     ordered = pair[ascending(pair, interactions.n_users * interactions.n_items)]
     if not bool((ordered[1:] == ordered[:-1]).any()):
         return interactions
-    return interactions.take(
-        first_of_pair(interactions.user, interactions.item, interactions.n_items)
-    )
+    again = torch.ones(len(interactions), dtype=torch.bool)
+    again[first_of_pair(interactions.user, interactions.item, interactions.n_items)] = False
+    return interactions.without(again, "later ratings of an item by the same user")
 
 
 def require_ratings(interactions: Interactions) -> Tensor:
@@ -69,4 +69,5 @@ def common_users(interactions: Interactions) -> Interactions:
             f"no user of {interactions.source} has ratings in each of {names}: choose domains with "
             "common users"
         )
-    return interactions.take(everywhere[interactions.user]).renumbered()
+    elsewhere = ~everywhere[interactions.user]
+    return interactions.without(elsewhere, "of users who are not in all domains").renumbered()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from coterie.core.data.interactions.dropped import Dropped
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.sources.json_lines import cached_json_lines
 from coterie.core.data.sources.readers import needed
@@ -62,11 +64,13 @@ def read_amazon(folder: Path, category: str, name: str) -> Interactions:
     ]
     reviews = cached_json_lines(paths[0], _REVIEWS)
     items = _titled(cached_json_lines(paths[1], _METADATA), reviews["asin"])
-    kept = pc.and_(
-        pc.is_in(reviews["asin"], value_set=items["asin"].combine_chunks()),
-        pc.greater(reviews["overall"], 0.0),
-    )
-    reviews = reviews.filter(kept)
+    dropped = []
+    for why, kept in (
+        ("of items without a title", _among(items["asin"])),
+        ("rated 0 or less", lambda rows: pc.greater(rows["overall"], 0.0)),
+    ):
+        before, reviews = len(reviews), reviews.filter(kept(reviews))
+        dropped.append(Dropped(why, before - len(reviews), before))
     if not len(reviews):
         raise UserError(
             f"{paths[0]} has no rating of an item with a title in {paths[1].name}: "
@@ -88,7 +92,14 @@ def read_amazon(folder: Path, category: str, name: str) -> Interactions:
         genres=[[word for word in words or [] if word] for words in items["category"].to_pylist()],
         source=f"{name} ({paths[0].name})",
         brands=pc.fill_null(items["brand"], "").to_pylist(),
+        dropped=tuple(dropped),
     )
+
+
+def _among(items: pa.ChunkedArray) -> Callable[[pa.Table], pa.ChunkedArray]:
+    """Tell which reviews are of some items."""
+    known = items.combine_chunks()
+    return lambda reviews: pc.is_in(reviews["asin"], value_set=known)
 
 
 def _titled(items: pa.Table, wanted: pa.ChunkedArray) -> pa.Table:

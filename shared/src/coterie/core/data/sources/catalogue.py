@@ -45,24 +45,28 @@ class Listing:
     problem: str = ""
 
 
-def load_filtered(settings: DataSettings) -> Interactions:
+def load_filtered(settings: DataSettings, targets: bool = False) -> Interactions:
     """Load what the settings name, through the k-core filter that they or the literature choose.
+
+    Args:
+        settings: of the data.
+        targets: see `load`.
 
     Raises:
         UserError: as `load`, or the filter leaves nothing.
     """
     core = settings.min_interactions
     core = default_core(settings.name) if core is None else core
-    return k_core(load_all(settings), core)
+    return k_core(load_all(settings, targets), core)
 
 
-def load_all(settings: DataSettings) -> Interactions:
+def load_all(settings: DataSettings, targets: bool = False) -> Interactions:
     """Load what the settings name, before the k-core filter.
 
     Raises:
         UserError: as `load`.
     """
-    return load(settings.name, settings.root, settings.columns, settings.min_rating)
+    return load(settings.name, settings.root, settings.columns, settings.min_rating, targets)
 
 
 def load(
@@ -70,6 +74,7 @@ def load(
     root: str | Path | None = None,
     columns: Mapping[str, str] | None = None,
     min_rating: float | None = None,
+    targets: bool = False,
 ) -> Interactions:
     """Load a data set by name, or a file of the user's own by path.
 
@@ -79,12 +84,14 @@ def load(
             missing there is downloaded from its official address.
         columns: of a file, see `coterie.core.data.sources.own_file.read_own`.
         min_rating: the lowest rating that counts as an interaction; None for any above 0.
+        targets: ratings of a file are what is predicted, whatever their sign. In a known set 0 is
+            no rating, so rows rated 0 or less never count.
 
     Raises:
         UserError: for an unknown name, a file that is missing and cannot be fetched, or a
             malformed one; or no rating is high enough.
     """
-    found = _load(str(name_or_path), root, columns)
+    found = _load(str(name_or_path), root, columns, targets)
     if min_rating is None:
         return found
     if found.rating is None:
@@ -99,17 +106,19 @@ def load(
             f"{found.source} has no rating of {min_rating:g} or more (the highest is {highest:g}): "
             "choose a lower --data.min_rating"
         )
-    return found.take(kept).renumbered()
+    return found.without(~kept, f"rated below {min_rating:g}").renumbered()
 
 
-def _load(name: str, root: str | Path | None, columns: Mapping[str, str] | None) -> Interactions:
+def _load(
+    name: str, root: str | Path | None, columns: Mapping[str, str] | None, targets: bool
+) -> Interactions:
     if _is_path(name) and name not in data_sets():
         path = Path(name).expanduser()
         if not path.is_file():
             raise UserError(f"there is no file {path}: check the path")
         from coterie.core.data.sources.own_file import read_own  # pyarrow is heavy
 
-        return read_own(path, columns)
+        return read_own(path, columns, targets)
     entry = data_set(name)
     if entry.kind != "interactions":
         raise UserError(

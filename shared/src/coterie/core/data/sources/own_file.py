@@ -32,7 +32,9 @@ _DATES = 1 << 18  # that are read at a time
 _REMEDY = "correct or delete the line, or name other columns by --data.columns"
 
 
-def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactions:
+def read_own(
+    path: Path, columns: Mapping[str, str] | None = None, targets: bool = False
+) -> Interactions:
     """Read a file of one interaction a row.
 
     Ids are kept as text. Times may be numbers (any unit) or ISO 8601 dates (kept as microseconds
@@ -45,6 +47,7 @@ def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactio
             except ``split`` (train, valid or test: the parts that the file gives), ``order`` (the
             position among the user's own rows, in place of ``time``) and ``domain`` (the
             organisation that has the item; equal ids of two domains are two items).
+        targets: see `coterie.core.data.sources.readers.build`.
 
     Raises:
         UserError: for an unknown role or column, or a malformed line, naming file and line.
@@ -83,6 +86,7 @@ def read_own(path: Path, columns: Mapping[str, str] | None = None) -> Interactio
         str(path),
         split=part,
         positions="order" in role_of,
+        targets=targets,
     )
     return with_domains(found) if "domain" in role_of else found
 

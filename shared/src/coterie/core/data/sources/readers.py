@@ -1,6 +1,7 @@
 """Readers of the official layouts; every file may also be gzipped.
 
-A rating above 0 counts as one interaction (implicit feedback); rows rated 0 or less are dropped.
+A rating above 0 counts as one interaction (implicit feedback); rows rated 0 or less are dropped,
+unless ratings are what is predicted.
 Where the source has tag assignments, an interaction is a distinct (user, item, timestamp).
 """
 
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from coterie.core.data.interactions.dropped import Dropped
 from coterie.core.data.interactions.genres import GENRES, canonical
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.sources.profiles import profiles_1m, profiles_100k
@@ -118,6 +120,8 @@ def build(
     *,
     split: np.ndarray | None = None,
     positions: bool = False,
+    targets: bool = False,
+    dropped: tuple[Dropped, ...] = (),
 ) -> Interactions:
     """Number users and items by first appearance, in file order.
 
@@ -125,36 +129,42 @@ def build(
         user: ``(n,)`` original ids, whole numbers or text, or text that is dictionary-encoded.
         item: ``(n,)`` original ids.
         time: ``(n,)`` int64.
-        rating: ``(n,)`` or None; rows with ``rating <= 0`` are dropped.
+        rating: ``(n,)`` or None; rows with ``rating <= 0`` are dropped, but for `targets`.
         titles: title by original item id; an item without one is called by its id.
         genres: genres by original item id.
         source: for messages.
         split: ``(n,)`` int64, the part of every row, or None.
         positions: the times are positions among a user's own rows.
+        targets: ratings are what is predicted, so those of 0 or less count as well.
+        dropped: what the reader left out.
 
     Raises:
         UserError: if no row is left.
     """
-    kept: np.ndarray | slice = slice(None)  # all of them, not copied
-    if rating is not None and not (above := rating > 0).all():
-        kept = np.flatnonzero(above)
-    if not len(time[kept]):
+    unrated = np.zeros(0, bool)
+    if rating is not None and not targets:
+        unrated = ~(rating > 0)
+    if not len(time) or (len(unrated) and unrated.all()):
         raise UserError(f"{source} has no interaction with a rating above 0: check the file")
-    user_number, users = _numbered(user, kept)
-    item_number, names = _numbered(item, kept)
-    return Interactions(
+    user_number, users = _numbered(user)
+    item_number, names = _numbered(item)
+    found = Interactions(
         user=user_number,
         item=item_number,
-        time=torch.from_numpy(time[kept]),
-        rating=None if rating is None else torch.from_numpy(rating[kept].astype(np.float32)),
+        time=torch.from_numpy(time),
+        rating=None if rating is None else torch.from_numpy(rating.astype(np.float32)),
         user_names=users,
         item_names=names,
         titles=None if titles is None else [titles.get(name) or name for name in names],
         genres=None if genres is None else [genres.get(name, []) for name in names],
         source=source,
-        split=None if split is None else torch.from_numpy(split[kept]),
+        split=None if split is None else torch.from_numpy(split),
         positions=positions,
+        dropped=dropped,
     )
+    if not unrated.any():
+        return found
+    return found.without(torch.from_numpy(unrated), "rated 0 or less").renumbered()
 
 
 def codes_of(coded: pa.DictionaryArray) -> torch.Tensor:
@@ -223,16 +233,16 @@ def _of_tags(
     user, item, _, time = (table.integers(column) for column in table.names)
     rows = np.stack([user, item, time], axis=1)
     first = np.sort(np.unique(rows, axis=0, return_index=True)[1])
-    return build(user[first], item[first], time[first], None, titles, genres, source)
+    again = Dropped("further tags of an item at the same time", len(rows) - len(first), len(rows))
+    return build(
+        user[first], item[first], time[first], None, titles, genres, source, dropped=(again,)
+    )
 
 
-def _numbered(
-    ids: np.ndarray | pa.Array, kept: np.ndarray | slice
-) -> tuple[torch.Tensor, list[str]]:
-    """Number of every kept row by first appearance, ``(m,)`` int64, and the name of every one."""
+def _numbered(ids: np.ndarray | pa.Array) -> tuple[torch.Tensor, list[str]]:
+    """Number of every row by first appearance, ``(n,)`` int64, and the name of every one."""
     coded = pa.array(ids).dictionary_encode()  # what is encoded stays as it is
-    codes = codes_of(coded) if isinstance(kept, slice) else codes_of(coded)[torch.from_numpy(kept)]
-    number, words = by_first_appearance(codes, len(coded.dictionary))
+    number, words = by_first_appearance(codes_of(coded), len(coded.dictionary))
     return number, coded.dictionary.take(pa.array(words.numpy())).cast(pa.string()).to_pylist()
 
 
