@@ -6,8 +6,8 @@ Imports neither lightning nor torchmetrics, so that what only looks into a run s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -22,7 +22,7 @@ from coterie.core.federation.store import PrivateStore
 from coterie.core.local_training.step_count import counting_steps
 from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
-from coterie.core.tensors.device import CPU, computing_on, moved
+from coterie.core.tensors.device import CPU, as_written, computing_on, moved
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.restoring import restore
 
@@ -74,9 +74,16 @@ class FederatedRun:
             self.exchange = exchange or self._in_process()
             self.server_state = federation.server.begin(self._server_key.fold("begin"))
 
-    def on_device(self) -> AbstractContextManager[Any]:
-        """Make new tensors where the run has its own, for whoever looks into it."""
-        return computing_on(self.federation.device)
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Compute where and as the run does, for whoever looks into it.
+
+        Tensors are made where it has its own, by default in the format in which the federation was
+        made. No autocast, default format or missing gradient that is set around it has an effect.
+        """
+        federation = self.federation
+        with as_written(federation.default_dtype), computing_on(federation.device):
+            yield
 
     def advance(self) -> None:
         """Run one communication round, and what opens or closes its block."""
