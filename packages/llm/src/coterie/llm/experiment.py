@@ -294,7 +294,7 @@ class Experiment(RecommendsToUsers[Settings]):
 
     def _better(self, module: FederatedRun) -> list[str]:
         """Say, if validation does, that words of the items alone find more than the run."""
-        best = int(module.results["test/best_round"])
+        best = int(module.results.get("test/best_round", 0))
         if self.of_users or self.settings.model.expert != "none" or not best:
             return []
         if not has_words(self.data.catalogue):

@@ -49,6 +49,7 @@ class FederatedRun:
         block_open: whether that block goes on.
         finished: whether the run is complete.
         reopened: whether rounds follow after what was the end of the run when it was saved.
+        history: what each round noted, the oldest first, over all blocks.
         results: final measurements, the journal's scalars named ``test/…`` or ``valid/…``.
         client_results: the same of every client, ``name -> (ids, values)``, of the newest block.
 
@@ -73,6 +74,11 @@ class FederatedRun:
             self.secret, self._server_key = root.fold("clients"), root.fold("server")
             self.exchange = exchange or self._in_process()
             self.server_state = federation.server.begin(self._server_key.fold("begin"))
+
+    @property
+    def block_history(self) -> list[dict[str, float]]:
+        """What the rounds of the newest block noted, the oldest first: what its end depends on."""
+        return self.history[len(self.history) - self.block_round :]
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
@@ -104,7 +110,7 @@ class FederatedRun:
             self.journal.scalar("cost/local_steps", made.total)
         self.round += 1
         self.history.append(dict(self.journal.scalars))
-        decision = server.stop(self.server_state, self.history)
+        decision = server.stop(self.server_state, self.block_history)
         if decision != "go":
             self.server_state = server.end_block(self.server_state, cohort, key.fold("end"))
             self.block_open = False
@@ -123,12 +129,12 @@ class FederatedRun:
         if self.finished and not self.ends_here():
             server = self.federation.server
             with self.on_device():
-                self.server_state = server.reopen(self.server_state, self.history)
+                self.server_state = server.reopen(self.server_state, self.block_history)
             self.finished, self.block_open, self.reopened = False, True, True
 
     def ends_here(self) -> bool:
         """Whether the server would end the block after the rounds that are done."""
-        return self.federation.server.stop(self.server_state, self.history) != "go"
+        return self.federation.server.stop(self.server_state, self.block_history) != "go"
 
     def to_plain(self) -> dict[str, Any]:
         """Give server state, private state of all clients, ledger and position, for a checkpoint.
@@ -215,7 +221,6 @@ class FederatedRun:
     def _open_block(self) -> None:
         self.block += 1
         self.block_round = 0
-        self.history = []
         self.ledger.begin_round(self.block, 0)
         cohort = self._cohort(0)
         self.server_state = self.federation.server.start_block(
