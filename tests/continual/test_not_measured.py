@@ -4,6 +4,8 @@ import copy
 import csv
 import json
 import math
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 import torch
@@ -47,24 +49,36 @@ def flags_of(folder, later, *more):
     return ["--data", str(file), f"--data.fractions=[{given}]", *FLAGS, *more]
 
 
-def train(folder, later, *more):
-    assert main(["train", "f3crec", *flags_of(folder, later, *more), "--out", str(folder)]) == 0
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run by the command line: its folder and what it printed.
+
+    Users of one row each are the second block: it is trained on, and nothing is left to measure.
+    """
+    folder, out = tmp_path_factory.mktemp("trained"), StringIO()
+    flags = [*flags_of(folder, [(20, 1), (4, 5)]), "--out", str(folder)]
+    with redirect_stdout(out):
+        assert main(["train", "f3crec", *flags]) == 0
     [run] = (folder / "f3crec").iterdir()
-    summary = json.loads((run / "summary.json").read_text())
-    with (run / "metrics.csv").open() as file:
-        return run, summary, list(csv.DictReader(file))
+    return run, " ".join(out.getvalue().split())
+
+
+def made(folder, later, *more):
+    paper = find_paper("f3crec")
+    experiment = load(paper.experiment)(configure(paper, flags_of(folder, later, *more)).settings)
+    return experiment, FederatedRun(experiment.federation())
 
 
 def new_run(folder, later, *more):
-    paper = find_paper("f3crec")
-    settings = configure(paper, flags_of(folder, later, *more)).settings
-    return FederatedRun(load(paper.experiment)(settings).federation())
+    return made(folder, later, *more)[1]
 
 
-def test_a_block_in_which_nobody_is_measured_has_no_numbers(tmp_path, capsys):
-    # Users of one row each: it is trained on, and nothing is left to validate or to test.
-    _, summary, rounds = train(tmp_path, [(20, 1), (4, 5)])
-    metrics, out = summary["metrics"], " ".join(capsys.readouterr().out.split())
+def test_a_block_in_which_nobody_is_measured_has_no_numbers(trained):
+    folder, out = trained
+    summary = json.loads((folder / "summary.json").read_text())
+    metrics = summary["metrics"]
+    with (folder / "metrics.csv").open() as file:
+        rounds = list(csv.DictReader(file))
     assert not {n for n in metrics if "block1" in n} - {"test/block1/last_round"}
     assert metrics["test/block1/last_round"] == ROUNDS  # none was waited for in vain
     assert metrics["test/block2/best_round"] >= 1
@@ -84,9 +98,13 @@ def test_a_block_in_which_nobody_is_measured_has_no_numbers(tmp_path, capsys):
 
 
 def test_a_stream_of_which_no_later_block_is_measured_has_no_average(tmp_path):
-    _, summary, _ = train(tmp_path, [(20, 1)])
-    assert not [name for name in summary["metrics"] if "average" in name]
-    assert summary["metrics"]["test/block0/ndcg@20"] > 0
+    experiment, run = made(tmp_path, [(20, 1)])
+    while not run.finished:
+        run.advance()
+    metrics = experiment.final_metrics(run)
+    assert not [name for name in metrics if "average" in name]
+    assert metrics["test/block0/ndcg@20"] > 0
+    assert "nothing to test in block 1" in experiment.notes(run)[0]
 
 
 def test_the_last_round_is_what_is_kept_served_and_gone_on_from(tmp_path):
@@ -107,19 +125,20 @@ def test_the_last_round_is_what_is_kept_served_and_gone_on_from(tmp_path):
     assert all(torch.equal(rows["params"][name], best) for name, best in rows["best"].items())
 
 
-def test_one_user_and_a_block_without_validation_go_through_every_command(tmp_path, capsys):
-    run, summary, _ = train(tmp_path, [(1, 20)], "--validation.clients=1")
-    assert summary["metrics"]["test/block1/best_round"] >= 1
-    capsys.readouterr()
-    assert main(["evaluate", "--run", str(run)]) == 0
-    assert main(["recommend", "--user", "b0u0", "--run", str(run)]) == 0
-    other = tmp_path / "other"
-    other.mkdir()
-    run, _, _ = train(other, [(20, 1)])
-    capsys.readouterr()
-    assert main(["evaluate", "--run", str(run)]) == 0
+def test_a_block_of_one_user_is_measured_by_it(tmp_path):
+    run = new_run(tmp_path, [(1, 20)], "--validation.clients=1")
+    while not run.finished:
+        run.advance()
+    assert run.results["test/block1/best_round"] >= 1
+    ids, values = run.client_results["test/ndcg@20"]
+    assert len(ids) == 1
+    assert run.results["test/block1/ndcg@20"] == float(values[0])
+
+
+def test_what_opens_such_a_run_goes_through(trained, capsys):
+    assert main(["evaluate", "--run", str(trained[0])]) == 0
     assert "nan" not in capsys.readouterr().out.lower()
-    assert main(["recommend", "--user", "b0u3", "--run", str(run)]) == 0
+    assert main(["recommend", "--user", "b0u3", "--run", str(trained[0])]) == 0
 
 
 # The history of a run.
@@ -154,13 +173,12 @@ def test_the_history_is_of_all_rounds_and_a_resumed_run_has_it_too(tmp_path):
     assert older.history == whole.history[6 - saved["block_round"] :]
 
 
-def test_a_run_resumed_by_the_command_line_has_its_whole_history(tmp_path):
-    run, _, rounds = train(tmp_path, [(4, 5), (4, 5)])
-    saved = read_checkpoint(run / "checkpoints" / LAST)["federation"]
-    assert len(saved["history"]) == len(rounds) == saved["round"]
-    assert [row["fed/loss"] for row in saved["history"]] == [
-        pytest.approx(float(row["fed/loss"])) for row in rounds
-    ]
+def test_the_last_checkpoint_has_the_whole_history(trained):
+    saved = read_checkpoint(trained[0] / "checkpoints" / LAST)["federation"]
+    with (trained[0] / "metrics.csv").open() as file:
+        losses = [float(row["fed/loss"]) for row in csv.DictReader(file)]
+    assert len(losses) == saved["round"]
+    assert [row["fed/loss"] for row in saved["history"]] == losses
 
 
 # The parts.
