@@ -113,7 +113,7 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
         if validation is not None:
             for name, values in validation.by_name((self.settings.top_k,)).items():
                 cohort.journal.known(f"valid/block{state.block}/{name}", mean_of_known(values))
-        return self._move_proxies(self.tested(state, cohort, f"test/block{state.block}"))
+        return self._move_proxies(self.conclude(state, cohort, f"test/block{state.block}"))
 
     def measure(self, state: ServerState, cohort: Cohort, split: Split) -> None:
         """Let clients rank all items by this round's table, or to test by the best one."""

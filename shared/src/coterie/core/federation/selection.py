@@ -202,13 +202,13 @@ class Selecting(Server[S]):
 
     def end_block(self, state: S, cohort: Cohort, key: Key) -> S:
         """Test the best round, and note which one it was."""
-        return self.tested(self.settled(state, cohort), cohort)
+        return self.conclude(self.settled(state, cohort), cohort)
 
     def settled(self, state: S, cohort: Cohort) -> S:
         """Keep the last round of a block where none was measured: it is tested and gone on from."""
         return state if state.chosen.round else self.keep(state, cohort)
 
-    def tested(self, state: S, cohort: Cohort, where: str = "test") -> S:
+    def conclude(self, state: S, cohort: Cohort, where: str = "test") -> S:
         """Test a settled state, and note which round it is of.
 
         That is ``best_round``, or ``last_round`` where nothing was measured to choose one by.

@@ -137,7 +137,7 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState], Generic[
         """Let clients read their validation items, then test the best round."""
         state = self.settled(state, cohort)
         cohort.ask(self.fold_in, self.table(state.best, "test"))
-        return self.tested(state, cohort)
+        return self.conclude(state, cohort)
 
     def serve(self, state: RankingState, user: int | None, cohort: Cohort) -> D:
         """Give the public part of the best round."""
