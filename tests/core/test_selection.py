@@ -116,8 +116,12 @@ def test_a_server_waits_in_vain_and_tests_its_best_round():
 def test_a_round_that_nobody_measured_is_not_the_best():
     _, _, state = play([None, 0.9, None, None])
     assert (state.round, state.best, state.chosen) == (4, 2, BestRound(2, 0.9))
-    _, _, state = play([None, None])
-    assert (state.round, state.best, state.chosen) == (2, 0, NO_ROUND)
+
+
+def test_where_nobody_measured_all_rounds_are_made_and_the_last_is_tested():
+    server, cohort, state = play([None] * 9)
+    assert (state.round, state.chosen, server.tested) == (9, NO_ROUND, [9])
+    assert cohort.journal.scalars == {"test/last_round": 9.0}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,8 +98,9 @@ def panel(run: FederatedRun, monitor: Monitor, start: float, tests: dict[str, fl
         start: validation of the base model.
         tests: of the others, by name.
     """
-    values = [start, *(row[monitor.key] for row in run.history)]
-    best, last = run.results["test/best_round"], float(len(values) - 1)
+    values = [start, *(row.get(monitor.key, math.nan) for row in run.history)]
+    last = float(len(values) - 1)
+    best = run.results.get("test/best_round", last)
     drawn = {
         "MTAL, validation": Curve(range(len(values)), [spread([value]) for value in values]),
         "MTAL, test of the best round": Curve([best], [spread([tested(run, monitor)])]),

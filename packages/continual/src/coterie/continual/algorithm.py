@@ -108,14 +108,12 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
 
     def end_block(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """Finish a block: clients carry their parameters on, the best round is tested."""
+        state = self.settled(state, cohort)
         validation = cohort.ask(END_BLOCK, EndedBlock(state.best, state.block)).up
         if validation is not None:
             for name, values in validation.by_name((self.settings.top_k,)).items():
-                where = f"valid/block{state.block}/{name}"
-                cohort.journal.scalar(where, mean_of_known(values, none=0.0))
-        self.test(state, cohort)
-        cohort.journal.scalar(f"test/block{state.block}/best_round", state.chosen.round)
-        return self._move_proxies(state)
+                cohort.journal.known(f"valid/block{state.block}/{name}", mean_of_known(values))
+        return self._move_proxies(self.conclude(state, cohort, f"test/block{state.block}"))
 
     def measure(self, state: ServerState, cohort: Cohort, split: Split) -> None:
         """Let clients rank all items by this round's table, or to test by the best one."""
@@ -127,10 +125,10 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
             return
         for name, values in reports.up.by_name((self.settings.top_k,)).items():
             where = f"test/block{state.block}/{name}" if testing else f"eval/{name}"
-            journal.scalar(where, mean_of_known(values, none=0.0))
+            journal.known(where, mean_of_known(values))
             journal.per_client(f"test/{name}" if testing else where, reports.ids, values)
             if where == self.monitor.key:
-                journal.scalar(f"{where}_worst10", worst_decile(values))
+                journal.known(f"{where}_worst10", worst_decile(values))
 
     def keep(self, state: ServerState, cohort: Cohort) -> ServerState:
         """Keep the round's table; the clients keep their parameters of it."""

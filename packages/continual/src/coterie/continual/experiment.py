@@ -145,7 +145,18 @@ class Experiment(RecommendsToUsers[Settings]):
         return {n: v for n, v in metrics.items() if "/block" not in n or not _is_aside(n)}
 
     def notes(self, module: FederatedRun) -> list[str]:
-        """Say so if what is left out of the ranking is what users came back for."""
+        """Say which blocks were not tested, and if what is left out is what users came back for."""
+        return [*self._untested(module), *self._left_out()]
+
+    def _untested(self, module: FederatedRun) -> list[str]:
+        metric, count = f"ndcg@{self.settings.top_k}", len(self.stream.blocks)
+        missing = [t for t in range(count) if f"test/block{t}/{metric}" not in module.results]
+        if not missing:
+            return []
+        named = ", ".join(map(str, missing))
+        return [f"nothing to test in block {named}: not measured, averages are over the others"]
+
+    def _left_out(self) -> list[str]:
         if not self.settings.leaves_out:
             return []
         blocks, shares = self.stream.blocks, self.stream.repeats()
@@ -159,13 +170,15 @@ class Experiment(RecommendsToUsers[Settings]):
         ]
 
     def with_averages(self, results: Mapping[str, float]) -> dict[str, float]:
-        """Average over the blocks after the first, as the paper's tables do."""
+        """Average over the blocks after the first that were measured, as the paper's tables do."""
         later, averages = range(1, len(self.stream.blocks)), {}
         for name in ("ndcg", "recall"):
             metric = f"{name}@{self.settings.top_k}"
             for split, kind in (("test", metric), ("test", f"{metric}_unseen"), ("valid", metric)):
-                values = [results[f"{split}/block{t}/{kind}"] for t in later]
-                averages[f"{split}/average/{kind}"] = sum(values) / len(values)
+                values = [results.get(f"{split}/block{t}/{kind}") for t in later]
+                known = [value for value in values if value is not None]
+                if known:  # of what nobody measured there is no average
+                    averages[f"{split}/average/{kind}"] = sum(known) / len(known)
         return dict(results) | averages
 
     def _block_data(self, block: Block) -> UserRows:

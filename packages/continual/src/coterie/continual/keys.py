@@ -15,6 +15,7 @@ KEYS = (
     MetricKey("valid/block*/ndcg@20", "1", "validation NDCG@20 of what is tested"),
     MetricKey("valid/block*/recall@20", "1", "validation recall@20 of what is tested"),
     MetricKey("test/block*/best_round", "rounds", "round of the block that was tested"),
+    MetricKey("test/block*/last_round", "rounds", "the same, where none was measured"),
     MetricKey("f3crec/replay_size", "items", "items replayed by a client, mean over clients"),
 )
 PANELS = (

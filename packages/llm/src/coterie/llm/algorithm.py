@@ -116,7 +116,8 @@ class PPLR(Selecting[ServerState]):
 
     def end_block(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """Count what came since, and test the best round."""
-        return super().end_block(self._counted(state, cohort, "newer"), cohort, key)
+        state = self.settled(state, cohort)
+        return self.conclude(self._counted(state, cohort, "newer"), cohort)
 
     def served(self, state: ServerState, client: int) -> Tensor:
         """Give what a client downloads to recommend, ``(d,)``; its middle is made ready."""

@@ -67,7 +67,7 @@ def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -
         UserError: the file is missing, or another one.
     """
     if settings.model.path is not None:
-        own = str(folder / settings.model.path)
+        own = str((folder / settings.model.path).absolute())  # else it could be a name on the hub
         settings = replace(settings, model=replace(settings.model, path=own))
     key = _key(settings)
     items = Catalogue(**public["items"])
@@ -76,7 +76,8 @@ def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -
         path = folder / WEIGHTS
         if not path.is_file() or weights_digest(path) != public["backbone"]:
             raise UserError(f"{path} is not the backbone of the card: get the right file")
-        backbone.load_state_dict(load_file(path), strict=False)
+        if not _restored(backbone, path):
+            raise UserError(f"{path} lacks weights of the backbone: get the right file")
     return _adapted(backbone, settings, items, key)
 
 
@@ -141,8 +142,8 @@ def _pretrained(
 ) -> None:
     path = weights_file(settings, data, cache)
     try:
-        backbone.load_state_dict(load_file(path), strict=False)
-        return
+        if _restored(backbone, path):
+            return
     except (OSError, SafetensorError, RuntimeError):
         pass  # absent, or half of it: made again
     _announce(settings, len(data.public.train))
@@ -155,6 +156,11 @@ def _pretrained(
             held = backbone.state_dict().items()
             tied = {name: value.detach().cpu().clone() for name, value in held}
             save_file(tied, temporary)
+
+
+def _restored(backbone: Backbone, path: Path) -> bool:
+    """Load what was pre-trained; whether it is all that there is in the backbone."""
+    return not backbone.load_state_dict(load_file(path), strict=False).missing_keys
 
 
 def _announce(settings: Settings, examples: int) -> None:

@@ -24,7 +24,7 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
 from coterie.core.tensors import tree
-from coterie.core.tensors.device import computing_on
+from coterie.core.tensors.device import as_written, computing_on
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.llm.algorithm import PPLR
@@ -97,7 +97,7 @@ class Experiment(RecommendsToUsers[Settings]):
     def backbone(self) -> Backbone:
         """The frozen network that all clients share, with the adapter they start from."""
         data = self.data  # made on the CPU, as all data are
-        with computing_on(self.device):
+        with as_written(), computing_on(self.device):
             return make_backbone(self.settings, data, self._cache)
 
     @property
@@ -299,7 +299,7 @@ class Experiment(RecommendsToUsers[Settings]):
 
     def _better(self, module: FederatedRun) -> list[str]:
         """Say, if validation does, that words of the items alone find more than the run."""
-        best = int(module.results["test/best_round"])
+        best = int(module.results.get("test/best_round", 0))
         if self.of_users or self.settings.model.expert != "none" or not best:
             return []
         if not has_words(self.data.catalogue):

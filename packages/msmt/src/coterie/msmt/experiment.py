@@ -118,14 +118,17 @@ class Experiment(BaseExperiment[Settings]):
         return self.settings.method not in ("fedavg", "fedprox", "central")
 
     def final_metrics(self, module: FederatedRun) -> dict[str, float]:
-        """Give the test of the round that was best on validation samples, and of the last one."""
+        """Give the test of the round that was best on validation samples, and of the last one.
+
+        Of what was not measured there is none.
+        """
         names = ("auc", *(f"auc_{task}" for task in self.task.schema.tasks), "loss")
-        best = best_of(module.history, MultiTask.monitor).round
-        if not best:
-            return {}
-        of_best, last = module.history[best - 1], module.history[-1]
-        found = {f"test/{n}": of_best[f"test/{n}"] for n in names if f"test/{n}" in of_best}
-        found["test/best_round"] = float(best)
+        best, last = best_of(module.history, MultiTask.monitor).round, module.history[-1]
+        found = {}
+        if best:
+            of_best = module.history[best - 1]
+            found = {f"test/{n}": of_best[f"test/{n}"] for n in names if f"test/{n}" in of_best}
+            found["test/best_round"] = float(best)
         found |= {f"last/{n}": last[f"test/{n}"] for n in names if f"test/{n}" in last}
         return found
 

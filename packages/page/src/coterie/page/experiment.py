@@ -136,14 +136,18 @@ class Experiment(BaseExperiment[Settings]):
             self._certified = certify_both(module, chosen, folder, shown)
 
     def final_metrics(self, module: FederatedRun) -> dict[str, float]:
-        """Give the test of the round that was best on validation data, and of the last one."""
-        best = best_of(module.history, ACCURACY).round
-        if not best:  # nothing was measured
-            return {}
-        of_best = module.history[best - 1]
-        last = next(row for row in reversed(module.history) if ACCURACY.key in row)
-        found = {f"test/{n}": of_best[f"test/{n}"] for n in ACCURACIES if f"test/{n}" in of_best}
-        found["test/best_round"] = float(best)
+        """Give the test of the round that was best on validation data, and of the last one.
+
+        Of what was not measured there is none.
+        """
+        best, found = best_of(module.history, ACCURACY).round, {}
+        if best:
+            of_best = module.history[best - 1]
+            names = (f"test/{n}" for n in ACCURACIES)
+            found = {name: of_best[name] for name in names if name in of_best}
+            found["test/best_round"] = float(best)
+        measured = (row for row in reversed(module.history) if any("test/" in n for n in row))
+        last = next(measured, {})
         found |= {f"last/{n}": last[f"test/{n}"] for n in ACCURACIES if f"test/{n}" in last}
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -41,6 +41,8 @@ class Federation:
         bounds: of what an upload may be.
         monitor: what the best round is chosen by; None where none is.
         client_columns: measurements of clients that are columns of their table in W&B.
+        default_dtype: format of new tensors that name none, such as those of a module; what it was
+            where the federation was made.
     """
 
     server: Server[Any]
@@ -55,3 +57,4 @@ class Federation:
     bounds: Bounds = PLAUSIBLE
     monitor: Monitor | None = None
     client_columns: tuple[str, ...] = ()
+    default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)

@@ -57,6 +57,35 @@ NO_ROUND = BestRound()
 """Before a round was measured."""
 
 
+def unmeasured(
+    history: Iterable[Mapping[str, float]], results: Mapping[str, float], monitor: Monitor
+) -> list[str]:
+    """Say, in a line, where no round could be called the best as nobody had validation data.
+
+    Args:
+        history: what all rounds noted.
+        results: final measurements; `Selecting` has noted in them where a last round was tested.
+        monitor: what rounds are chosen by.
+
+    Example:
+        >>> unmeasured([{"eval/auc": 0.7}], {"test/best_round": 1.0}, Monitor("eval/auc"))
+        []
+    """
+    if not any(monitor.key in measured for measured in history):
+        return [
+            f"{monitor.key} was not measured in any round, as nobody had validation data: no round "
+            "is the best, the last one is kept"
+        ]
+    blocks = [name.split("/")[1] for name in results if name.endswith("/last_round")]
+    if not blocks:
+        return []
+    named = ", ".join(name.removeprefix("block") for name in blocks)
+    return [
+        f"{monitor.key} was not measured in block {named}, as nobody had validation data there: no "
+        "round is the best, the last one is kept"
+    ]
+
+
 def best_of(history: Iterable[Mapping[str, float]], monitor: Monitor) -> BestRound:
     """Find the best round of a block by what its rounds measured, the oldest first.
 
@@ -173,13 +202,30 @@ class Selecting(Server[S]):
 
     def end_block(self, state: S, cohort: Cohort, key: Key) -> S:
         """Test the best round, and note which one it was."""
+        return self.conclude(self.settled(state, cohort), cohort)
+
+    def settled(self, state: S, cohort: Cohort) -> S:
+        """Keep the last round of a block where none was measured: it is tested and gone on from."""
+        return state if state.chosen.round else self.keep(state, cohort)
+
+    def conclude(self, state: S, cohort: Cohort, where: str = "test") -> S:
+        """Test a settled state, and note which round it is of.
+
+        That is ``best_round``, or ``last_round`` where nothing was measured to choose one by.
+        """
         self.test(state, cohort)
-        cohort.journal.scalar("test/best_round", state.chosen.round)
+        measured = state.chosen.round
+        name = "best_round" if measured else "last_round"
+        cohort.journal.scalar(f"{where}/{name}", measured or state.round)
         return state
 
     def stop(self, state: S, history: Sequence[dict[str, float]]) -> Decision:
-        """End the block after the last round, or when a better one was waited for in vain."""
+        """End the block after the last round, or when a better one was waited for in vain.
+
+        Where nothing is measured there is none to wait for: all rounds are made.
+        """
         if not self.is_due(state):  # a block's last round is one that may be chosen
             return "go"
-        over = state.chosen.over(state.round, self.limits.rounds, self.limits.patience)
+        rounds, measured = self.limits.rounds, state.chosen.round
+        over = state.chosen.over(state.round, rounds, self.limits.patience if measured else rounds)
         return "block" if over else "go"

@@ -21,22 +21,23 @@ def worst_decile(values: Tensor, higher_is_better: bool = True) -> float:
     """
     known = values.detach().double()
     known = known[~torch.isnan(known)]
+    if not known.numel():
+        return math.nan
     n_worst = math.ceil(known.numel() / 10)
     return known.topk(n_worst, largest=not higher_is_better, sorted=False).values.mean().item()
 
 
-def mean_of_known(values: Tensor, none: float = math.nan) -> float:
-    """Mean over the clients that have a value, every client counts once.
+def mean_of_known(values: Tensor) -> float:
+    """Mean over the clients that have a value, every client counts once; NaN where none has one.
 
     Args:
         values: ``(C,)``; NaN marks a client without a value.
-        none: the mean where no client has one.
 
     Example:
         >>> mean_of_known(torch.tensor([0.5, float("nan"), 1.0]))
         0.75
     """
-    return float(values.nanmean()) if bool((~values.isnan()).any()) else none
+    return float(values.nanmean())
 
 
 def imbalance(values: Tensor) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -27,6 +28,17 @@ class Journal:
     def scalar(self, name: str, value: float | Tensor) -> None:
         """Note one number."""
         self.scalars[name] = float(value)
+
+    def known(self, name: str, value: float | Tensor) -> bool:
+        """Note one number if it is one: NaN is what nobody measured, and stays out.
+
+        Returns:
+            Whether it was noted.
+        """
+        if math.isnan(value):
+            return False
+        self.scalar(name, value)
+        return True
 
     def per_client(self, name: str, ids: Tensor, values: Tensor) -> None:
         """Note one number a client; both ``(R,)``, kept on the CPU, where loggers read them."""

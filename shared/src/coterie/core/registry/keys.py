@@ -58,6 +58,7 @@ KEYS: tuple[MetricKey, ...] = (
         "eval/*_stream", "1", "mean over the blocks after the first of each one's best score"
     ),
     MetricKey("test/best_round", "rounds", "round that was tested"),
+    MetricKey("test/last_round", "rounds", "the same, where none was measured"),
     MetricKey("cost/up_bytes", "bytes", "sent by clients in this round"),
     MetricKey("cost/down_bytes", "bytes", "sent to clients in this round"),
     MetricKey("cost/seconds", "s", "wall time of this round"),

@@ -6,8 +6,8 @@ Imports neither lightning nor torchmetrics, so that what only looks into a run s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -22,7 +22,7 @@ from coterie.core.federation.store import PrivateStore
 from coterie.core.local_training.step_count import counting_steps
 from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
-from coterie.core.tensors.device import CPU, computing_on, moved
+from coterie.core.tensors.device import CPU, as_written, computing_on, moved
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.restoring import restore
 
@@ -49,6 +49,7 @@ class FederatedRun:
         block_open: whether that block goes on.
         finished: whether the run is complete.
         reopened: whether rounds follow after what was the end of the run when it was saved.
+        history: what each round noted, the oldest first, over all blocks.
         results: final measurements, the journal's scalars named ``test/…`` or ``valid/…``.
         client_results: the same of every client, ``name -> (ids, values)``, of the newest block.
 
@@ -74,9 +75,21 @@ class FederatedRun:
             self.exchange = exchange or self._in_process()
             self.server_state = federation.server.begin(self._server_key.fold("begin"))
 
-    def on_device(self) -> AbstractContextManager[Any]:
-        """Make new tensors where the run has its own, for whoever looks into it."""
-        return computing_on(self.federation.device)
+    @property
+    def block_history(self) -> list[dict[str, float]]:
+        """What the rounds of the newest block noted, the oldest first: what its end depends on."""
+        return self.history[len(self.history) - self.block_round :]
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Compute where and as the run does, for whoever looks into it.
+
+        Tensors are made where it has its own, by default in the format in which the federation was
+        made. No autocast, default format or missing gradient that is set around it has an effect.
+        """
+        federation = self.federation
+        with as_written(federation.default_dtype), computing_on(federation.device):
+            yield
 
     def advance(self) -> None:
         """Run one communication round, and what opens or closes its block."""
@@ -97,7 +110,7 @@ class FederatedRun:
             self.journal.scalar("cost/local_steps", made.total)
         self.round += 1
         self.history.append(dict(self.journal.scalars))
-        decision = server.stop(self.server_state, self.history)
+        decision = server.stop(self.server_state, self.block_history)
         if decision != "go":
             self.server_state = server.end_block(self.server_state, cohort, key.fold("end"))
             self.block_open = False
@@ -116,12 +129,12 @@ class FederatedRun:
         if self.finished and not self.ends_here():
             server = self.federation.server
             with self.on_device():
-                self.server_state = server.reopen(self.server_state, self.history)
+                self.server_state = server.reopen(self.server_state, self.block_history)
             self.finished, self.block_open, self.reopened = False, True, True
 
     def ends_here(self) -> bool:
         """Whether the server would end the block after the rounds that are done."""
-        return self.federation.server.stop(self.server_state, self.history) != "go"
+        return self.federation.server.stop(self.server_state, self.block_history) != "go"
 
     def to_plain(self) -> dict[str, Any]:
         """Give server state, private state of all clients, ledger and position, for a checkpoint.
@@ -208,7 +221,6 @@ class FederatedRun:
     def _open_block(self) -> None:
         self.block += 1
         self.block_round = 0
-        self.history = []
         self.ledger.begin_round(self.block, 0)
         cohort = self._cohort(0)
         self.server_state = self.federation.server.start_block(

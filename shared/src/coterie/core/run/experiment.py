@@ -46,12 +46,18 @@ class Experiment(Generic[Settings]):
         device: where a run of it makes its tensors. The data are on the CPU.
 
     Raises:
-        UserError: a GPU is asked for, and there is none.
+        UserError: a GPU is asked for, and there is none; or torch makes other tensors than those
+            of float32 by default.
     """
 
     paper: ClassVar[str] = ""
 
     def __init__(self, settings: Settings) -> None:
+        if torch.get_default_dtype() != torch.float32:
+            raise UserError(
+                f"torch's default format is {torch.get_default_dtype()}, and a paper's is "
+                "'engine.dtype': call torch.set_default_dtype(torch.float32) before"
+            )
         self.settings = settings
         self.device = choose_device(settings.engine.device)
 

@@ -22,6 +22,7 @@ from coterie.core.callbacks.progress import RoundProgress
 from coterie.core.callbacks.refusals import Refusals
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
+from coterie.core.run.trainer_checks import check_callbacks, check_data, check_trainer, let_stop
 from coterie.core.tensors import tree
 from coterie.core.tensors.entries import inline
 
@@ -63,8 +64,14 @@ class FederatedModule(lightning.LightningModule):
         return DataLoader(_TICK, batch_size=None)
 
     def configure_callbacks(self) -> list[theirs.Callback]:
-        """Write what the rounds noted after all else that happens in a round."""
+        """Write what the rounds noted after all else that happens in a round.
+
+        Raises:
+            UserError: the Trainer is asked for what it cannot do here.
+        """
         present = self.trainer.callbacks  # type: ignore[attr-defined]
+        check_trainer(self.trainer)
+        check_callbacks(present)
         if any(isinstance(one, _Beside) and one.module is self for one in present):
             return []  # this Trainer has fitted the module before
         return [_Beside(self)]
@@ -86,20 +93,29 @@ class FederatedModule(lightning.LightningModule):
         assert not isinstance(optimizer, list)
         optimizer.step()
         if self.run.finished:
-            self.trainer.should_stop = True
+            let_stop(self.trainer)
 
     def test_step(self, batch: Tensor, batch_idx: int) -> None:
         """Measure the newest block on its test data, with the state that the run has.
 
         Raises:
-            UserError: no round was run.
+            UserError: no round was run, or the Trainer was given data.
         """
         if not self.run.round:
             raise UserError("there is nothing to test: no round was run; call trainer.fit first")
-        # Lightning tests in inference mode, whose tensors could never be trained on again.
-        with torch.inference_mode(False), torch.enable_grad():
-            measured = self.run.retest()
-        self._log_all(measured)
+        check_data(self.trainer.test_dataloaders, _TICK)
+        self._log_all(self.run.retest())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Stay in this process, as what runs here and what a copy would run were two federations.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            "a federation cannot be copied, nor sent to the processes of a Trainer: give it "
+            "devices=1; clients run beside each other by 'engine.workers'"
+        )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the run, and what happens beside it."""
@@ -141,12 +157,18 @@ class _Beside(theirs.Checkpoint):
         self.run.reopen()
 
     def on_train_start(self, trainer: lightning.Trainer, *_: Any) -> None:
-        """Start; stop at once if the run is complete already."""
+        """Start; stop at once if the run is complete already.
+
+        Raises:
+            UserError: the Trainer was given data.
+        """
+        check_data(trainer.train_dataloader, _TICK)
         for callback in self.module.beside:
             if isinstance(callback, Checkpoints):
                 callback.more = lambda: {"trainer": _states(trainer)}
             callback.start(self.run)
-        trainer.should_stop = self.run.finished
+        if self.run.finished:
+            let_stop(trainer)
 
     def on_train_epoch_end(self, *_: Any) -> None:
         """Write the round."""

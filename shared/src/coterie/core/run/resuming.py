@@ -62,7 +62,7 @@ def _obstacle(run: FederatedRun, rounds: int) -> str | None:
     complete = run.finished
     try:
         run.reopen()
-        run.federation.server.change_rounds(run.server_state, run.history, rounds)
+        run.federation.server.change_rounds(run.server_state, run.block_history, rounds)
     except UserError as error:
         return str(error)
     if run.block_open and not complete and run.ends_here():

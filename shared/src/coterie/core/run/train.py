@@ -25,7 +25,7 @@ from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
 from coterie.core.data.interactions.dropped import in_words
 from coterie.core.errors import Interrupted, UserError
 from coterie.core.federation.federation import Federation
-from coterie.core.federation.selection import Selecting
+from coterie.core.federation.selection import Selecting, unmeasured
 from coterie.core.files import write_json, writing
 from coterie.core.kernels import switch
 from coterie.core.privacy.build import remarks
@@ -80,6 +80,7 @@ def train(paper: Paper, settings: Any) -> Path:
         notes=[
             *experiment.notes(run),
             *_validation(federation),
+            *_unmeasured(run),
             *remarks(settings.privacy, federation.client.steps()),
         ],
         left_out=in_words(experiment.left_out()),
@@ -97,6 +98,11 @@ def _validation(federation: Federation) -> list[str]:
     if not isinstance(federation.server, Selecting):
         return []
     return federation.server.remarks(max(len(block.ids) for block in federation.blocks))
+
+
+def _unmeasured(run: FederatedRun) -> list[str]:
+    monitor = run.federation.monitor
+    return [] if monitor is None else unmeasured(run.history, run.results, monitor)
 
 
 def fit(run: FederatedRun, using: Sequence[RoundCallback] = ()) -> None:

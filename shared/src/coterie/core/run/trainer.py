@@ -19,6 +19,7 @@ from coterie.core.errors import UserError
 from coterie.core.local_training.quiet import quiet
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.lightning_module import FederatedModule
+from coterie.core.run.trainer_checks import check_callbacks
 from coterie.core.settings.sections import TrainerSettings
 from coterie.core.tensors.device import devices
 
@@ -27,12 +28,15 @@ def asked_for(settings: TrainerSettings) -> list[theirs.Callback]:
     """Make the callbacks that were named, before anything is written.
 
     Raises:
-        UserError: one cannot be made, or the logger's package is not installed.
+        UserError: one cannot be made or cannot work on rounds, or the logger's package is not
+            installed.
     """
     if settings.logger != "none":
         with _named(f"trainer.logger {settings.logger}"):
             _LOGGERS[settings.logger](Path(os.devnull))
-    return [_make(name) for name in settings.callbacks]
+    made = [_make(name) for name in settings.callbacks]
+    check_callbacks(made)
+    return made
 
 
 def fit(

@@ -6,8 +6,8 @@ What comes from numpy goes through `torch.as_tensor`, what goes to it through `T
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -70,6 +70,38 @@ def computing_on(device: torch.device) -> AbstractContextManager[Any]:
         device(type='meta')
     """
     return nullcontext() if device == torch.get_default_device() else device
+
+
+@contextmanager
+def as_written(default: torch.dtype = torch.float32) -> Iterator[None]:
+    """Compute inside the block in the formats that the tensors have, whatever is set around it.
+
+    Around it, a Trainer's precision may be autocast or another default format, a test or a caller
+    may have switched gradients off. None of it may change what a run computes, nor what it costs:
+    nothing is entered that is not needed.
+
+    Args:
+        default: format of new tensors inside the block.
+
+    Example:
+        >>> with torch.autocast("cpu", torch.bfloat16), torch.no_grad(), as_written():
+        ...     found = torch.ones(2, 2, requires_grad=True) @ torch.ones(2, 2)
+        >>> found.dtype, found.requires_grad
+        (torch.float32, True)
+    """
+    before = torch.get_default_dtype()
+    with ExitStack() as inside:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                inside.enter_context(torch.autocast(kind, enabled=False))
+        if torch.is_inference_mode_enabled():
+            inside.enter_context(torch.inference_mode(False))
+        if not torch.is_grad_enabled():
+            inside.enter_context(torch.enable_grad())
+        if default != before:
+            inside.callback(torch.set_default_dtype, before)
+            torch.set_default_dtype(default)
+        yield
 
 
 def moved(values: T, device: torch.device) -> T:

@@ -115,7 +115,7 @@ def _start_from(module: FederatedRun, base: Base) -> None:
 
 def _note_block(result: RunResult, module: FederatedRun, top_k: int) -> None:
     """Note the length and the test by user of a block that has just ended."""
-    block, history = module.block, module.history
+    block, history = module.block, module.block_history
     result.metrics[f"rounds/block{block}"] = module.block_round
     replayed = [h.get("f3crec/replay_size", 0.0) for h in history]
     result.metrics[f"replay_size/block{block}"] = sum(replayed) / len(replayed)

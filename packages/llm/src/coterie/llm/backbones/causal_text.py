@@ -7,10 +7,9 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from coterie.core.errors import UserError
 from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
@@ -19,6 +18,7 @@ from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.lora import base_model
 from coterie.llm.backbones.prompts import PromptTokens, Template, compact_template, pad_left, plain
 from coterie.llm.backbones.tokenizer import END, train_tokenizer
+from coterie.llm.backbones.whole import causal_model, check_layers, check_source, check_tokens
 from coterie.llm.data.examples import Examples
 from coterie.llm.data.words import ItemWords
 from coterie.llm.settings.backbone import GenerationSettings, ModelSettings
@@ -60,11 +60,7 @@ class CausalText(Backbone):
         context: int = 512,
     ) -> None:
         super().__init__()
-        if not isinstance(getattr(getattr(model, "model", None), "layers", None), nn.ModuleList):
-            raise UserError(
-                f"a {type(model).__name__} has no 'model.layers': use a causal language model "
-                "built like Llama (Llama, Qwen, Mistral, Gemma)"
-            )
+        check_layers(model)
         self.model = model
         self.n_items, self.hidden = len(titles), int(model.config.hidden_size)
         self.generation = generation
@@ -249,13 +245,16 @@ def load_causal_text(
     The other arguments are those of `CausalText`.
 
     Raises:
-        UserError: it cannot be had (offline, unknown, gated), or is no causal LM with
-            ``model.layers``.
+        UserError: it cannot be had (offline, unknown, gated), is no causal LM with
+            ``model.layers``, or is not whole.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
+    check_source(name_or_path)
     tokenizer = from_hub(AutoTokenizer, name_or_path)
-    model = from_hub(AutoModelForCausalLM, name_or_path)
+    model = causal_model(name_or_path)
+    embeddings = model.get_input_embeddings().num_embeddings
+    check_tokens(tokenizer, embeddings, name_or_path, ("eos",))
     return CausalText(model, tokenizer, titles, template, generation, context)
 
 

@@ -19,10 +19,16 @@ def add_lora(model: nn.Module, settings: LoraSettings, targets: tuple[str, ...],
     The factor A is random, by ``key``; B starts at 0, so the model's output is unchanged.
 
     Raises:
-        UserError: no module has one of these names.
+        UserError: no module has one of these names, or the model has an adapter already, which
+            peft would empty.
     """
     from peft import LoraConfig, inject_adapter_in_model
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
+    if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
+        raise UserError(
+            "the model has an adapter of peft on top already: merge it first, by merge_and_unload()"
+        )
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     if missing := [target for target in targets if target not in names]:
         raise UserError(

@@ -27,6 +27,7 @@ from coterie.core.methods.kit.model_client import (
 from coterie.core.methods.kit.parts import matching, part, without
 from coterie.core.methods.kit.quality import MeasuresItself, monitor_of, shown_names
 from coterie.core.methods.settings.fedavg import FedAvgSettings
+from coterie.core.metrics.clients import mean_of_known
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.replies import StackedReplies
@@ -234,5 +235,4 @@ class ModelServer(Server[S], Generic[S]):
         return super().reopen(state, history)
 
     def _note(self, cohort: Cohort, key: str, values: Tensor) -> None:
-        if not values.isnan().all():
-            cohort.journal.scalar(key, values.nanmean())
+        cohort.journal.known(key, mean_of_known(values))

@@ -135,8 +135,9 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState], Generic[
 
     def end_block(self, state: RankingState, cohort: Cohort, key: Key) -> RankingState:
         """Let clients read their validation items, then test the best round."""
+        state = self.settled(state, cohort)
         cohort.ask(self.fold_in, self.table(state.best, "test"))
-        return super().end_block(state, cohort, key)
+        return self.conclude(state, cohort)
 
     def serve(self, state: RankingState, user: int | None, cohort: Cohort) -> D:
         """Give the public part of the best round."""
@@ -151,11 +152,11 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState], Generic[
         if replies.up is None:
             return
         for name, values in replies.up.by_name(self.lengths).items():
-            journal.scalar(f"{where}/{name}", mean_of_known(values, none=0.0))
+            journal.known(f"{where}/{name}", mean_of_known(values))
             journal.per_client(f"{where}/{name}", replies.ids, values)
         if not testing:
             worst = worst_decile(replies.up.ndcg[:, -1])
-            journal.scalar(f"eval/ndcg@{self.lengths[-1]}_worst10", worst)
+            journal.known(f"eval/ndcg@{self.lengths[-1]}_worst10", worst)
 
     def trained(
         self, cohort: Cohort, step: Step[D, Any], down: D, fold: Fold

@@ -11,11 +11,13 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
+from coterie.llm.backbones.folder import check_content, damaged
 from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.recformer.backbone import RecFormer
 from coterie.llm.backbones.recformer.model import RecformerModel
 from coterie.llm.backbones.recformer.tokens import Attributes, ItemTokens, Limits, texts
 from coterie.llm.backbones.tokenizer import train_tokenizer
+from coterie.llm.backbones.whole import check_finite, check_tokens
 from coterie.llm.settings.backbone import ModelSettings
 
 # Of the checkpoints that the public code writes: as trained, for ranking, and bare.
@@ -85,15 +87,21 @@ def load_recformer(
     Raises:
         UserError: a file or the base is missing, or the parameters do not fit.
     """
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer, LongformerConfig
 
     path = Path(checkpoint).expanduser()
     state = _read(path)
     config = from_hub(AutoConfig, base)
+    if not isinstance(config, LongformerConfig):
+        raise UserError(
+            f"'{base}' is a {config.model_type}, not a Longformer: name by 'model.base' the one "
+            "that the checkpoint was trained from"
+        )
     config.attention_window = [_WINDOW] * config.num_hidden_layers
     model = RecformerModel(config, _ITEM_POSITIONS)
     load_public(model, state, str(path))
     tokenizer = from_hub(AutoTokenizer, base)
+    check_tokens(tokenizer, config.vocab_size, base, ("bos", "pad"))
     return RecFormer(model, ItemTokens(attributes, tokenizer, Limits(items=_ITEM_POSITIONS - 1)))
 
 
@@ -120,23 +128,28 @@ def load_public(model: RecformerModel, state: Mapping[str, Tensor], source: str)
                 f"'{prefix + name}' of {source} is {tuple(given.shape)}, the model's is "
                 f"{tuple(value.shape)}: choose the Longformer that it was trained from"
             )
+    check_finite(((prefix + name, state[prefix + name]) for name in own), source)
     model.load_state_dict({name: state[prefix + name] for name in own})
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import pickle
-
     import torch
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: give the file of the checkpoint that is in it")
     if not path.is_file():
         raise UserError(f"there is no checkpoint {path}: check the path")
+    check_content(path)
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise UserError(
-            f"{path} is no readable checkpoint: {str(error).splitlines()[0]}"
-        ) from error
+            found = load_file(path)
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # a pickle fails in as many ways as there are bytes
+        raise damaged(path, error) from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is no checkpoint of parameters by their names: give another file")
+    return found

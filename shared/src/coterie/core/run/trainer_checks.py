@@ -1,0 +1,146 @@
+"""What a `lightning.Trainer` may be asked for, when what it drives are rounds of a federation.
+
+Rounds compute, average and step by themselves; the Trainer has one tick a round, an optimizer of
+nothing, and no gradients. What would act on these in the belief that they are the training is
+refused in one line, before the first round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import lightning
+from lightning.pytorch import callbacks as theirs
+
+from coterie.core.errors import UserError
+
+_AVERAGES = "it averages the module's own parameters, which rounds do not train"
+_PARAMETERS = "it changes the module's own parameters, which rounds do not train"
+_BATCHES = "its batches are ticks, one a round, and the data are the clients'"
+_OPTIMIZER = "its optimizer is one of nothing: learning rates are the clients'"
+_STEPS = "steps are made by the clients, not by the Trainer"
+
+REFUSED = {
+    "BackboneFinetuning": _PARAMETERS,
+    "BaseFinetuning": _PARAMETERS,
+    "BasePredictionWriter": "predictions are the clients': `coterie recommend` has them",
+    "BatchSizeFinder": _BATCHES,
+    "EMAWeightAveraging": _AVERAGES,
+    "GradientAccumulationScheduler": _STEPS,
+    "LearningRateFinder": _OPTIMIZER,
+    "LearningRateMonitor": _OPTIMIZER,
+    "ModelPruning": _PARAMETERS,
+    "QuantizationAwareTraining": _PARAMETERS,
+    "SpikeDetection": "a round gives the Trainer no loss; `fed/loss` is among what is logged",
+    "StochasticWeightAveraging": _AVERAGES,
+    "ThroughputMonitor": _BATCHES,
+    "WeightAveraging": _AVERAGES,
+}
+"""Callbacks of Lightning that cannot work, and why; what is made from them neither."""
+
+_OF_GRADIENTS = (
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "on_before_zero_grad",
+)
+
+
+def check_callbacks(callbacks: Iterable[theirs.Callback]) -> None:
+    """Refuse callbacks that would act on parameters, gradients or batches that are not there.
+
+    Raises:
+        UserError: there is one; says why.
+    """
+    for callback in callbacks:
+        if why := _obstacle(callback):
+            raise UserError(
+                f"the callback {type(callback).__name__} cannot work on a federation: {why}; "
+                "leave it out"
+            )
+
+
+def _obstacle(callback: theirs.Callback) -> str | None:
+    for kind in type(callback).__mro__:
+        if kind.__name__ in REFUSED and kind.__module__.split(".")[0].endswith("lightning"):
+            return REFUSED[kind.__name__]
+    for hook in _OF_GRADIENTS:
+        own, base = getattr(callback, hook, None), getattr(theirs.Callback, hook)
+        # LambdaCallback keeps the functions that it was given on the instance.
+        if own is not None and getattr(own, "__func__", own) is not base:
+            return f"it looks at gradients ({hook}), which only the clients have"
+    after_rounds = getattr(callback, "_check_on_train_epoch_end", None)
+    if isinstance(callback, theirs.EarlyStopping) and after_rounds is False:
+        return "it looks after Lightning's own validation, which there is none of; it may look " + (
+            "after rounds, by check_on_train_epoch_end=True"
+        )
+    if isinstance(callback, theirs.ModelCheckpoint):
+        return _obstacle_to_saving(callback)
+    return None
+
+
+def _obstacle_to_saving(callback: theirs.ModelCheckpoint) -> str | None:
+    if callback._save_on_train_epoch_end is False:
+        return "it saves after Lightning's own validation, which there is none of; it may save " + (
+            "after rounds, by save_on_train_epoch_end=True"
+        )
+    by_step = callback._every_n_train_steps or callback._train_time_interval is not None
+    if by_step and callback.monitor is not None:
+        return (
+            f"by steps or time it sees '{callback.monitor}' of the round before; it may save by "
+            "every_n_epochs"
+        )
+    return None
+
+
+def check_trainer(trainer: Any) -> None:
+    """Refuse arguments of a Trainer that would have the rounds run twice, not at all, or unseen.
+
+    Raises:
+        UserError: there is one; names it.
+    """
+    if trainer.world_size > 1:
+        raise UserError(
+            f"the Trainer has {trainer.world_size} processes, and each would run the whole "
+            "federation: give it devices=1; clients run beside each other by 'engine.workers'"
+        )
+    if getattr(trainer.precision_plugin, "scaler", None) is not None:
+        raise UserError(
+            f"the Trainer's precision '{trainer.precision}' scales gradients, and has none: leave "
+            "it out; the clients' is 'engine.dtype'"
+        )
+    if getattr(trainer.lightning_module, "_compiler_ctx", None) is not None:
+        raise UserError("a federation is no module for torch.compile: give it as it is")
+    name = {"fit": "train", "test": "test"}.get(str(trainer.state.fn.value))
+    if name is not None and getattr(trainer, f"limit_{name}_batches") == 0:
+        raise UserError(f"'limit_{name}_batches' 0 leaves nothing to {name}: leave it out")
+    if trainer.check_val_every_n_epoch != 1 or trainer.val_check_interval not in (1.0, None):
+        raise UserError(
+            "'check_val_every_n_epoch' and 'val_check_interval' are of Lightning's own validation, "
+            "which there is none of: leave them out; rounds are validated by 'validation.every'"
+        )
+
+
+def check_data(loader: Any, own: Any) -> None:
+    """Refuse data that were given to the Trainer: the clients have theirs.
+
+    Args:
+        loader: what the Trainer iterates over.
+        own: the data set of the module's own loader.
+
+    Raises:
+        UserError: it is another one.
+    """
+    if getattr(loader, "dataset", None) is not own:
+        raise UserError(
+            "the Trainer was given data, and a federation's are with its clients: leave "
+            "'dataloaders' and 'datamodule' out"
+        )
+
+
+def let_stop(trainer: lightning.Trainer) -> None:
+    """Stop after this round, as the run has come to its end, whatever least number was asked."""
+    trainer.fit_loop.min_epochs = None
+    trainer.fit_loop.epoch_loop.min_steps = None
+    trainer.should_stop = True
