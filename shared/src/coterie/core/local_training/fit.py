@@ -78,6 +78,8 @@ def fit(
     statistics: Params | None = None,
     width: int | None = None,
     deferrable: Iterable[str] = (),
+    recording: bool = True,
+    in_order: bool = False,
 ) -> Fitted:
     """Train C clients side by side in place, in a copy; who has made its steps leaves the stack.
 
@@ -98,6 +100,9 @@ def fit(
         statistics: what it writes into, each ``(C, ...)``; given, clients are trained singly.
         width: how many clients are stacked, None = all; results do not depend on it.
         deferrable: weights whose steps may be added up late (`core.local_training.deferred`).
+        recording: see `coterie.core.local_training.gradients.ByAutograd`.
+        in_order: one client after the other as they stand, every step by the loss itself: it
+            changes something that later calls read.
 
     Example:
         >>> loss = lambda params, batch: (params["w"] - batch["x"]).square().sum()
@@ -114,23 +119,21 @@ def fit(
         start=Fitted(params, state or opt.begin(params), none, statistics or {}),
         rates=_Rates(_rate(lr, first), None if clip is None else _rate(clip, first)),
         steps=torch.as_tensor(steps).expand(len(first)),
-        gradient=_gradient(loss, slope, factored=opt.factored and clip is None, draws=alone),
+        gradient=of_trained(slope)
+        if slope is not None
+        else ByAutograd(loss, opt.factored and clip is None, alone, recording and not in_order),
         pull=pull,
         context={} if context is None or pull is None else context,
         fixed=fixed or {},
         deferring=_deferring(deferrable, first, opt, clip, pull, slope),
     )
-    return job.run_all(1 if alone else width or len(first))
+    return job.run_all(1 if alone or in_order else width or len(first), in_order)
 
 
 def _deferring(names: Iterable[str], like: Tensor, opt: RowOptimizer, *more: object) -> set[str]:
     """Weights whose steps may be added up late: those of plain gradient descent, on the CPU."""
     plain = type(opt) is RowSGD and not opt.weight_decay and all(one is None for one in more)
     return set(names) if plain and like.is_cpu else set()
-
-
-def _gradient(loss: Loss, slope: Slope | None, factored: bool, draws: bool) -> Gradient:
-    return ByAutograd(loss, factored, draws) if slope is None else of_trained(slope)
 
 
 def of_clients(
@@ -183,11 +186,13 @@ class _Job:
     deferring: set[str]
 
     @torch.no_grad()
-    def run_all(self, width: int) -> Fitted:
+    def run_all(self, width: int, as_they_stand: bool = False) -> Fitted:
         """Train all clients, ``width`` side by side: those of equal work, the longest first."""
         if not len(self.steps):
             return self.start
         order = torch.argsort(self.steps, descending=True, stable=True)
+        if as_they_stand:
+            order = torch.arange(len(order))
         end = tree.map_tensors(lambda rows: rows.new_empty(rows.shape), self.start)
         for places in torch.arange(len(order)).split(width):
             by_rows(partial(self._run_deferring, end, order), places)
