@@ -51,6 +51,11 @@ class Habits:
             tried = not self._tried and self._try(data, batch_size)
             if self.changing is not None:  # the module itself is at work
                 return tried
+        return self.read_again()
+
+    def read_again(self) -> bool:
+        """Whether what was made of the module must be made anew, as it reads something else."""
+        with self._lock:
             before, self._reading = self._reading, self._read()
             return not self.watchable or before != self._reading
 

@@ -28,6 +28,8 @@ _MOST = 10_000
 _BYTES = 1 << 20
 """Largest array whose numbers are looked at."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), range, slice)
+_SIMPLE = {bool, int, str, type(None)}
+"""Equal to themselves, and told by `==` from one another as far as it matters."""
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod)
 _OTHERS = sys.stdlib_module_names | {"torch", "numpy", "lightning", "torchmetrics", "transformers"}
@@ -144,7 +146,7 @@ class _Walk:
             if value is not None and not value.requires_grad and name not in STATISTICS
         ]
         attributes = [
-            (name, self.of(value))
+            (name, value if type(value) in _SIMPLE else self.of(value))
             for name, value in rest.items()
             if name not in _OF_MODULES and not (isinstance(value, dict) and not value)
         ]
@@ -154,6 +156,8 @@ class _Walk:
     def _methods(self, kind: type) -> Any:
         """What the methods of a class read, and what stands in the class."""
         found = []
+        if _foreign(kind):
+            return None
         for each in kind.__mro__:
             if _foreign(each) or id(each) in self._seen:
                 continue
@@ -225,7 +229,8 @@ def _root(thing: Any) -> str:
 
 def _foreign(thing: Any) -> bool:
     """Whether it belongs to what nobody changes: Python, torch, this core."""
-    return _root(thing) in _OTHERS or _module_name(thing).startswith("coterie.core.")
+    name = _module_name(thing)
+    return name.partition(".")[0] in _OTHERS or name.startswith("coterie.core.")
 
 
 def attributes(module: nn.Module) -> dict[str, Any]:
