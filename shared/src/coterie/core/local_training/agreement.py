@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from coterie.core.errors import Unstackable, UserError
+from coterie.core.errors import Unstackable
 from coterie.core.local_training.gradients import ByAutograd, Gradient
 from coterie.core.local_training.losses import Batch, Loss, masked
 from coterie.core.local_training.row_optimizer import Grads, Params, multiplied_out
@@ -130,8 +130,6 @@ def _one_by_one(measure: Loss, params: Params, part: Batch) -> bool:
                 for some in _cut(part, [size for size in sizes if size])
             ]
             found = torch.stack(values).sum() / count
-    except UserError:
-        raise
     except Exception:  # a single sample, or samples of several clients, can be too few or too many
         return False
     return _near(whole, found, 0.0)
@@ -164,8 +162,6 @@ def _disagree(
         grads, values = gradient(stack, {}, batch, {})
     except Unstackable as error:
         return f"torch cannot stack them: {str(error).splitlines()[0][:200]}"
-    except UserError:
-        raise
     except Exception as error:  # samples of several clients can be what a loss does not take
         return f"the loss could not be tried ({(str(error).splitlines() or ['?'])[0][:120]})"
     found = multiplied_out(grads)
