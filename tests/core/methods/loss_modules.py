@@ -1,7 +1,7 @@
 """Modules whose loss is no mean over samples, or that torch cannot stack; in float64.
 
-A sample has ``x``, ``(WIDTH,)``; ``i``, five numbers of words of which 0 is padding; ``y``, a class;
-``t``, five classes of which some are -100: no label.
+A sample has ``x``, ``(WIDTH,)``; ``i``, five numbers of words of which 0 is padding; ``y``, a
+class; ``t``, five classes of which some are -100: no label.
 """
 
 import torch
@@ -222,7 +222,9 @@ def _rows_of(each, batch):
         "as_strided": lambda: each.as_strided((len(each),), (1,)).mean(),
         "loop": lambda: sum((one for one, y in zip(each, batch["y"], strict=True) if y), each[0]),
         "in place": lambda: torch.zeros(1, dtype=each.dtype).add_(each.sum())[0],
-        "to device": lambda: torch.tensor([float(e.detach()) for e in each]).double().sum() * each.mean(),
+        "to device": lambda: (
+            torch.tensor([float(e.detach()) for e in each]).double().sum() * each.mean()
+        ),
         "repeat": lambda: each.repeat_interleave(batch["y"] + 1).mean(),
         "one_hot": lambda: (F.one_hot(batch["y"]).double() * each[:, None]).sum() / len(each),
         "masked_scatter": lambda: each.masked_scatter(batch["y"] > 1, each * 2).mean(),

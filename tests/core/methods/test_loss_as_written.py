@@ -112,7 +112,9 @@ OPTIONS = st.fixed_dictionaries(
 def test_a_round_is_that_of_a_plain_loop(build, sizes, options):
     if build is Normed:  # which has no variance of one sample; that is refused elsewhere
         sizes = [n + 2 if n == 1 else n for n in sizes]
-        options = options | {"batch_size": options["batch_size"] if options["batch_size"] != 1 else 2}
+        options = options | {
+            "batch_size": options["batch_size"] if options["batch_size"] != 1 else 2
+        }
     same(build, clients(sizes), lr=0.05, **options)
 
 

@@ -106,8 +106,8 @@ def test_draws_that_no_key_governs_are_told(draw, layer):
     if draw == "torch" and layer is nn.Dropout:
         federation(Drawing).advance()  # the client's key seeds it
         return
+    started = federation(Drawing, workers=2 if draw.startswith("own") else 1)
     with pytest.raises(UserError, match=r"draw|changes") as caught:
-        started = federation(Drawing, workers=2 if draw.startswith("own") else 1)
         started.advance()
     assert "\n" not in str(caught.value)
 
@@ -365,7 +365,7 @@ def test_what_a_loss_counts_is_counted_as_in_a_loop(way, optimizer):
 
 
 def test_counting_wants_its_clients_in_order():
-    with pytest.raises(UserError, match="leave 'engine.workers' at 1"):
+    with pytest.raises(UserError, match=r"leave 'engine.workers' at 1"):
         federation(lambda: Counting("attribute"), workers=2).advance()
     settings = ScaffoldSettings(rounds=1)
     server = ScaffoldServer(lambda: Counting("list"), settings)
@@ -386,7 +386,7 @@ def test_a_slope_is_that_of_the_loss():
             weight = torch.tensor([1.0, 5.0, 0.2, 3.0], dtype=torch.float64)
             return F.cross_entropy(self(batch["x"]), batch["y"], weight=weight)
 
-    with pytest.raises(UserError, match="Weighted.slope does not give the gradients"):
+    with pytest.raises(UserError, match=r"Weighted\.slope does not give the gradients"):
         federation(Weighted).advance()
     Weighted.slope = None
     federation(Weighted).advance()
@@ -397,7 +397,9 @@ def test_a_round_in_which_everybody_is_refused_ends_the_run():
         return F.cross_entropy(loss.expand(len(batch["y"]), 4), torch.full_like(batch["y"], -100))
 
     running = federation(made(without))
-    with pytest.raises(UserError, match=r"nobody's answer to 'update' counts.*\(3 of 3\)") as caught:
+    with pytest.raises(
+        UserError, match=r"nobody's answer to 'update' counts.*\(3 of 3\)"
+    ) as caught:
         running.advance()
     assert "\n" not in str(caught.value)
     assert running.round == 0

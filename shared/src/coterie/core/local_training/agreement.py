@@ -1,7 +1,7 @@
 """Whether clients may be trained side by side: whether that gives the loss as it is written.
 
-Of clients with unequal batches a stack computes the losses of single samples and takes their mean,
-by `torch.func.vmap`. That is ``loss(batch)`` for a mean of something that depends on one sample, and
+Of clients with unequal batches a stack computes the losses of single samples and their mean, by
+`torch.func.vmap`. That is ``loss(batch)`` for a mean of something that depends on one sample, and
 not for class weights, labels that are ignored, contrast within a batch, roots and sums. Nor does
 autograd through `vmap` give every gradient that plain autograd gives. So both are computed once, of
 all samples, at parameters that are nobody's, and compared: values and gradients.
@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.core.errors import Unstackable
 from coterie.core.local_training.gradients import ByAutograd, Gradient
 from coterie.core.local_training.losses import Batch, Loss, masked
-from coterie.core.local_training.row_optimizer import Grads, Params, multiplied_out
+from coterie.core.local_training.row_optimizer import Params, multiplied_out
 from coterie.core.local_training.stacking import stacked
 from coterie.core.tensors.keys import Key
 
@@ -150,9 +150,7 @@ def _disagree(
     if not padded:
         clients = [{n: v[count - half :] for n, v in part.items()}, clients[1]]
     length = count if padded else half
-    batch = {
-        name: torch.stack([_padded(one[name], length) for one in clients]) for name in part
-    }
+    batch = {name: torch.stack([_padded(one[name], length) for one in clients]) for name in part}
     if padded:
         sizes = torch.tensor([len(next(iter(one.values()))) for one in clients])
         batch["mask"] = torch.arange(length) < sizes[:, None]
@@ -180,7 +178,7 @@ def _padded(values: Tensor, length: int) -> Tensor:
     return values[torch.arange(length).clamp(max=len(values) - 1)]
 
 
-def _alone(plain: Loss, params: Params, batch: Batch) -> tuple[Grads, Tensor]:
+def _alone(plain: Loss, params: Params, batch: Batch) -> tuple[Params, Tensor]:
     """Gradients and value by plain autograd."""
     free = {name: value.clone().requires_grad_() for name, value in params.items()}
     with torch.enable_grad():

@@ -107,9 +107,9 @@ class ByAutograd:
             return _gradients(total, free, tape.taps, n_clients)
 
         def first() -> Any:  # whether one has a gradient where several have none
-            stacks = (tree.map_tensors(_first, part) for part in (own, left, right))
-            given = (tree.map_tensors(_first, part) for part in (params, fixed, batch))
-            return self._of_clients(*given, shared, *stacks)
+            one = [tree.map_tensors(_first, part) for part in (params, fixed, batch)]
+            more = [tree.map_tensors(_first, part) for part in (own, left, right)]
+            return self._of_clients(one[0], one[1], one[2], shared, more[0], more[1], more[2])
 
         grads = slopes() if alone else or_unstackable(slopes, first)
         if alone:

@@ -1,8 +1,8 @@
 """Embeddings whose padding row gets no gradient, also where clients are stacked.
 
-Autograd through `torch.func.vmap` forgets ``padding_idx``. What torch does for one client is that a
-look-up of that row gives it no gradient; other uses of the table, as by an output layer that is tied
-to it, do.
+Autograd through `torch.func.vmap` forgets ``padding_idx``. What torch does for one client is that
+a look-up of that row gives it no gradient; other uses of the table, as by an output layer that is
+tied to it, do.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ class PaddedEmbedding(nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         """As `torch.nn.Embedding.forward`."""
+        assert self.padding_idx is not None
         if not torch._C._functorch.is_batchedtensor(self.weight):
             return super().forward(input)
         rows = F.embedding(input, self.weight)
-        padding = (input == self.padding_idx).unsqueeze(-1)
+        padding = torch.eq(input, self.padding_idx).unsqueeze(-1)
         return torch.where(padding, rows.detach(), rows)
 
 

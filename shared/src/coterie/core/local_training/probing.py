@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from coterie.core.errors import UserError
 from coterie.core.local_training.alone import STATISTICS
-from coterie.core.local_training.losses import Batch, copied, one_number
+from coterie.core.local_training.losses import copied, one_number
 from coterie.core.local_training.stacking import drawing_nothing
 from coterie.core.local_training.watching import Unwatchable, attributes, reading
 from coterie.core.tensors.keys import Key
@@ -135,7 +135,7 @@ def _check_written(module: nn.Module, before: dict[str, tuple[int, int]]) -> Non
 
 def _drawn() -> tuple[Any, ...]:
     """Where the generators of the process stand that no key governs."""
-    _, words, place, *more = np.random.get_state()
+    _, words, place, *more = np.random.get_state()  # noqa: NPY002
     return (np.asarray(words).tobytes(), place, *more, random.getstate())
 
 

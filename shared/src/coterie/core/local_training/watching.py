@@ -1,8 +1,9 @@
 """What a module's methods read beside tensors that they are given, as a value to compare.
 
-A loss may read attributes of its module, of objects that these hold, closures and globals: a weight
-that a callback raises, a counter, a schedule. A copy of the module, and a step that is recorded, are
-good only while none of these has changed. `reading` lists them all once a round, not at every step.
+A loss may read attributes of its module, of objects that these hold, closures and globals: a
+weight that a callback raises, a counter, a schedule. A copy of the module, and a step that is
+recorded, are good only while none of these has changed. `reading` lists them all once a round, not
+at every step.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from coterie.core.local_training.alone import STATISTICS

@@ -29,8 +29,9 @@ class Evaluator:
 
     Args:
         module: has ``loss(batch)`` and for the accuracy ``correct(batch)``, ``(B,)`` bool, both of
-            all samples of a client, in parts where they are means over samples; or says itself how it is measured
-            (`coterie.core.methods.kit.quality.MeasuresItself`). It is measured in evaluation mode.
+            all samples of a client, in parts where they are means over samples; or says itself how
+            it is measured (`coterie.core.methods.kit.quality.MeasuresItself`). It is measured in
+            evaluation mode.
         as_batch: see `coterie.core.local_training.losses.MethodOf`.
     """
 
@@ -149,7 +150,7 @@ class Evaluator:
         return Quality(found)
 
     def _as_one(self, samples: Batch) -> SampleData:
-        """Samples as those of one client; the same object for the same samples, to be remembered."""
+        """Samples as those of one client; one object for the same samples, to be remembered."""
         kept = self._held.get(id(samples))
         if kept is None or kept[0] is not samples:
             self._held = dict(list(self._held.items())[-3:])

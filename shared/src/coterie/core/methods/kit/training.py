@@ -254,11 +254,13 @@ class LocalTraining:
         size = self.settings.batch_size
         steps = int(batches.steps.max()) if len(batches.steps) else 0
         width = self._stack.choose(steps * size if size else sys.maxsize) if cached else None
-        if width != 1 and len(batches.steps) > 1 and isinstance(batches, Stackable):
-            if (why := batches.why_not()) is not None:
-                say_one_by_one(why)
-                return 1
-        return width
+        if width == 1 or len(batches.steps) < 2 or not isinstance(batches, Stackable):
+            return width
+        why = batches.why_not()
+        if why is None:
+            return width
+        say_one_by_one(why)
+        return 1
 
 
 def optimizer_of(settings: FedAvgSettings) -> RowOptimizer:
