@@ -246,11 +246,12 @@ class LocalTraining:
             width=self._width(batches, first.is_cpu) if self.slope is None else None,
             deferrable=() if self.alone else self._stack.deferrable,
             recording=self.recording,
-            in_order=self._habits.changing is not None,
         )
 
     def _width(self, batches: CountedBatches, cached: bool) -> int | None:
         """Clients side by side, by the samples of the longest."""
+        if self._habits.changing is not None:
+            return 0  # in their order
         size = self.settings.batch_size
         steps = int(batches.steps.max()) if len(batches.steps) else 0
         width = self._stack.choose(steps * size if size else sys.maxsize) if cached else None
