@@ -331,7 +331,7 @@ WAYS = ("attribute", "list", "object", "iterator", "tensor", "closure")
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_what_a_loss_counts_is_counted_as_in_a_loop(way, optimizer):
     """Three clients of unequal sizes, a step each: the 46th call is the first of round 16."""
-    rounds, options = 25, {"lr": 0.05, "optimizer": optimizer}
+    rounds, options = 25, {"rounds": 25, "lr": 0.05, "optimizer": optimizer}
     module = built(lambda: Counting(way))
     running = federation(lambda: Counting(way), module, **options)
     first = {name: value.clone() for name, value in running.server_state.weights.items()}
