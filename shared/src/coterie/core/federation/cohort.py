@@ -71,11 +71,13 @@ class ExchangeCohort(Cohort):
         # One tensor for all: small ones that stay between large ones that go would tear up memory.
         ids, count = torch.empty_like(self.ids), 0
         failed: dict[int, str] = {}
+        refused: dict[int, str] = {}  # without those whose training diverged, who learn of it
         total = None
         for answers in self.exchange.ask(request):
             message = _received(request, answers)
             self._count(request, answers, message)
             released = max(released, release_count(message))
+            refused |= answers.refused
             answers = counted(step, answers)
             failed |= answers.refused
             if fold is not None and answers.ids.numel():
@@ -86,6 +88,7 @@ class ExchangeCohort(Cohort):
             if fold is None:  # else memory is bounded by a chunk
                 kept.append(answers)
         self.ledger.end_ask()
+        self.journal.answered(name, len(self), refused)
         if len(self) and released:
             self.journal.release(name, released)
         for client, why in failed.items():

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import torch
 
+from coterie.core.local_training.parallel import beside_others
+
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -64,7 +66,7 @@ def _as_here(function: Callable[[A], B]) -> Callable[[A], B]:
     enabled = torch.is_grad_enabled()
 
     def call(item: A) -> B:
-        with torch.set_grad_enabled(enabled):
+        with torch.set_grad_enabled(enabled), beside_others():
             return function(item)
 
     return call

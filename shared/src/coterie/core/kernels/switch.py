@@ -16,7 +16,7 @@ _allowed = True
 
 @cache
 def installed() -> bool:
-    """Whether numba is there; without it, as on a Python that it does not know yet, kernels are off."""
+    """Whether numba is there. A Python may be too new for it; then kernels are off."""
     return find_spec("numba") is not None
 
 

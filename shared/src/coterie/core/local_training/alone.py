@@ -20,7 +20,7 @@ from coterie.core.tensors.keys import Key
 
 SEED = "seed"
 """Field of a batch: state of the key that its step draws by, ``(K,)`` int64."""
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def statistics_of(module: nn.Module) -> Params:
@@ -34,7 +34,7 @@ def statistics_of(module: nn.Module) -> Params:
         ['num_batches_tracked', 'running_mean', 'running_var']
     """
     buffers = module.named_buffers()
-    return {name: value for name, value in buffers if name.rpartition(".")[2] in _STATISTICS}
+    return {name: value for name, value in buffers if name.rpartition(".")[2] in STATISTICS}
 
 
 def mixes_samples(module: nn.Module) -> bool:

@@ -78,6 +78,7 @@ def fit(
     statistics: Params | None = None,
     width: int | None = None,
     deferrable: Iterable[str] = (),
+    recording: bool = True,
 ) -> Fitted:
     """Train C clients side by side in place, in a copy; who has made its steps leaves the stack.
 
@@ -91,36 +92,35 @@ def fit(
         state: of the optimizers, to go on from; None = a fresh start.
         clip: largest norm of the loss's gradient, as ``lr``.
         slope: gradients and values of ``loss``, where autograd is not the fastest way.
-        pull: ``pull(params, context)``, gradients added to the loss's after clipping, for the
-            clients at work: a proximal term, a control variate; of all or some parameters.
+        pull: gradients that are added to the loss's after clipping, see `Pull`.
         context: stacked tree for ``pull``.
         fixed: what the loss takes beside ``params`` and is not trained, each ``(C, ...)``.
         statistics: what it writes into, each ``(C, ...)``; given, clients are trained singly.
-        width: how many clients are stacked, None = all; results do not depend on it.
+        width: how many clients are stacked, None = all; 0 = one after the other as they stand.
         deferrable: weights whose steps may be added up late (`core.local_training.deferred`).
+        recording: see `coterie.core.local_training.gradients.ByAutograd`.
 
     Example:
         >>> loss = lambda params, batch: (params["w"] - batch["x"]).square().sum()
         >>> batches = lambda number, rows: {"x": torch.tensor([[1.0], [2.0]])[rows]}
-        >>> steps = torch.tensor([0, 1])
-        >>> fit(loss, {"w": torch.zeros(2)}, batches, RowSGD(), 0.5, steps).params["w"].tolist()
-        [0.0, 2.0]
+        >>> fit(loss, {"w": torch.zeros(2)}, batches, RowSGD(), 0.5, torch.arange(2)).params
+        {'w': tensor([0., 2.])}
     """
     first = next(iter(params.values()))
     alone, none = statistics is not None, first.new_zeros(len(first))
     job = _Job(
-        batches=batches,
-        opt=opt,
+        batches,
+        opt,
         start=Fitted(params, state or opt.begin(params), none, statistics or {}),
         rates=_Rates(_rate(lr, first), None if clip is None else _rate(clip, first)),
         steps=torch.as_tensor(steps).expand(len(first)),
-        gradient=_gradient(loss, slope, factored=opt.factored and clip is None, draws=alone),
+        gradient=_gradient(loss, slope, opt.factored and clip is None, alone, recording),
         pull=pull,
         context={} if context is None or pull is None else context,
         fixed=fixed or {},
         deferring=_deferring(deferrable, first, opt, clip, pull, slope),
     )
-    return job.run_all(1 if alone else width or len(first))
+    return job.run_all(_width(width, len(first), alone))
 
 
 def _deferring(names: Iterable[str], like: Tensor, opt: RowOptimizer, *more: object) -> set[str]:
@@ -129,8 +129,13 @@ def _deferring(names: Iterable[str], like: Tensor, opt: RowOptimizer, *more: obj
     return set(names) if plain and like.is_cpu else set()
 
 
-def _gradient(loss: Loss, slope: Slope | None, factored: bool, draws: bool) -> Gradient:
-    return ByAutograd(loss, factored, draws) if slope is None else of_trained(slope)
+def _width(asked: int | None, most: int, alone: bool) -> int:
+    width = most if asked is None else asked
+    return min(width, 1) if alone else width
+
+
+def _gradient(loss: Loss, slope: Slope | None, *how: bool) -> Gradient:
+    return ByAutograd(loss, *how) if slope is None else of_trained(slope)
 
 
 def of_clients(
@@ -184,12 +189,17 @@ class _Job:
 
     @torch.no_grad()
     def run_all(self, width: int) -> Fitted:
-        """Train all clients, ``width`` side by side: those of equal work, the longest first."""
+        """Train all clients, ``width`` side by side: those of equal work, the longest first.
+
+        0 = one after the other, as they stand.
+        """
         if not len(self.steps):
             return self.start
         order = torch.argsort(self.steps, descending=True, stable=True)
+        if not width:
+            order = torch.arange(len(order))
         end = tree.map_tensors(lambda rows: rows.new_empty(rows.shape), self.start)
-        for places in torch.arange(len(order)).split(width):
+        for places in torch.arange(len(order)).split(max(width, 1)):
             by_rows(partial(self._run_deferring, end, order), places)
         steps = self.steps[order]
         mean = replace(end, loss=end.loss / steps.clamp(min=1))

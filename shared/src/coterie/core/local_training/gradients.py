@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from coterie.core.local_training.losses import Batch, Loss, Slope
 from coterie.core.local_training.outer import Outer, joined
 from coterie.core.local_training.recorded import recorded
 from coterie.core.local_training.row_optimizer import Grads, Params
-from coterie.core.local_training.stacking import drawing_nothing, stacked
+from coterie.core.local_training.stacking import drawing_nothing, or_unstackable, stacked
 from coterie.core.local_training.taps import Tap, taped
 from coterie.core.tensors import tree
 
@@ -40,10 +41,14 @@ class ByAutograd:
         loss: of one client.
         factored: whether weights of linear layers may get `Outer` gradients.
         draws: whether the loss may draw from torch's generator; a stack of one client then.
+        recording: whether a step that comes often may be recorded: nothing that the loss reads
+            beside what it is given changes without another loss being made.
     """
 
-    def __init__(self, loss: Loss, factored: bool, draws: bool = False) -> None:
-        self._factored, self._draws = factored, draws
+    def __init__(
+        self, loss: Loss, factored: bool, draws: bool = False, recording: bool = True
+    ) -> None:
+        self._factored, self._draws, self._recording = factored, draws, recording and not draws
         self._loss, self._recorded = loss, recorded(loss, factored)
 
     def __call__(
@@ -61,10 +66,10 @@ class ByAutograd:
             ReadElsewhere: the module reads one of these outside of its layer.
         """
         stacks = (params, fixed, batch, *_split(kept or {}))
-        if self._draws:
-            found, values = self._of_clients(*stacks)
-        else:
+        if self._recording:
             found, values = self._recorded(self._of_clients, *stacks)
+        else:
+            found, values = self._of_clients(*stacks)
         return {name: _whole(parts) for name, parts in found.items()}, values
 
     def _of_clients(
@@ -97,10 +102,23 @@ class ByAutograd:
             else:
                 values = stacked(run)(free, *rest)
             total = values.sum()
-        grads = _gradients(total, free, tape.taps, n_clients)
+
+        def slopes() -> Grads:
+            return _gradients(total, free, tape.taps, n_clients)
+
+        def first() -> Any:  # whether one has a gradient where several have none
+            one = [tree.map_tensors(_first, part) for part in (params, fixed, batch)]
+            more = [tree.map_tensors(_first, part) for part in (own, left, right)]
+            return self._of_clients(one[0], one[1], one[2], shared, more[0], more[1], more[2])
+
+        grads = slopes() if alone else or_unstackable(slopes, first)
         if alone:
             grads = {n: g if isinstance(g, Outer) else g[None] for n, g in grads.items()}
         return {name: _parts(grad) for name, grad in grads.items()}, values.detach()
+
+
+def _first(leaf: Tensor) -> Tensor:
+    return leaf[:1]
 
 
 def _split(kept: Kept) -> tuple[Params, Params, Params, Params]:

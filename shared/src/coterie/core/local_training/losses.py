@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from coterie.core.errors import UserError
+from coterie.core.local_training.padding_rows import keep_padding_rows
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.stacking import stacked
 from coterie.core.local_training.taps import tap_linear_layers
+
+M = TypeVar("M", bound=nn.Module)
 
 Batch = dict[str, Tensor]
 Loss = Callable[[Params, Batch], Tensor]
@@ -31,13 +36,19 @@ class MethodOf:
 
     What `torch.func.functional_call` does anew in every call, finding where each tensor stands and
     putting the module's own back, is done once: this works on a copy of the module. Its linear
-    layers can be taped (`coterie.core.local_training.taps`).
+    layers can be taped (`coterie.core.local_training.taps`), its embeddings know their padding when
+    they are stacked (`coterie.core.local_training.padding_rows`).
 
     Args:
         module: has ``method(batch)``; parameters and buffers that a call does not name are its own.
         method: its name.
         training: whether the copy is in training mode; None = as the module is.
         as_batch: makes of the dict what the method takes; None = the dict itself.
+        live: work on the module itself instead, whose attributes a call may change. Its tensors are
+            put back after each call; one thread, and one client at a time, without stacks.
+
+    Raises:
+        UserError: the module cannot be copied.
 
     Example:
         >>> layer = nn.Linear(1, 1, bias=False)
@@ -52,26 +63,33 @@ class MethodOf:
         method: str,
         training: bool | None = None,
         as_batch: AsBatch | None = None,
+        *,
+        live: bool = False,
     ) -> None:
         # Its own values are constants. They want no gradients: torch refuses to copy those in vmap.
-        self._module = copy.deepcopy(module).requires_grad_(False)
-        if training is not None:
+        self._module = module if live else copied(module).requires_grad_(False)
+        self._live, self._training = live, training
+        if training is not None and not live:
             self._module.train(training)
         self._method, self._as_batch = method, as_batch
         self._of_thread = threading.local()  # threads would put each other's tensors in place
 
     def __call__(self, params: Params, batch: Batch) -> Any:
         """Call the method with parameters and buffers by name; buffers may be written to."""
+        given = batch if self._as_batch is None else self._as_batch(batch)
+        if self._live:
+            with _in_mode(self._module, self._training):
+                return _Placed(self._module, self._method, tapped=False).call_once(params, given)
         placed: _Placed | None = getattr(self._of_thread, "placed", None)
         if placed is None:
             placed = self._of_thread.placed = _Placed(copy.deepcopy(self._module), self._method)
-        return placed.call(params, batch if self._as_batch is None else self._as_batch(batch))
+        return placed.call(params, given)
 
 
 class _Placed:
     """A module whose tensors can be put in their places."""
 
-    def __init__(self, module: nn.Module, method: str) -> None:
+    def __init__(self, module: nn.Module, method: str, tapped: bool = True) -> None:
         self._method = getattr(module, method)
         self._places: list[tuple[str, Any, list[tuple[dict[str, Any], str]]]] = []
         names: dict[int, str] = {}  # a tensor in several places goes by the name of the first
@@ -84,7 +102,9 @@ class _Placed:
         for name, where in places.items():
             tensors, leaf = where[0]
             self._places.append((name, tensors[leaf], where))
-        tap_linear_layers(module, names)
+        if tapped:
+            tap_linear_layers(module, names)
+            keep_padding_rows(module)
 
     def call(self, params: Params, batch: Any) -> Any:
         for name, own, places in self._places:
@@ -93,13 +113,84 @@ class _Placed:
                 tensors[leaf] = value
         return self._method(batch)
 
+    def call_once(self, params: Params, batch: Any) -> Any:
+        """Call it, and put the module's own tensors back."""
+        try:
+            return self.call(params, batch)
+        finally:
+            for _, own, places in self._places:
+                for tensors, leaf in places:
+                    tensors[leaf] = own
+
+
+@contextmanager
+def _in_mode(module: nn.Module, training: bool | None) -> Iterator[None]:
+    """Put a module into training or evaluation mode, and back."""
+    before = [(part, part.training) for part in module.modules()]
+    if training is not None:
+        module.train(training)
+    try:
+        yield
+    finally:
+        for part, mode in before if training is not None else ():
+            part.training = mode
+
+
+def copied(module: M) -> M:
+    """Copy a module.
+
+    Raises:
+        UserError: it holds something that cannot be copied.
+    """
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:
+        raise UserError(
+            f"{type(module).__name__} cannot be copied, and every thread needs a copy: "
+            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}; make open "
+            "files, locks and generators when they are needed, not in the module"
+        ) from error
+
+
+def scalar(loss: Loss, name: str) -> Loss:
+    """Check that a loss is one number; a larger one would be broadcast against a mask.
+
+    Args:
+        loss: of one client.
+        name: of the module, for errors.
+    """
+
+    def checked(params: Params, batch: Batch) -> Tensor:
+        return one_number(loss(params, batch), name)
+
+    return checked
+
+
+def one_number(value: Any, name: str) -> Tensor:
+    """Give what a module's loss gave, if that is one number.
+
+    Raises:
+        UserError: it is something else.
+    """
+    if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
+        return value
+    what = f"a {type(value).__name__}"
+    if isinstance(value, Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        what = f"a tensor of shape {tuple(value.shape)} and type {kind}"
+    raise UserError(
+        f"{name}.loss(batch) gives {what}: return one number, a floating-point tensor of shape (), "
+        "such as the mean over the batch"
+    )
+
 
 def masked(loss: Loss) -> Loss:
     """Make a loss obey a batch's mask.
 
     Args:
         loss: of one client; the mean over the samples of its batch of something that depends on
-            one sample. It need not know of masks.
+            one sample (`coterie.core.local_training.agreement` checks it). It need not know of
+            masks.
 
     Returns:
         The loss over the samples that count. Batches without a mask go to ``loss`` itself.

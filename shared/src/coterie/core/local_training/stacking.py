@@ -20,13 +20,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# What torch says when a function has no vectorised form; every other error is the function's own.
-_UNSUPPORTED = (
-    "vmap: It looks like",
-    "Batching rule not implemented",
-    "in-place arithmetic",
-    "hit the vmap fallback",
-)
 _RANDOM = "vmap: called random operation"
 
 
@@ -47,15 +40,14 @@ def stacked(function: Callable[..., Any]) -> Callable[..., Any]:
         leaves = [leaf for _, leaf in tree.tensors(arguments)]
         if leaves and all(leaf.shape[0] == 1 for leaf in leaves):
             return _call_once(function, arguments)
-        try:
+
+        def together() -> Any:
             with _without_fallback():
                 return _vmapped(function, arguments)
-        except RuntimeError as error:
-            if _RANDOM in str(error):
-                raise _random() from error
-            if any(sign in str(error) for sign in _UNSUPPORTED):
-                raise Unstackable(str(error)) from error
-            raise
+
+        return or_unstackable(
+            together, lambda: _call_once(function, tree.map_tensors(_first, arguments))
+        )
 
     return call
 
@@ -68,6 +60,33 @@ def _vmapped(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         return function(*tree.map_tensors(lambda _: next(parts), arguments))
 
     return vmap(flat)(*(leaf for _, leaf in tree.tensors(arguments)))
+
+
+def or_unstackable(together: Callable[[], T], alone: Callable[[], Any]) -> T:
+    """Run something for several clients; where it fails, find out whether one of them could.
+
+    What torch says where a function has no vectorised form differs from operation to operation and
+    from version to version. An error of the function's own is one for a single client too.
+
+    Args:
+        together: for several clients.
+        alone: the same for one of them.
+
+    Raises:
+        Unstackable: it fails for several alone.
+        UserError: it draws random numbers, which no key governs.
+    """
+    try:
+        return together()
+    except (UserError, Unstackable):
+        raise
+    except Exception as error:
+        if _RANDOM in str(error):
+            raise _random() from error
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate" in str(error):
+            raise
+        alone()
+        raise Unstackable(str(error)) from error
 
 
 def by_rows(run: Callable[[Tensor], T], rows: Tensor) -> T:
@@ -85,7 +104,7 @@ def by_rows(run: Callable[[Tensor], T], rows: Tensor) -> T:
     except Unstackable as error:
         if rows.numel() == 1:
             raise
-        _say_once(str(error).split("\n")[0][:200])
+        say_one_by_one(str(error).split("\n")[0][:200])
         return concatenate([run(row) for row in rows.split(1)])
 
 
@@ -122,6 +141,10 @@ class _Without:
 _WITHOUT = _Without()
 
 
+def _first(leaf: Tensor) -> Tensor:
+    return leaf[:1]
+
+
 def _call_once(function: Callable[..., Any], arguments: Any) -> Any:
     with drawing_nothing():
         result = function(*tree.as_one(arguments))
@@ -156,5 +179,6 @@ def _random() -> UserError:
 
 
 @functools.cache
-def _say_once(why: str) -> None:
-    log.warning("clients are trained one after the other, torch cannot stack them: %s", why)
+def say_one_by_one(why: str) -> None:
+    """Note that clients are not stacked, once for each reason."""
+    log.warning("clients are trained one after the other: %s", why)

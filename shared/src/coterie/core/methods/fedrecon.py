@@ -136,7 +136,8 @@ class FedReconClient(ModelClient[OwnModel]):
         """Reconstruct the head on the support set, then train the base on the query set."""
         base, initial = parted(same_for_all(down.weights, len(data)))
         train = in_memory(data.train)
-        support, query = divide(train, self._support(train), key.fold("support"))
+        parts = divide(train, self._support(train), key.fold("support"))
+        support, query = (part.part_of(train) for part in parts)
         head = reconstruct(self.local, base, initial, support, key.fold("reconstruct"))
         fitted = self.local.train(base, self.local.batches(query, key), fixed=head)
         return BaseUpdate(changes(fitted.params, down.weights), query.lengths, fitted.loss), None

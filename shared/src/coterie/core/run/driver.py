@@ -92,7 +92,11 @@ class FederatedRun:
             yield
 
     def advance(self) -> None:
-        """Run one communication round, and what opens or closes its block."""
+        """Run one communication round, and what opens or closes its block.
+
+        Raises:
+            UserError: the answers of all clients were refused.
+        """
         with self.on_device():
             self._advance()
 
@@ -105,7 +109,9 @@ class FederatedRun:
         self.ledger.begin_round(self.block, self.block_round)
         cohort, key = self._cohort(self.block_round), self._key(self.block_round)
         with counting_steps() as made:
-            self.server_state = server.round(self.server_state, cohort, key)
+            state = server.round(self.server_state, cohort, key)
+        self.journal.check_heard()
+        self.server_state = state
         if made.total:  # 0 where the clients are processes of their own
             self.journal.scalar("cost/local_steps", made.total)
         self.round += 1

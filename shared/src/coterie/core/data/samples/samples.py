@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -132,8 +133,27 @@ class SampleData:
         counts = self.lengths.unique().tolist()
         return len(counts) == 1 and counts[0] > 0
 
+    @property
+    def whole(self) -> SampleData:
+        """What these samples were taken from, by `take`; itself where that is gone, or nothing."""
+        origin: weakref.ref[SampleData] | None = self.__dict__.get("_origin")
+        found = None if origin is None else origin()
+        return self if found is None else found
+
+    def part_of(self, other: SampleData) -> SampleData:
+        """Note that these samples are some of ``other``'s whole; they are given back."""
+        if self is not other.whole:  # no field: a message or a file knows nothing of it
+            object.__setattr__(self, "_origin", weakref.ref(other.whole))
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_origin"}
+
     def take(self, index: Tensor) -> SampleData:
         """Data of the clients at the positions ``index``, ``(K,)`` int64."""
+        return self._taken(index).part_of(self)
+
+    def _taken(self, index: Tensor) -> SampleData:
         if adjacent(index):  # as most chunks are: views of theirs
             part = slice(int(index[0]), int(index[-1]) + 1)
             offsets = self.offsets[part.start : part.stop + 1]

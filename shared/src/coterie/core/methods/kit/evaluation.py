@@ -10,11 +10,15 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import SampleData, Samples
 from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.errors import UserError
+from coterie.core.local_training.agreement import measured_alike, pieces
 from coterie.core.local_training.alone import trained_alone
 from coterie.core.local_training.fit import of_clients
-from coterie.core.local_training.losses import AsBatch, Batch, Loss, MethodOf, masked
+from coterie.core.local_training.habits import Habits
+from coterie.core.local_training.losses import AsBatch, Batch, Loss, MethodOf, masked, scalar
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.quality import MeasuresItself, Quality
+from coterie.core.methods.kit.side_by_side import Remembered
 
 _BATCH = 1000  # samples of a model at a time
 _NUMBERS = 1 << 22  # in the samples of models measured together; layers make many times as many
@@ -24,33 +28,54 @@ class Evaluator:
     """Measure models of one form.
 
     Args:
-        module: has ``loss(batch)``, a mean over samples, and for the accuracy ``correct(batch)``,
-            ``(B,)`` bool; or says itself how it is measured
-            (`coterie.core.methods.kit.quality.MeasuresItself`). It is measured in evaluation mode.
+        module: has ``loss(batch)`` and for the accuracy ``correct(batch)``, ``(B,)`` bool, both of
+            all samples of a client, in parts where they are means over samples; or says itself how
+            it is measured (`coterie.core.methods.kit.quality.MeasuresItself`). It is measured in
+            evaluation mode.
         as_batch: see `coterie.core.local_training.losses.MethodOf`.
     """
 
     def __init__(self, module: nn.Module, as_batch: AsBatch | None = None) -> None:
-        alone = trained_alone(module)
+        self._module, self._as_batch = module, as_batch
+        self._apart = trained_alone(module)
+        self._itself = module if isinstance(module, MeasuresItself) else None
+        self._habits = Habits(module, as_batch, False, draws=self._apart)
+        self._no_means = Remembered(self._mixed)
+        self._one_by_one = self._apart or self._itself is not None
+        self._held: dict[int, tuple[Batch, SampleData]] = {}
+        self._made()
+
+    def _made(self) -> None:
+        """Make the measures, of the module as it is now."""
+        mode, name = False if self._apart else None, type(self._module).__name__
 
         def made(method: str) -> Any:
-            if alone:
-                return MethodOf(module, method, False, as_batch)
-            return MethodOf(module, method, as_batch=as_batch)
+            return MethodOf(self._module, method, mode, self._as_batch)
 
         self._means: dict[str, Loss] = {}
         self._whole: Callable[[Params, Batch], Batch] | None = None
-        if isinstance(module, MeasuresItself):
-            self._itself: MeasuresItself = module
+        if self._itself is not None:
             self._whole = made("predictions")
-        else:
-            self._means["loss"] = made("loss")
-            if hasattr(module, "correct"):
-                correct = made("correct")
-                self._means["accuracy"] = lambda params, batch: (
-                    correct(params, batch).double().mean()
-                )
-        self._one_by_one = alone or self._whole is not None
+            return
+        self._means["loss"] = scalar(made("loss"), name)
+        if hasattr(self._module, "correct"):
+            self._means["accuracy"] = share_of(made("correct"), name)
+
+    def _look(self) -> None:
+        """Read anew what the module reads beside its tensors."""
+        if self._habits.read_again():
+            self._made()
+            self._no_means.clear()
+
+    def _mixed(self, data: SampleData) -> str | None:
+        """Say so where a measure of samples is not the mean over single ones."""
+        named = self._module.named_parameters()
+        form = {name: value.detach() for name, value in named if value.requires_grad}
+        alike = all(
+            measured_alike(measure, form, pieces(data.samples, _BATCH, form))
+            for measure in self._means.values()
+        )
+        return None if alike else "a measure of samples is not the mean over single ones"
 
     def of_clients(self, params: Params, data: Samples) -> Quality:
         """Measure on each client's samples one model a client, or the same for all.
@@ -60,7 +85,8 @@ class Evaluator:
                 statistics of the module among them.
             data: of C clients.
         """
-        if self._one_by_one or not isinstance(data, SampleData):
+        self._look()
+        if self._one_by_one or not isinstance(data, SampleData) or self._whole_only(data):
             places = torch.arange(len(data)).split(1) if len(data) else ()  # none is one empty part
             parts = [data] if len(data) == 1 else map(data.take, places)
             return self._stacked(
@@ -75,6 +101,15 @@ class Evaluator:
                 values = of_clients(measure, params, batches, rows, number).double()
                 found[name].index_add_(0, rows, sizes * values)
         return Quality({name: total / data.lengths for name, total in found.items()})
+
+    def _whole_only(self, data: Samples) -> bool:
+        """Whether the measures must see all samples of a client at once, without padding."""
+        if self._itself is not None or not isinstance(data, SampleData) or not len(data):
+            return False
+        whole = data.whole
+        if int(whole.lengths.max()) <= _BATCH and (self._apart or whole.alike or len(whole) == 1):
+            return False  # they do
+        return self._no_means(data) is not None
 
     def held_out(self, params: Params, data: SplitSamples) -> Quality:
         """Measure on validation samples, or on the training samples of a client without any.
@@ -95,10 +130,11 @@ class Evaluator:
             params: each ``(C, ...)``.
             samples: fields by name, each ``(n, ...)``; none gives NaN.
         """
+        self._look()
         count = len(next(iter(samples.values()), ()))
         n_models = len(next(iter(params.values())))
-        if self._one_by_one and count:
-            data = SampleData.from_clients([samples])
+        data = self._as_one(samples) if count else None
+        if data is not None and (self._one_by_one or self._whole_only(data)):
             models = (_of_client(params, row) for row in range(n_models))
             return self._stacked([self._alone(model, data) for model in models])
         found = {
@@ -113,9 +149,17 @@ class Evaluator:
             found[name] = total / count
         return Quality(found)
 
+    def _as_one(self, samples: Batch) -> SampleData:
+        """Samples as those of one client; one object for the same samples, to be remembered."""
+        kept = self._held.get(id(samples))
+        if kept is None or kept[0] is not samples:
+            self._held = dict(list(self._held.items())[-3:])
+            kept = self._held[id(samples)] = (samples, SampleData.from_clients([samples]))
+        return kept[1]
+
     @property
     def _names(self) -> tuple[str, ...]:
-        return tuple(self._means) if self._whole is None else self._itself.measure_names
+        return tuple(self._means) if self._itself is None else self._itself.measure_names
 
     @torch.no_grad()
     def _alone(self, params: Params, data: Samples) -> dict[str, Tensor]:
@@ -123,7 +167,8 @@ class Evaluator:
         count = int(data.lengths[0])
         if not count:
             return {name: torch.tensor(torch.nan, dtype=torch.float64) for name in self._names}
-        batches, first = data.batches(1, _BATCH, None), torch.tensor([0])
+        size = None if self._whole_only(data) else _BATCH
+        batches, first = data.batches(1, size, None), torch.tensor([0])
         sums, kept = dict.fromkeys(self._means, torch.zeros((), dtype=torch.float64)), []
         for number in range(int(batches.steps[0])):
             batch = {name: values[0] for name, values in batches(number, first).items()}
@@ -135,6 +180,7 @@ class Evaluator:
         found = {name: total / count for name, total in sums.items()}
         if kept:
             joined = {name: torch.cat([part[name] for part in kept]) for name in kept[0]}
+            assert self._itself is not None
             found |= {n: v.double() for n, v in self._itself.measures(joined).items()}
         return found
 
@@ -151,6 +197,27 @@ class Evaluator:
         together = max(1, _NUMBERS // sum(values.numel() for values in part.values()))
         rows = torch.arange(n_models).split(together)
         return torch.cat([of_clients(measure, params, shared, some) for some in rows])
+
+
+def share_of(correct: Callable[[Params, Batch], Any], name: str) -> Loss:
+    """Make of a method that says which samples are right the share of those.
+
+    Args:
+        correct: of one client, ``(B,)``.
+        name: of the module, for errors.
+    """
+
+    def share(params: Params, batch: Batch) -> Tensor:
+        found, count = correct(params, batch), len(next(iter(batch.values())))
+        if not isinstance(found, Tensor) or found.shape != (count,):
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise UserError(
+                f"{name}.correct(batch) gives {shape} for {count} samples: return one truth value "
+                "for each, a tensor of shape (B,)"
+            )
+        return found.double().mean()
+
+    return share
 
 
 def _of_client(params: Params, row: int) -> Params:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from coterie.core.errors import UserError
 from coterie.core.local_training.alone import statistics_of
 from coterie.core.local_training.losses import AsBatch, Batch
+from coterie.core.local_training.probing import check_layers
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.step_count import not_counting_steps
 from coterie.core.methods.kit.evaluation import Evaluator
@@ -120,10 +121,11 @@ class ModelServer(Server[S], Generic[S]):
         """Draw the initial parameters.
 
         Raises:
-            UserError: the module has nothing to train.
+            UserError: the module has nothing to train, or layers that cannot be trained here.
         """
         with key.torch_rng():
             module = on_host(self._build)
+        check_layers(module)
         named = module.named_parameters()
         weights = {name: w.detach().clone() for name, w in named if w.requires_grad}
         if not weights:

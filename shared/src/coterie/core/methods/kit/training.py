@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from coterie.core.data.samples.samples import CountedBatches, Samples, batch_counts
+from coterie.core.data.samples.samples import CountedBatches, SampleData, Samples, batch_counts
 from coterie.core.errors import UserError
+from coterie.core.local_training.agreement import DIFFERENT, agree, pieces, side_by_side
 from coterie.core.local_training.alone import (
     SeededBatches,
     check_enough,
@@ -19,7 +21,11 @@ from coterie.core.local_training.alone import (
 )
 from coterie.core.local_training.dropout import DropoutBatches, keyed_layers
 from coterie.core.local_training.fit import Fitted, fit
-from coterie.core.local_training.losses import AsBatch, MethodOf, Pull, Slope, masked
+from coterie.core.local_training.gradients import of_trained
+from coterie.core.local_training.habits import Habits
+from coterie.core.local_training.losses import AsBatch, MethodOf, Pull, Slope, masked, scalar
+from coterie.core.local_training.parallel import runs_beside_others
+from coterie.core.local_training.probing import check_layers
 from coterie.core.local_training.row_optimizer import (
     Params,
     RowAdam,
@@ -27,10 +33,14 @@ from coterie.core.local_training.row_optimizer import (
     RowSGD,
     RowState,
 )
+from coterie.core.local_training.stacking import say_one_by_one
 from coterie.core.local_training.width import StackWidth
+from coterie.core.methods.kit.side_by_side import Remembered, Stackable
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key
 
+_PIECES = 4
+"""Of the samples, by which a loss is compared again when an attribute of its module has changed."""
 _ONE_BY_ONE = (
     "a method that trains clients one by one (fedavg, fedprox, ditto, fedamp, local, central)"
 )
@@ -39,13 +49,17 @@ _ONE_BY_ONE = (
 class LocalTraining:
     """E epochs of mini-batches in every client, by a method's settings.
 
+    What is trained is ``loss(batch)`` as a plain loop would. Clients are stacked where that gives
+    it (`coterie.core.local_training.agreement`), which is tried once, else one after the other.
+
     Args:
-        module: gives the form of the model by ``loss(batch)``, the mean over a batch's samples. Its
+        module: gives the form of the model by ``loss(batch)``, one number of a batch's samples. Its
             values do not matter, but those of buffers and of parameters without gradient do: they
             are constants. With a method ``slope(params, batch)`` it may give gradients and losses
-            of stacked clients itself, see `coterie.core.local_training.losses.Slope`. A stack of
-            clients can be trained where the loss is of something that depends on one sample, and
-            dropout is `coterie.core.local_training.dropout.KeyedDropout`.
+            of stacked clients itself, see `coterie.core.local_training.losses.Slope`. Dropout in a
+            stack is `coterie.core.local_training.dropout.KeyedDropout`. What the loss reads beside
+            tensors, such as attributes that a callback changes, is read anew in every round; a loss
+            that changes attributes itself is trained one client after the other as well.
         settings: epochs, batch size, optimizer, learning rate, weight decay, clipping.
         as_batch: makes of what ``module.loss`` takes of a dict of samples; None = the dict itself.
         admits_alone: whether the method can train one client after the other where a stack is
@@ -53,10 +67,14 @@ class LocalTraining:
 
     Attributes:
         alone: whether it does.
+        loss: of one client.
+        slope: the module's own, if it has one.
+        recording: whether steps may be recorded (`coterie.core.local_training.recorded`).
 
     Raises:
         UserError: the module has batch normalisation, torch's dropout or sparse gradients, and the
-            method cannot train clients one by one; or layers of keyed dropout of one name.
+            method cannot train clients one by one; or lazy layers, ``max_norm``, or layers of keyed
+            dropout of one name.
     """
 
     def __init__(
@@ -67,19 +85,34 @@ class LocalTraining:
         *,
         admits_alone: bool = False,
     ) -> None:
+        check_layers(module)
         self.settings = settings
         self.alone = trained_alone(module)
         if self.alone and not admits_alone:
             _refuse(module)
+        self._module, self._as_batch, self._admits = module, as_batch, admits_alone
         self._mixes = mixes_samples(module)
         self._dropping = module if keyed_layers(module) else None
-        if self.alone:
-            self.loss = drawing(MethodOf(module, "loss", True, as_batch))
-        else:
-            self.loss = masked(MethodOf(module, "loss", as_batch=as_batch))
         self.slope: Slope | None = getattr(module, "slope", None)
         self.optimizer = optimizer_of(settings)
         self._stack = StackWidth.of(module)
+        self._habits = Habits(module, as_batch, True if self.alone else None, draws=self.alone)
+        self._why_not = Remembered(self._disagreement)
+        self._slope_differs = Remembered(self._slope_disagreement)
+        self._tried = 0
+        self._made()
+
+    def _made(self) -> None:
+        """Make the loss, of the module as it is now."""
+        mode, live = True if self.alone else None, self._habits.changing is not None
+        name, method = type(self._module).__name__, self._module
+        self._plain = scalar(MethodOf(method, "loss", mode, self._as_batch, live=live), name)
+        self.loss = drawing(self._plain) if self.alone else masked(self._plain)
+
+    @property
+    def recording(self) -> bool:
+        """Whether steps may be recorded."""
+        return self._habits.watchable and self._habits.changing is None
 
     def batches(
         self, data: Samples, key: Key, epochs: int | Tensor | None = None
@@ -87,17 +120,75 @@ class LocalTraining:
         """Shuffle and cut the samples of each client; ``epochs`` is E or ``(C,)`` of them.
 
         Raises:
-            UserError: a batch would have a single sample, and the module has batch normalisation.
+            UserError: a batch would have a single sample, and the module has batch normalisation;
+                or the module's loss is none (`coterie.core.local_training.probing`).
         """
         passes = self.settings.epochs if epochs is None else epochs
         size = self.settings.batch_size
         by_place = self.alone or self._dropping is not None  # draws differ from place to place
         self.check(data)
+        self._look(data)
         least = 2 if self._mixes else 1
         batches = data.batches(passes, size, key, by_place=by_place, at_least=least)
         if self._dropping is not None:
             batches = DropoutBatches(batches, self._dropping, key)
-        return SeededBatches(batches, key) if self.alone else batches
+        if self.alone:
+            return SeededBatches(batches, key)
+        if self.slope is not None or not isinstance(data, SampleData):
+            return batches
+        return Stackable(batches, partial(self._why_not, data))
+
+    def _look(self, data: Samples) -> None:
+        """Take note of what the module reads now, and the first time of what it does.
+
+        Raises:
+            UserError: what it does cannot be trained, or not by this method.
+        """
+        if self.slope is not None:
+            if isinstance(data, SampleData) and (why := self._slope_differs(data)):
+                raise UserError(why)
+            return
+        if self._habits.look(data, self.settings.batch_size):
+            self._made()
+            self._why_not.clear()
+        changing = self._habits.changing
+        if changing is not None and not self._admits:
+            raise UserError(
+                f"{type(self._module).__name__}.loss changes {changing}, so clients must be "
+                f"trained in their order: let something else change it, or use {_ONE_BY_ONE}"
+            )
+        if changing is not None and runs_beside_others():
+            raise UserError(
+                f"{type(self._module).__name__}.loss changes {changing}, so clients must be "
+                "trained in their order: leave 'engine.workers' at 1"
+            )
+
+    def _form(self) -> Params:
+        named = self._module.named_parameters()
+        return {name: value.detach() for name, value in named if value.requires_grad}
+
+    def _disagreement(self, data: SampleData) -> str | None:
+        """What speaks against training the clients of some samples side by side."""
+        if self._habits.changing is not None:
+            return f"the loss changes {self._habits.changing}"
+        form, plain, least = self._form(), self._plain, self.settings.batch_size or 1
+        most = None if not self._tried else _PIECES  # again: an attribute has changed
+        self._tried += 1
+        found = pieces(data.samples, least, form, most)
+        return agree(plain, side_by_side(plain), form, found, padded=not data.alike)
+
+    def _slope_disagreement(self, data: SampleData) -> str | None:
+        """What is wrong with a module's own slope, as a class has that inherits it."""
+        assert self.slope is not None
+        form = self._form()
+        found = pieces(data.samples, self.settings.batch_size or 1, form)
+        why = agree(self._plain, of_trained(self.slope), form, found, padded=not data.alike)
+        if why not in DIFFERENT:
+            return None
+        return (
+            f"{type(self._module).__name__}.slope does not give the gradients and values of its "
+            "loss: write one that does, or set 'slope = None' in the class"
+        )
 
     def check(self, data: Samples) -> None:
         """Check that every batch has as many samples as the module needs.
@@ -152,15 +243,25 @@ class LocalTraining:
             context=context,
             fixed=fixed,
             statistics=(statistics or {}) if self.alone else None,
-            width=self._width(batches) if first.is_cpu and self.slope is None else None,
+            width=self._width(batches, first.is_cpu) if self.slope is None else None,
             deferrable=() if self.alone else self._stack.deferrable,
+            recording=self.recording,
         )
 
-    def _width(self, batches: CountedBatches) -> int:
+    def _width(self, batches: CountedBatches, cached: bool) -> int | None:
         """Clients side by side, by the samples of the longest."""
+        if self._habits.changing is not None:
+            return 0  # in their order
         size = self.settings.batch_size
         steps = int(batches.steps.max()) if len(batches.steps) else 0
-        return self._stack.choose(steps * size if size else sys.maxsize)
+        width = self._stack.choose(steps * size if size else sys.maxsize) if cached else None
+        if width == 1 or len(batches.steps) < 2 or not isinstance(batches, Stackable):
+            return width
+        why = batches.why_not()
+        if why is None:
+            return width
+        say_one_by_one(why)
+        return 1
 
 
 def optimizer_of(settings: FedAvgSettings) -> RowOptimizer:

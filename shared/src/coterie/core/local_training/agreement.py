@@ -1,0 +1,201 @@
+"""Whether clients may be trained side by side: whether that gives the loss as it is written.
+
+Of clients with unequal batches a stack computes the losses of single samples and their mean, by
+`torch.func.vmap`. That is ``loss(batch)`` for a mean of something that depends on one sample, and
+not for class weights, labels that are ignored, contrast within a batch, roots and sums. Nor does
+autograd through `vmap` give every gradient that plain autograd gives. So both are computed once, of
+all samples, at parameters that are nobody's, and compared: values and gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import Unstackable
+from coterie.core.local_training.gradients import ByAutograd, Gradient
+from coterie.core.local_training.losses import Batch, Loss, masked
+from coterie.core.local_training.row_optimizer import Params, multiplied_out
+from coterie.core.local_training.stacking import stacked
+from coterie.core.tensors.keys import Key
+
+PIECE = 256
+"""Samples that are compared together, at least."""
+_LARGEST = 4096
+_NUMBERS = 1 << 20
+"""Numbers of the samples of a piece, at most; layers make many times as many."""
+DIFFERENT = (
+    "the loss of a batch is not the mean of those of its samples",
+    "stacked clients have other gradients or losses",
+)
+_KEY = Key.from_seed(0).fold("agreement")
+
+
+def at_nobody(form: Params) -> Params:
+    """Give parameters near those of a module, at which nothing cancels, as all zeros would.
+
+    Example:
+        >>> bool(at_nobody({"w": torch.zeros(3)})["w"].all())
+        True
+    """
+    found = {}
+    for name, value in form.items():
+        value = value.detach()
+        if not value.is_floating_point() or not value.numel():
+            found[name] = value.clone()
+            continue
+        size = value.double().square().mean().sqrt()
+        size = torch.where((size > 0) & size.isfinite(), size, 1.0)
+        noise = _KEY.fold(name).normal(*value.shape, dtype=torch.float64)
+        found[name] = (value + 0.1 * size * noise).to(value.dtype)
+    return found
+
+
+def pieces(samples: Batch, least: int, form: Params, most: int | None = None) -> Iterator[Batch]:
+    """Cut samples into pieces, shuffled, so that unlike ones meet; those with NaN are left out.
+
+    Args:
+        samples: each ``(n, ...)``.
+        least: samples of a piece, at least, where there is room.
+        form: parameters; larger ones want larger pieces.
+        most: how many pieces; None = all.
+    """
+    count = len(next(iter(samples.values()), ()))
+    sound = torch.ones(count, dtype=torch.bool)
+    for values in samples.values():
+        if values.is_floating_point():
+            sound &= values.flatten(1).isfinite().all(1) if values.dim() > 1 else values.isfinite()
+    order = _KEY.fold("order").uniform(count, dtype=torch.float64).argsort()
+    order = order[sound[order]]
+    numbers = sum(values[:1].numel() for values in samples.values())
+    wanted = max(least, PIECE, min(_LARGEST, sum(v.numel() for v in form.values()) // 256))
+    size = max(8, min(wanted, _NUMBERS // max(numbers, 1)))
+    parts = order.tensor_split(max(1, -(-order.numel() // size))) if order.numel() else ()
+    for part in parts[:most]:
+        yield {name: values.index_select(0, part) for name, values in samples.items()}
+
+
+def agree(
+    plain: Loss, gradient: Gradient, form: Params, parts: Iterator[Batch], padded: bool
+) -> str | None:
+    """Compare the gradients of two stacked clients with those of each alone.
+
+    Args:
+        plain: the loss of one client, as it is written.
+        gradient: of stacked clients.
+        form: parameters of a module.
+        parts: of the samples, each ``(n, ...)``.
+        padded: whether batches of unequal clients will come.
+
+    Returns:
+        What does not agree; None where all does.
+    """
+    params = at_nobody(form)
+    for part in parts:
+        count = len(next(iter(part.values())))
+        if count > 1 and (why := _disagree(plain, gradient, params, part, padded)):
+            return why
+    return None
+
+
+def side_by_side(loss: Loss) -> Gradient:
+    """Gradients of stacked clients by autograd, for `agree`: nothing of them is recorded."""
+    return ByAutograd(masked(loss), factored=False, recording=False)
+
+
+def measured_alike(measure: Loss, form: Params, parts: Iterator[Batch]) -> bool:
+    """Whether a measure of a batch is the mean of those of single samples."""
+    params = at_nobody(form)
+    return all(_one_by_one(measure, params, part) for part in parts)
+
+
+@torch.no_grad()
+def _one_by_one(measure: Loss, params: Params, part: Batch) -> bool:
+    count = len(next(iter(part.values())))
+    try:
+        whole = measure(params, part)
+        try:
+            both = {name: torch.stack([value] * 2) for name, value in params.items()}
+            batch = {name: torch.stack([value] * 2) for name, value in part.items()}
+            mask = torch.ones(2, count, dtype=torch.bool)
+            found = stacked(masked(measure))(both, batch | {"mask": mask})[0]
+        except Unstackable:  # a few samples by themselves, the rest in two parts
+            sizes = [1] * min(count, 8)
+            rest = count - len(sizes)
+            sizes += [rest // 2, rest - rest // 2]
+            values = [
+                len(next(iter(some.values()))) * measure(params, some)
+                for some in _cut(part, [size for size in sizes if size])
+            ]
+            found = torch.stack(values).sum() / count
+    except Exception:  # a single sample, or samples of several clients, can be too few or too many
+        return False
+    return _near(whole, found, 0.0)
+
+
+def _cut(part: Batch, sizes: list[int]) -> Iterator[Batch]:
+    names, values = tuple(part), (value.split(sizes) for value in part.values())
+    return (dict(zip(names, some, strict=True)) for some in zip(*values, strict=True))
+
+
+def _disagree(
+    plain: Loss, gradient: Gradient, params: Params, part: Batch, padded: bool
+) -> str | None:
+    """Compare on one piece: a client with all of it, and one with its first half."""
+    count = len(next(iter(part.values())))
+    half = (count + 1) // 2
+    clients = [part, {name: value[:half] for name, value in part.items()}]
+    if not padded:
+        clients = [{n: v[count - half :] for n, v in part.items()}, clients[1]]
+    length = count if padded else half
+    batch = {name: torch.stack([_padded(one[name], length) for one in clients]) for name in part}
+    if padded:
+        sizes = torch.tensor([len(next(iter(one.values()))) for one in clients])
+        batch["mask"] = torch.arange(length) < sizes[:, None]
+    try:
+        right = [_alone(plain, params, one) for one in clients]
+        stack = {name: torch.stack([value] * 2) for name, value in params.items()}
+        grads, values = gradient(stack, {}, batch, {})
+    except Unstackable as error:
+        return f"torch cannot stack them: {str(error).splitlines()[0][:200]}"
+    except Exception as error:  # samples of several clients can be what a loss does not take
+        return f"the loss could not be tried ({(str(error).splitlines() or ['?'])[0][:120]})"
+    found = multiplied_out(grads)
+    for row, (slopes, value) in enumerate(right):
+        largest = max((float(g.abs().max()) for g in slopes.values() if g.numel()), default=0.0)
+        if not bool(value.isfinite()):
+            return "the loss is not finite where it was tried"
+        same = _near(value, values[row], largest)
+        if not same or not all(_near(slopes[n], found[n][row], largest) for n in slopes):
+            return DIFFERENT[0 if padded else 1]
+    return None
+
+
+def _padded(values: Tensor, length: int) -> Tensor:
+    """Repeat the last sample, as batches are padded."""
+    return values[torch.arange(length).clamp(max=len(values) - 1)]
+
+
+def _alone(plain: Loss, params: Params, batch: Batch) -> tuple[Params, Tensor]:
+    """Gradients and value by plain autograd."""
+    free = {name: value.clone().requires_grad_() for name, value in params.items()}
+    with torch.enable_grad():
+        value = plain(free, batch)
+        if not value.requires_grad:
+            return {n: torch.zeros_like(v) for n, v in params.items()}, value.detach()
+        slopes = torch.autograd.grad(value, list(free.values()), allow_unused=True)
+    pairs = zip(free.items(), slopes, strict=True)
+    grads = {n: torch.zeros_like(v) if g is None else g for (n, v), g in pairs}
+    return {n: g.to_dense() if g.is_sparse else g for n, g in grads.items()}, value.detach()
+
+
+def _near(one: Tensor, other: Tensor, largest: float) -> bool:
+    """Whether tensors are equal up to rounding; what is not finite is not."""
+    if not one.numel():
+        return True
+    eps = torch.finfo(one.dtype).eps
+    size = float(torch.maximum(one.detach().abs().max(), other.detach().abs().max()))
+    allowed = eps**0.6 * size + 100 * eps * largest
+    return bool((one - other).abs().max() <= allowed)

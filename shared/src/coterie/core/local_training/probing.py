@@ -1,0 +1,143 @@
+"""What a module does when its loss is computed, tried on a copy before anything is trained.
+
+A loss is taken to be a function of a batch and of parameters. What it is not is told in one line
+before the first round: a loss that is no number, random draws that no key governs, tensors that are
+written into. One that changes attributes of its module, such as a counter of a warm-up, is trained
+as a plain loop would: one client after the other, every step by the module itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coterie.core.errors import UserError
+from coterie.core.local_training.alone import STATISTICS
+from coterie.core.local_training.losses import copied, one_number
+from coterie.core.local_training.stacking import drawing_nothing
+from coterie.core.local_training.watching import Unwatchable, attributes, reading
+from coterie.core.tensors.keys import Key
+
+_TRIES = 3
+"""Other threads may draw from the generators of the process; not every time."""
+
+
+def check_layers(module: nn.Module) -> None:
+    """Check what can be told of a module without a batch.
+
+    Raises:
+        UserError: it has lazy layers without a shape, or embeddings that write into their weights.
+
+    Example:
+        >>> check_layers(nn.Linear(1, 1))
+    """
+    lazy = nn.parameter.is_lazy
+    for path, part in module.named_modules():
+        name = f"'{path}'" if path else type(module).__name__
+        tensors = (*part._parameters.values(), *part._buffers.values())
+        if any(value is not None and lazy(value) for value in tensors):
+            raise UserError(
+                f"{name} is a {type(part).__name__} without a shape yet: call the module once "
+                "with a batch of its own before it is handed over, or name the sizes"
+            )
+        if getattr(part, "max_norm", None) is not None and isinstance(
+            part, nn.Embedding | nn.EmbeddingBag
+        ):
+            raise UserError(
+                f"{name} has 'max_norm', by which a look-up writes into the parameters: leave it "
+                "out and shorten the rows that are looked up"
+            )
+
+
+def changes_itself(
+    module: nn.Module, taken: Any, training: bool | None, seed: Key | None
+) -> str | None:
+    """Compute a loss twice on a copy, and see what changes beside its result.
+
+    Args:
+        module: has ``loss(batch)``.
+        taken: what that takes.
+        training: mode; None = as the module is.
+        seed: of torch's generator, for what may draw from it; None = nothing may.
+
+    Returns:
+        What is not the same after a call: an attribute by name; None where nothing is.
+
+    Raises:
+        UserError: the loss is no number, draws, or writes into tensors that it is not to train.
+    """
+    trial = copied(module)
+    if training is not None:
+        trial.train(training)
+    start = {name: value.clone() for name, value in trial.state_dict().items()}
+    guard: Callable[[], Any] = drawing_nothing if seed is None else seed.torch_rng
+    for _ in range(_TRIES):
+        with guard():
+            first = _called(trial, taken)
+        trial.load_state_dict(start)
+        before, tensors = _attributes(trial), _versions(trial)
+        drawn = _drawn()
+        with guard():
+            second = _called(trial, taken)
+        if drawn == _drawn():
+            break
+    else:
+        raise UserError(
+            f"{type(module).__name__}.loss draws from numpy's or Python's generator, which no key "
+            "governs: draw before, into the batch, or leave it out"
+        )
+    _check_written(trial, tensors)
+    after = _attributes(trial)
+    if before is None or after is None:
+        return "something that cannot be compared, as a generator"
+    changed = [name for name, value in after.items() if before.get(name) != value]
+    if not changed and not _equal(first, second):
+        raise UserError(
+            f"{type(module).__name__}.loss gives {float(first):g} and then {float(second):g} for "
+            "one batch and equal parameters: draw by no generator of your own, read no clock"
+        )
+    return changed[0] if changed else None
+
+
+def _called(module: nn.Module, taken: Any) -> Tensor:
+    with torch.enable_grad():
+        return one_number(module.loss(taken), type(module).__name__).detach()  # type: ignore[operator]
+
+
+def _attributes(module: nn.Module) -> dict[str, Any] | None:
+    try:
+        beside = {"a global or something that a function holds": reading(module)}
+        return attributes(module) | beside
+    except Unwatchable:
+        return None
+
+
+def _versions(module: nn.Module) -> dict[str, tuple[int, int]]:
+    named = (*module.named_parameters(), *module.named_buffers())
+    return {n: (id(v), v._version) for n, v in named if n.rpartition(".")[2] not in STATISTICS}
+
+
+def _check_written(module: nn.Module, before: dict[str, tuple[int, int]]) -> None:
+    after = _versions(module)
+    for name, version in after.items():
+        if before.get(name) != version:
+            raise UserError(
+                f"{type(module).__name__}.loss writes into '{name}', which no client keeps: only "
+                f"buffers named {', '.join(STATISTICS)} are; use an attribute that is no buffer, "
+                "or a layer without statistics"
+            )
+
+
+def _drawn() -> tuple[Any, ...]:
+    """Where the generators of the process stand that no key governs."""
+    _, words, place, *more = np.random.get_state()  # noqa: NPY002
+    return (np.asarray(words).tobytes(), place, *more, random.getstate())
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return bool(torch.isclose(one, other, rtol=1e-4, atol=1e-7, equal_nan=True))
