@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,8 @@ class Federation:
         bounds: of what an upload may be.
         monitor: what the best round is chosen by; None where none is.
         client_columns: measurements of clients that are columns of their table in W&B.
+        settings: of the run, flat keys and plain values; None takes those of the halves.
+        origin: digest of what numbers of clients and items stand for; asked for once, if ever.
     """
 
     server: Server[Any]
@@ -55,3 +57,5 @@ class Federation:
     bounds: Bounds = PLAUSIBLE
     monitor: Monitor | None = None
     client_columns: tuple[str, ...] = ()
+    settings: Mapping[str, Any] | None = None
+    origin: Callable[[], str] = str

@@ -20,6 +20,7 @@ from coterie.core.kernels import switch
 from coterie.core.metrics.ranking import top_k
 from coterie.core.privacy.attack import plot_curve
 from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.bound import check_data_there, check_settings, naming
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment, RecommendsToUsers
 from coterie.core.run.runfolder import RunFolder
@@ -50,6 +51,7 @@ def open_run(
     if not path.is_file():
         raise UserError(f"{run} has no checkpoint {path}: train it first, or go on with --resume")
     saved = read_checkpoint(path)
+    check_data_there(folder)
     settings = _here(folder) if change is None else change(_here(folder))
     torch.set_num_threads(settings.engine.threads)
     switch.allow(settings.engine.kernels == "auto")
@@ -58,7 +60,10 @@ def open_run(
     )
     experiment: Experiment[Any] = load(find_paper(folder.paper).experiment)(settings)
     module = FederatedRun(experiment.federation())
-    module.load_plain(saved["federation"])
+    with naming(folder.path):
+        if change is None:
+            check_settings(saved["federation"], module.federation)
+        module.load_plain(saved["federation"])
     return experiment, module
 
 
