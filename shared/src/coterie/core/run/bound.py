@@ -50,7 +50,7 @@ def settings_of(federation: Federation) -> dict[str, Any]:
     if found is None:
         own = getattr(federation.client, "settings", None)
         found = {} if own is None else values_of(own)
-    return json.loads(json.dumps({**found, "seed": federation.seed}, default=str))  # type: ignore[no-any-return]
+    return json.loads(json.dumps({**found, "seed": federation.seed}, default=str))
 
 
 def check_bound(saved: Mapping[str, Any], now: Bound) -> None:

@@ -47,4 +47,5 @@ def content(tensor: Tensor) -> memoryview:
     plain = tensor.detach()
     if plain.layout != torch.strided:
         plain = plain.to_dense()
-    return memoryview(plain.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    found: Any = plain.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(found)
