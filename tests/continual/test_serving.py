@@ -196,7 +196,7 @@ def test_a_damaged_checkpoint_is_named(copy):
 def test_a_checkpoint_of_another_backbone_is_refused(copy, tmp_path):
     other = train_small(tmp_path / "other", model=ModelSettings(name="fedncf", dim=4))
     shutil.copy(other / "checkpoints" / "last.ckpt", copy / "checkpoints" / "last.ckpt")
-    with pytest.raises(UserError, match="the checkpoint does not fit this run"):
+    with pytest.raises(UserError, match=r"of a run with another 'model.name'"):
         serving.evaluate(copy)
 
 

@@ -23,6 +23,8 @@ from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
+from coterie.core.run.runfolder import located
+from coterie.core.settings.schema import values_of
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import as_written, computing_on
 from coterie.core.tensors.keys import Key
@@ -194,6 +196,8 @@ class Experiment(RecommendsToUsers[Settings]):
             middleware=middleware(settings.privacy, client.steps()),
             bounds=bounds(settings.engine),
             monitor=server.monitor,
+            settings=values_of(located(settings)),
+            origin=self.origin,
             **more,
         )
 

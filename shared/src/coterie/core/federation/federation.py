@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,8 @@ class Federation:
         client_columns: measurements of clients that are columns of their table in W&B.
         default_dtype: format of new tensors that name none, such as those of a module; what it was
             where the federation was made.
+        settings: of the run, flat keys and plain values; None takes those of the halves.
+        origin: digest of what numbers of clients and items stand for; asked for once, if ever.
     """
 
     server: Server[Any]
@@ -58,3 +60,5 @@ class Federation:
     monitor: Monitor | None = None
     client_columns: tuple[str, ...] = ()
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+    settings: Mapping[str, Any] | None = None
+    origin: Callable[[], str] = str

@@ -31,6 +31,7 @@ from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldServer, Scaffo
 from coterie.core.methods.settings.reference import CentralSettings, LocalSettings
 from coterie.core.settings.schema import within
 from coterie.core.tensors.device import on_host
+from coterie.core.tensors.keys import Key
 
 
 @dataclass(frozen=True)
@@ -156,4 +157,6 @@ def client_half(
     Raises:
         UserError: the method cannot train this module.
     """
-    return METHODS[name].client(on_host(build), settings, as_batch)
+    with Key.from_seed(0).torch_rng():  # the constants of its server
+        module = on_host(build)
+    return METHODS[name].client(module, settings, as_batch)

@@ -31,6 +31,10 @@ class Card:
         settings: flat keys and plain values, the reading's choices filled in.
         public: facts that everybody may know: numbers of items and classes, shapes of samples, a
             fingerprint of the common backbone.
+        data: digest of the data that a simulated federation was taken apart from; empty where
+            clients brought their own.
+        constants: digests of what both halves compute with and neither sends, by name; empty where
+            nothing is known of them.
 
     Example:
         >>> card = Card("f3crec", {"model.dim": 8}, {"n_items": [40, 52]})
@@ -41,6 +45,8 @@ class Card:
     paper: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     public: Mapping[str, Any] = field(default_factory=dict)
+    data: str = ""
+    constants: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, settings: type[S]) -> S:
         """The settings, as their class; what is nobody's business has its default.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
@@ -92,6 +93,13 @@ class Client(Generic[P, X]):
         stacks all of them.
         """
         return None
+
+    def constants(self) -> Mapping[str, str]:
+        """Digests of what is neither sent nor trained and must be as the server has it, by name.
+
+        Default: there is nothing of the kind.
+        """
+        return {}
 
     @classmethod
     def steps(cls) -> dict[str, AnyStep[Any, Any]]:

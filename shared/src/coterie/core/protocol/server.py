@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, Literal, TypeVar
 
 from coterie.core.errors import UserError
@@ -66,6 +66,10 @@ class Server(Generic[S]):
         """
         if len(history) > rounds:
             raise UserError(f"it has done {len(history)} already")
+
+    def constants(self) -> Mapping[str, str]:
+        """Digests of what must be as the clients have it, see `Client.constants`."""
+        return {}
 
     def test(self, state: S, cohort: Cohort) -> None:
         """Note the final measurements of the newest block in the cohort's journal."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,14 @@ import torch
 from torch import Tensor
 
 from coterie.core.engines.folder import ClientFolder
+from coterie.core.federation.alike import check_constants
+from coterie.core.federation.federation import Federation
+from coterie.core.protocol.card import Card
 from coterie.core.protocol.server import Server
 from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.bound import bound_to
 from coterie.core.run.experiment import Experiment
+from coterie.core.tensors.digest import digest
 from coterie.core.tensors.keys import Key
 
 
@@ -26,6 +32,7 @@ def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tens
     of the clients of each folder below ``root``, one client each in the list form.
     """
     federation = experiment.federation()
+    card = bound_card(experiment, federation)
     secrets, paths = Key.from_seed(federation.seed).fold("clients"), []
     for number, shard in enumerate(shards):
         blocks = {
@@ -34,7 +41,7 @@ def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tens
             if (own := _own(data, shard, federation.client.form == "list")) is not None
         }
         path = root / f"clients-{number}"
-        ClientFolder.create(path, experiment.card, shard, secrets.fold(shard), blocks)
+        ClientFolder.create(path, card, shard, secrets.fold(shard), blocks)
         if federation.client.secret is not None:
             federation.client.secret.write(path)
         experiment.client_files(path, shard)
@@ -46,9 +53,17 @@ def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tens
 def write_server(experiment: Experiment[Any], folder: Path) -> None:
     """Write the server's folder: the card, and what the server holds itself."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "card.json").write_text(experiment.card.to_json())
+    card = bound_card(experiment, experiment.federation())
+    (folder / "card.json").write_text(card.to_json())
     _copy(experiment, folder)
     experiment.server_files(folder)
+
+
+def bound_card(experiment: Experiment[Any], federation: Federation) -> Card:
+    """The card of an experiment, with digests of its data and constants."""
+    bound = bound_to(federation)
+    data = digest([bound["data"], bound["ids"]])
+    return replace(experiment.card, data=data, constants=dict(federation.client.constants()))
 
 
 def make_server(experiment: Experiment[Any], ids: Tensor, folder: Path) -> Server[Any]:
@@ -58,7 +73,11 @@ def make_server(experiment: Experiment[Any], ids: Tensor, folder: Path) -> Serve
     """
     half = find_paper(experiment.card.paper).server_half
     assert half is not None
+    written = folder / "card.json"
+    card = Card.from_json(written.read_text()) if written.is_file() else experiment.card
     server: Server[Any] = load(half)(experiment.card, ids, folder)
+    if card.constants and (theirs := server.constants()):
+        check_constants(theirs, card.constants)
     return server
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.federation.alike import check_alike
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.exchange import Exchange
 from coterie.core.federation.federation import Federation
@@ -21,6 +23,7 @@ from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.local_training.step_count import counting_steps
 from coterie.core.protocol.journal import Journal
+from coterie.core.run.bound import Bound, bound_to, check_bound
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import CPU, as_written, computing_on, moved
 from coterie.core.tensors.keys import Key
@@ -69,6 +72,7 @@ class FederatedRun:
         self.results: dict[str, float] = {}
         self.client_results: Measured = {}
         self.block_open = self.finished = self.reopened = False
+        check_alike(federation.server, federation.client)
         with self.on_device():
             root = Key.from_seed(federation.seed)
             self.secret, self._server_key = root.fold("clients"), root.fold("server")
@@ -142,6 +146,11 @@ class FederatedRun:
         """Whether the server would end the block after the rounds that are done."""
         return self.federation.server.stop(self.server_state, self.block_history) != "go"
 
+    @cached_property
+    def bound(self) -> Bound:
+        """What the state is bound to; hashed once, since it never changes."""
+        return bound_to(self.federation)
+
     def to_plain(self) -> dict[str, Any]:
         """Give server state, private state of all clients, ledger and position, for a checkpoint.
 
@@ -149,6 +158,7 @@ class FederatedRun:
         read them; what is there already is not copied.
         """
         return {
+            "bound": self.bound,
             "server": moved(tree.to_plain(self.server_state), CPU),
             "store": moved(self.exchange.to_plain(), CPU),
             "ledger": self.ledger.rows(),
@@ -165,8 +175,9 @@ class FederatedRun:
         """Go on where `to_plain` was asked.
 
         Raises:
-            UserError: it was asked of another method or backbone.
+            UserError: it was asked of another method or backbone, or on other data.
         """
+        check_bound(saved, self.bound)
         device = self.federation.device
         try:
             with self.on_device():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from coterie.core.data.interactions.digest import data_digest
 from coterie.core.data.interactions.dropped import Dropped
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
@@ -22,8 +23,11 @@ from coterie.core.protocol.recommending import RecommendsItems, ServesItems
 from coterie.core.protocol.server import Server
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.estimate import Need
+from coterie.core.run.runfolder import located
 from coterie.core.settings.base import BaseSettings
+from coterie.core.settings.schema import values_of
 from coterie.core.tensors.device import choose_device, computing_on
+from coterie.core.tensors.digest import digest
 from coterie.core.tensors.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -130,7 +134,16 @@ class Experiment(Generic[Settings]):
             bounds=bounds(settings.engine),
             monitor=getattr(server, "monitor", None),
             client_columns=self.client_columns(),
+            settings=values_of(located(settings)),
+            origin=self.origin,
         )
+
+    def origin(self) -> str:
+        """Digest of what the numbers of clients, items and fields stand for.
+
+        Default: that of the public facts.
+        """
+        return digest(self.public())
 
     def client_columns(self) -> tuple[str, ...]:
         """Name measurements of clients that are columns of their table. Default: none."""
@@ -187,6 +200,10 @@ class RecommendsToUsers(Experiment[Settings]):
     def left_out(self) -> Sequence[Dropped]:
         """Count what filters left out of the interactions, in their order."""
         return self.interactions.dropped
+
+    def origin(self) -> str:
+        """Digest of the data with the ids of users and items."""
+        return data_digest(self.interactions)
 
     def scores(self, module: FederatedRun, user: int) -> Tensor:
         """Score all items for a user of the data, ``(1, n_items)``; errors as `scores_of_user`."""

@@ -21,6 +21,7 @@ from coterie.core.callbacks.costs import Costs
 from coterie.core.callbacks.progress import RoundProgress
 from coterie.core.callbacks.refusals import Refusals
 from coterie.core.errors import UserError
+from coterie.core.run.bound import check_settings
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.trainer_checks import check_callbacks, check_data, check_trainer, let_stop
 from coterie.core.tensors import tree
@@ -126,9 +127,12 @@ class FederatedModule(lightning.LightningModule):
         """Restore what `on_save_checkpoint` added.
 
         Raises:
-            UserError: the checkpoint is of another method or backbone.
+            UserError: the checkpoint is of another method or backbone, or of other data or
+                settings.
         """
-        self.run.load_plain(checkpoint.get("federation", {}))
+        saved = checkpoint.get("federation", {})
+        check_settings(saved, self.run.federation)
+        self.run.load_plain(saved)
         restore(self.beside, checkpoint.get("beside", {}))
 
     def _log_all(self, scalars: Mapping[str, float]) -> None:

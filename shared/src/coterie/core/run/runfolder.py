@@ -19,6 +19,7 @@ from typing import Any
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import write_json, write_text, writing
 from coterie.core.kernels import switch
+from coterie.core.registry.data_sets import data_sets
 from coterie.core.registry.papers import Paper, find_paper, load
 from coterie.core.settings.config_files import Source, read_config, read_text, read_yaml
 from coterie.core.settings.configuration import to_yaml
@@ -27,6 +28,7 @@ from coterie.core.settings.schema import build, values_of
 _SPEED = ("engine.device", "engine.chunk", "engine.threads", "engine.kernels", "engine.workers")
 MAY_CHANGE = ("rounds", "run", "logger", "trainer", *_SPEED, "data.root")
 _WHOLE_RUN = ("logger.transcript",)  # of a part of the rounds it would be worth nothing
+_PLACES = (("data", "name"), ("data", "root"), ("model", "path"))
 _PACKAGES = ("coterie-core", "torch", "lightning", "numpy")
 
 
@@ -243,7 +245,24 @@ def paper_of(path: Path) -> Paper:
 
 
 def _config(paper: Paper, settings: Any) -> str:
-    return to_yaml(replace(settings, run=replace(settings.run, resume=False)), paper.name)
+    own = located(settings)
+    return to_yaml(replace(own, run=replace(own.run, resume=False)), paper.name)
+
+
+def located(settings: Any) -> Any:
+    """Settings that name the same files wherever they are read: what is on the disk, absolutely.
+
+    Those are a file of the user's own, the folder of the data sets, and that of a model.
+    """
+    for section, key in _PLACES:
+        part = getattr(settings, section, None)
+        value = getattr(part, key, None)
+        path = Path(str(value)).expanduser()
+        if part is None or value is None or path.is_absolute():
+            continue
+        if (key == "root" or path.exists()) and str(value) not in data_sets():
+            settings = replace(settings, **{section: replace(part, **{key: str(path.absolute())})})
+    return settings
 
 
 def _make(path: Path, config: str) -> bool:
@@ -308,7 +327,7 @@ def _refusal(path: Path) -> UserError:
 
 
 def _check_compatible(path: Path, stored: Any, wanted: Any) -> None:
-    key = _differing(stored, wanted)
+    key = _differing(stored, located(wanted))
     if key is not None:
         old, new = values_of(stored)[key], values_of(wanted)[key]
         raise UserError(
@@ -318,11 +337,14 @@ def _check_compatible(path: Path, stored: Any, wanted: Any) -> None:
 
 
 def _differing(stored: Any, wanted: Any) -> str | None:
-    """Name the first setting that differs and may not."""
-    old, new = values_of(stored), values_of(wanted)
+    return differing(values_of(stored), values_of(located(wanted)))
+
+
+def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """Name the first setting that differs and may not, of flat keys and values."""
     free = tuple(f"{key}." for key in MAY_CHANGE)
     different = (
-        k for k in new if old[k] != new[k] and (k in _WHOLE_RUN or not f"{k}.".startswith(free))
+        k for k in new if old.get(k) != new[k] and (k in _WHOLE_RUN or not f"{k}.".startswith(free))
     )
     return next(different, None)
 

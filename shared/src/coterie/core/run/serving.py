@@ -19,6 +19,7 @@ from coterie.core.errors import UserError
 from coterie.core.metrics.ranking import top_k
 from coterie.core.privacy.attack import plot_curve
 from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.bound import check_data_there, check_settings, naming
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment, RecommendsToUsers
 from coterie.core.run.histories import read_history
@@ -60,6 +61,7 @@ def open_run(
     if not path.is_file():
         raise UserError(f"{run} has no checkpoint {path}: train it first, or go on with --resume")
     saved = read_checkpoint(path)
+    check_data_there(folder)
     settings = _here(folder) if change is None else change(_here(folder))
     settings = dataclasses.replace(
         settings, engine=dataclasses.replace(settings.engine, device=device)
@@ -67,7 +69,10 @@ def open_run(
     experiment: Experiment[Any] = load(find_paper(folder.paper).experiment)(settings)
     with computing_as(settings.engine):
         module = FederatedRun(experiment.federation())
-        module.load_plain(saved["federation"])
+        with naming(folder.path):
+            if change is None:
+                check_settings(saved["federation"], module.federation)
+            module.load_plain(saved["federation"])
     return experiment, module
 
 

@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.settings.schema import values_of
 
 # Settings of speed, files and screens.
@@ -36,7 +35,7 @@ def fingerprint(settings: Any, data: str, *more: str) -> str:
 
     Args:
         settings: of a run, with what its method does not read set to one value.
-        data: from `data_digest`.
+        data: from `coterie.core.data.interactions.digest.data_digest`.
         more: what else the result depends on.
     """
     package = ".".join(type(settings).__module__.split(".")[:2])
@@ -48,20 +47,6 @@ def fingerprint(settings: Any, data: str, *more: str) -> str:
     }
     text = json.dumps([values, code, data, *more], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def data_digest(interactions: Interactions) -> str:
-    """Hash who touched what and when, how it was rated, and what is known of items and users."""
-    found = hashlib.sha256()
-    columns = [interactions.user, interactions.item, interactions.time, interactions.split]
-    if interactions.user_features is not None:
-        columns.append(interactions.user_features.values)
-    for column in (*columns, interactions.rating):
-        if column is not None:
-            found.update(column.contiguous().numpy().tobytes())
-    texts = (interactions.titles, interactions.genres, interactions.brands, interactions.domains)
-    found.update(json.dumps(texts).encode())
-    return found.hexdigest()
 
 
 @cache

@@ -52,7 +52,7 @@ class Study(ABC, Generic[S]):
     @property
     @abstractmethod
     def digest(self) -> str:
-        """Hash of the data, as `coterie.core.tables.fingerprint.data_digest` makes it."""
+        """Hash of the data, as `coterie.core.data.interactions.digest.data_digest` makes it."""
 
     def bare(self, name: str, settings: S) -> S:
         """Keep what a reference reads. Default: what the method of the settings reads."""

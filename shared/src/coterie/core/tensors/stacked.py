@@ -44,6 +44,10 @@ class Stacked(ABC):
 class Handle:
     """Names something outside, such as a file; trees carry it as they carry numbers and text."""
 
+    def digest(self) -> str:
+        """Hash what is outside, by its content."""
+        raise NotImplementedError(f"{type(self).__name__} must say what a digest of it is")
+
 
 class Growing(ABC):
     """A sequence of trees that only grows, see `coterie.core.tensors.appended.Appended`.

@@ -36,12 +36,15 @@ def run(argv: Sequence[str]) -> None:
     from coterie.assisted.attack.protections import protections
     from coterie.assisted.attack.report import NAME, attack, report
     from coterie.assisted.experiment import Experiment
+    from coterie.core.run.bound import check_data_there, check_folder
     from coterie.core.tables.progress import Counting
 
     settings = folder.settings
     torch.set_num_threads(settings.engine.threads)
     with aside(given.json):
+        check_data_there(folder)
         experiment = Experiment(replace(settings, engine=replace(settings.engine, device="cpu")))
+        check_folder(folder.path, experiment.federation())
         names = [one.domain.name for one in experiment.organisations.each]
         reader = None if given.reader == "server" else _number(given.reader, names)
         total = len(protections(experiment.settings, 1.0, given.epsilon))

@@ -14,10 +14,10 @@ from coterie.assisted.settings.run import Settings
 from coterie.assisted.tables.cells import Cell, cells
 from coterie.assisted.tables.reads import essential
 from coterie.assisted.tables.runs import train
+from coterie.core.data.interactions.digest import data_digest
 from coterie.core.errors import UserError
 from coterie.core.settings.configuration import configure
 from coterie.core.tables import study
-from coterie.core.tables.fingerprint import data_digest
 
 READINGS = ("recommended", "released")
 _LIMITS = ("reading", "data.feedback", "data.align", "data.domains")

@@ -14,8 +14,8 @@ from coterie.continual.readings import resolve
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
 from coterie.continual.tables.references import REFERENCES
 from coterie.continual.tables.runs import PROTOCOLS, Plan, Probe, train_base, train_run
+from coterie.core.data.interactions.digest import data_digest
 from coterie.core.settings.schema import changed
-from coterie.core.tables.fingerprint import data_digest
 from coterie.core.tables.jobs import Job
 from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.study import BackboneStudy

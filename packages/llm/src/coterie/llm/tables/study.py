@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, get_args
 
+from coterie.core.data.interactions.digest import data_digest
 from coterie.core.data.sources.catalogue import load_all
-from coterie.core.tables.fingerprint import data_digest
 from coterie.core.tables.study import BackboneStudy
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.paper import PAPER

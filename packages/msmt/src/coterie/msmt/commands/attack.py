@@ -46,6 +46,7 @@ def run(argv: Sequence[str]) -> None:
     # Torch only where it is needed: --help does not wait for it.
     import torch
 
+    from coterie.core.run.bound import check_data_there, check_folder
     from coterie.core.tables.progress import Counting
     from coterie.msmt.attack.report import NAME, attack, protections, report
     from coterie.msmt.experiment import Experiment
@@ -53,7 +54,9 @@ def run(argv: Sequence[str]) -> None:
     torch.set_num_threads(settings.engine.threads)
     with aside(given.json):
         on_cpu = replace(settings, engine=replace(settings.engine, device="cpu"))
+        check_data_there(folder)
         experiment = Experiment(on_cpu)
+        check_folder(folder.path, experiment.federation())
         runs = 1 + len(protections(settings.privacy, 1.0, clip, scales))
         with Counting("Attack", runs * rounds[-1], settings.run.progress) as bar:
             rows = attack(experiment, rounds, scales, clip, given.rows, bar.done)

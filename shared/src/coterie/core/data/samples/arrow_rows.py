@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,6 +43,15 @@ class ArrowRows(Handle):
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path}
+
+    def digest(self) -> str:
+        """Hash the file; once, however many rows of it are named."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     @cached_property
     def _opened(self) -> _Opened:

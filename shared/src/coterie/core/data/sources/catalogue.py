@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from coterie.core.data.interactions.canonical import canonical
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.sources.download import download
@@ -118,7 +119,7 @@ def _load(
             raise UserError(f"there is no file {path}: check the path")
         from coterie.core.data.sources.own_file import read_own  # pyarrow is heavy
 
-        return read_own(path, columns, targets)
+        return canonical(read_own(path, columns, targets))
     entry = data_set(name)
     if entry.kind != "interactions":
         raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -16,6 +17,7 @@ from coterie.core.local_training.fit import Fitted
 from coterie.core.local_training.losses import AsBatch, Pull
 from coterie.core.local_training.row_optimizer import Params, RowSGD, RowState
 from coterie.core.methods.kit.branch import Branch
+from coterie.core.methods.kit.constants import constants_of
 from coterie.core.methods.kit.evaluation import Evaluator
 from coterie.core.methods.kit.fields import changed, counted, measured
 from coterie.core.methods.kit.parts import matching, part, without
@@ -126,6 +128,7 @@ class ModelClient(Client[P, SplitSamples[SampleData]]):
     def __init__(
         self, module: nn.Module, settings: FedAvgSettings, as_batch: AsBatch | None = None
     ) -> None:
+        self._constants = constants_of(module)  # as they are before anything is trained
         self.module, self.settings, self._as_batch = module, settings, as_batch
         self.local = LocalTraining(module, settings, as_batch, admits_alone=self.admits_alone)
         self.evaluator = Evaluator(module, as_batch)
@@ -141,6 +144,10 @@ class ModelClient(Client[P, SplitSamples[SampleData]]):
                 "decoupled, and with modules whose clients are trained side by side: leave it out"
             )
         return Branch(self.local, self.evaluator, self.settings.branch)
+
+    def constants(self) -> Mapping[str, str]:
+        """Digests of what the module computes with and nobody trains."""
+        return self._constants
 
     def enrol(self, data: SplitSamples, key: Key) -> P:
         """Start without a model; it comes from the server."""

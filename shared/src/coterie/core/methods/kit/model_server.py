@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -17,6 +17,7 @@ from coterie.core.local_training.losses import AsBatch, Batch
 from coterie.core.local_training.probing import check_layers
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.step_count import not_counting_steps
+from coterie.core.methods.kit.constants import constants_of
 from coterie.core.methods.kit.evaluation import Evaluator
 from coterie.core.methods.kit.model_client import (
     EVALUATE,
@@ -116,6 +117,14 @@ class ModelServer(Server[S], Generic[S]):
         named = self.module.named_parameters()
         trained = {name for name, value in named if value.requires_grad}
         return trained | set(statistics_of(self.module))
+
+    @cached_property
+    def _constants(self) -> dict[str, str]:
+        return constants_of(self.module)
+
+    def constants(self) -> Mapping[str, str]:
+        """Digests of what the module computes with and nobody trains."""
+        return self._constants
 
     def initial(self, key: Key) -> Params:
         """Draw the initial parameters.
