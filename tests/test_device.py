@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).with_name("far_device.py")
 META = torch.device("meta")
 PAPERS = {
     "f3crec": [],
-    "page": [],
+    "page": ["--data.clients", "8", "--train.epochs", "1"],
     "mtal": ["--data.count", "3", "--data.domains", "uniform", "--rounds", "2"],
     # Adam makes of rounding whole steps where a gradient is next to nothing.
     "pf-msmtrec": [
