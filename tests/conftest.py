@@ -1,11 +1,16 @@
 """Fixtures shared by all tests."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
+
+from coterie.core.callbacks import dashboard
+from coterie.core.metrics.monitor import Monitor
+from coterie.core.registry.papers import Paper
 
 # A script that changes torch for the whole process, and so is never imported here.
 collect_ignore = ["far_device.py"]
@@ -29,3 +34,38 @@ def data_root() -> Path:
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _pictures_drawn_once() -> Iterator[None]:
+    """Draw the curves of a run, but not again for a run of the same panels and blocks.
+
+    A picture takes a second, half of what a small run takes. Tests of pictures call `render`; runs
+    in processes of their own draw.
+    """
+    render, drawn = dashboard.render, dict[object, bytes]()
+
+    def once(
+        run_folder: Path,
+        paper: Paper | None = None,
+        monitor: Monitor | None = None,
+        title: str = "",
+    ) -> list[Path]:
+        table = dashboard._metrics(run_folder)
+        panels = [
+            (panel.title, tuple(dashboard._measured(table, panel)))
+            for panel in dashboard._panels(table, paper, monitor)
+        ]
+        known = paper.name if paper else None, monitor, tuple(panels), len(set(table["block"]))
+        if known not in drawn:
+            files = render(run_folder, paper, monitor, title)
+            drawn[known] = files[0].read_bytes() if files else b""
+            return files
+        path = run_folder / "curves.png"
+        if drawn[known]:
+            path.write_bytes(drawn[known])
+        return [path] if drawn[known] else []
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(dashboard, "render", once)
+        yield

@@ -26,6 +26,7 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+import coterie
 from coterie.core.federation.ledger import Ledger
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run import experiment as base
@@ -38,8 +39,9 @@ backend_registration._setup_privateuseone_for_python_backend("far")
 torch.__future__.set_swap_module_params_on_conversion(True)
 FAR = torch.device("far", 0)
 COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+# The clone itself may lie in a folder of this name, and its environment in it.
+OURS = tuple(f"{folder}/" for folder in coterie.__path__)
 ROUNDS = 2
-PACKAGE = "/src/coterie/"  # a checkout may be called coterie too
 ON_PURPOSE = ("on_host", "add_lora", "coordinate")
 """Functions that draw first parameters on the CPU, so that they are the same everywhere, or solve a
 problem of a dozen numbers in hundreds of steps, for which a device is too far."""
@@ -140,8 +142,8 @@ class Factories(TorchFunctionMode):
         frames = traceback.extract_stack()
         if any(frame.name in ON_PURPOSE for frame in frames):
             return
-        ours = [f for f in frames if PACKAGE in f.filename or f.name.startswith("plant")]
-        where = f"{ours[-1].filename.split(PACKAGE)[-1]}:{ours[-1].name}" if ours else "?"
+        ours = [f for f in frames if f.filename.startswith(OURS) or f.name.startswith("plant")]
+        where = f"{ours[-1].filename.split('/coterie/')[-1]}:{ours[-1].name}" if ours else "?"
         self.astray.add(f"{name} in {where}")
 
 

@@ -20,12 +20,16 @@ SCRIPT = Path(__file__).with_name("far_device.py")
 META = torch.device("meta")
 PAPERS = {
     "f3crec": [],
-    "page": [],
-    "mtal": ["--data.count", "3", "--data.domains", "uniform", "--rounds", "2"],
+    "page": ["--data.clients", "8", "--train.epochs", "1"],
+    "mtal": [
+        *("--data.count", "3", "--data.domains", "uniform", "--rounds", "2"),
+        *("--train.epochs", "3"),
+    ],
     # Adam makes of rounding whole steps where a gradient is next to nothing.
     "pf-msmtrec": [
         *("--model.dropout", "0", "--engine.dtype", "float64", "--compare", "false"),
         *("--data", "world", "--data.rows", "[300,200]", "--data.valid_rows", "100"),
+        *("--model.experts", "2", "--model.tower_layers", "[8]"),
     ],
     # Dropout's masks are the device's own; what is short to pre-train is as good here.
     "pplr": ["--lora.dropout", "0", "--pretrain.steps", "20"],
