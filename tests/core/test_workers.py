@@ -492,3 +492,10 @@ def test_a_folder_is_replaced_and_state_stays(tmp_path):
     ClientFolder.create(path, Card("toy"), ids, SECRET.fold(ids), {0: own}, half=HALF, threads=1)
     assert visits(path) == 1
     assert replace(ClientHost(path).position, state=0).run == "a run"
+
+
+def test_folders_of_two_federations_are_told_apart(tmp_path):
+    ours = folders(tmp_path / "ours", card=Card("toy", data="1"))
+    theirs = folders(tmp_path / "theirs", card=Card("toy", data="2"))
+    with pytest.raises(UserError, match=r"theirs/clients-0 and .*ours/clients-0 hold clients of"):
+        WorkerProcesses([ours[0], theirs[0]], "a run")

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ class ClientFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.card = Card.from_json(_read(path / "card.json").decode(errors="replace"))
+        self.card = _card(path)
         own = _own(path / "own.json")
         self.threads: int = own["threads"]
         self._half: str | None = own.get("half")
@@ -242,6 +242,26 @@ class ClientFolder:
 
     def _reply(self, number: int) -> Path:
         return self.path / f"reply-{number}.safetensors"
+
+
+def _card(path: Path) -> Card:
+    return Card.from_json(_read(path / "card.json").decode(errors="replace"))
+
+
+def check_one_federation(folders: Sequence[Path]) -> None:
+    """Check that folders were cut from the same data by the same settings.
+
+    Raises:
+        UserError: two were not, or have no card; names them.
+    """
+    cards = {path: _card(path) for path in folders}
+    first = next(iter(cards), None)
+    for path, card in cards.items():
+        if first is not None and card != cards[first]:
+            raise UserError(
+                f"{path} and {first} hold clients of different federations, or were written from "
+                "different data: write all folders anew from one run"
+            )
 
 
 def _own(path: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.engines.envelope import ENROL, PRESENT, ReplyHeader, RequestHeader, digest
+from coterie.core.engines.folder import check_one_federation
 from coterie.core.engines.judge import Judge
 from coterie.core.engines.worker import read_frame, write_frame
 from coterie.core.federation.exchange import Answers, Exchange, Request
@@ -38,6 +39,9 @@ class WorkerProcesses(Exchange):
         deadline: seconds that a process has for an answer; None for any time.
         environment: of the processes; None for this one's.
 
+    Raises:
+        UserError: the folders are of several federations.
+
     Example:
         with WorkerProcesses([Path("north"), Path("south")], run="trial") as workers:
             FederatedRun(federation, workers).advance()
@@ -50,6 +54,7 @@ class WorkerProcesses(Exchange):
     environment: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        check_one_federation(self.folders)
         self._workers = [_Worker(folder, self.environment) for folder in self.folders]
         self._threads = ThreadPoolExecutor(max(len(self._workers), 1))
         self._present: dict[int, list[Tensor]] = {}

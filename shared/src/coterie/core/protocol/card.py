@@ -31,8 +31,8 @@ class Card:
         settings: flat keys and plain values, the reading's choices filled in.
         public: facts that everybody may know: numbers of items and classes, shapes of samples, a
             fingerprint of the common backbone.
-        data: digest of the data that a simulated federation was taken apart from; empty where
-            clients brought their own.
+        data: digest, with the clients' secret, of the data that a simulated federation was taken
+            apart from; folders of one federation have the same. Empty where clients brought theirs.
         constants: digests of what both halves compute with and neither sends, by name; empty where
             nothing is known of them.
 

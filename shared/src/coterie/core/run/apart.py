@@ -60,9 +60,14 @@ def write_server(experiment: Experiment[Any], folder: Path) -> None:
 
 
 def bound_card(experiment: Experiment[Any], federation: Federation) -> Card:
-    """The card of an experiment, with digests of its data and constants."""
+    """The card of an experiment, with digests of its data and constants.
+
+    That of the data is made with the clients' secret: the card is public, and who knew all rows but
+    one could try by a bare digest which it is.
+    """
     bound = bound_to(federation)
-    data = digest([bound["data"], bound["ids"]])
+    secret = Key.from_seed(federation.seed).fold("clients").state
+    data = digest([secret, bound["data"], bound["ids"]])
     return replace(experiment.card, data=data, constants=dict(federation.client.constants()))
 
 
