@@ -32,7 +32,7 @@ endif
 help: ## List the targets
 	@echo "Usage: make TARGET [NAME=value ...]"
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1|\2/p' Makefile | while IFS='|' read -r name text; do \
-		printf '%-11s %s\n' "$$name" "$$text"; done
+		printf '%-16s %s\n' "$$name" "$$text"; done
 	@echo "Papers: $(or $(PAPERS),none yet). Another interpreter: make setup PYTHON=python3.12"
 
 .PHONY: setup
@@ -91,6 +91,12 @@ test: lint ## Check style and types, then run the unit tests and doctests
 .PHONY: test-all
 test-all: lint ## The same, with the tests that take minutes
 	@$(PYTEST) $(ARGS)
+
+.PHONY: test-processors
+test-processors: $(TOOLS) ## Run the tests as other processors round: [ARGS="tests/msmt"]
+	@# One that is played (tests/processors), and torch with shorter vectors.
+	@PYTHONPATH=$(CURDIR)/tests/processors $(PYTEST) -m "not slow" $(ARGS)
+	@for width in default avx2; do ATEN_CPU_CAPABILITY=$$width $(PYTEST) -m "not slow" $(ARGS); done
 
 .PHONY: dist
 dist: $(INSTALLED) ## Build the wheels into dist/

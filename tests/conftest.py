@@ -7,8 +7,8 @@ import hypothesis
 import pytest
 import torch
 
-# A script that changes torch for the whole process, and so is never imported here.
-collect_ignore = ["far_device.py"]
+# What changes torch for a whole process, and so is never imported here.
+collect_ignore = ["far_device.py", "processors"]
 
 # The same examples in every run, and no deadline, since machines are busy;
 # HYPOTHESIS_PROFILE=default searches further.

@@ -145,7 +145,10 @@ def same_in_any_order(run: Callable[..., Any], given: Any, options: Any, most: i
         grid *= math.prod(_grid(np.array(float(options[o]))) for o in _SCALES if o in options)
     if grid:
         largest = _on_others(run, given, options, torch.abs)
-        if not largest.numel() or float(largest.max()) / grid <= 2.0 ** _KINDS[operands[0].dtype][1]:
+        if (
+            not largest.numel()
+            or float(largest.max()) / grid <= 2.0 ** _KINDS[operands[0].dtype][1]
+        ):
             return True
     full = all(np.count_nonzero(array) == array.size for array in arrays)
     if full and (len(arrays) > 1 or arrays[0].size > _FEW):
@@ -188,7 +191,9 @@ def _on_others(
     """Run an operation on changed copies of its operands."""
 
     def changed(part: Any) -> Any:
-        return change(part.detach()) if isinstance(part, Tensor) and part.is_floating_point() else part
+        return (
+            change(part.detach()) if isinstance(part, Tensor) and part.is_floating_point() else part
+        )
 
     others = {name: changed(part) for name, part in options.items()}
     for name in _SCALES:
