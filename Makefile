@@ -15,6 +15,8 @@ UNFINISHED := .venv/.installing
 PACKAGES := ./shared $(patsubst %/pyproject.toml,./%,$(wildcard packages/*/pyproject.toml))
 MANIFESTS := pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
 SOURCES := $(PACKAGES:%=%/src)
+# What the tests are; fewer of them, say: make test WHAT=tests/msmt
+WHAT = tests $(SOURCES)
 PAPERS := $(sort $(basename $(notdir $(wildcard configs/*.yaml configs/sweeps/*.yaml))))
 
 PIP = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
@@ -22,7 +24,7 @@ FLAGS = $(if $(DATA),--data $(DATA)) $(if $(PRESET),--preset $(PRESET))
 # Where the environment forbids bytecode, each of a hundred processes would compile the sources anew.
 # A worker that has nothing left takes half of what the other one has.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 \
-	--dist worksteal --doctest-modules tests $(SOURCES)
+	--dist worksteal --doctest-modules $(WHAT)
 
 # Checked while the Makefile is read, so that the one line comes before any installation.
 ifneq ($(filter train table sweep,$(MAKECMDGOALS)),)
@@ -35,7 +37,7 @@ endif
 help: ## List the targets
 	@echo "Usage: make TARGET [NAME=value ...]"
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1|\2/p' Makefile | while IFS='|' read -r name text; do \
-		printf '%-11s %s\n' "$$name" "$$text"; done
+		printf '%-16s %s\n' "$$name" "$$text"; done
 	@echo "Papers: $(or $(PAPERS),none yet). Another interpreter: make setup PYTHON=python3.12"
 
 .PHONY: setup
@@ -94,6 +96,12 @@ test: lint ## Check style and types, then run the unit tests and doctests
 .PHONY: test-all
 test-all: lint ## The same, with the tests that take minutes
 	@$(PYTEST) $(ARGS)
+
+.PHONY: test-processors
+test-processors: $(TOOLS) ## Run the tests as other processors round: [WHAT=tests/msmt]
+	@# One that is played (tests/processors), and torch with shorter vectors.
+	@PYTHONPATH=$(CURDIR)/tests/processors $(PYTEST) -m "not slow" $(ARGS)
+	@for width in default avx2; do ATEN_CPU_CAPABILITY=$$width $(PYTEST) -m "not slow" $(ARGS); done
 
 .PHONY: dist
 dist: $(INSTALLED) ## Build the wheels into dist/

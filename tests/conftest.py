@@ -12,8 +12,8 @@ from coterie.core.callbacks import dashboard
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.papers import Paper
 
-# A script that changes torch for the whole process, and so is never imported here.
-collect_ignore = ["far_device.py"]
+# What changes torch for a whole process, and so is never imported here.
+collect_ignore = ["far_device.py", "processors"]
 
 # The same examples in every run, and no deadline, since machines are busy;
 # HYPOTHESIS_PROFILE=default searches further.
