@@ -93,6 +93,17 @@ class DataSettings(NamedData):
     def __post_init__(self) -> None:
         at_least("data.min_interactions", self.min_interactions, 0)
         between("data.min_rating", self.min_rating, 0, float("inf"))
+        for role in self.columns or {}:
+            if why := self.unread.get(role):
+                raise UserError(
+                    f"'data.columns' names a column for the {role}, which is not read here, as "
+                    f"{why}: leave {role}=… out"
+                )
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """Roles of columns that would have no effect with these settings, and why."""
+        return {}
 
 
 @dataclass(frozen=True)
