@@ -93,11 +93,17 @@ def _column(name: str, tables: list[Table]) -> pa.ChunkedArray:
         for table in tables
     ]
     kind = _common(name, tables, found)
-    chunks = [chunk for part in found for chunk in part.cast(kind).chunks]
+    chunks = [chunk for part in found for chunk in _as(part, kind).chunks]
     whole = pa.chunked_array(chunks, kind)
     if pa.types.is_dictionary(kind):
         return pa.chunked_array([whole.unify_dictionaries().combine_chunks()])
     return whole
+
+
+def _as(part: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if part.null_count == len(part):
+        return pa.chunked_array([pa.nulls(len(part), kind)])
+    return part.cast(kind)
 
 
 def _common(name: str, tables: list[Table], found: list[pa.ChunkedArray]) -> pa.DataType:
