@@ -17,7 +17,7 @@ from coterie.core.data.sources.text_files import NoRows, check_names
 from coterie.core.errors import UserError
 
 _NAMES = {"parquet": "Parquet", "arrow file": "Arrow", "arrow stream": "Arrow"}
-_ENDS = (b"\xff\xff\xff\xff\0\0\0\0", b"\0\0\0\0")  # of a stream
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 
 
 def read_arrow_table(path: Path, form: Form, wanted: Collection[str], remedy: str) -> Table:
@@ -89,9 +89,9 @@ def _arrow_stream(path: Path, wanted: Collection[str]) -> tuple[list[str], pa.Ta
         check_names(path, [name.strip() for name in names], "row")
         source.seek(0)
         table = pa.ipc.open_stream(source, options=_only(names, wanted)).read_all()
-        source.seek(max(0, source.size() - len(_ENDS[0])))
+        source.seek(max(0, source.size() - len(_END)))
         # Without it there may have been more: rows would go without a word.
-        if not source.read().endswith(_ENDS):
+        if source.read() != _END:
             raise pa.ArrowInvalid("there is no mark of its end")
         return names, _chosen(table, names, wanted)
 

@@ -159,6 +159,11 @@ def _times(table: Table, column: str) -> np.ndarray:
     kind = table.columns[column].type
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return _instants(table, column)
+    if pa.types.is_temporal(kind):
+        raise UserError(
+            f"{table.path}: column '{column}' is of type {kind}: times are numbers, or dates with "
+            "or without a time of the day"
+        )
     if (whole := table.whole(column)) is not None:  # exact even for nanoseconds
         return whole
     if not pa.types.is_floating(kind):
