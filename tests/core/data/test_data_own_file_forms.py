@@ -139,7 +139,9 @@ def test_blanks_around_names_and_words_are_left_out_in_every_form(write):
     wanted = [("u1", "i1"), ("u1", "i1"), ("u2", "i2")]
     names = ("user", " item", "title ")
     columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    lines = "".join(json.dumps(dict(zip(("user", "item", "title"), r, strict=True))) + "\n" for r in rows)
+    lines = "".join(
+        json.dumps(dict(zip(("user", "item", "title"), r, strict=True))) + "\n" for r in rows
+    )
     for path in (
         write("\n".join(",".join(row) for row in [names, *rows])),
         write(columns, "my.parquet"),
@@ -295,8 +297,14 @@ def test_a_missing_title_is_an_empty_one(write, titles):
     [
         ({"rating": [True, False]}, "row 1: column 'rating' is 'True', not a number"),
         ({"rating": [1.0, float("nan")]}, "row 2: column 'rating' is missing"),
-        ({"time": pa.array([1, 2], pa.time64("us"))}, "column 'time' is of type time64[us]: times are"),
-        ({"time": pa.array([1, 2], pa.duration("s"))}, "column 'time' is of type duration[s]: times are"),
+        (
+            {"time": pa.array([1, 2], pa.time64("us"))},
+            "column 'time' is of type time64[us]: times are",
+        ),
+        (
+            {"time": pa.array([1, 2], pa.duration("s"))},
+            "column 'time' is of type duration[s]: times are",
+        ),
         ({"time": pa.array([2**60, 2], pa.timestamp("ms"))}, "row 1: column 'time' is too large"),
         ({"genres": [[1.5], []]}, "column 'genres' is of type"),
         ({"title": [{"en": "T"}, None]}, "column 'title' is of type struct"),
@@ -320,7 +328,7 @@ def test_arrow_files_that_are_cut_off(tmp_path, new):
     assert len(read_own(path)) == 50
     for end in (*ends, len(whole) - 9, 20):
         path.write_bytes(whole[:end])
-        with pytest.raises(UserError, match="write it again|cannot be read"):
+        with pytest.raises(UserError, match=r"write it again|cannot be read"):
             read_own(path)
 
 
@@ -349,8 +357,14 @@ def test_a_folder_of_parts_is_one_table(tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"part-00011.csv": "user,item\na,x\n"}, "part-00011.csv has no 'time', part-00002.csv has"),
-        ({"part-00011.csv": "user,item,time\n\na,,3\n"}, "part-00011.csv, line 3: column 'item' is"),
+        (
+            {"part-00011.csv": "user,item\na,x\n"},
+            "part-00011.csv has no 'time', part-00002.csv has",
+        ),
+        (
+            {"part-00011.csv": "user,item,time\n\na,,3\n"},
+            "part-00011.csv, line 3: column 'item' is",
+        ),
         ({"part-00011.csv": "user,item,time\na,x,late\n"}, "part-00011.csv, line 2: column 'time'"),
         ({"part-00011.csv": 'user,item,time\na,x,"3\n'}, "part-00011.csv, line 2: a quote is not"),
     ],
@@ -397,7 +411,12 @@ def test_columns_that_a_paper_does_not_read_are_refused(write, capsys):
     path = str(write("user,item,time,part\na,x,1,train\nb,y,2,test\n"))
     assert main(["data", path, "--columns", "split=part", "--min_interactions", "0"]) == 0
     capsys.readouterr()
-    for paper, role in (("f3crec", "split"), ("mtal", "split"), ("mtal", "time"), ("f3crec", "genres")):
+    for paper, role in (
+        ("f3crec", "split"),
+        ("mtal", "split"),
+        ("mtal", "time"),
+        ("f3crec", "genres"),
+    ):
         flags = ["--data.name", path, "--data.columns", f"{role}=part"]
         assert main(["train", paper, *flags]) == 2
         assert f"names a column for the {role}, which is not read here" in capsys.readouterr().err

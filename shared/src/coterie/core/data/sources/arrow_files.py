@@ -33,8 +33,8 @@ def read_arrow_table(path: Path, form: Form, wanted: Collection[str], remedy: st
         UserError: the file is damaged, has no rows, or a name twice.
     """
     try:
-        names, found = _READ[form](path, wanted)
-        names = tuple(name.strip() for name in names)
+        written, found = _READ[form](path, wanted)
+        names = tuple(name.strip() for name in written)
         found.validate(full=True)
         found = found.rename_columns([name.strip() for name in found.column_names])
         columns = {name: _plain(path, name, found[name]) for name in found.column_names}
@@ -43,7 +43,9 @@ def read_arrow_table(path: Path, form: Form, wanted: Collection[str], remedy: st
         raise UserError(f"{path} cannot be read ({why}): check the file") from None
     except (pa.ArrowException, KeyError, ValueError, NotImplementedError, MemoryError) as error:
         what = (str(error).splitlines() or ["cut off"])[0][:80]
-        raise UserError(f"{path} is no whole {_NAMES[form]} file ({what}): write it again") from None
+        raise UserError(
+            f"{path} is no whole {_NAMES[form]} file ({what}): write it again"
+        ) from None
     if columns and not len(found):
         raise NoRows(f"{path} has no rows: check the file")
     return Table(path, names, pa.table(columns), lambda row: row + 1, remedy, unit="row")

@@ -171,7 +171,9 @@ class _Pairs(dict[str, Any]):
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         names = [name for name, _ in pairs]
-        self.again = [name for name in self if names.count(name) > 1] if len(names) > len(self) else []
+        self.again = (
+            [name for name in self if names.count(name) > 1] if len(names) > len(self) else []
+        )
 
 
 def _kind(value: Any) -> str:

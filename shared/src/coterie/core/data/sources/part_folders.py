@@ -15,6 +15,7 @@ from coterie.core.data.sources.tables import Table
 from coterie.core.data.sources.text_files import NoRows
 from coterie.core.errors import UserError
 
+_INDEX = "__index_level_"  # pandas writes an index under such a name
 _OF_A_LAKE = ("_delta_log", "_hudi", ".hoodie", "metadata")
 
 
@@ -66,7 +67,8 @@ def joined(folder: Path, parts: Iterator[Path], read: Callable[[Path], Table]) -
     for table in tables[1:]:
         if table.optional:
             continue
-        if odd := sorted(set(first.names) ^ set(table.names)):
+        differ = set(first.names) ^ set(table.names)
+        if odd := sorted(name for name in differ if not name.startswith(_INDEX)):
             has, lacks = (first, table) if odd[0] in first.names else (table, first)
             raise UserError(
                 f"{folder} is a folder whose files have not the same columns: {lacks.path.name} "

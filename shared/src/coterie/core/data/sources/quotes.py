@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from coterie.core.data.sources.text_files import Layout, for_parser, located
-from coterie.core.errors import UserError
 
 _CHUNK = 4 << 20  # bytes that are looked at together
 _LONGEST = 64 << 20  # bytes of a quoted field
@@ -81,9 +80,7 @@ def _rows_of(mark: str) -> re.Pattern[bytes]:
     return re.compile(rb"(?:%b%b)*+(?:%b\Z)?" % (row, end, row))
 
 
-def _fault(
-    text: bytes, at: int, line: int, layout: Layout, last: bool
-) -> tuple[int, str] | None:
+def _fault(text: bytes, at: int, line: int, layout: Layout, last: bool) -> tuple[int, str] | None:
     """Line and name of what is wrong from a row on; None if more text must come first.
 
     Args:
