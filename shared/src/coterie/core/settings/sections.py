@@ -79,8 +79,8 @@ class DataSettings(NamedData):
     """Which interactions to train on."""
 
     name: str = "sample"
-    """Name of a data set (`coterie data` lists them), or the path of a CSV, Parquet or JSON lines
-    file."""
+    """Name of a data set (`coterie data` lists them), or the path of a file (CSV, JSON lines,
+    Parquet, Arrow, plain or packed) or of a folder of its parts."""
     columns: dict[str, str] | None = None
     """Columns of a file, as user=NAME,item=NAME,time=NAME. Other roles: rating, title, genres,
     split (train, valid or test: the parts that the file gives), order (the position among the
