@@ -83,6 +83,13 @@ def test_json_fields_of_late_lines_count(write):
     refused(write(late, "my.jsonl"), "line 1: column 'rating' is missing")
 
 
+def test_late_objects_over_several_lines_or_two_in_one(write):
+    spread = '{"user": "b",\n "item": "y"}\n'
+    both = '{"user": "b", "item": "y"} {"user": "b", "item": "z"}\n'
+    for late in (spread, both):
+        refused(write(LINES * 150 + late, "my.jsonl"), "line 151: the line is no JSON object")
+
+
 def test_json_that_is_not_utf_8(write):
     text = (LINES * 150).encode() + b'{"user": "b", "item": "\xe9"}\n'
     refused(write(text, "my.jsonl"), "line 151: the line is no JSON object")
@@ -333,8 +340,8 @@ def test_arrow_files_that_are_cut_off(tmp_path, new):
 
 
 PARTS = {
-    "part-00010.csv": "user,item,time\nd,x,4\n",
-    "part-00002.csv": "item,user,time\nx,a,1.5\ny,a,2\n",
+    "part-10.csv": "user,item,time\nd,x,4\n",
+    "part-2.csv": "item,user,time\nx,a,1.5\ny,a,2\n",
     "part-00003.csv": "user,item,time\n",
     "part-00004.csv": "",
     "_SUCCESS": "",
@@ -359,7 +366,7 @@ def test_a_folder_of_parts_is_one_table(tmp_path):
     [
         (
             {"part-00011.csv": "user,item\na,x\n"},
-            "part-00011.csv has no 'time', part-00002.csv has",
+            "part-00011.csv has no 'time', part-2.csv has",
         ),
         (
             {"part-00011.csv": "user,item,time\n\na,,3\n"},

@@ -52,10 +52,10 @@ def _is_strict(text: bytes, mark: str) -> bool:
 
     The first quote opens, the second closes, and so on: a doubled one closes and opens again.
     """
+    if b'"' not in text:
+        return True
     data = np.frombuffer(text, np.uint8)
     places = np.flatnonzero(data == _QUOTE)
-    if not len(places):
-        return True
     if len(places) % 2:
         return False
     bounds = np.zeros(256, bool)
