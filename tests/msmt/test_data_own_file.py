@@ -185,7 +185,7 @@ def test_faults_of_the_file_itself(tmp_path):
     frame = table()
     frame["list"] = [[1, 2]] * 60
     path = write(tmp_path, frame, "lists.parquet")
-    with pytest.raises(UserError, match="column 'list' is of type list"):
+    with pytest.raises(UserError, match="column 'list' is of type large_list"):
         read(path, categories=("list",))
     frame["day"] = pd.Timestamp("2024-05-06")
     task = read(write(tmp_path, frame, "lists.parquet"))

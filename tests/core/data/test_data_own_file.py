@@ -105,7 +105,7 @@ def test_missing_time_is_refused_only_where_needed(write):
         ("u,i,t\n1,2,nan\n", COLUMNS, "line 2: column 't' is 'nan'"),
         ("u,i,t\n1,2,inf\n", COLUMNS, "line 2: column 't' is 'inf'"),
         ("u,i,t\n1,2,3\n1,\xe9,3\n".encode("latin-1"), COLUMNS, "line 3: not UTF-8 text"),
-        ('u,i,t\n1,2,3\n1,"2,3\n', COLUMNS, "line 3: expected 3 columns"),
+        ('u,i,t\n1,2,3\n1,"2,3\n', COLUMNS, "line 3: a quote is not closed"),
     ],
 )
 def test_malformed_files(write, text, columns, message):
@@ -156,16 +156,16 @@ def test_other_faults_are_left_to_the_reader(write, text, name):
         read_own(path, COLUMNS)
 
 
-def test_text_that_is_not_gzipped_is_left_to_the_reader(tmp_path):
+def test_what_packs_a_file_is_told_by_its_bytes(tmp_path):
     path = tmp_path / "my.csv.gz"
-    path.write_bytes(b"a,b\n1,2\n")
-    check_columns(str(path), COLUMNS)
-    with pytest.raises(UserError, match="my"):
-        read_own(path, COLUMNS)
+    path.write_bytes(b"u,i\n1,2\n")
+    named = {"user": "u", "item": "i"}
+    check_columns(str(path), named)
+    assert read_own(path, named).item_names == ["2"]
 
 
 def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is a folder without files"):
         read_own(tmp_path, COLUMNS)
 
 
@@ -285,10 +285,7 @@ def test_malformed_parquet(tmp_path, columns, message):
     [
         ('[{"user": 1, "item": 2}]', "line 1: the line is no JSON object"),
         ('{"user": 1, "item": 2}\n\n{"user": "b", "item": 2}', "line 3: 'user' is 'b', not of"),
-        (
-            '{"user": 1, "item": 2}\n{"user": 1' + "0" * 40 + ', "item": 2}',
-            "line 2: 'user' is '1000",
-        ),
+        ('{"user": 1, "item": 2}\n{"user": 1.5, "item": 2}', "is of type double: ids, titles"),
         ('{"user": 1, "item": "a"}\n\n{"user": 2, "item": " "}', "line 3: column 'item' is empty"),
         ('{"usr": 1, "item": "a"}', "line 1: no column 'user' for the user; did you mean 'usr'"),
         ("\n", "line 1: the file is empty"),

@@ -113,7 +113,7 @@ def fitted(tmp_path, **asked):
         {"val_check_interval": 1.0},
         {"callbacks": [theirs.Timer("00:00:10:00"), theirs.LambdaCallback()]},
     ],
-    ids=str,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
 )
 def test_what_has_no_effect_has_none(tmp_path, expected, asked):
     module, trainer = fitted(tmp_path, **asked)
@@ -128,7 +128,7 @@ def test_what_has_no_effect_has_none(tmp_path, expected, asked):
 @pytest.mark.parametrize(
     ("asked", "rounds"),
     [({"fast_dev_run": True}, 1), ({"max_epochs": 2}, 2), ({"max_steps": 2}, 2)],
-    ids=str,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
 )
 def test_what_stops_a_run_earlier_stops_it_there(tmp_path, expected, asked, rounds):
     module, _ = fitted(tmp_path, **asked)
@@ -145,7 +145,7 @@ def test_what_stops_a_run_earlier_stops_it_there(tmp_path, expected, asked, roun
         ({"devices": 2, "strategy": "ddp_spawn"}, "cannot be copied, nor sent"),
         ({"precision": "bf16-mixed", "devices": 2, "strategy": "ddp_spawn"}, "cannot be copied"),
     ],
-    ids=str,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
 )
 def test_what_cannot_work_is_refused_before_the_first_round(tmp_path, monkeypatch, asked, said):
     module = FederatedModule(new_run())

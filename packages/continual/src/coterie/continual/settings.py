@@ -198,6 +198,14 @@ class StreamSettings(DataSettings):
     split_seed: int | None = None
     """Seed of random splits; None takes the run's seed."""
 
+    @property
+    def unread(self) -> dict[str, str]:
+        """Roles of columns that have no effect: F³CRec splits each block of time itself."""
+        return {
+            "split": "blocks are cut by time, and each is split by data.base_order and block_order",
+            "genres": "only likes and their times are",
+        }
+
 
 @dataclass(frozen=True)
 class Settings(BaseSettings):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments, positive
 from coterie.core.cli.output import print_json, print_rows, say
+from coterie.core.data.sources.opening import existing
 from coterie.core.errors import UserError
 from coterie.core.registry.importing import heavy
 from coterie.core.run.recommendation_files import check_out
@@ -40,8 +41,8 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     given = parser.parse_args(argv)
     paper_of(given.run)
-    if given.new_user is not None and not given.new_user.is_file():
-        raise UserError(f"there is no file {given.new_user}: check the path")
+    if given.new_user is not None:
+        existing(given.new_user)
     if given.all or given.out is not None:
         _all(given)
         return

@@ -79,8 +79,8 @@ class DataSettings(NamedData):
     """Which interactions to train on."""
 
     name: str = "sample"
-    """Name of a data set (`coterie data` lists them), or the path of a CSV, Parquet or JSON lines
-    file."""
+    """Name of a data set (`coterie data` lists them), or the path of a file (CSV, JSON lines,
+    Parquet, Arrow, plain or packed) or of a folder of its parts."""
     columns: dict[str, str] | None = None
     """Columns of a file, as user=NAME,item=NAME,time=NAME. Other roles: rating, title, genres,
     split (train, valid or test: the parts that the file gives), order (the position among the
@@ -93,6 +93,17 @@ class DataSettings(NamedData):
     def __post_init__(self) -> None:
         at_least("data.min_interactions", self.min_interactions, 0)
         between("data.min_rating", self.min_rating, 0, float("inf"))
+        for role in self.columns or {}:
+            if why := self.unread.get(role):
+                raise UserError(
+                    f"'data.columns' names a column for the {role}, which is not read here, as "
+                    f"{why}: leave {role}=… out"
+                )
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """Roles of columns that would have no effect with these settings, and why."""
+        return {}
 
 
 @dataclass(frozen=True)

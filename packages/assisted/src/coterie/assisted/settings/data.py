@@ -68,6 +68,15 @@ class DomainSettings(DataSettings):
             )
 
     @property
+    def unread(self) -> dict[str, str]:
+        """Roles of columns that have no effect: cells are drawn, whatever their order."""
+        drawn = "data.test and data.valid draw the cells that are held out"
+        found = {"split": drawn, "time": drawn, "order": drawn}
+        if self.domains != "genre" and not self.side:
+            found["genres"] = f"data.domains is {self.domains} and data.side is off"
+        return found
+
+    @property
     def n_domains(self) -> int:
         """K, where it does not depend on the data."""
         return self.count or 8

@@ -1,4 +1,4 @@
-"""A file of the user's own, CSV or Parquet: a sample a row, with columns of any names."""
+"""A file of the user's own, CSV, Parquet or Arrow: a sample a row, with columns of any names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from coterie.core.data.sources.columns import columns_hint, is_json
+from coterie.core.data.sources.columns import columns_hint
+from coterie.core.data.sources.file_forms import form_of
 from coterie.core.data.sources.given_split import parts_of
+from coterie.core.data.sources.opening import existing
 from coterie.core.data.sources.own_file import read_columns
+from coterie.core.data.sources.part_folders import parts_in
 from coterie.core.data.sources.tables import Table
 from coterie.core.data.sources.text_files import located
 from coterie.core.errors import UserError
@@ -95,10 +98,9 @@ def read_own_file(settings: ScenarioData, key: Key, dtype: torch.dtype = torch.f
 
 def _table(path: Path, settings: ScenarioData) -> Table:
     """All columns that may have a role, the named ones checked."""
-    if not path.is_file():
-        raise UserError(f"there is no file {path}: check the path")
-    if is_json(path):
-        raise UserError(f"{path} is JSON: save it as CSV or Parquet")
+    for file in parts_in(path) if existing(path).is_dir() else [path]:
+        if form_of(file) == "json":
+            raise UserError(f"{file} is JSON: save it as CSV or Parquet")
     names = _names(path, settings)
     wanted = {"scenario": (settings.scenario,), "split": (settings.split,)}
     wanted |= {kind: getattr(settings, kind) for kind in ("tasks", "categories", "numbers")}

@@ -11,6 +11,8 @@ from coterie.core.data.interactions.canonical import canonical
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.sources.download import download
+from coterie.core.data.sources.file_forms import ARROW, JSON, PARQUET, TEXT
+from coterie.core.data.sources.opening import existing
 from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import (
@@ -25,7 +27,7 @@ from coterie.core.registry.papers import load as imported
 from coterie.core.registry.papers import papers
 from coterie.core.settings.sections import DataSettings
 
-_ENDINGS = (".csv", ".tsv", ".txt", ".dat", ".gz", ".parquet", ".jsonl", ".ndjson", ".json")
+_ENDINGS = (*TEXT, *JSON, *PARQUET, *ARROW, ".gz", ".bz2", ".xz", ".zip")
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def load(
     """Load a data set by name, or a file of the user's own by path.
 
     Args:
-        name_or_path: one of `coterie.core.registry.data_sets.data_sets`, or the path of a file.
+        name_or_path: one of `coterie.core.registry.data_sets.data_sets`, or the path of a file or
+            of a folder of parts.
         root: folder of the data sets; default $COTERIE_DATA, else ~/.cache/coterie. A set that is
             missing there is downloaded from its official address.
         columns: of a file, see `coterie.core.data.sources.own_file.read_own`.
@@ -114,9 +117,7 @@ def _load(
     name: str, root: str | Path | None, columns: Mapping[str, str] | None, targets: bool
 ) -> Interactions:
     if _is_path(name) and name not in data_sets():
-        path = Path(name).expanduser()
-        if not path.is_file():
-            raise UserError(f"there is no file {path}: check the path")
+        path = existing(Path(name).expanduser())
         from coterie.core.data.sources.own_file import read_own  # pyarrow is heavy
 
         return canonical(read_own(path, columns, targets))
@@ -167,7 +168,8 @@ def list_data(root: str | Path | None = None) -> list[Listing]:
 
 
 def _is_path(name: str) -> bool:
-    return "/" in name or "\\" in name or name.endswith(_ENDINGS) or Path(name).is_file()
+    looks_so = "/" in name or "\\" in name or name == "-" or name.lower().endswith(_ENDINGS)
+    return looks_so or Path(name).exists()
 
 
 def _papers_with(entry: DataSet) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from coterie.core.data.sources.file_forms import form_of
+from coterie.core.data.sources.opening import DAMAGE, opened
 from coterie.core.data.sources.text_files import first_line, located
 from coterie.core.errors import UserError, nearest
 from coterie.core.registry.data_sets import data_sets
@@ -79,25 +79,17 @@ def check_columns(name_or_path: str, named: Mapping[str, str]) -> None:
     """
     wanted = wanted_columns(named)
     path = Path(name_or_path).expanduser()
-    if name_or_path in data_sets() or not path.is_file() or is_parquet(path) or is_json(path):
+    if name_or_path in data_sets() or not path.is_file():
         return
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        if form_of(path) != "csv":
+            return
+        with opened(path) as file:
             line = file.readline(_LONGEST_HEADER).decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError):
+    except (*DAMAGE, OSError, UnicodeDecodeError, UserError):
         return
     if line.strip() and line.endswith("\n") and not line.count('"') % 2:
         columns_by_role(path, header(line, wanted.values()), named)
-
-
-def is_parquet(path: Path) -> bool:
-    """Tell Parquet by the name of a file."""
-    return path.name.removesuffix(".gz").endswith(".parquet")
-
-
-def is_json(path: Path) -> bool:
-    """Tell JSON lines by the name of a file, gzipped or not."""
-    return path.name.removesuffix(".gz").endswith((".jsonl", ".ndjson", ".json"))
 
 
 def header(text: str, wanted: Collection[str]) -> list[str]:

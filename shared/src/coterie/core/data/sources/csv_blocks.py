@@ -7,23 +7,20 @@ which keeps the columns that it reads. To find it, only the block that has it is
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import itertools
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
+from coterie.core.data.sources.opening import DAMAGE, damage, opened
 from coterie.core.data.sources.text_files import located
 from coterie.core.errors import UserError, nearest
 
@@ -95,14 +92,14 @@ class Block:
 
 
 def csv_blocks(path: Path, form: CsvForm) -> Iterator[Block]:
-    """Read a file: plain, gzipped (``.gz``), or alone in an archive (``.zip``).
+    """Read a file: plain or packed, see `coterie.core.data.sources.opening.opened`.
 
     Raises:
         UserError: naming the line, if a row has another number of fields, a field is missing, or
             no number where there should be one; or if the file has no rows, lacks a column, is
             corrupt or cut off.
     """
-    with _opened(path) as stream:
+    with opened(path) as stream:
         yield from _Reader(path, form, stream).blocks()
 
 
@@ -147,11 +144,10 @@ class _Reader:
     def _read(self, size: int) -> bytes:
         try:
             return self._stream.read(size)
-        except (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error):
-            self._refuse("the compressed data are corrupt or cut off from about here")
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise UserError(f"{self._path} cannot be read ({reason}): check the disk") from None
+        except (*DAMAGE, OSError) as error:
+            if what := damage(self._path, error):
+                self._refuse(what)
+            raise UserError(f"{self._path} cannot be read ({error}): check the disk") from None
         raise AssertionError
 
     def _header(self, text: bytes) -> tuple[tuple[str, ...], int]:
@@ -234,32 +230,3 @@ def _is_number(field: str) -> bool:
         return bool(np.isfinite(float(field))) and "_" not in field
     except ValueError:
         return False
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    try:
-        if path.suffix == ".zip":
-            with zipfile.ZipFile(path) as archive, archive.open(_only(path, archive)) as stream:
-                yield stream
-        elif path.suffix == ".gz":
-            with gzip.open(path) as unpacked:
-                yield cast(IO[bytes], unpacked)
-        else:
-            with path.open("rb") as plain:
-                yield plain
-    except zipfile.BadZipFile:
-        raise UserError(f"{path} is no whole zip archive: fetch the file again") from None
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"{path} cannot be read ({reason}): check the path") from None
-
-
-def _only(path: Path, archive: zipfile.ZipFile) -> str:
-    """Name of the file in an archive, which must be alone in it."""
-    names = [each.filename for each in archive.infolist() if not each.is_dir()]
-    if len(names) != 1:
-        raise UserError(
-            f"{path} holds {len(names)} files, not one: unpack it, and name one of them"
-        )
-    return names[0]

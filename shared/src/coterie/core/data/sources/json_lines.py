@@ -7,18 +7,18 @@ by block.
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import os
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from coterie.core.data.sources.tables import Table
+from coterie.core.data.sources.opening import DAMAGE, damage, opened
 from coterie.core.data.sources.text_files import located
 from coterie.core.errors import UserError
 from coterie.core.files import replacing
@@ -57,64 +57,6 @@ def cached_json_lines(path: Path, schema: pa.Schema) -> pa.Table:
     return pa.ipc.open_stream(pa.memory_map(str(cached))).read_all()
 
 
-def read_json_table(
-    path: Path, wanted: Collection[str], fractions: Collection[str], remedy: str
-) -> Table:
-    """Read those of the wanted fields that the first line has, with the types that they have there.
-
-    Args:
-        path: the file, plain or ``.gz``.
-        wanted: names of fields.
-        fractions: those of them whose numbers may have fractions even if the first one has none.
-        remedy: what to do about a malformed line.
-
-    Raises:
-        UserError: as `cached_json_lines`.
-    """
-    number, first = next(_objects(path), (1, b""))
-    try:
-        found = json.loads(first)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        what = "the line is no JSON object" if first else "the file is empty"
-        raise located(path, number, what, remedy)
-    schema = pa.schema(
-        [
-            pa.field(name, _type_of(value, name in fractions))
-            for name, value in found.items()
-            if name in wanted
-        ]
-    )
-    table = pa.concat_tables(_blocks(path, schema, remedy)) if len(schema) else pa.table({})
-
-    def place(row: int) -> int:
-        return next(line for at, (line, _) in enumerate(_objects(path)) if at == row)
-
-    return Table(path, tuple(found), table, place, remedy)
-
-
-def _type_of(value: object, fractions: bool) -> pa.DataType:
-    if isinstance(value, list):
-        return pa.list_(pa.string())
-    if isinstance(value, str | bool | dict):
-        return pa.string()
-    if value is None and not fractions:
-        return pa.string()
-    return pa.float64() if fractions or isinstance(value, float) else pa.int64()
-
-
-def _objects(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Number and text of every line that is not blank."""
-    with _opened(path) as stream:
-        line = 1
-        while block := _lines(path, stream, line, _REMEDY):
-            for number, text in enumerate(block.split(b"\n"), line):
-                if text.strip():
-                    yield number, text
-            line += block.count(b"\n")
-
-
 def _can_hold(folder: Path) -> bool:
     try:
         folder.mkdir(exist_ok=True)
@@ -138,8 +80,8 @@ def _write(path: Path, schema: pa.Schema, target: Path) -> None:
 
 def _blocks(path: Path, schema: pa.Schema, remedy: str) -> Iterator[pa.Table]:
     line, empty = 1, True
-    with _opened(path) as stream:
-        while block := _lines(path, stream, line, remedy):
+    with opened(path) as stream:
+        while block := line_block(path, stream, line, remedy):
             if block.strip():
                 yield _parse(path, schema, block, line, remedy)
                 empty = False
@@ -148,22 +90,24 @@ def _blocks(path: Path, schema: pa.Schema, remedy: str) -> Iterator[pa.Table]:
         raise located(path, 1, "the file is empty", remedy)
 
 
-def _opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
-    try:
-        return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): check the path") from None
+def line_block(path: Path, stream: IO[bytes], line: int, remedy: str) -> bytes:
+    """Read whole lines of about a block; nothing at the end.
 
+    Args:
+        path: for messages.
+        stream: of the file.
+        line: number of the first.
+        remedy: what to do about a damaged file.
 
-def _lines(path: Path, stream: gzip.GzipFile | io.BufferedReader, line: int, remedy: str) -> bytes:
-    """Whole lines of about a block."""
+    Raises:
+        UserError: the file is damaged.
+    """
     try:
         return stream.read(_BLOCK) + stream.readline()
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        what = "the gzip data after this line are corrupt or cut off"
-        raise located(path, line, what, remedy) from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): check the path") from None
+    except (*DAMAGE, OSError) as error:
+        if what := damage(path, error):
+            raise located(path, line, what, remedy) from None
+        raise UserError(f"{path} cannot be read ({error}): check the disk") from None
 
 
 def _parse(path: Path, schema: pa.Schema, block: bytes, line: int, remedy: str) -> pa.Table:

@@ -70,7 +70,7 @@ def _floats(values: pa.Array) -> np.ndarray:
         values = pc.utf8_trim_whitespace(values)
         values = pc.if_else(pc.match_substring_regex(values, _NUMBER), values, None)
         found = _cast(values, pa.float64())
-    if found is None:
+    if found is None or pa.types.is_boolean(values.type):
         return np.full(len(values), np.nan)
     numbers: np.ndarray = found.to_numpy(zero_copy_only=False)
     return numbers

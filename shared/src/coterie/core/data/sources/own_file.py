@@ -1,32 +1,32 @@
-"""Reader of a file of the user's own: CSV, Parquet or JSON lines."""
+"""Reader of a file of the user's own: one contract for every format."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.sources.columns import (
-    columns_by_role,
-    header,
-    is_json,
-    is_parquet,
-    separator,
-    wanted_columns,
-)
+from coterie.core.data.sources.arrow_files import read_arrow_table
+from coterie.core.data.sources.columns import columns_by_role, header, separator, wanted_columns
+from coterie.core.data.sources.file_forms import form_of
 from coterie.core.data.sources.given_split import check_positions, parts_of
 from coterie.core.data.sources.item_domains import domain_column, in_domains, with_domains
-from coterie.core.data.sources.json_lines import read_json_table
+from coterie.core.data.sources.json_tables import read_json_table
+from coterie.core.data.sources.opening import existing
+from coterie.core.data.sources.part_folders import joined, parts_in
+from coterie.core.data.sources.plain_columns import LISTS, trimmed
 from coterie.core.data.sources.readers import build, codes_of
 from coterie.core.data.sources.tables import Table, parse_table
-from coterie.core.data.sources.text_files import Layout, check_text, head, located
+from coterie.core.data.sources.text_files import Layout, check_names, check_text, head
 from coterie.core.errors import UserError
 from coterie.core.tensors.appearance import first_places
 
 _FRACTIONS_PER_SECOND = 1_000_000
+_MICROSECONDS = {"D": 86_400_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
 _NUMBERS = ("time", "order")  # roles whose values hardly repeat
 _DATES = 1 << 18  # that are read at a time
 _REMEDY = "correct or delete the line, or name other columns by --data.columns"
@@ -56,7 +56,6 @@ def read_own(
     table = read_columns(
         path,
         set(wanted.values()),
-        fractions={wanted["rating"]},
         repeated={column for role, column in wanted.items() if role not in _NUMBERS},
         numbers={wanted[role] for role in _NUMBERS if role in wanted},
     )
@@ -94,7 +93,6 @@ def read_own(
 def read_columns(
     path: Path,
     wanted: Collection[str],
-    fractions: Collection[str] = (),
     remedy: str = _REMEDY,
     repeated: Collection[str] = (),
     numbers: Collection[str] = (),
@@ -102,11 +100,12 @@ def read_columns(
     """Read those of the wanted columns that a file has.
 
     Args:
-        path: Parquet (``.parquet``), JSON lines (``.jsonl``, ``.ndjson``, ``.json``), or else CSV
-            in UTF-8 with a header line; text may be gzipped (``.gz``). The separator of a CSV file
-            (comma, tab or semicolon) is the one that finds most of the columns in the header.
+        path: CSV in UTF-8 with a header line, JSON lines, Parquet or Arrow (Feather), plain or
+            packed by gzip, bzip2, xz or zip, as the first bytes tell; or a folder of such files
+            with the same columns, which are joined. The separator of a CSV file (comma, tab or
+            semicolon) is the one that finds most of the columns in the header. White space around
+            names of columns and around text is left out.
         wanted: names of columns.
-        fractions: see `coterie.core.data.sources.json_lines.read_json_table`.
         remedy: what to do about a malformed line.
         repeated: see `coterie.core.data.sources.tables.parse_table`.
         numbers: the same.
@@ -114,50 +113,41 @@ def read_columns(
     Raises:
         UserError: the file cannot be read, or is malformed.
     """
-    if is_parquet(path):
-        return _parquet(path, wanted, remedy)
-    if is_json(path):
-        return read_json_table(path, wanted, fractions, remedy)
+    existing(path)
+    if path.is_dir():
+        parts = iter(parts_in(path))
+        return joined(path, parts, lambda part: _table(part, wanted, remedy, repeated, numbers))
+    return _table(path, wanted, remedy, repeated, numbers)
+
+
+def _table(
+    path: Path,
+    wanted: Collection[str],
+    remedy: str,
+    repeated: Collection[str],
+    numbers: Collection[str],
+) -> Table:
+    form = form_of(path)
+    if form == "json":
+        return read_json_table(path, wanted, remedy)
+    if form != "csv":
+        return read_arrow_table(path, form, wanted, remedy)
     quotes = check_text(path, Layout((), remedy=remedy))
     text = head(path, Layout(()))
     names = header(text, wanted)
-    if len(set(names)) < len(names):
-        raise located(path, 1, "a column name occurs twice", "rename one of them")
+    check_names(path, names)
     mark = separator(text, wanted)
     layout = Layout(tuple(names), mark, header=True, quoted=True, remedy=remedy)
     # A file without any of them is not parsed: its columns are all that the message needs.
     known = [column for column in names if column in wanted]
-    return (
-        parse_table(path, layout, quotes, known, repeated, numbers)
-        if known
-        else _nothing(path, names)
-    )
-
-
-def _nothing(path: Path, names: list[str]) -> Table:
-    return Table(path, tuple(names), pa.table({}), lambda row: 1, "")
-
-
-def _parquet(path: Path, wanted: Collection[str], remedy: str) -> Table:
-    from pyarrow import parquet
-
-    try:
-        with parquet.ParquetFile(path) as file:
-            names = tuple(file.schema_arrow.names)
-            columns = file.read([name for name in names if name in wanted])
-    except OSError as error:
-        why = error.strerror or str(error).splitlines()[0][:80]
-        raise UserError(f"{path} cannot be read ({why}): check the file") from None
-    except pa.ArrowException as error:
-        what = str(error).splitlines()[0][:80]
-        raise UserError(f"{path} is no whole Parquet file ({what}): write it again") from None
-    if not len(columns) and columns.num_columns:
-        raise UserError(f"{path} has no rows: check the file")
-    for place, field in enumerate(columns.schema):
-        if pa.types.is_dictionary(field.type):  # its words may repeat, or be of any type
-            plain = columns[field.name].cast(field.type.value_type)
-            columns = columns.set_column(place, field.name, plain)
-    return Table(path, names, columns, lambda row: row + 1, remedy, unit="row")
+    if not known:
+        return Table(path, tuple(names), pa.table({}), lambda row: 1, "")
+    found = parse_table(path, layout, quotes, known, repeated, numbers)
+    columns = {
+        name: column if pa.types.is_integer(column.type) else trimmed(column)
+        for name, column in zip(found.columns.column_names, found.columns.columns, strict=True)
+    }
+    return replace(found, columns=pa.table(columns))
 
 
 def _ratings(table: Table, column: str) -> np.ndarray:
@@ -171,13 +161,13 @@ def _ratings(table: Table, column: str) -> np.ndarray:
 def _times(table: Table, column: str) -> np.ndarray:
     """Times as ``(n,)`` int64: whole numbers as they are, fractions and dates in microseconds."""
     kind = table.columns[column].type
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _instants(table, column)
     if pa.types.is_temporal(kind):
-        values = table.values(column)
-        missing = values.is_null().to_numpy(zero_copy_only=False)
-        if missing.any():
-            raise table.fault(int(missing.argmax()), f"column '{column}' is missing")
-        zone = getattr(values.type, "tz", None)
-        return np.array(values.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()))
+        raise UserError(
+            f"{table.path}: column '{column}' is of type {kind}: times are numbers, or dates with "
+            "or without a time of the day"
+        )
     if (whole := table.whole(column)) is not None:  # exact even for nanoseconds
         return whole
     if not pa.types.is_floating(kind):
@@ -194,6 +184,23 @@ def _times(table: Table, column: str) -> np.ndarray:
     if too_large.any():
         raise table.fault(int(too_large.argmax()), f"column '{column}' is too large for a time")
     return np.rint(scaled).astype(np.int64)
+
+
+def _instants(table: Table, column: str) -> np.ndarray:
+    """Typed dates and times as ``(n,)`` int64 in microseconds, rounded down as pandas does."""
+    values = table.values(column)
+    missing = values.is_null().to_numpy(zero_copy_only=False)
+    if missing.any():
+        raise table.fault(int(missing.argmax()), f"column '{column}' is missing")
+    unit = {"date32[day]": "D", "date64[ms]": "ms"}.get(str(values.type)) or values.type.unit
+    number = np.array(values.cast(pa.int32() if unit == "D" else pa.int64()), np.int64)
+    if unit == "ns":
+        return number // 1000
+    scale = _MICROSECONDS[unit]
+    too_large = np.abs(number.astype(np.float64)) * scale >= 2.0**63
+    if too_large.any():
+        raise table.fault(int(too_large.argmax()), f"column '{column}' is too large for a time")
+    return number * scale
 
 
 def _dates(table: Table, column: str, values: pa.Array) -> np.ndarray:
@@ -232,10 +239,10 @@ def _genres(item: pa.DictionaryArray, table: Table, column: str) -> dict[str, li
     """Genres in the first row of every item."""
     items, rows = _first_rows(item)
     kind = table.columns[column].type
-    if pa.types.is_list(kind) and pa.types.is_string(kind.value_type):
+    if kind == LISTS:
         found = [row or [] for row in table.values(column).take(rows).to_pylist()]
     else:
         words = table.coded(column, blank=True).take(rows).to_pylist()
         found = [word.split("|") for word in words]
-    lists = ([genre for genre in row if genre] for row in found)
+    lists = ([word.strip() for word in row if word and word.strip()] for row in found)
     return dict(zip(items, lists, strict=True))

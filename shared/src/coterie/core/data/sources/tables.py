@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,8 +16,10 @@ from pyarrow import csv as arrow_csv
 
 from coterie.core.data.sources.growing_columns import gathered
 from coterie.core.data.sources.number_columns import floats, is_text, whole_numbers
+from coterie.core.data.sources.quotes import check_quotes
 from coterie.core.data.sources.text_files import (
     Layout,
+    NoRows,
     check_text,
     first_line,
     for_parser,
@@ -45,6 +46,8 @@ class Table:
         place: line (or row) of the file on which a row of the table starts.
         remedy: what to do about a malformed file.
         unit: ``line``, or ``row`` where the file is no text.
+        optional: whether rows may lack columns that others have, as in JSON lines.
+        parts: of a folder: the first row of each file, and a table that knows its places.
     """
 
     path: Path
@@ -53,6 +56,8 @@ class Table:
     place: Callable[[int], int]
     remedy: str
     unit: str = "line"
+    optional: bool = False
+    parts: tuple[tuple[int, Table], ...] = ()
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -95,14 +100,16 @@ class Table:
         return number
 
     def text(self, column: str) -> pa.Array:
-        """Column of text or whole numbers as ``(n,)`` text, missing fields refused.
+        """Column of text or whole numbers as ``(n,)`` text, empty where missing.
 
         Raises:
-            UserError: naming the first line where the field is missing, or holds a NUL byte; or
-                the column is of another type.
+            UserError: naming the first line where the field holds a NUL byte; or the column is of
+                another type.
         """
         self._check_words(column)
         values = self.values(column).cast(pa.large_string())
+        if values.null_count:
+            values = values.fill_null("")
         nul = pc.match_substring(values, "\0").to_numpy(zero_copy_only=False)
         if nul.any():
             raise self.fault(int(nul.argmax()), f"column '{column}' holds a NUL byte")
@@ -119,6 +126,7 @@ class Table:
         Raises:
             UserError: naming the first line where the field is blank.
         """
+        self._refuse_missing(column)
         values = self.text(column)
         blank = pc.equal(pc.utf8_trim_whitespace(values), "").to_numpy(zero_copy_only=False)
         if blank.any():
@@ -130,13 +138,17 @@ class Table:
 
         Args:
             column: its name.
-            blank: whether fields may be blank, as `text` lets them.
+            blank: whether fields may be blank or missing, as `text` lets them.
 
         Raises:
             UserError: as `filled`.
         """
+        if not blank:
+            self._refuse_missing(column)
         self._check_words(column)
         found = self.columns[column]
+        if found.null_count:
+            found = found.cast(pa.large_string()).fill_null("")
         if not pa.types.is_dictionary(found.type):
             found = found.dictionary_encode()
         coded = found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
@@ -156,10 +168,13 @@ class Table:
 
     def fault(self, row: int, what: str) -> UserError:
         """Make the error for row ``row`` of the table."""
+        for start, part in reversed(self.parts):
+            if row >= start:
+                return part.fault(row - start, what)
         return located(self.path, self.place(row), what, self.remedy, self.unit)
 
     def _check_words(self, column: str) -> None:
-        """Refuse a column of another type than text or whole numbers, and missing fields."""
+        """Refuse a column of another type than text or whole numbers."""
         found = self.columns[column]
         kind = found.type.value_type if pa.types.is_dictionary(found.type) else found.type
         if not (is_text(kind) or pa.types.is_integer(kind)):
@@ -167,6 +182,9 @@ class Table:
                 f"{self.path}: column '{column}' is of type {kind}: ids, titles and parts "
                 "are text or whole numbers"
             )
+
+    def _refuse_missing(self, column: str) -> None:
+        found = self.columns[column]
         if found.null_count:
             self._refuse(found.is_null().to_numpy(), column, "there")
 
@@ -186,10 +204,10 @@ def read_table(
     repeated: Collection[str] = (),
     numbers: Collection[str] = (),
 ) -> Table:
-    """Read a table, plain or gzipped.
+    """Read a table, plain or packed.
 
     Args:
-        path: the file; a name that ends with ``.gz`` is decompressed.
+        path: the file.
         layout: how it is written.
         repeated: see `parse_table`.
         numbers: see `parse_table`.
@@ -219,7 +237,8 @@ def parse_table(
         numbers: columns that should be numbers: whole ones are kept as such, not as text.
 
     Raises:
-        UserError: if the file has no rows, or a line has too few or too many fields. Fields that
+        UserError: if the file has no rows, a line has too few or too many fields, or quotes are
+            not strict, see `coterie.core.data.sources.quotes.check_quotes`. Fields that
             are not numbers are refused by `Table`'s methods, for the columns that are asked for.
     """
     _check_first_line(path, head(path, layout), layout)
@@ -228,6 +247,8 @@ def parse_table(
     kinds |= {c: "numbers" for c in chosen if c in numbers}
     kinds |= {c: "words" for c in chosen if c in repeated}
     quoted = layout.quoted and quotes > 0
+    if quoted:
+        check_quotes(path, layout)
     try:
         try:
             columns = _parsed(path, layout, quoted, kinds, _BLOCK)
@@ -237,10 +258,8 @@ def parse_table(
             columns = _parsed(path, layout, quoted, kinds, _LARGEST_BLOCK)  # of a very long row
     except pa.ArrowInvalid as error:
         raise _miscounted(path, layout, str(error)) from None
-    if quoted and quotes % 2 and (fault := _unclosed(path, layout)):
-        raise fault
     if not len(columns):
-        raise located(path, 1, "the file has no rows", layout.remedy)
+        raise NoRows(str(located(path, 1, "the file has no rows", layout.remedy)))
     return Table(path, layout.columns, columns, partial(_line_of, path, layout), layout.remedy)
 
 
@@ -290,16 +309,6 @@ def _miscounted(path: Path, layout: Layout, otherwise: str) -> UserError:
     except csv.Error as fault:
         return located(path, line + 1, str(fault), layout.remedy)
     return located(path, line, otherwise, layout.remedy)
-
-
-def _unclosed(path: Path, layout: Layout) -> UserError | None:
-    """Find a last field that begins with a quote and swallows the lines that follow."""
-    rows = rows_of(lines_of(path, layout), layout.mark, layout.quoted)
-    line, fields = deque(rows, maxlen=1).pop()
-    last = deque((each for each in lines_of(path, layout) if each.strip()), maxlen=1).pop()
-    if "\n" in fields[-1] and not last.rstrip().endswith('"'):
-        return located(path, line, "a quote is not closed", layout.remedy)
-    return None
 
 
 def _line_of(path: Path, layout: Layout, row: int) -> int:

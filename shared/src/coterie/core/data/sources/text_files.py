@@ -1,17 +1,17 @@
-"""Text files, plain or gzipped: whether they can be read, what a parser reads, where rows stand."""
+"""Text files, plain or packed: whether they can be read, what a parser reads, where rows stand."""
 
 from __future__ import annotations
 
 import codecs
 import csv
-import gzip
 import io
-import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, Literal
 
+from coterie.core.data.sources.opening import DAMAGE, damage, opened
 from coterie.core.errors import UserError
 
 _CHUNK = 1 << 20
@@ -53,6 +53,22 @@ def located(path: Path, line: int, what: str, remedy: str, unit: str = "line") -
     return UserError(f"{path}, {unit} {line}: " + " ".join(f"{what}; {remedy}".split()))
 
 
+class NoRows(UserError):
+    """A file without rows, which a folder of parts may have."""
+
+
+def check_names(path: Path, names: Iterable[str], unit: str = "line") -> None:
+    """Check that no column has the name of another.
+
+    Raises:
+        UserError: two have.
+    """
+    again = next((name for name, times in Counter(names).items() if times > 1), None)
+    if again is not None:
+        what = f"a column name occurs twice ('{again[:40]}')"
+        raise located(path, 1, what, "rename one of them", unit)
+
+
 def check_text(path: Path, layout: Layout) -> int:
     """Read a file once, part by part, to see whether it can be read to its end.
 
@@ -72,7 +88,7 @@ def check_text(path: Path, layout: Layout) -> int:
         last = part[-1:]
     fault = fault or _undecodable(path, layout, decoder, b"", lines, final=True)
     if empty:
-        raise located(path, 1, "the file is empty", layout.remedy)
+        raise NoRows(str(located(path, 1, "the file is empty", layout.remedy)))
     if layout.whole_lines and last != b"\n":
         what = "the last line has no line end, it is cut off"
         raise located(path, lines + 1, what, layout.remedy)
@@ -95,7 +111,7 @@ def read_text(path: Path, layout: Layout) -> str:
 def for_parser(path: Path, layout: Layout) -> IO[bytes]:
     """Open a file that `check_text` accepted: bytes of UTF-8, fields between `Layout.mark`."""
     if layout.encoding == "utf-8-sig" and layout.separator != "::":
-        return _opened(path)
+        return opened(path)
     return io.BufferedReader(_Recoded(_text(path, layout), layout), _CHUNK)
 
 
@@ -188,20 +204,15 @@ def _undecodable(
 def _parts(path: Path, layout: Layout) -> Iterator[bytes]:
     lines = 0
     try:
-        with _opened(path) as stream:
+        with opened(path) as stream:
             while part := stream.read(_CHUNK):
                 lines += part.count(b"\n")
                 yield part
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        what = "the gzip data are corrupt or cut off from about here"
-        raise located(path, lines + 1, what, layout.remedy) from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): check the path") from None
-
-
-def _opened(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+    except (*DAMAGE, OSError) as error:
+        if what := damage(path, error):
+            raise located(path, lines + 1, what, layout.remedy) from None
+        raise UserError(f"{path} cannot be read ({error}): check the disk") from None
 
 
 def _text(path: Path, layout: Layout) -> io.TextIOWrapper:
-    return io.TextIOWrapper(_opened(path), encoding=layout.encoding, newline="")
+    return io.TextIOWrapper(opened(path), encoding=layout.encoding, newline="")

@@ -1,0 +1,111 @@
+"""Parquet and Arrow files (Feather too), of which only the wanted columns are read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from coterie.core.data.sources.file_forms import Form
+from coterie.core.data.sources.opening import opened, packed_as
+from coterie.core.data.sources.plain_columns import plain
+from coterie.core.data.sources.tables import Table
+from coterie.core.data.sources.text_files import NoRows, check_names
+from coterie.core.errors import UserError
+
+_NAMES = {"parquet": "Parquet", "arrow file": "Arrow", "arrow stream": "Arrow"}
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
+
+
+def read_arrow_table(path: Path, form: Form, wanted: Collection[str], remedy: str) -> Table:
+    """Read those of the wanted columns that a file has, see `plain`.
+
+    Args:
+        path: the file, plain or packed.
+        form: of it.
+        wanted: names of columns; white space around a file's names is left out.
+        remedy: what to do about a malformed file.
+
+    Raises:
+        UserError: the file is damaged, has no rows, or a name twice.
+    """
+    try:
+        written, found = _READ[form](path, wanted)
+        names = tuple(name.strip() for name in written)
+        found.validate(full=True)
+        found = found.rename_columns([name.strip() for name in found.column_names])
+        columns = {name: _plain(path, name, found[name]) for name in found.column_names}
+    except (OSError, EOFError) as error:
+        why = getattr(error, "strerror", None) or (str(error).splitlines() or ["cut off"])[0][:80]
+        raise UserError(f"{path} cannot be read ({why}): check the file") from None
+    except (pa.ArrowException, KeyError, ValueError, NotImplementedError, MemoryError) as error:
+        what = (str(error).splitlines() or ["cut off"])[0][:80]
+        raise UserError(
+            f"{path} is no whole {_NAMES[form]} file ({what}): write it again"
+        ) from None
+    if columns and not len(found):
+        raise NoRows(f"{path} has no rows: check the file")
+    return Table(path, names, pa.table(columns), lambda row: row + 1, remedy, unit="row")
+
+
+def _plain(path: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        return plain(column)
+    except pa.ArrowException:
+        raise UserError(
+            f"{path}: column '{name}' is of type {column.type}, which cannot be read: save it as "
+            "text or numbers"
+        ) from None
+
+
+def _source(path: Path) -> Any:
+    if not packed_as(path):
+        return pa.OSFile(str(path), "rb")
+    with opened(path) as stream:
+        return pa.BufferReader(stream.read())
+
+
+def _parquet(path: Path, wanted: Collection[str]) -> tuple[list[str], pa.Table]:
+    from pyarrow import parquet
+
+    with closing(_source(path)) as source, parquet.ParquetFile(source) as file:
+        names = file.schema_arrow.names
+        check_names(path, [name.strip() for name in names], "row")
+        return names, file.read([name for name in names if name.strip() in wanted])
+
+
+def _arrow_file(path: Path, wanted: Collection[str]) -> tuple[list[str], pa.Table]:
+    with closing(_source(path)) as source:
+        names = pa.ipc.open_file(source).schema.names
+        check_names(path, [name.strip() for name in names], "row")
+        reader = pa.ipc.open_file(source, options=_only(names, wanted))
+        return names, _chosen(reader.read_all(), names, wanted)
+
+
+def _arrow_stream(path: Path, wanted: Collection[str]) -> tuple[list[str], pa.Table]:
+    with closing(_source(path)) as source:
+        names = pa.ipc.open_stream(source).schema.names
+        check_names(path, [name.strip() for name in names], "row")
+        source.seek(0)
+        table = pa.ipc.open_stream(source, options=_only(names, wanted)).read_all()
+        source.seek(max(0, source.size() - len(_END)))
+        # Without it there may have been more: rows would go without a word.
+        if source.read() != _END:
+            raise pa.ArrowInvalid("there is no mark of its end")
+        return names, _chosen(table, names, wanted)
+
+
+def _only(names: list[str], wanted: Collection[str]) -> pa.ipc.IpcReadOptions:
+    places = [place for place, name in enumerate(names) if name.strip() in wanted]
+    # No places at all would stand for all columns.
+    return pa.ipc.IpcReadOptions(included_fields=places or [0])
+
+
+def _chosen(table: pa.Table, names: list[str], wanted: Collection[str]) -> pa.Table:
+    return table.select([name for name in names if name.strip() in wanted])
+
+
+_READ = {"parquet": _parquet, "arrow file": _arrow_file, "arrow stream": _arrow_stream}
