@@ -63,7 +63,6 @@ def read_history(path: Path, data: Interactions, rules: DataSettings) -> History
     table = read_columns(
         path,
         {column for columns in wanted.values() for column in columns},
-        fractions=set(wanted["rating"]),
         remedy="correct or delete the line",
     )
     found = {
