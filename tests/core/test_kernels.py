@@ -54,7 +54,7 @@ def test_what_the_doctor_says(monkeypatch):
     monkeypatch.setattr(switch, "installed", lambda: False)
     assert doctor._kernels()[1:] == (
         True,
-        "none; many users train faster: pip install 'coterie-core[fast]'",
+        "none; many users train faster: pip install numba",
     )
     assert not switch.available()
 

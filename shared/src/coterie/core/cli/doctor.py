@@ -91,9 +91,9 @@ def _wandb() -> Check:
 
 
 def _kernels() -> Check:
-    """Compiled loops are an extra, so nothing is wrong without."""
+    """Compiled loops make no other numbers, so nothing is wrong without."""
     if not switch.installed():
-        return "kernels", True, "none; many users train faster: pip install 'coterie-core[fast]'"
+        return "kernels", True, "none; many users train faster: pip install numba"
     try:
         folder = import_module("coterie.core.kernels.products").kept_in()
     except UserError as error:

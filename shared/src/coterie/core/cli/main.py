@@ -76,11 +76,24 @@ def _run(words: list[str]) -> int:
     if command == "--version":
         sys.stdout.write(f"coterie {version('coterie-core')}\n")
         return 0
+    _in_a_folder()
     if command in COMMANDS:
         import_module(f"coterie.core.cli.{command}").run(rest)
     else:
         _run_of_paper(command, rest)
     return 0
+
+
+def _in_a_folder() -> None:
+    """Refuse a working directory that somebody deleted: libraries of torch end the process there.
+
+    Raises:
+        UserError: it is gone.
+    """
+    try:
+        os.getcwd()
+    except OSError:
+        raise UserError("the working directory is gone: cd into one that is there") from None
 
 
 def _run_of_paper(name: str, words: list[str]) -> None:

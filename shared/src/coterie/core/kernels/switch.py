@@ -16,7 +16,7 @@ _allowed = True
 
 @cache
 def installed() -> bool:
-    """Whether numba is there; the extra ``fast`` of coterie-core brings it."""
+    """Whether numba is there; it comes with coterie-core, but an environment may lack it."""
     return find_spec("numba") is not None
 
 

@@ -48,9 +48,15 @@ def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any
     printed.print(
         f"{summary.rounds} rounds in {summary.seconds:.1f} s; clients sent "
         f"{summary.up_bytes / 1e6:.1f} MB and received {summary.down_bytes / 1e6:.1f} MB\n"
-        f"written to {one_line(str(folder))}: summary.json, metrics.csv, curves.png, ledger.json, "
-        "config.yaml, checkpoints/"
+        f"written to {one_line(str(folder))}: {', '.join(_there(folder))}"
     )
+
+
+def _there(folder: Path) -> list[str]:
+    """List what a run writes, without a figure that could not be drawn."""
+    figure = ["curves.png"] * (folder / "curves.png").is_file()
+    others = ["ledger.json", "config.yaml", "checkpoints/"]
+    return ["summary.json", "metrics.csv", *figure, *others]
 
 
 def show_stopped(folder: Path, rounds: int) -> None:

@@ -113,7 +113,7 @@ class EngineSettings:
     """Threads of torch. The tensors of a chunk are small: one thread is as fast as two on an idle
     machine and many times faster on a busy one; more pay off for very large item tables."""
     kernels: Literal["auto", "off"] = "auto"
-    """Compiled loops, where numba is installed (the extra fast of coterie-core): they draw the same
+    """Compiled loops of numba: they draw the same
     numbers, and training by them agrees to rounding. Small runs do without, as they take half a
     second to load. Off uses none."""
 
