@@ -25,8 +25,8 @@ DIFFERENCES = {
 
 def test_differences_are_drawn_with_their_intervals(tmp_path, monkeypatch):
     figures = []
-    saved = plots._save
-    monkeypatch.setattr(plots, "_save", lambda f, *rest: (figures.append(f), saved(f, *rest))[1])
+    laid_out = plots._laid_out
+    monkeypatch.setattr(plots, "_laid_out", lambda *a: figures.append(laid_out(*a)) or figures[-1])
     panel = Differences("a minus b", DIFFERENCES)
     path = plot_panels([panel], "title", tmp_path / "new/folder/a.png")
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -45,8 +45,8 @@ def test_differences_are_drawn_with_their_intervals(tmp_path, monkeypatch):
 
 def test_panels_of_every_kind_are_drawn(tmp_path, monkeypatch):
     figures = []
-    saved = plots._save
-    monkeypatch.setattr(plots, "_save", lambda f, *rest: (figures.append(f), saved(f, *rest))[1])
+    laid_out = plots._laid_out
+    monkeypatch.setattr(plots, "_laid_out", lambda *a: figures.append(laid_out(*a)) or figures[-1])
     bars = Bars("height", {"g": {"a": spread([1.0, 3.0]), "b": spread([5.0])}})
     lines = Lines("n", (5, 100), {"a": [spread([1.0, 2.0]), spread([3.0])]}, log=True, y_label="y")
     heat = Heat("z", "α", (0.5, 0.7), "β", (1.0, 5.0), [[1.0, 2.0], [3.0, math.inf]], (0.7, 5.0))
@@ -67,8 +67,8 @@ def test_panels_of_every_kind_are_drawn(tmp_path, monkeypatch):
 @pytest.mark.parametrize("values", [[1.0, 2.0, 2.0, math.nan, math.inf], []])
 def test_a_histogram_counts_what_is_finite(tmp_path, monkeypatch, values):
     figures = []
-    saved = plots._save
-    monkeypatch.setattr(plots, "_save", lambda f, *rest: (figures.append(f), saved(f, *rest))[1])
+    laid_out = plots._laid_out
+    monkeypatch.setattr(plots, "_laid_out", lambda *a: figures.append(laid_out(*a)) or figures[-1])
     plot_panels([Histogram("x", values, "users", {"limit": 3.0})], "title", tmp_path / "a.png")
     (axes,) = figures[0].axes
     assert sum(patch.get_height() for patch in axes.patches) == (3 if values else 0)
@@ -78,8 +78,8 @@ def test_a_histogram_counts_what_is_finite(tmp_path, monkeypatch, values):
 
 def test_curves_have_x_values_of_their_own_and_a_band_where_there_are_seeds(tmp_path, monkeypatch):
     figures = []
-    saved = plots._save
-    monkeypatch.setattr(plots, "_save", lambda f, *rest: (figures.append(f), saved(f, *rest))[1])
+    laid_out = plots._laid_out
+    monkeypatch.setattr(plots, "_laid_out", lambda *a: figures.append(laid_out(*a)) or figures[-1])
     several = Curve([1, 2, 3], [spread([0.1 * n, 0.3 * n]) for n in (1, 2, 3)])
     alone = Curve([10, 20], [spread([0.5]), spread([0.6])])
     curves = Curves("steps", "accuracy", {"several": several, "alone": alone})
@@ -102,8 +102,8 @@ def test_curves_have_x_values_of_their_own_and_a_band_where_there_are_seeds(tmp_
 @pytest.mark.parametrize(("columns", "rows"), [(None, 1), (3, 1), (2, 2), (1, 3), (9, 1)])
 def test_panels_stand_in_rows(tmp_path, monkeypatch, columns, rows):
     figures = []
-    saved = plots._save
-    monkeypatch.setattr(plots, "_save", lambda f, *rest: (figures.append(f), saved(f, *rest))[1])
+    laid_out = plots._laid_out
+    monkeypatch.setattr(plots, "_laid_out", lambda *a: figures.append(laid_out(*a)) or figures[-1])
     panels = [Histogram(label, [0.1, 0.2], "n") for label in "abc"]
     plot_panels(panels, "t", tmp_path / "a.png", columns)
     axes = figures[0].axes

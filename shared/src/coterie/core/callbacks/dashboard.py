@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from coterie.core.callbacks.contract import RoundCallback, Rounds
 from coterie.core.callbacks.csv import read_metrics
 from coterie.core.errors import UserError
-from coterie.core.files import replacing
+from coterie.core.figures import draw_png
 from coterie.core.metrics.monitor import Monitor
-from coterie.core.registry.importing import heavy
 from coterie.core.registry.keys import KEYS, NAMESPACES, PANELS, X_AXIS, Panel, documented
 from coterie.core.registry.papers import Paper, papers
 
@@ -39,7 +38,6 @@ class Curves(RoundCallback):
 
     def end(self, run: Rounds) -> None:
         """Draw."""
-        heavy("matplotlib.figure")
         render(*self.arguments)
 
 
@@ -106,33 +104,35 @@ def render(
         title: of the figure, beside the name of the folder.
 
     Returns:
-        Files written (``curves.png``); none for a run without rounds.
+        Files written (``curves.png``); none for a run without rounds, or if it cannot be drawn.
 
     Raises:
         UserError: there is no readable ``metrics.csv``.
     """
-    from matplotlib.figure import Figure  # its import takes longer than reading the settings
-
     table = _metrics(run_folder)
     chosen = _panels(table, paper, monitor)
     if not chosen:
         return []
-    rows = -(-len(chosen) // COLUMNS)
-    figure = Figure(figsize=(4.5 * COLUMNS, 3.0 * rows + 0.4), layout="constrained")
-    figure.suptitle(", ".join(filter(None, (run_folder.name, title))), fontsize=12)
-    axes = figure.subplots(rows, COLUMNS, squeeze=False).flatten()
-    known = (*KEYS, *(paper.keys if paper else ()))
-    for ax, panel in zip(axes, chosen, strict=False):
-        _draw(ax, panel, table)
-        _label(ax, panel, {key.name: key.unit for key in known})
-        if monitor is not None and monitor.key in panel.keys and panel.x == X_AXIS:
-            _mark(ax, table, monitor)
-    for ax in axes[len(chosen) :]:
-        ax.remove()
+    heading = ", ".join(filter(None, (run_folder.name, title)))
+    units = {key.name: key.unit for key in (*KEYS, *(paper.keys if paper else ()))}
+
+    def draw(figure_class: Any) -> Any:
+        rows = -(-len(chosen) // COLUMNS)
+        figure = figure_class(figsize=(4.5 * COLUMNS, 3.0 * rows + 0.4), layout="constrained")
+        # Of a name, so no formula: a single $ in it would be half of one.
+        figure.suptitle(heading, fontsize=12, parse_math=False)
+        axes = figure.subplots(rows, COLUMNS, squeeze=False).flatten()
+        for ax, panel in zip(axes, chosen, strict=False):
+            _draw(ax, panel, table)
+            _label(ax, panel, units)
+            if monitor is not None and monitor.key in panel.keys and panel.x == X_AXIS:
+                _mark(ax, table, monitor)
+        for ax in axes[len(chosen) :]:
+            ax.remove()
+        return figure
+
     path = run_folder / "curves.png"
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=120)
-    return [path]
+    return [path] if draw_png(path, draw, dpi=120) else []
 
 
 def best_rounds(table: Table, monitor: Monitor) -> list[int]:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rich.console import Console
 from tqdm import tqdm
 
 from coterie.core.callbacks.contract import RoundCallback, Rounds
+from coterie.core.terminal import console
 
 _SILENCE = 30.0  # most seconds without a line, where rounds are shorter
 
@@ -94,7 +94,7 @@ class RoundProgress(RoundCallback):
     def _write(self) -> None:
         numbers = " ".join(f"{name}={value}" for name, value in self._shown.items())
         line = f"{self._title()} {numbers}".rstrip()
-        Console(soft_wrap=True, highlight=False, markup=False).print(line)
+        console(soft_wrap=True).print(line)
         self._drawn, self._since = True, self._clock()
 
     def _end_block(self) -> None:

@@ -11,6 +11,9 @@ from typing import Any, TextIO
 from coterie.core.registry.importing import heavy
 from coterie.core.registry.keys import CLIENT_TABLE, NAMESPACES, X_AXIS
 
+OFFLINE = "offline: "  # begins the line that says why an online run is kept here instead
+WRITTEN = "written"
+CONNECT_SECONDS = 15  # that a server may take to answer; nothing but this process waits
 FLUSH_SECONDS = 1.0  # what this process loses when it is killed too; W&B's default is 15
 
 
@@ -30,16 +33,7 @@ def _serve(messages: Iterator[dict[str, Any]]) -> None:
     wandb = heavy("wandb")  # it may be missing
 
     start = next(messages)
-    settings = wandb.Settings(
-        mode="online" if start["online"] else "offline",
-        silent=True,
-        console="off",
-        save_code=False,
-        init_timeout=30,
-        x_stats_pid=start["pid"],
-        x_transaction_log_flush_interval=FLUSH_SECONDS,
-    )
-    run = wandb.init(**start["init"], dir=start["folder"], resume="allow", settings=settings)
+    run = _begun(wandb, start)
     _define(run, start)
     table = wandb.Table(columns=start["columns"], log_mode="INCREMENTAL")
     code = 1  # a stream that ends without a last message is of a training that was killed
@@ -58,7 +52,43 @@ def _serve(messages: Iterator[dict[str, Any]]) -> None:
         # step of its own is held back until the next one unless it is committed.
         run.log(line, step=message["step"], commit=True)
     run.finish(exit_code=code)
-    sys.stdout.write("written\n")
+    _tell(WRITTEN)
+
+
+def _begun(wandb: Any, start: dict[str, Any]) -> Any:
+    """Start the run; one that cannot go online, without login or network, is kept offline."""
+    if start["online"]:
+        try:
+            return _init(wandb, start, "online")
+        # Whatever W&B raises: a training of hours keeps its record.
+        except Exception as error:
+            wandb.teardown()  # its service holds the id of the run that was not begun
+            _tell(OFFLINE + _reason(error))
+    return _init(wandb, start, "offline")
+
+
+def _init(wandb: Any, start: dict[str, Any], mode: str) -> Any:
+    settings = wandb.Settings(
+        mode=mode,
+        silent=True,
+        console="off",
+        save_code=False,
+        init_timeout=CONNECT_SECONDS,
+        x_stats_pid=start["pid"],
+        **_flushing(wandb),
+    )
+    return wandb.init(**start["init"], dir=start["folder"], resume="allow", settings=settings)
+
+
+def _flushing(wandb: Any) -> dict[str, float]:
+    """Say how often W&B writes, to versions that can be told; the others write at once."""
+    name = "x_transaction_log_flush_interval"
+    known = getattr(wandb.Settings, "model_fields", {})
+    return {name: FLUSH_SECONDS} if name in known else {}
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
@@ -73,8 +103,12 @@ def _define(run: Any, start: dict[str, Any]) -> None:
 
 def _say(error: Exception) -> None:
     missing = isinstance(error, ModuleNotFoundError) and error.name == "wandb"
-    reason = f"{type(error).__name__}: {error}".replace("\n", " ")
-    sys.stderr.write(f"{'wandb is not installed (pip install wandb)' if missing else reason}\n")
+    reason = "wandb is not installed (pip install wandb)" if missing else _reason(error)
+    sys.stderr.write(f"{reason}\n")
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from coterie.core.callbacks.wandb_process import OFFLINE, WRITTEN
+
 logger = logging.getLogger(__name__)
 
 PATIENCE = 60.0  # seconds that a finished training waits for the files of an offline run
+UPLOADING = 600.0  # and for the upload of an online one; what is not up by then is in the files
 
 
 class WandbRun:
@@ -52,10 +56,12 @@ class WandbRun:
     def finish(self, code: int) -> None:
         """Wait until everything is written; ``code`` 0 says that the training succeeded."""
         ended = self._thread.submit(self._guarded, lambda: self._end(code))
+        patience = UPLOADING if self.online else PATIENCE
         try:
-            ended.result(None if self.online else PATIENCE)
+            ended.result(patience)
         except TimeoutError:
-            self.fail(f"its process did not finish within {PATIENCE:.0f} s")
+            rest = f"; say: wandb sync {self.folder}/run-*" if self.online else ""
+            self.fail(f"its process did not finish within {patience:.0f} s{rest}")
             assert self._process is not None
             self._process.kill()
         if self._process is not None:
@@ -113,8 +119,21 @@ class WandbRun:
         assert self._process is not None
         assert self._process.stdout is not None
         self._send({"finish": code})
-        if self._process.stdout.readline() != b"written\n":
+        line = self._process.stdout.readline().decode("utf-8", "replace").rstrip("\n")
+        if line.startswith(OFFLINE):
+            self._say_offline(line.removeprefix(OFFLINE))
+            line = self._process.stdout.readline().decode("utf-8", "replace").rstrip("\n")
+        if line != WRITTEN:
             raise BrokenPipeError
+
+    def _say_offline(self, reason: str) -> None:
+        runs = shlex.quote(str(self.folder)) + "/offline-run-*"
+        logger.warning(
+            "W&B is not online (%s), so the run is kept offline; to upload it, say: wandb login, "
+            "then wandb sync %s",
+            reason,
+            runs,
+        )
 
     def _last_words(self) -> str:
         assert self._process is not None

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 
+from coterie.core.cli import streams
 from coterie.core.cli.interruptions import never_in_an_import
 from coterie.core.errors import Interrupted, UserError, nearest
 from coterie.core.registry.papers import papers
+from coterie.core.terminal import one_line
 
 COMMANDS = {
     "train": "Train a paper on a data set",
@@ -42,9 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     # Large tensors on huge pages: a page fault for 2 MB, not for 4 kB. torch reads it once.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    # A notebook's kernel names a backend that need not be installed here; no window is opened.
+    os.environ.pop("MPLBACKEND", None)
+    streams.prepare()
     try:
         with never_in_an_import():
-            return _run(words)
+            status = _run(words)
+        lost = streams.complaint()
+        return status if lost is None else _stop(f"error: {lost}", BAD_INPUT)
     except UserError as error:
         return _stop("error: " + " ".join(str(error).split()), BAD_INPUT)
     except (MemoryError, RuntimeError) as error:
@@ -69,12 +76,24 @@ def _run(words: list[str]) -> int:
     if command == "--version":
         sys.stdout.write(f"coterie {version('coterie-core')}\n")
         return 0
+    _in_a_folder()
     if command in COMMANDS:
         import_module(f"coterie.core.cli.{command}").run(rest)
     else:
         _run_of_paper(command, rest)
-    sys.stdout.flush()
     return 0
+
+
+def _in_a_folder() -> None:
+    """Refuse a working directory that somebody deleted: libraries of torch end the process there.
+
+    Raises:
+        UserError: it is gone.
+    """
+    try:
+        os.getcwd()
+    except OSError:
+        raise UserError("the working directory is gone: cd into one that is there") from None
 
 
 def _run_of_paper(name: str, words: list[str]) -> None:
@@ -133,5 +152,5 @@ def _of_memory(error: Exception) -> bool:
 
 def _stop(line: str, status: int) -> int:
     sys.stdout.flush()
-    sys.stderr.write(f"coterie: {line}\n")
+    sys.stderr.write(f"coterie: {one_line(line)}\n")
     return status

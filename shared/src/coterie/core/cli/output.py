@@ -9,21 +9,20 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from coterie.core.files import finite
 from coterie.core.tables.report import Report
+from coterie.core.terminal import console as as_it_stands
+from coterie.core.terminal import one_line
 
 _PIPE_WIDTH = 200  # columns where no terminal tells its own
 
 
-def console() -> Console:
+def console() -> Any:
     """Make a console on stdout, wide where the output goes into a file or a pipe."""
-    return Console(
-        width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, soft_wrap=False
-    )
+    return as_it_stands(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def say(line: str) -> None:
@@ -61,9 +60,9 @@ def print_rows(
         numbers = all(isinstance(row.get(name), int | float | None) for row in rows)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell(row.get(name))) for name in columns), style=style(row))
+        table.add_row(*(Text(one_line(cell(row.get(name)))) for name in columns), style=style(row))
     if title:
-        say(title)  # a title of the table would be folded to the width of narrow columns
+        say(one_line(title))  # a title of the table would be folded to the width of narrow columns
     console().print(table)
 
 
@@ -72,7 +71,7 @@ def print_report(report: Report, saved: Path) -> None:
     print_rows(report.view or report.rows, title=report.title)
     for note in report.notes:
         say(note)
-    say(f"Written to {saved}")
+    say(f"Written to {one_line(str(saved))}")
 
 
 def cell(value: Any) -> str:

@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> None:
         paper_of(given.attack)
         rows, figure = heavy("coterie.core.run.serving").attack(given.attack, given.noise)
         print_rows(rows, "How well one upload tells a user's positive items", given.json)
-        if not given.json:
+        if not given.json and figure is not None:
             say(f"Drawn in {figure}")
         return
     for paper in chosen:

@@ -1,1 +1,1 @@
-"""Compiled loops for what torch does in many passes; optional, by the extra ``fast`` (numba)."""
+"""Compiled loops for what torch does in many passes (numba); everything runs without."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.files import replacing
+from coterie.core.figures import draw_png
 from coterie.core.privacy.noise import NOISES
 from coterie.core.privacy.scorers import SCORERS
 from coterie.core.tensors.keys import Key
@@ -126,22 +126,26 @@ def attack_curve(
     return {scale: behind(scale) for scale in scales}
 
 
-def plot_curve(curve: dict[float, AttackReport], path: Path) -> Path:
-    """Draw what `attack_curve` gave as PNG: the AUC of each scorer over the scale of the noise."""
-    from matplotlib.figure import Figure  # without pyplot: no display, no global state
+def plot_curve(curve: dict[float, AttackReport], path: Path) -> Path | None:
+    """Draw what `attack_curve` gave as PNG: the AUC of each scorer over the scale of the noise.
 
-    figure = Figure(figsize=(5.0, 3.5), layout="constrained")
-    axes = figure.subplots()
-    scales = list(curve)
-    for name in (*SCORERS, "chance"):
-        means = [report.means()[f"{name}/auc"] for report in curve.values()]
-        axes.plot(scales, means, ":k" if name == "chance" else "o-", label=name)
-    axes.set(xlabel="scale of the noise", ylabel="auc, mean over clients", ylim=(0, 1.03))
-    axes.set_title("How well one upload tells the positive items")
-    axes.legend()
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
-    return path
+    Returns:
+        The file; None if it cannot be drawn, which is warned of.
+    """
+
+    def draw(figure_class: Any) -> Any:
+        figure = figure_class(figsize=(5.0, 3.5), layout="constrained")
+        axes = figure.subplots()
+        scales = list(curve)
+        for name in (*SCORERS, "chance"):
+            means = [report.means()[f"{name}/auc"] for report in curve.values()]
+            axes.plot(scales, means, ":k" if name == "chance" else "o-", label=name)
+        axes.set(xlabel="scale of the noise", ylabel="auc, mean over clients", ylim=(0, 1.03))
+        axes.set_title("How well one upload tells the positive items")
+        axes.legend()
+        return figure
+
+    return path if draw_png(path, draw) else None
 
 
 def _metrics(scores: Floats, true: Flags, asked: Flags) -> Floats:

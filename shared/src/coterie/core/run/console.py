@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from coterie.core.data.interactions.dropped import in_words
 from coterie.core.registry.papers import Paper
 from coterie.core.run.experiment import Experiment
 from coterie.core.run.runfolder import Summary
+from coterie.core.terminal import console, one_line
 
 _MOST_CLIENTS = 20  # rows of a table that one still reads
 
@@ -20,15 +21,16 @@ _MOST_CLIENTS = 20  # rows of a table that one still reads
 def show_data(paper: Paper, experiment: Experiment[Any]) -> None:
     """Print what is trained on what, with the statistics of every block."""
     settings = experiment.settings
-    console = Console()
-    console.print(
-        f"[bold]{paper.name}[/bold]: {settings.method} ({settings.reading} reading), "
-        f"seed {settings.seed}, on {experiment.source}"
+    printed = console()
+    about = (
+        f": {settings.method} ({settings.reading} reading), "
+        f"seed {settings.seed}, on {one_line(experiment.source)}"
     )
+    printed.print(Text.assemble((paper.name, "bold"), about))
     if rows := experiment.describe_data():
-        console.print(_table(rows))
+        printed.print(_table(rows))
     for line in in_words(experiment.left_out()):
-        console.print(f"Rows {line}", highlight=False, markup=False, soft_wrap=True)
+        printed.print(f"Rows {line}", highlight=False, markup=False, soft_wrap=True)
 
 
 def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any]] = ()) -> None:
@@ -36,34 +38,42 @@ def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any
 
     Many clients are left to the file ``clients.json``.
     """
-    console = Console(soft_wrap=True)
+    printed = console(soft_wrap=True)
     if clients and len(clients) <= _MOST_CLIENTS:
-        console.print(_table(clients))
+        printed.print(_table(clients))
     metrics = [
         {"metric": name, "ours": value, "paper": summary.reference.get(name, "")}
         for name, value in summary.metrics.items()
     ]
-    console.print(_table(metrics, "metric", "ours", "paper"))
+    printed.print(_table(metrics, "metric", "ours", "paper"))
     for note in summary.notes:
-        console.print(f"Note: {note}", highlight=False)
-    console.print(
+        printed.print(f"Note: {one_line(note)}")
+    printed.print(
         f"{summary.rounds} rounds in {summary.seconds:.1f} s; clients sent "
         f"{summary.up_bytes / 1e6:.1f} MB and received {summary.down_bytes / 1e6:.1f} MB\n"
-        f"written to {folder}: summary.json, metrics.csv, curves.png, ledger.json, config.yaml, "
-        "checkpoints/"
+        f"written to {one_line(str(folder))}: {', '.join(_there(folder))}"
     )
+
+
+def _there(folder: Path) -> list[str]:
+    """List what a run writes, without a figure that could not be drawn."""
+    figure = ["curves.png"] * (folder / "curves.png").is_file()
+    others = ["ledger.json", "config.yaml", "checkpoints/"]
+    return ["summary.json", "metrics.csv", *figure, *others]
 
 
 def show_stopped(folder: Path, rounds: int) -> None:
     """Say that the Trainer stopped a run before its end, and what can be done with it."""
-    Console(soft_wrap=True, highlight=False).print(
+    console(soft_wrap=True).print(
         f"stopped by the Trainer after round {rounds}, before the run's end: --resume goes on, "
-        f"coterie evaluate --run {folder} measures it as it is"
+        f"coterie evaluate --run {one_line(str(folder))} measures it as it is"
     )
 
 
 def _table(rows: Sequence[dict[str, Any]], *columns: str) -> Table:
-    table = Table(*(columns or rows[0]), box=None, header_style="dim")
+    table = Table(box=None, header_style="dim")
+    for name in columns or rows[0]:
+        table.add_column(name, overflow="fold")  # cut short, a number would be another one
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     return table

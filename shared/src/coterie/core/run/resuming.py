@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +13,29 @@ from coterie.core.federation.federation import Federation
 from coterie.core.files import writing
 from coterie.core.registry.papers import Paper
 from coterie.core.run.driver import FederatedRun
+from coterie.core.run.lock import held
 from coterie.core.run.runfolder import RunFolder, resumable
 from coterie.core.settings.schema import values_of
 
 
-def open_folder(paper: Paper, settings: Any, federation: Federation) -> RunFolder:
-    """Open the run to resume, or make a new folder; see `RunFolder.for_settings`.
+@contextmanager
+def open_folder(paper: Paper, settings: Any, federation: Federation) -> Iterator[RunFolder]:
+    """Open the run to resume, or make a new folder, and keep others from training there meanwhile.
 
-    A complete run that gets more rounds is an unfinished one from then on.
+    See `RunFolder.for_settings`. A complete run that gets more rounds is an unfinished one from
+    then on.
 
     Raises:
-        UserError: as there, or the run cannot go on with so many rounds; the folder is as it was.
+        UserError: as there, or the run cannot go on with so many rounds, or another process trains
+            it; the folder is as it was.
     """
-    if settings.run.resume:
-        path = resumable(paper, settings)
+    if not settings.run.resume:
+        folder = RunFolder.create(paper, settings)
+        with held(folder.path):
+            yield folder
+        return
+    path = resumable(paper, settings)
+    with held(path):
         RunFolder.open(path, settings)
         stored = values_of(RunFolder.open(path).settings)["rounds"]
         wanted = values_of(settings)["rounds"]
@@ -32,7 +43,7 @@ def open_folder(paper: Paper, settings: Any, federation: Federation) -> RunFolde
             summary = path / "summary.json"
             with writing(summary):
                 summary.unlink(missing_ok=True)
-    return RunFolder.for_settings(paper, settings)
+        yield RunFolder.for_settings(paper, settings)
 
 
 def reopened(federation: Federation, path: Path, rounds: int) -> bool:

@@ -21,6 +21,7 @@ from coterie.core.files import write_json, write_text, writing
 from coterie.core.kernels import switch
 from coterie.core.registry.data_sets import data_sets
 from coterie.core.registry.papers import Paper, find_paper, load
+from coterie.core.run.lock import holder, in_use
 from coterie.core.settings.config_files import Source, read_config, read_text, read_yaml
 from coterie.core.settings.configuration import to_yaml
 from coterie.core.settings.schema import build, values_of
@@ -319,6 +320,9 @@ def _goes_on(path: Path, settings: Any, again: Callable[[Path], Any] | None) -> 
 def _refusal(path: Path) -> UserError:
     if (path / "summary.json").is_file():
         return UserError(f"{path} holds a finished run: choose another name by --run.name")
+    who = holder(path)
+    if who is not None:
+        return in_use(path, who)
     if (path / "config.yaml").is_file():
         return UserError(
             f"{path} holds an unfinished run: go on by --resume, or choose another --run.name"

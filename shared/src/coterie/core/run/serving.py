@@ -234,7 +234,7 @@ def _best(scores: Tensor, known: Ragged, top: int) -> list[list[tuple[int, int, 
     ]
 
 
-def attack(run: Path, scales: Sequence[float]) -> tuple[list[dict[str, Any]], Path]:
+def attack(run: Path, scales: Sequence[float]) -> tuple[list[dict[str, Any]], Path | None]:
     """Measure how well a server guesses positive items from one upload of a trained run.
 
     Args:
@@ -242,7 +242,8 @@ def attack(run: Path, scales: Sequence[float]) -> tuple[list[dict[str, Any]], Pa
         scales: of the Laplace noise that the uploads hide behind; 0 = none.
 
     Returns:
-        Rows ``noise, scorer, auc, precision, recall``, and the PNG drawn into the run's folder.
+        Rows ``noise, scorer, auc, precision, recall``, and the PNG drawn into the run's
+        folder, if it can be.
 
     Raises:
         UserError: as `open_run`.

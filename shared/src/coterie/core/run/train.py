@@ -53,22 +53,30 @@ def train(paper: Paper, settings: Any) -> Path:
     asked = settings.trainer
     trainer = import_module("coterie.core.run.trainer") if asked.is_asked_for else None
     theirs = [] if trainer is None else trainer.asked_for(asked)
-    folder = open_folder(paper, experiment.settings, federation)
-    show_data(paper, experiment)
-    run = FederatedRun(federation)
-    costs = Costs()
-    with _interruptible(folder), writing(folder.path, "then go on by --resume"):
+    with open_folder(paper, experiment.settings, federation) as folder:
+        show_data(paper, experiment)
+        run, costs = FederatedRun(federation), Costs()
         using = callbacks(paper, experiment, federation, folder, costs)
-        saved = resume(run, using, folder.checkpoints / LAST)
-        if trainer is None:
-            fit(run, using)
-        else:
-            trainer.fit(run, using, asked, theirs, folder.path, saved)
-        check_accepted(run.history)
-        if not run.finished:
-            show_stopped(folder.path, run.round)
-            return folder.path
-        experiment.finish(run, folder.path)
+        with _interruptible(folder), writing(folder.path, "then go on by --resume"):
+            saved = resume(run, using, folder.checkpoints / LAST)
+            if trainer is None:
+                fit(run, using)
+            else:
+                trainer.fit(run, using, asked, theirs, folder.path, saved)
+            check_accepted(run.history)
+            if not run.finished:
+                show_stopped(folder.path, run.round)
+                return folder.path
+            experiment.finish(run, folder.path)
+        _summarise(experiment, run, folder, costs)
+    return folder.path
+
+
+def _summarise(
+    experiment: Experiment[Any], run: FederatedRun, folder: RunFolder, costs: Costs
+) -> None:
+    """Write the numbers of a finished run, and print them."""
+    federation = run.federation
     write_json(folder.path / "ledger.json", run.ledger.rows())
     summary = Summary(
         rounds=run.round,
@@ -81,7 +89,7 @@ def train(paper: Paper, settings: Any) -> Path:
             *experiment.notes(run),
             *_validation(federation),
             *_unmeasured(run),
-            *remarks(settings.privacy, federation.client.steps()),
+            *remarks(experiment.settings.privacy, federation.client.steps()),
         ],
         left_out=in_words(experiment.left_out()),
     )
@@ -90,7 +98,6 @@ def train(paper: Paper, settings: Any) -> Path:
     if clients:
         write_json(folder.path / "clients.json", clients)
     show_results(folder.path, replace(summary, metrics=experiment.shown(summary.metrics)), clients)
-    return folder.path
 
 
 def _validation(federation: Federation) -> list[str]:

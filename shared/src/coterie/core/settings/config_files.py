@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import yaml
 
 from coterie.core.errors import UserError, nearest
 from coterie.core.settings.parser import SettingsParser, settings_parser
+from coterie.core.settings.scalars import Plain, anything
 from coterie.core.settings.schema import suggest
 
 
@@ -43,14 +44,19 @@ def read_config(file: str | Path, settings: type, paper: str) -> Source:
     return _source(str(file), read_text(Path(file)), settings, paper)
 
 
-def read_yaml(name: str, text: str) -> dict[str, Any]:
+def read_yaml(name: str, text: str, plain: Callable[[str], Any] = anything) -> dict[str, Any]:
     """Read YAML that must be a mapping, from the file that messages call ``name``.
+
+    Args:
+        name: of the file.
+        text: its content.
+        plain: reads what has no quotes and is not null.
 
     Raises:
         UserError: it is no YAML, or no mapping.
     """
     try:
-        tree = yaml.load(text, _UniqueKeys)
+        tree = _loader(plain)(text).get_single_data()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
@@ -58,7 +64,7 @@ def read_yaml(name: str, text: str) -> dict[str, Any]:
         raise UserError(f"{name}{where}: not valid YAML, {problem}") from None
     except RecursionError:
         raise UserError(f"{name}: nested too deeply, settings have two levels") from None
-    except ValueError as error:  # a date that is none, a number of thousands of digits
+    except ValueError as error:  # a number of thousands of digits
         raise UserError(f"{name}: not valid YAML, {error}") from None
     if tree is None:
         return {}
@@ -85,6 +91,24 @@ def read_text(path: Path) -> str:
         raise UserError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
 
 
+def _loader(plain: Callable[[str], Any]) -> type[yaml.SafeLoader]:
+    """Make a loader that leaves it to ``plain`` what a word without quotes is."""
+
+    class Loader(_UniqueKeys):
+        pass
+
+    for kind in ("bool", "int", "float", "timestamp", "str"):
+        tag = f"tag:yaml.org,2002:{kind}"
+        usual = yaml.SafeLoader.yaml_constructors[tag]
+
+        def construct(loader: Any, node: Any, usual: Any = usual) -> Any:
+            untyped = node.style is None and not node.value.startswith("!")
+            return plain(node.value) if untyped else usual(loader, node)
+
+        Loader.add_constructor(tag, construct)
+    return Loader
+
+
 class _UniqueKeys(yaml.SafeLoader):
     """PyYAML takes the last of two equal keys; here that is an error."""
 
@@ -102,7 +126,7 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def _source(name: str, text: str, settings: type, paper: str) -> Source:
-    tree = read_yaml(name, text)
+    tree = read_yaml(name, text, Plain)
     owner = tree.pop("paper", paper)
     if owner != paper:
         raise UserError(f"{name} is a configuration of {owner}, not of {paper}")

@@ -1,7 +1,7 @@
 """Settings of a run from configuration files and flags. Torch-free.
 
-Later sources win: the paper's own file, its tuned variants, a preset, the files given by
-``--config`` from left to right, and last the flags.
+Later sources win: the paper's own file, its tuned variants, a preset, what the environment says of
+W&B, the files given by ``--config`` from left to right, and last the flags.
 
 Two variants are more than one file: ``best`` is no reading of a paper, but what was found to do
 better, and ``tuned`` gives the methods that a paper is compared with their chance. Their files,
@@ -10,6 +10,7 @@ better, and ``tuned`` gives the methods that a paper is compared with their chan
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,6 +21,7 @@ import yaml
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper, load
 from coterie.core.settings.config_files import Source, read_config, read_packed
+from coterie.core.settings.environment import wandb_mode
 from coterie.core.settings.packed import paper_file, preset_file, variant_file, variants
 from coterie.core.settings.parser import leaves, settings_parser
 from coterie.core.settings.schema import build
@@ -74,6 +76,9 @@ def configure(paper: Paper, argv: Sequence[str], base: Source | None = None) -> 
     settings = load(paper.settings)
     given = split(settings, argv)
     above = [read_config(file, settings, paper.name) for file in given.configs]
+    said = {key for source in above for key in source.values} | set(given.flags)
+    if "logger.wandb" in leaves(settings) and "logger.wandb" not in said:
+        above = [*wandb_mode(os.environ), *above]
     if given.preset is not None:
         above.insert(0, read_packed(preset_file(given.preset), settings, paper.name))
     if base is not None:

@@ -14,6 +14,7 @@ from typing import Any
 from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 
 from coterie.core.errors import UserError, nearest
+from coterie.core.settings.scalars import Plain, as_meant
 from coterie.core.settings.schema import Leaf, alternatives, hints, suggest
 
 SHORT_FORMS = {
@@ -99,16 +100,21 @@ class SettingsParser(ArgumentParser):
         Raises:
             UserError: a value has the wrong type; the key, the file and what is expected are named.
         """
-        for key, value in values.items():
+        read: dict[str, Any] = {}
+        for key, written in values.items():
             leaf, where = self.leaves[key], f"'{key}' in {name}"
+            try:
+                value = read[key] = as_meant(written, leaf.hint)
+            except ValueError:
+                raise _wrong(leaf, written, where) from None
             null = value is None and type(None) not in alternatives(leaf.hint)
             if null or not _finite(value):  # jsonargparse takes null as not given
                 raise _wrong(leaf, value, where)
         try:
-            return dict(self.parse_object(dict(values), defaults=False).items())
+            return dict(self.parse_object(read, defaults=False).items())
         except ArgumentError as error:
             key = _key(str(error))
-            raise _wrong(self.leaves[key], values[key], f"'{key}' in {name}") from None
+            raise _wrong(self.leaves[key], read[key], f"'{key}' in {name}") from None
 
     def _add_leaf(self, action: argparse.Action, hint: Any) -> None:
         key = action.dest
@@ -132,7 +138,17 @@ class SettingsParser(ArgumentParser):
             if any(len(pair) != 2 or not all(pair) for pair in pairs):
                 raise _wrong(leaf, arg_string, f"--{leaf.key}")
             return json.dumps(dict(pairs))
-        return super()._get_value(action, arg_string)
+        return super()._get_value(action, self._meant(leaf, arg_string))
+
+    def _meant(self, leaf: Leaf | None, text: str) -> str:
+        """Write a number, a word or true and false as jsonargparse, which reads YAML, takes it."""
+        if leaf is None or text == "null" or text.lstrip()[:1] in ("[", "{"):
+            return text
+        try:
+            value = as_meant(Plain(text), leaf.hint)
+        except ValueError:
+            raise _wrong(leaf, text, f"--{leaf.key}") from None
+        return text if value == text or not _finite(value) else _as_flag(value)
 
     def _wrong_flag(self, message: str, argv: Sequence[str]) -> UserError:
         """Say what jsonargparse says, in one line that names the flag and the remedy."""
@@ -176,6 +192,10 @@ def leaves(settings: type) -> Mapping[str, Leaf]:
         ('one of none, laplace, gaussian', 'a number, or null')
     """
     return settings_parser(settings).leaves
+
+
+def _as_flag(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _key(message: str) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.files import replacing, writing
+from coterie.core.figures import draw_png
+from coterie.core.files import writing
 from coterie.core.tables.paired import Comparison, Spread
 
 _MOST_TICKS = 8
@@ -255,7 +256,7 @@ class Curves(Panel):
 
 def plot_panels(
     panels: Sequence[Panel], title: str, path: Path, columns: int | None = None
-) -> Path:
+) -> Path | None:
     """Draw plots of any kind side by side.
 
     Args:
@@ -264,16 +265,29 @@ def plot_panels(
         path: file to write.
         columns: plots in a row; None = all in one.
 
+    Returns:
+        The file; None if it cannot be drawn, which is warned of.
+
     Raises:
         UserError: the file cannot be written.
     """
-    from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
+    def draw(figure_class: Any) -> Any:
+        figure = _laid_out(figure_class, panels, columns)
+        figure.suptitle(title, parse_math=False)  # it names data sets
+        return figure
+
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path if draw_png(path, draw) else None
+
+
+def _laid_out(figure_class: Any, panels: Sequence[Panel], columns: int | None) -> Any:
     columns = min(columns or len(panels), len(panels))
     rows = -(-len(panels) // columns)
     widths, heights = zip(*(panel._size for panel in panels), strict=True)
     shares = [max(widths[place::columns]) for place in range(columns)]
-    figure = Figure(figsize=(sum(shares), rows * max(heights)), layout="constrained")
+    figure = figure_class(figsize=(sum(shares), rows * max(heights)), layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False, width_ratios=shares).flatten()
     for spare in places[len(panels) :]:
         spare.remove()
@@ -282,7 +296,7 @@ def plot_panels(
     legend = places[len(panels) - 1].get_legend()
     if legend is not None and len(places) > len(panels):
         legend.set_in_layout(False)  # it has the room of a plot beside it
-    return _save(figure, title, path)
+    return figure
 
 
 def _legend_above(axes: Any) -> None:
@@ -292,12 +306,3 @@ def _legend_above(axes: Any) -> None:
 
 def _sd(spreads: Iterable[Spread]) -> list[float]:
     return [s.sd if s.n > 1 else 0.0 for s in spreads]
-
-
-def _save(figure: Any, title: str, path: Path) -> Path:
-    figure.suptitle(title)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            figure.savefig(temporary, dpi=150)
-    return path

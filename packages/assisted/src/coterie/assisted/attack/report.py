@@ -88,7 +88,7 @@ def report(rows: Sequence[Mapping[str, Any]], reader: str, folder: Path) -> Repo
     )
 
 
-def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> Path:
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> Path | None:
     """Draw what is recovered under each protection, beside the guess without residuals, as PNG.
 
     Raises:

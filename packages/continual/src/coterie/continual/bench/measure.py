@@ -118,7 +118,7 @@ def _base_loops() -> dict[str, type[ClientLoop]]:
     return loops | ({", beside pfl, dense": PflLoop} if pfl_rounds.installed() else {})
 
 
-def plot(rows: Sequence[dict[str, Any]], path: Path) -> Path:
+def plot(rows: Sequence[dict[str, Any]], path: Path) -> Path | None:
     """Draw time and memory over the number of clients.
 
     Raises:

@@ -36,7 +36,7 @@ def rows(reports: Sequence[AttackReport]) -> list[dict[str, Any]]:
     return found
 
 
-def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path:
+def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path | None:
     """Draw the `rows` of so many seeds, cosine and token recovery over layers, as PNG.
 
     Raises:

@@ -57,7 +57,7 @@ def conclusion(certificate: Certificate) -> str:
     return said
 
 
-def plot_regrets(certificate: Certificate, path: Path) -> Path:
+def plot_regrets(certificate: Certificate, path: Path) -> Path | None:
     """Draw how the leaders' regrets are spread, with the tolerance, as PNG.
 
     Raises:

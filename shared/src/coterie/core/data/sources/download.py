@@ -14,11 +14,11 @@ import zipfile
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from rich.console import Console
 from rich.progress import wrap_file
 
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import DataSet, find_file
+from coterie.core.terminal import console
 
 _TIMEOUT_S = 10.0
 _NETWORK_ERRORS = (
@@ -96,7 +96,7 @@ def _fetch(entry: DataSet, archive: Path) -> None:
             response,
             total=size,
             description=f"Downloading {entry.name}",
-            console=Console(stderr=True),
+            console=console(stderr=True),
         )
         with bar as source, archive.open("wb") as sink:
             shutil.copyfileobj(source, sink)
