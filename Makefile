@@ -92,6 +92,11 @@ test: lint ## Check style and types, then run the unit tests and doctests
 test-all: lint ## The same, with the tests that take minutes
 	@$(PYTEST) $(ARGS)
 
+.PHONY: test-versions
+test-versions: $(TOOLS) ## Smoke of every paper with the lowest and the newest versions allowed, W&B files read back
+	@.ci/versions.sh lowest
+	@.ci/versions.sh newest
+
 .PHONY: dist
 dist: $(INSTALLED) ## Build the wheels into dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist $(PACKAGES)
