@@ -113,9 +113,8 @@ class EngineSettings:
     """Threads of torch. The tensors of a chunk are small: one thread is as fast as two on an idle
     machine and many times faster on a busy one; more pay off for very large item tables."""
     kernels: Literal["auto", "off"] = "auto"
-    """Compiled loops of numba: they draw the same
-    numbers, and training by them agrees to rounding. Small runs do without, as they take half a
-    second to load. Off uses none."""
+    """Compiled loops of numba: they draw the same numbers, and training by them agrees to rounding.
+    Small runs do without, as they take half a second to load. Off uses none."""
 
     max_norm: float = 1e12
     """Largest norm of the parameters that a client may upload; who sends more is left out."""
