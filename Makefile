@@ -103,6 +103,11 @@ test-processors: $(TOOLS) ## Run the tests as other processors round: [WHAT=test
 	@PYTHONPATH=$(CURDIR)/tests/processors $(PYTEST) -m "not slow" $(ARGS)
 	@for width in default avx2; do ATEN_CPU_CAPABILITY=$$width $(PYTEST) -m "not slow" $(ARGS); done
 
+.PHONY: test-versions
+test-versions: $(TOOLS) ## Smoke of every paper with the lowest and the newest versions allowed, W&B files read back
+	@.ci/versions.sh lowest
+	@.ci/versions.sh newest
+
 .PHONY: dist
 dist: $(INSTALLED) ## Build the wheels into dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist $(PACKAGES)

@@ -81,7 +81,10 @@ def _init(wandb: Any, start: dict[str, Any], mode: str) -> Any:
 
 
 def _flushing(wandb: Any) -> dict[str, float]:
-    """Say how often W&B writes, to versions that can be told; the others write at once."""
+    """Say how often W&B writes, to versions that can be told (0.30 and later).
+
+    Older ones keep up to 15 seconds, which are lost when this process is killed too.
+    """
     name = "x_transaction_log_flush_interval"
     known = getattr(wandb.Settings, "model_fields", {})
     return {name: FLUSH_SECONDS} if name in known else {}

@@ -58,7 +58,7 @@ def print_rows(
     table = Table()
     for name in columns:
         numbers = all(isinstance(row.get(name), int | float | None) for row in rows)
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+        table.add_column(one_line(name), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(one_line(cell(row.get(name)))) for name in columns), style=style(row))
     if title:

@@ -73,9 +73,11 @@ def show_stopped(folder: Path, rounds: int) -> None:
 def _table(rows: Sequence[dict[str, Any]], *columns: str) -> Table:
     table = Table(box=None, header_style="dim")
     for name in columns or rows[0]:
-        table.add_column(name, overflow="fold")  # cut short, a number would be another one
+        table.add_column(
+            one_line(name), overflow="fold"
+        )  # cut short, a number would be another one
     for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
+        table.add_row(*(one_line(_cell(value)) for value in row.values()))
     return table
 
 

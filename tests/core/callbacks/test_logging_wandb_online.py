@@ -1,0 +1,78 @@
+"""W&B online that cannot connect: the run is kept offline, and it is said how to upload it."""
+
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
+from coterie.core.settings.sections import LoggerSettings
+
+CARD = RunCard("f3crec", "ft", "sample", 3)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def deaf():
+    """A server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def rounds_of(file):
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return [line["history"]["item"] for line in lines if line["type"] == "history"]
+
+
+def check(folder, caplog, PretendedRounds, fit):
+    log = WandbLog(LoggerSettings(wandb="online"), folder, CARD, {})
+    with caplog.at_level(logging.WARNING):
+        fit(PretendedRounds(), [log], folder)
+    [line] = [line for line in caplog.messages if "W&B" in line]
+    assert line.startswith("W&B is not online (")
+    assert line.endswith(f"wandb login, then wandb sync '{folder}/wandb'/offline-run-*")
+    [file] = folder.glob("wandb/offline-run-*/run-*.wandb")
+    assert len(rounds_of(file)) == 6
+
+
+def test_without_a_login(tmp_path, caplog, PretendedRounds, fit):
+    folder = tmp_path / "my run"
+    folder.mkdir()
+    check(folder, caplog, PretendedRounds, fit)
+
+
+def test_a_server_that_does_not_answer(tmp_path, monkeypatch, caplog, deaf, PretendedRounds, fit):
+    monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", deaf)
+    short(monkeypatch, tmp_path)
+    folder = tmp_path / "my run"
+    folder.mkdir()
+    check(folder, caplog, PretendedRounds, fit)
+
+
+def short(monkeypatch, tmp_path):
+    """Wait for two seconds only, in W&B's process."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import coterie.core.callbacks.wandb_process as p\n"
+        "import runpy, sys\n"
+        "if sys.orig_argv[1:3] == ['-m', p.__name__]:\n"
+        "    import wandb\n"
+        "    usual = wandb.Settings\n"
+        "    wandb.Settings = lambda **given: usual(**given | {'init_timeout': 2})\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(site))
