@@ -81,7 +81,7 @@ def _init(wandb: Any, start: dict[str, Any], mode: str) -> Any:
 
 
 def _flushing(wandb: Any) -> dict[str, float]:
-    """Say how often W&B writes, to versions that can be told (0.30 and later).
+    """Say how often W&B writes, to versions that can be told (0.31 and later).
 
     Older ones keep up to 15 seconds, which are lost when this process is killed too.
     """
