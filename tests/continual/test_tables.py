@@ -139,6 +139,8 @@ def assert_equal_runs(first, second):
     left, right = dict(tree.leaves(first.to_plain())), dict(tree.leaves(second.to_plain()))
     assert left.keys() == right.keys()
     for path, leaf in left.items():
+        if path.startswith("bound.settings."):  # a base block has those that matter in it alone
+            continue
         if isinstance(leaf, torch.Tensor):  # NaN, which a user without a target has, equals itself
             assert torch.equal(leaf.nan_to_num(-1.0), right[path].nan_to_num(-1.0)), path
         else:

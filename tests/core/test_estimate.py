@@ -49,7 +49,7 @@ def test_this_machine_has_memory() -> None:
         ("f3crec --model.negatives 1000000", "'model.negatives' 1000000 exceeds the 337 items"),
         ("f3crec --model.dim 1000000000000000000", "'model.dim' must be at most"),
         ("f3crec --model.negatives 1000000000000", "'model.negatives' must be at most"),
-        ("f3crec --rounds 1e9", "--rounds: expected a whole number, not '1e9'"),
+        ("f3crec --rounds 1e-9", "--rounds: expected a whole number, not '1e-9'"),
         ("f3crec --rounds 99999999999", "'rounds' must be at most 2147483647"),
         ("f3crec --engine.threads 1000000", "'engine.threads' must be at most 1024"),
         ("page --data.clients 1000000000", "--data.clients"),

@@ -292,7 +292,7 @@ def test_the_slow_fallback_of_torch_is_refused():
 
 @pytest.mark.parametrize("kind", [Recurrent, Choosy])
 def test_what_torch_cannot_stack_runs_as_a_loop(kind, caplog):
-    stacking._say_once.cache_clear()
+    stacking.say_one_by_one.cache_clear()
     with KEY.torch_rng():
         module = kind().double()
     params = stacked_params(module)

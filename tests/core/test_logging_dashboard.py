@@ -12,6 +12,7 @@ from matplotlib.image import imread
 
 from coterie.continual.settings import Settings
 from coterie.core.callbacks import dashboard
+from coterie.core.callbacks.dashboard import render  # of all runs; elsewhere each is drawn once
 from coterie.core.errors import UserError
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.keys import KEYS, documented
@@ -66,7 +67,7 @@ def run_folder(tmp_path):
 
 
 def test_curves_are_drawn_from_the_csv(run_folder):
-    [path] = dashboard.render(run_folder, F3CREC, NDCG)
+    [path] = render(run_folder, F3CREC, NDCG)
     assert path == run_folder / "curves.png"
     image = imread(path)
     assert image.shape[0] > 400
@@ -84,7 +85,7 @@ def test_lines_have_the_measured_points_only(run_folder, monkeypatch):
 
     original = dashboard._draw
     monkeypatch.setattr(dashboard, "_draw", draw)
-    dashboard.render(run_folder, F3CREC, NDCG)
+    render(run_folder, F3CREC, NDCG)
     assert list(drawn) == [
         "NDCG@20: mean and worst tenth",
         "NDCG@20 against bytes sent",
@@ -109,7 +110,7 @@ def axes_of(monkeypatch, folder, *args):
         figures.append(ax.figure)
 
     monkeypatch.setattr(dashboard, "_label", labelled)
-    dashboard.render(folder, *args)
+    render(folder, *args)
     figures[0].canvas.draw()
     return drawn, figures[0].get_suptitle()
 
@@ -168,7 +169,7 @@ def test_one_round_is_a_point(run_folder, monkeypatch):
 
 def test_a_run_without_rounds_draws_nothing(tmp_path):
     (tmp_path / "metrics.csv").write_text("round,block\n")
-    assert dashboard.render(tmp_path) == []
+    assert render(tmp_path) == []
 
 
 @pytest.mark.parametrize("content", [None, ""])
@@ -176,7 +177,7 @@ def test_no_table_is_one_clear_line(tmp_path, content):
     if content is not None:
         (tmp_path / "metrics.csv").write_text(content)
     with pytest.raises(UserError, match=r"metrics\.csv is"):
-        dashboard.render(tmp_path)
+        render(tmp_path)
 
 
 def test_a_missing_package_is_named(monkeypatch):

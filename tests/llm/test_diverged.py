@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
@@ -25,7 +26,9 @@ RUN += ["--model.trained", "lora", "--train.keep_optimizer", "true", "--logger.w
 SERVE = "import sys; from coterie.llm.commands.serve import run; run(sys.argv[1:])"
 Turns = set[tuple[int, int]]  # clients and the rounds in which they diverge
 ONCE: Turns = {(1, 1)}
-TWICE: Turns = ONCE | {(client, 0) for client in range(CLIENTS)}
+TWICE: Turns = ONCE | {(client, 0) for client in range(1, CLIENTS)}
+"""All but one in the first round, and one of them again."""
+ALL: Turns = {(client, 0) for client in range(CLIENTS)}
 
 
 @pytest.fixture(scope="module")
@@ -153,25 +156,31 @@ def test_a_client_that_diverges_is_dropped_for_the_round(folder, whole, where) -
     assert float((with_it[1] - expected[1])[0].abs().max()) > 1e-6  # it would have mattered
 
 
-def test_all_clients_diverge(folder, whole) -> None:
+@pytest.mark.parametrize("split", [True, False])
+def test_where_all_clients_diverge_the_run_ends(folder, split: bool) -> None:
+    run = start(folder, *(["--split.k", "1"] if split else []))
+    diverge(run, ALL, "upper")
+    with pytest.raises(UserError, match=r"^nobody's answer to 'update' counts, .*\(5 of 5\)"):
+        play(run)
+
+
+def test_all_clients_but_one_diverge(folder, whole) -> None:
     split = start(folder, "--split.k", "1")
     diverge(split, TWICE, "upper")
     rows = play(split)
     same(split, rows, whole(TWICE))
     nothing_left(split)
-    assert bool((rows[0] == rows[0][0]).all())  # the common start
     assert bool((rows[0][0] != rows[1][0]).any())
 
 
 @pytest.mark.parametrize("batch", ["16", "100000"])
-def test_a_learning_rate_with_which_all_diverge(folder, whole, batch: str) -> None:
+def test_a_learning_rate_with_which_all_diverge(folder, batch: str) -> None:
     """With one batch a round what is trained is finite still, but larger than can be."""
     flags = ["--train.lr", "1e100", "--train.batch_size", batch]
-    split = start(folder, "--split.k", "1", *flags)
-    same(split, play(split), whole(set(), *flags))
-    nothing_left(split)
-    assert split.server_state.chosen.round == 1  # of the common start, which stays
-    assert split.results["test/recall@10"] >= 0
+    for run in (start(folder, "--split.k", "1", *flags), start(folder, *flags)):
+        with pytest.raises(UserError, match=r"^nobody's answer to 'update' counts, .*\(5 of 5\)"):
+            play(run)
+        assert run.round == 0
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pplr"])

@@ -194,7 +194,7 @@ def train(model, x, y, rows):
 def test_stacked_clients_are_trained_as_alone(build, stacks, caplog):
     if not stacks and not torch.backends.mkldnn.is_available():
         pytest.skip("needs oneDNN, whose LSTM torch cannot stack")
-    stacking._say_once.cache_clear()
+    stacking.say_one_by_one.cache_clear()
     with KEY.torch_rng():
         model = build()
     x = pictures(3 * 2, 16).reshape(3, 2, 3, 16, 16) if stacks else pictures(3, 4)[:, :2, 0] % 5

@@ -149,8 +149,8 @@ class Experiment(RecommendsToUsers[Settings]):
         return [*self._untested(module), *self._left_out()]
 
     def _untested(self, module: FederatedRun) -> list[str]:
-        metric, count = f"ndcg@{self.settings.top_k}", len(self.stream.blocks)
-        missing = [t for t in range(count) if f"test/block{t}/{metric}" not in module.results]
+        metric, ended = f"ndcg@{self.settings.top_k}", module.block + (not module.block_open)
+        missing = [t for t in range(ended) if f"test/block{t}/{metric}" not in module.results]
         if not missing:
             return []
         named = ", ".join(map(str, missing))

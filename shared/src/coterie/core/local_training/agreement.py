@@ -30,7 +30,11 @@ DIFFERENT = (
     "the loss of a batch is not the mean of those of its samples",
     "stacked clients have other gradients or losses",
 )
-_KEY = Key.from_seed(0).fold("agreement")
+
+
+def _key() -> Key:
+    """Made where the run computes; a constant would be elsewhere."""
+    return Key.from_seed(0).fold("agreement")
 
 
 def at_nobody(form: Params) -> Params:
@@ -48,7 +52,7 @@ def at_nobody(form: Params) -> Params:
             continue
         size = value.double().square().mean().sqrt()
         size = torch.where((size > 0) & size.isfinite(), size, 1.0)
-        noise = _KEY.fold(name).normal(*value.shape, dtype=torch.float64)
+        noise = _key().fold(name).normal(*value.shape, dtype=torch.float64)
         found[name] = (value + 0.1 * size * noise).to(value.dtype)
     return found
 
@@ -67,7 +71,7 @@ def pieces(samples: Batch, least: int, form: Params, most: int | None = None) ->
     for values in samples.values():
         if values.is_floating_point():
             sound &= values.flatten(1).isfinite().all(1) if values.dim() > 1 else values.isfinite()
-    order = _KEY.fold("order").uniform(count, dtype=torch.float64).argsort()
+    order = _key().fold("order").uniform(count, dtype=torch.float64).argsort()
     order = order[sound[order]]
     numbers = sum(values[:1].numel() for values in samples.values())
     wanted = max(least, PIECE, min(_LARGEST, sum(v.numel() for v in form.values()) // 256))

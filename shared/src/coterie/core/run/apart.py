@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -22,6 +23,9 @@ from coterie.core.run.experiment import Experiment
 from coterie.core.tensors.digest import digest
 from coterie.core.tensors.keys import Key
 
+_CARDS: WeakKeyDictionary[Experiment[Any], Card] = WeakKeyDictionary()
+"""Of experiments that were taken apart: not every one can make its federation twice."""
+
 
 def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tensor]) -> list[Path]:
     """Write the folders of all clients, each with the data and keys of its own clients only.
@@ -32,7 +36,7 @@ def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tens
     of the clients of each folder below ``root``, one client each in the list form.
     """
     federation = experiment.federation()
-    card = bound_card(experiment, federation)
+    card = _CARDS[experiment] = bound_card(experiment, federation)
     secrets, paths = Key.from_seed(federation.seed).fold("clients"), []
     for number, shard in enumerate(shards):
         blocks = {
@@ -53,7 +57,7 @@ def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tens
 def write_server(experiment: Experiment[Any], folder: Path) -> None:
     """Write the server's folder: the card, and what the server holds itself."""
     folder.mkdir(parents=True, exist_ok=True)
-    card = bound_card(experiment, experiment.federation())
+    card = _CARDS.get(experiment) or bound_card(experiment, experiment.federation())
     (folder / "card.json").write_text(card.to_json())
     _copy(experiment, folder)
     experiment.server_files(folder)

@@ -18,7 +18,7 @@ from coterie.core.callbacks.checkpoints import LAST, read_checkpoint
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.registry.data_sets import data_sets
-from coterie.core.run.runfolder import RunFolder, differing
+from coterie.core.run.runfolder import RunFolder, differing, fixed
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.digest import digest
 
@@ -45,12 +45,12 @@ def bound_to(federation: Federation) -> Bound:
 
 
 def settings_of(federation: Federation) -> dict[str, Any]:
-    """The settings of a federation, the seed among them, as JSON has them."""
+    """The settings of a federation that a run keeps, the seed among them, as JSON has them."""
     found = federation.settings
     if found is None:
         own = getattr(federation.client, "settings", None)
         found = {} if own is None else values_of(own)
-    return json.loads(json.dumps({**found, "seed": federation.seed}, default=str))
+    return json.loads(json.dumps({**fixed(found), "seed": federation.seed}, default=str))
 
 
 def check_bound(saved: Mapping[str, Any], now: Bound) -> None:

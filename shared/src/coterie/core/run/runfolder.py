@@ -346,11 +346,17 @@ def _differing(stored: Any, wanted: Any) -> str | None:
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     """Name the first setting that differs and may not, of flat keys and values."""
+    return next((key for key in fixed(new) if old.get(key) != new[key]), None)
+
+
+def fixed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a run keeps as long as it lives, of flat keys and values."""
     free = tuple(f"{key}." for key in MAY_CHANGE)
-    different = (
-        k for k in new if old.get(k) != new[k] and (k in _WHOLE_RUN or not f"{k}.".startswith(free))
-    )
-    return next(different, None)
+    return {
+        key: value
+        for key, value in values.items()
+        if key in _WHOLE_RUN or not f"{key}.".startswith(free)
+    }
 
 
 def _shown(value: Any) -> str:

@@ -110,7 +110,8 @@ def _start_from(module: FederatedRun, base: Base) -> None:
     own = {name: enrolled[name] for name in ("memory", "left_out")}
     rows = base["store"]["rows"] | own
     store = base["store"] | {"rows": rows}
-    module.load_plain(base | {"store": store})
+    # Found by a fingerprint of data and settings; other readings cut later blocks otherwise.
+    module.load_plain(base | {"store": store, "bound": module.bound})
 
 
 def _note_block(result: RunResult, module: FederatedRun, top_k: int) -> None:
