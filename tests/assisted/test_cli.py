@@ -104,3 +104,19 @@ def test_a_newcomer_is_refused_in_one_line(capsys, tmp_path) -> None:
     assert "give --user" in capsys.readouterr().err
     assert main(["recommend", "--run", run, "--user", "1", "--top", "3"]) == 0
     assert capsys.readouterr().out.count("\n") >= 4
+
+
+def test_an_attack_is_on_the_data_that_the_run_was_trained_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = [f"{u},{d}{i},{1 + (u + i) % 5},{d}" for d in "ab" for u in range(12) for i in range(6)]
+    roles = "user=user,item=item,rating=rating,domain=domain"
+    words = ["--data.name", csv(tmp_path, rows), "--data.columns", roles, "--data.domains"]
+    words += ["source", "--run.out", str(tmp_path / "runs"), "--run.name", "one"]
+    assert main(["train", "mtal", *TINY, *QUIET, *words]) == 0
+    csv(tmp_path, [*rows, "11,b9,5,b"])
+    run = tmp_path / "runs" / "mtal" / "one"
+    capsys.readouterr()
+    assert main(["assisted", "attack", str(run), "--draws", "1"]) == 2
+    assert "the data have changed since the run was trained" in capsys.readouterr().err
+    assert not (run / "attack.json").exists()
