@@ -15,19 +15,21 @@ inference see it like any processor.
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
+import subprocess
 import warnings
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-Keep = NDArray[np.bool_] | bool
-"""Which elements of a result stay."""
+Keep = Tensor | bool
+"""Which elements of a result stay: all, none, or those that are marked."""
 
 PRODUCTS = """
     mm bmm addmm addmm_ addmv addmv_ addr addbmm addbmm_ baddbmm baddbmm_ dot vdot convolution
@@ -66,13 +68,54 @@ FUNCTIONS = """
 """
 """The rest; of these, small whole numbers stay, and what an operand is."""
 
-_KINDS = {torch.float64: (np.int64, 53), torch.float32: (np.int32, 24)}
-"""Types that are moved: integers of their size, and the bits of their fraction."""
+_BITS = {torch.float64: 53, torch.float32: 24}
+"""Types that are moved, and the bits of their fraction."""
 
 _SIMPLE = (-2, -1, -0.5, 0, 0.5, 1, 2, 3)
 """Powers that are made of products and roots, which IEEE 754 rounds."""
 
 _registered: list[torch.library.Library] = []
+
+
+def _compiled() -> ctypes.CDLL:
+    """Compile what is done to numbers, once for every state of the source."""
+    source = Path(__file__).with_name("last_bits.c")
+    digest = zlib.crc32(source.read_bytes())
+    built = source.parent / "build" / f"last_bits-{digest:08x}.so"
+    if not built.exists():
+        built.parent.mkdir(exist_ok=True)
+        own = built.with_suffix(f".{os.getpid()}")  # others may be compiling it too
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", own, source, "-lm"], check=True)
+        own.replace(built)
+    return ctypes.CDLL(str(built))
+
+
+_NUMBERS = _compiled()
+_SIGNATURES = (
+    ("move", None, (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32, ctypes.c_void_p)),
+    (
+        "move_function",
+        None,
+        (
+            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32),
+            *(ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t),
+        ),
+    ),
+    ("grid", ctypes.c_double, (ctypes.c_void_p, ctypes.c_size_t)),
+    ("has_zero", ctypes.c_int, (ctypes.c_void_p, ctypes.c_size_t)),
+)
+
+
+def _of_both_types(name: str, result: Any, arguments: Any) -> dict[torch.dtype, Any]:
+    found = {}
+    for dtype in _BITS:
+        function = _NUMBERS[f"{name}_{str(dtype).removeprefix('torch.')}"]
+        function.restype, function.argtypes = result, arguments
+        found[dtype] = function
+    return found
+
+
+_MOVE, _MOVE_FUNCTION, _GRID, _HAS_ZERO = (_of_both_types(*each) for each in _SIGNATURES)
 
 
 def move(values: Tensor, seed: int, keep: Keep = False) -> None:
@@ -83,27 +126,39 @@ def move(values: Tensor, seed: int, keep: Keep = False) -> None:
         seed: of the way in which they were computed, 31 bits.
         keep: which of them stay.
     """
-    if keep is True or values.dtype not in _KINDS:
+    if keep is True or values.dtype not in _BITS:
         return
-    numbers = np.atleast_1d(values.detach().numpy())
-    whole = _KINDS[values.dtype][0]
-    bits = numbers.view(whole)
-    half = bits.itemsize * 4 - 1
-    hashed = bits * whole(0x5851F42D) + whole(seed)
-    hashed ^= hashed >> whole(half)
-    hashed *= whole(0x2545F491)
-    hashed ^= hashed >> whole(half + 2)
-    hashed *= whole(0x5851F42D)
-    last = whole(bits.itemsize * 8 - 1)
-    step = hashed >> last | hashed >> (last - whole(2)) & whole(1)  # half go down, a fourth up
-    size = np.abs(numbers)
-    step *= (size > _LEAST) & (size < _MOST)
-    if keep is not False:
-        step *= ~keep
-    bits += step
+    whole = values.contiguous()
+    marked = None if keep is False else keep.contiguous().data_ptr()
+    _MOVE[values.dtype](whole.data_ptr(), whole.numel(), seed, marked)
+    _put_back(values, whole)
 
 
-_LEAST, _MOST = 1e-37, 1e38
+def move_function(values: Tensor, seed: int, operands: list[Tensor]) -> None:
+    """Move results of a function in place, but small whole numbers and what an operand is there.
+
+    Args:
+        values: the results.
+        seed: of the way in which they were computed, 31 bits.
+        operands: of the function.
+    """
+    if values.dtype not in _BITS:
+        return
+    whole = values.contiguous()
+    alike = [
+        operand.contiguous()
+        for operand in operands
+        if operand.shape == values.shape and operand.data_ptr() != values.data_ptr()
+        if operand.dtype == values.dtype
+    ]
+    places = (ctypes.c_void_p * len(alike))(*[operand.data_ptr() for operand in alike])
+    _MOVE_FUNCTION[values.dtype](whole.data_ptr(), whole.numel(), seed, places, len(alike))
+    _put_back(values, whole)
+
+
+def _put_back(values: Tensor, whole: Tensor) -> None:
+    if whole is not values and whole.data_ptr() != values.data_ptr():
+        values.detach().copy_(whole.detach())
 
 
 def seed_of(name: str, operands: list[Tensor]) -> int:
@@ -123,7 +178,9 @@ def seed_of(name: str, operands: list[Tensor]) -> int:
 _seeds: dict[Any, int] = {}
 
 
-def same_in_any_order(run: Callable[..., Any], given: Any, options: Any, most: int) -> Keep:
+def same_in_any_order(
+    run: Callable[..., Any], given: Any, options: Any, most: int, operands: list[Tensor]
+) -> Keep:
     """Which sums come out alike in whatever order they are added.
 
     They do where everything is a multiple of a power of two that is not too small, and where there
@@ -135,47 +192,43 @@ def same_in_any_order(run: Callable[..., Any], given: Any, options: Any, most: i
         given: its arguments.
         options: and those with names.
         most: terms that have no order.
+        operands: tensors with a fraction among the arguments.
     """
-    operands = _floats(given) + _floats(options[o] for o in options if o != "out")
-    if not operands or operands[0].dtype not in _KINDS:
+    if not operands or operands[0].dtype not in _BITS:
         return True
-    arrays = [operand.detach().numpy() for operand in operands]
-    grid = math.prod(map(_grid, arrays))
+    grid = math.prod(map(_grid, operands))
     if grid:
-        grid *= math.prod(_grid(np.array(float(options[o]))) for o in _SCALES if o in options)
+        grid *= math.prod(_grid_of(float(options[o])) for o in _SCALES if o in options)
     if grid:
         largest = _on_others(run, given, options, torch.abs)
-        if (
-            not largest.numel()
-            or float(largest.max()) / grid <= 2.0 ** _KINDS[operands[0].dtype][1]
-        ):
+        if not largest.numel() or float(largest.max()) / grid <= 2.0 ** _BITS[operands[0].dtype]:
             return True
-    full = all(np.count_nonzero(array) == array.size for array in arrays)
-    if full and (len(arrays) > 1 or arrays[0].size > _FEW):
+    full = not any(map(_has_zero, operands))
+    if full and (len(operands) > 1 or operands[0].numel() > _FEW):
         return False
-    return (_on_others(run, given, options, _is_there) < most + 0.5).numpy()
+    return _on_others(run, given, options, _is_there) < most + 0.5
 
 
 _FEW = 256
 
 
-def same_as_given(result: Tensor, operands: list[Tensor]) -> Keep:
-    """Which results are small whole numbers, or what an operand is there.
+def _grid(operand: Tensor) -> float:
+    """Largest power of two up to 1 of which all are multiples; 0 where it is less than 2^-10."""
+    whole = operand.contiguous()
+    return float(_GRID[operand.dtype](whole.data_ptr(), whole.numel()))
 
-    Args:
-        result: of a function.
-        operands: of it.
-    """
-    found = result.detach().numpy()
-    keep = found == np.rint(found)
-    for operand in operands:
-        if operand.shape == result.shape and operand.data_ptr() != result.data_ptr():
-            keep |= found == operand.detach().numpy()
-    return keep & (np.abs(found) < 1 << 16) if keep.any() else False
+
+def _grid_of(number: float) -> float:
+    return _grid(torch.tensor(number, dtype=torch.float64))
+
+
+def _has_zero(operand: Tensor) -> bool:
+    whole = operand.contiguous()
+    return bool(_HAS_ZERO[operand.dtype](whole.data_ptr(), whole.numel()))
 
 
 def _floats(parts: Any) -> list[Tensor]:
-    return [part for part in parts if isinstance(part, Tensor) and part.dtype in _KINDS]
+    return [part for part in parts if isinstance(part, Tensor) and part.dtype in _BITS]
 
 
 _SCALES = ("alpha", "beta", "value")
@@ -203,17 +256,6 @@ def _on_others(
         others["out"] = others["out"].new_empty(0)
     found: Tensor = run(*map(changed, given), **others)
     return found
-
-
-def _grid(array: Any) -> float:
-    """Largest power of two up to 1 of which all are multiples; 0 where it is less than 2^-10."""
-    if any(number * 1024 % 1 for number in array.flat[:4].tolist()):
-        return 0.0
-    for step in (1.0, 2.0**-4, 2.0**-10):
-        scaled = array / step
-        if (scaled == np.rint(scaled)).all():
-            return step
-    return 0.0
 
 
 def _as_tensors(given: Any, places: list[int]) -> Any:
@@ -250,17 +292,19 @@ def _kernel(overload: str, name: str, most: int | None) -> Callable[..., Any]:
         def run(*args: Any, **named: Any) -> Any:
             return original.call_boxed(keys, *args, **named)
 
-        if any(n < len(given) and not isinstance(given[n], Tensor) for n in tensors):
+        if any(not isinstance(given[n], Tensor) for n in tensors if n < len(given)):
             given = _as_tensors(given, tensors)
         if _stays(name, given, options):
             return run(*given, **options)
         operands = _floats(given) + _floats(options[o] for o in options if o != "out")
         seed = seed_of(name, operands)
-        keep = False if most is None else same_in_any_order(run, given, options, most)
+        keep = most is not None and same_in_any_order(run, given, options, most, operands)
         result = run(*given, **options)
         for part in result if isinstance(result, tuple | list) else (result,):
-            if part.dtype in _KINDS:
-                move(part, seed, same_as_given(part, operands) if most is None else keep)
+            if most is None:
+                move_function(part, seed, operands)
+            else:
+                move(part, seed, keep)
         return result
 
     return kernel

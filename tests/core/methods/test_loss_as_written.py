@@ -28,6 +28,7 @@ from tests.core.methods.loss_modules import (
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training import stacking
+from coterie.core.local_training.fit import RowSGD, fit
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 
 FIRST = torch.tensor([0])
@@ -48,7 +49,10 @@ def clients(sizes, ignored=0.3) -> SampleData:
 
 
 def plain_round(build, data, first, options):
-    """One module, one optimizer and one batch after the other; whose loss is NaN does not count."""
+    """One module, one optimizer and one batch after the other.
+
+    Steps without a loss count but in the mean of losses; who has no loss at all is left out.
+    """
     mixes = build is Normed
     total, weight, losses = {n: torch.zeros_like(v) for n, v in first.items()}, 0, {}
     for c, n in enumerate(data.lengths.tolist()):
@@ -70,10 +74,11 @@ def plain_round(build, data, first, options):
             seen.append(float(value.detach()))
         found = {name: value.detach() for name, value in module.named_parameters()}
         sound = all(value.isfinite().all() for value in found.values())
-        if sound and math.isfinite(sum(seen)):  # a batch without a label has no loss
+        known = [value for value in seen if not math.isnan(value)]  # a batch without labels has none
+        if sound and (known or not seen):
             total = {name: value + n * found[name] for name, value in total.items()}
             weight += n
-            losses[c] = n * sum(seen) / max(len(seen), 1)
+            losses[c] = n * sum(known) / max(len(known), 1)
     if not weight:
         return first, None
     return {name: value / weight for name, value in total.items()}, sum(losses.values()) / weight
@@ -131,6 +136,36 @@ def test_what_torch_cannot_stack_is_trained_one_by_one(way, caplog):
     with caplog.at_level(logging.WARNING):
         same(unstackable(way), clients((5, 9, 6)), epochs=1, batch_size=4, lr=0.05)
     assert len(caplog.messages) <= 2
+
+
+def test_a_batch_without_labels_has_no_loss_and_the_others_have():
+    data = clients((5, 9, 12), ignored=0.0)
+    data.samples["t"][data.offsets[1] : data.offsets[1] + 4] = -100
+    moved = same(IgnoreIndex, data, epochs=1, batch_size=1, lr=0.05)
+    assert min(moved.values()) > 1e-3
+
+
+@pytest.mark.parametrize("singly", [False, True], ids=["stacked", "singly"])
+def test_steps_without_a_loss_are_not_in_its_mean(singly):
+    nan = math.nan
+    beside = torch.tensor([[0.0, nan, 0.0], [nan, nan, nan], [0.0, 0.0, 0.0]])
+
+    def loss(params, batch):
+        return (params["w"] - batch["x"]).square() + batch["beside"]
+
+    def batches(number, rows):
+        return {"x": torch.full((len(rows),), 1.0 + number), "beside": beside[rows, number]}
+
+    steps, kept = torch.tensor([3, 3, 2]), {"seen": torch.zeros(3)} if singly else None
+    got = fit(loss, {"w": torch.zeros(3)}, batches, RowSGD(), 0.25, steps, statistics=kept)
+    w, values, models = 0.0, [], []
+    for x in (1.0, 2.0, 3.0):
+        values.append((w - x) ** 2)
+        w -= 0.25 * 2 * (w - x)
+        models.append(w)
+    assert got.params["w"].tolist() == [models[2], models[2], models[1]]
+    right = [(values[0] + values[2]) / 2, nan, (values[0] + values[1]) / 2]
+    assert got.loss.tolist() == pytest.approx(right, nan_ok=True)
 
 
 def test_one_sample_without_a_label_among_all_clients_is_enough():

@@ -51,7 +51,9 @@ class Fitted:
     Attributes:
         params: each ``(C, ...)``.
         state: of the optimizers.
-        loss: ``(C,)`` mean loss over the steps of each client; 0 for a client without steps.
+        loss: ``(C,)`` mean loss over the steps of each client; 0 for a client without steps. A step
+            whose loss is NaN, as that of a batch in which every label is ignored, is not among
+            them: its gradient counts all the same. NaN where every step's is.
         statistics: running statistics of the module, each ``(C, ...)``; empty where it keeps none.
     """
 
@@ -111,7 +113,7 @@ def fit(
     job = _Job(
         batches,
         opt,
-        start=Fitted(params, state or opt.begin(params), none, statistics or {}),
+        start=Fitted(params, state or opt.begin(params), _nothing(none, alone), statistics or {}),
         rates=_Rates(_rate(lr, first), None if clip is None else _rate(clip, first)),
         steps=torch.as_tensor(steps).expand(len(first)),
         gradient=_gradient(loss, slope, opt.factored and clip is None, alone, recording),
@@ -120,7 +122,27 @@ def fit(
         fixed=fixed or {},
         deferring=_deferring(deferrable, first, opt, clip, pull, slope),
     )
-    return job.run_all(_width(width, len(first), alone))
+    width = _width(width, len(first), alone)
+    found = job.run_all(width)
+    if not alone and _measured_in_part(found):  # seldom, so no usual step counts what it measured
+        job = replace(job, start=replace(job.start, loss=_nothing(none, counting=True)))
+        found = job.run_all(width)
+    return found
+
+
+def _nothing(none: Tensor, counting: bool) -> Tensor:
+    """Sums of losses before the first step, ``(C,)``; with counts of those that are NaN, (C, 2)."""
+    return torch.stack([none, none], 1) if counting else none
+
+
+def _measured_in_part(found: Fitted) -> bool:
+    """Whether a client's model is sound and the loss of some of its steps is not."""
+    rows = found.loss.isnan().nonzero().flatten()
+    if not rows.numel():
+        return False
+    mine = tree.take(found.params, rows).items()
+    sound = [good for _, good in tree.finite(mine, rows.numel())]
+    return bool(torch.stack(sound).all(0).any())
 
 
 def _deferring(names: Iterable[str], like: Tensor, opt: RowOptimizer, *more: object) -> set[str]:
@@ -194,15 +216,14 @@ class _Job:
         0 = one after the other, as they stand.
         """
         if not len(self.steps):
-            return self.start
+            return replace(self.start, loss=_mean(self.start.loss, self.steps))
         order = torch.argsort(self.steps, descending=True, stable=True)
         if not width:
             order = torch.arange(len(order))
         end = tree.map_tensors(lambda rows: rows.new_empty(rows.shape), self.start)
         for places in torch.arange(len(order)).split(max(width, 1)):
             by_rows(partial(self._run_deferring, end, order), places)
-        steps = self.steps[order]
-        mean = replace(end, loss=end.loss / steps.clamp(min=1))
+        mean = replace(end, loss=_mean(end.loss, self.steps[order]))
         in_order = bool((order[1:] > order[:-1]).all())
         return mean if in_order else tree.take(mean, torch.argsort(order))
 
@@ -265,7 +286,18 @@ class _Job:
             grads = _pulled(grads, self.pull(now.params, context))
         own = {name: grad for name, grad in grads.items() if name not in kept}
         params, state = self.opt.step(now.params, own, now.state, rates.lr, in_place=True)
+        if now.loss.dim() > 1:
+            unknown = value.isnan()
+            value = torch.stack([value.masked_fill(unknown, 0), unknown.to(value)], 1)
         return Fitted(params, state, now.loss + value, now.statistics)
+
+
+def _mean(loss: Tensor, steps: Tensor) -> Tensor:
+    """Mean of what was measured, ``(C,)``; NaN where nothing was, 0 where no step was made."""
+    if loss.dim() == 1:
+        return loss / steps.clamp(min=1)
+    known = steps - loss[:, 1]
+    return loss[:, 0] / known.masked_fill(steps == 0, 1)
 
 
 def _without(fitted: Fitted, kept: Iterable[str]) -> Fitted:
