@@ -81,12 +81,29 @@ def test_what_is_in_the_file_is_in_the_task(tmp_path, name):
     assert task.name == f"{name} by country"
 
 
+@pytest.mark.parametrize("name", ["my.csv", "my.parquet"])
+@pytest.mark.parametrize("more", [{}, {"split": "part"}], ids=["drawn", "given"])
+def test_the_same_rows_in_another_order_are_the_same_task(tmp_path, name, more):
+    frame = table()
+    frame["part"] = np.where(np.arange(60) % 5 == 0, "test", "train")
+    frame.loc[3, "device"] = frame.loc[7, "price"] = None
+    frame = pd.concat([frame, frame.iloc[:4]])  # and some of them twice
+    first = read(write(tmp_path, frame), **more)
+    again = read(write(tmp_path, frame.sample(frac=1, random_state=2), f"other-{name}"), **more)
+    assert again.schema == first.schema
+    for part in ("train", "valid", "test"):
+        one, other = getattr(first.clients, part), getattr(again.clients, part)
+        assert one.offsets.tolist() == other.offsets.tolist()
+        for field, values in one.samples.items():
+            assert torch.equal(values, other.samples[field]), (part, field)
+
+
 def test_parts_of_the_file_and_the_scale_of_numbers(tmp_path):
     frame = table()
     frame["part"] = np.random.default_rng(1).choice(["train", "valid", "test"], 60)
     task = read(write(tmp_path, frame), split="part", numbers=("price", "hour"))
-    train = frame[frame.part == "train"].sort_values("country", kind="stable")
-    test = frame[frame.part == "test"].sort_values("country", kind="stable")
+    frame = frame.sort_values(["country", "buy", "click", "hour", "price"])  # in any order the same
+    train, test = frame[frame.part == "train"], frame[frame.part == "test"]
     scaler = StandardScaler().fit(train[["price", "hour"]])
     for rows, part in ((train, task.clients.train), (test, task.clients.test)):
         wanted = scaler.transform(rows[["price", "hour"]])

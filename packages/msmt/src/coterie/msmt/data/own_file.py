@@ -61,7 +61,8 @@ def read_own_file(settings: ScenarioData, key: Key, dtype: torch.dtype = torch.f
     Where no inputs are named, all columns without a role are looked at: text, and whole numbers
     with at most `FEW` different values or of a name that ends with ``id``, are categories; other
     numbers are numbers; text of which nearly all values differ, dates and lists are left out.
-    Numbers get mean 0 and deviation 1. Labels are a funnel if each implies the ones before it.
+    Numbers get mean 0 and deviation 1. Labels are a funnel if each implies the ones before it. The
+    order of the file's rows means nothing: they are sorted by what they say.
 
     Args:
         settings: the section ``data``, whose name is the path.
@@ -93,6 +94,7 @@ def read_own_file(settings: ScenarioData, key: Key, dtype: torch.dtype = torch.f
     )
     name = f"{path.name} by {settings.scenario}"
     notes = [*chosen.notes(), *_funnel_note(rows)]
+    rows = _sorted(rows)
     return cut(rows, settings, key, name=name, scaling="standard", dtype=dtype, notes=notes)
 
 
@@ -176,12 +178,24 @@ def _kind(table: Table, column: str) -> str:
 
 
 def _codes(table: Table, column: str) -> Tensor:
-    """Codes of a category's values, ``(n,)`` int64; -1 where missing."""
+    """Places of a category's values in alphabetic order, ``(n,)`` int64; -1 where missing."""
     values = _present(table.values(column))
     if pa.types.is_nested(values.type):
         raise UserError(f"{table.path}: column '{column}' is of type {values.type}: leave it out")
-    codes = values.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return torch.as_tensor(codes.astype(np.int64))
+    coded = values.dictionary_encode()
+    words = [str(word) for word in coded.dictionary.to_pylist()]
+    place = np.empty(len(words) + 1, dtype=np.int64)
+    place[sorted(range(len(words)), key=words.__getitem__)] = np.arange(len(words))
+    place[-1] = -1
+    return torch.as_tensor(place[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
+
+
+def _sorted(rows: Rows) -> Rows:
+    """Sort by all columns; rows that are equal in all are equal, so any order gives the same."""
+    parts = [] if rows.part is None else [rows.part]
+    columns = [*rows.categories.values(), *rows.numbers.values(), *rows.labels.values()]
+    keys = [column.numpy() for column in [*columns, *parts, rows.scenario]]
+    return rows.take(torch.as_tensor(np.lexsort(keys)))
 
 
 def _amounts(table: Table, column: str) -> Tensor:
