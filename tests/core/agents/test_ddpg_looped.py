@@ -19,11 +19,25 @@ def keys(n: int) -> Key:
     return Key.from_seed(7).fold(torch.arange(n))
 
 
-def assert_equal(agents: Agents, looped: list[LoopedAgent], tolerance: float) -> None:
+def assert_equal(
+    agents: Agents, looped: list[LoopedAgent], tolerance: float, steps: int = 0
+) -> None:
+    """Compare parameters.
+
+    Args:
+        agents: stacked.
+        looped: one by one.
+        tolerance: largest difference.
+        steps: of Adam, where a gradient can be rounding alone: its sign, and so a whole step of
+            the rate, is then the processor's. Of few parameters; 0 = of none.
+    """
+    rate = max(looped[0].settings.actor_lr, looped[0].settings.critic_lr)
     for number, agent in enumerate(looped):
         for name, flat in agent.flat().items():
-            difference = (getattr(agents.networks, name)[number] - flat).abs().max().item()
-            assert difference < tolerance, (name, number)
+            difference = (getattr(agents.networks, name)[number] - flat).abs()
+            far = difference >= tolerance
+            assert far.double().mean() <= (0.01 if steps else 0), (name, number)
+            assert difference.max() < max(tolerance, 2 * rate * steps), (name, number)
 
 
 @each_dtype
@@ -51,7 +65,7 @@ def test_updates_equal_looped_agents(gamma: float, size: str, dtype: torch.dtype
     moved = (networks.actor - agents.networks.actor).abs().max()
     assert moved > 1e-3
     new = Agents(networks, agents.replay, agents.noise, agents.steps)
-    assert_equal(new, looped, 1e-12 if dtype == torch.float64 else 1e-6)
+    assert_equal(new, looped, *((1e-12,) if dtype == torch.float64 else (1e-6, 8)))
 
 
 def environment(state: Tensor, action: Tensor, key: Key) -> tuple[Tensor, Tensor]:
