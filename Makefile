@@ -21,6 +21,14 @@ PAPERS := $(sort $(basename $(notdir $(wildcard configs/*.yaml configs/sweeps/*.
 
 PIP = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 FLAGS = $(if $(DATA),--data $(DATA)) $(if $(PRESET),--preset $(PRESET))
+# Types are checked beside the tests, as that keeps one core busy for most of a minute.
+define TESTED
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@said=$$(mktemp); $(BIN)/mypy $(SOURCES) > "$$said" & types=$$!; \
+	tests=0; $(PYTEST) $(1) $(ARGS) || tests=$$?; \
+	typed=0; wait $$types || typed=$$?; cat "$$said"; rm -f "$$said"; exit $$((tests | typed))
+endef
 # Where the environment forbids bytecode, each of a hundred processes would compile the sources anew.
 # A worker that has nothing left takes half of what the other one has.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 \
@@ -90,12 +98,12 @@ lint: $(TOOLS) ## Check style and types
 	@$(BIN)/mypy $(SOURCES)
 
 .PHONY: test
-test: lint ## Check style and types, then run the unit tests and doctests
-	@$(PYTEST) -m "not slow" $(ARGS)
+test: $(TOOLS) ## Check style and types, run the unit tests and doctests
+	$(call TESTED,-m "not slow")
 
 .PHONY: test-all
-test-all: lint ## The same, with the tests that take minutes
-	@$(PYTEST) $(ARGS)
+test-all: $(TOOLS) ## The same, with the tests that take minutes
+	$(call TESTED)
 
 .PHONY: test-processors
 test-processors: $(TOOLS) ## Run the tests as other processors round: [WHAT=tests/msmt]
