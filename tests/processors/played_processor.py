@@ -196,6 +196,8 @@ def same_in_any_order(
     """
     if not operands or operands[0].dtype not in _BITS:
         return True
+    if options.get("beta") == 0:  # what is added is not read, and may never have been written
+        operands = operands[1:]
     grid = math.prod(map(_grid, operands))
     if grid:
         grid *= math.prod(_grid_of(float(options[o])) for o in _SCALES if o in options)
