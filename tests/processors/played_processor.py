@@ -129,8 +129,9 @@ def move(values: Tensor, seed: int, keep: Keep = False) -> None:
     if keep is True or values.dtype not in _BITS:
         return
     whole = values.contiguous()
-    marked = None if keep is False else keep.contiguous().data_ptr()
-    _MOVE[values.dtype](whole.data_ptr(), whole.numel(), seed, marked)
+    marked = None if keep is False else keep.contiguous()
+    place = None if marked is None else marked.data_ptr()
+    _MOVE[values.dtype](whole.data_ptr(), whole.numel(), seed, place)
     _put_back(values, whole)
 
 
@@ -179,7 +180,12 @@ _seeds: dict[Any, int] = {}
 
 
 def same_in_any_order(
-    run: Callable[..., Any], given: Any, options: Any, most: int, operands: list[Tensor]
+    run: Callable[..., Any],
+    given: Any,
+    options: Any,
+    most: int,
+    operands: list[Tensor],
+    seed: int,
 ) -> Keep:
     """Which sums come out alike in whatever order they are added.
 
@@ -193,6 +199,7 @@ def same_in_any_order(
         options: and those with names.
         most: terms that have no order.
         operands: tensors with a fraction among the arguments.
+        seed: of the operation and the operands' shapes.
     """
     if not operands or operands[0].dtype not in _BITS:
         return True
@@ -206,12 +213,27 @@ def same_in_any_order(
         if not largest.numel() or float(largest.max()) / grid <= 2.0 ** _BITS[operands[0].dtype]:
             return True
     full = not any(map(_has_zero, operands))
-    if full and (len(operands) > 1 or operands[0].numel() > _FEW):
+    if full and (several := _several.get(form := _form(given, options, seed))):
         return False
-    return _on_others(run, given, options, _is_there) < most + 0.5
+    few = _on_others(run, given, options, _is_there) < most + 0.5
+    if full and several is None and form is not None:
+        _several[form] = not bool(few.any())
+    return few
 
 
-_FEW = 256
+_several: dict[Any, bool] = {}
+"""Whether all results of an operation have several terms, where no operand is 0, by its form."""
+
+
+def _form(given: Any, options: Any, seed: int) -> Any:
+    """What the number of terms depends on where no operand is 0; None where it is in indices."""
+    rest = []
+    for part in (*given, *options.values()):
+        if not isinstance(part, Tensor):
+            rest.append(str(part))
+        elif not part.is_floating_point():
+            return None
+    return seed, *rest
 
 
 def _grid(operand: Tensor) -> float:
@@ -265,7 +287,7 @@ def _as_tensors(given: Any, places: list[int]) -> Any:
     like = next(part for part in given if isinstance(part, Tensor))
     return [
         torch.tensor(part, dtype=torch.result_type(like, part))
-        if number in places and isinstance(part, int | float)
+        if number in places and isinstance(part, int | float | complex)
         else part
         for number, part in enumerate(given)
     ]
@@ -300,7 +322,7 @@ def _kernel(overload: str, name: str, most: int | None) -> Callable[..., Any]:
             return run(*given, **options)
         operands = _floats(given) + _floats(options[o] for o in options if o != "out")
         seed = seed_of(name, operands)
-        keep = most is not None and same_in_any_order(run, given, options, most, operands)
+        keep = most is not None and same_in_any_order(run, given, options, most, operands, seed)
         result = run(*given, **options)
         for part in result if isinstance(result, tuple | list) else (result,):
             if most is None:
