@@ -179,7 +179,9 @@ def test_a_flipped_bit_is_said(run: Path, capsys: pytest.CaptureFixture[str]) ->
     whole = checkpoint.read_bytes()
     try:
         checkpoint.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
-        assert "last.ckpt is damaged (its digest is another): put back a copy" in refused(run, capsys)
+        assert "last.ckpt is damaged (its digest is another): put back a copy" in refused(
+            run, capsys
+        )
     finally:
         checkpoint.write_bytes(whole)
 

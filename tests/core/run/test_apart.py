@@ -66,7 +66,7 @@ def experiment(name: str, out: Path) -> Any:
 
 
 def shards_of(ids: torch.Tensor, is_list: bool, real: bool) -> list[torch.Tensor]:
-    if real:  # a process each
+    if real and not is_list:  # a process each
         return [ids[0::2], ids[1::2]]
     return list(ids.split(1)) if is_list else [ids[0::3], ids[1::3], ids[2::3]]
 
