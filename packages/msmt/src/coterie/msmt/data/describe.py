@@ -10,8 +10,8 @@ from torch import Tensor
 
 from coterie.core.data.samples.samples import SampleData, Samples
 from coterie.core.data.samples.streamed import StreamedSamples
+from coterie.msmt.data.area import auc
 from coterie.msmt.data.task import Task
-from coterie.msmt.models.base import auc
 
 _AT_ONCE = 1 << 16  # samples
 
