@@ -1,11 +1,11 @@
-"""A machine with an accelerator, played on the CPU: run a paper on it and on the CPU, and compare.
+"""A machine with an accelerator, played on the CPU: run papers on it and on the CPU, and compare.
 
-    python tests/far_device.py PAPER PLANT [--KEY VALUE ...]
+    python tests/far_device.py '[["PAPER", "PLANT", "--KEY", "VALUE", ...], ...]'
 
 A tensor of the played device says that it is elsewhere and is computed here. What a real one
 refuses is refused: operations over tensors of two devices, and numpy. Run in a process of its own,
 since torch knows the device from then on. PLANT is a mistake that is made on purpose, or "nothing".
-One JSON object is printed.
+One JSON object a line is printed, one for each of the list, of which the last may fail.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import json
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -24,7 +24,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 import coterie
 from coterie.core.federation.ledger import Ledger
@@ -81,7 +80,8 @@ class Device(TorchDispatchMode):
 
 def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operation on the numbers, if all its tensors are on one device."""
-    found = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    found: list[Tensor] = []
+    plain = brought(args, found), {name: brought(value, found) for name, value in kwargs.items()}
     far = [leaf for leaf in found if isinstance(leaf, FarTensor)]
     near = [leaf for leaf in found if not isinstance(leaf, FarTensor)]
     # As on a GPU, a single number may come from the CPU where it goes with every element.
@@ -90,7 +90,6 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         raise RuntimeError(f"{func}: tensors on two devices")
     wanted = kwargs.get("device")
     there = bool(far) if wanted is None else torch.device(wanted).type == FAR.type
-    plain = tree_map_only(FarTensor, lambda leaf: leaf.near, (args, kwargs))
     out = func(*plain[0], **plain[1] | ({} if wanted is None else {"device": "cpu"}))
     if func is torch.ops.aten.copy_.default:
         return args[0]
@@ -98,8 +97,27 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         out = out.clone()
     if not there:
         return out
-    wrapped = tree_map_only(Tensor, FarTensor, out)
+    wrapped = sent(out)
     return return_and_correct_aliasing(func, args, kwargs, wrapped) if far else wrapped
+
+
+def brought(value: Any, found: list[Tensor]) -> Any:
+    """Take the numbers of all tensors, and note these; torch's own trees take half of a run."""
+    if isinstance(value, Tensor):
+        found.append(value)
+        return value.near if isinstance(value, FarTensor) else value
+    if isinstance(value, (list, tuple)):
+        return type(value)([brought(one, found) for one in value])
+    return value
+
+
+def sent(value: Any) -> Any:
+    """Put numbers on the played device."""
+    if isinstance(value, Tensor):
+        return FarTensor(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([sent(one) for one in value])
+    return value
 
 
 class Factories(TorchFunctionMode):
@@ -194,7 +212,7 @@ def planted(what: str) -> Iterator[None]:
 
 
 def run_on(
-    device: torch.device, paper: str, flags: list[str], out: str, factories: Factories
+    device: torch.device, paper: str, flags: Sequence[str], out: str, factories: Factories
 ) -> FederatedRun:
     """Run some rounds, stop, go on from the checkpoint in a run made anew, and test.
 
@@ -215,9 +233,8 @@ def run_on(
     return run
 
 
-def main(argv: list[str]) -> None:
+def play(paper: str, plant: str, *flags: str) -> dict[str, Any]:
     """Run on both devices."""
-    paper, plant, *flags = argv
     factories = Factories()
     with tempfile.TemporaryDirectory() as out:
         near = run_on(torch.device("cpu"), paper, flags, out, factories)
@@ -234,7 +251,7 @@ def main(argv: list[str]) -> None:
         left = [path for path, leaf in tree.tensors(tree.to_plain(state)) if leaf.device != FAR]
         saved = tree.tensors(there.to_plain()["server"])
         kept = [path for path, leaf in saved if leaf.device.type != "cpu"]
-    result = {
+    return {
         "made": factories.made,
         "astray": sorted(factories.astray),
         "state_elsewhere": left,
@@ -242,8 +259,8 @@ def main(argv: list[str]) -> None:
         "near": near.journal.scalars | near.history[-1],
         "far": there.journal.scalars | there.history[-1],
     }
-    json.dump(result, sys.stdout)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    for one in json.loads(sys.argv[1]):
+        print(json.dumps(play(*one)), flush=True)

@@ -1,4 +1,7 @@
-"""Ctrl-C and checkpoints that cannot be read, in real processes: one line each, and it is true."""
+"""Ctrl-C and checkpoints that cannot be read: one line each, and it is true.
+
+Ctrl-C is pressed in real processes. What they advise is followed in this one.
+"""
 
 import json
 import os
@@ -13,8 +16,17 @@ from pathlib import Path
 
 import pytest
 
+from coterie.core.cli.main import main
+from coterie.core.run.driver import FederatedRun
+from coterie.core.tables import catalogue
+from coterie.core.tables.progress import Counting
+
 PATIENCE = 120.0  # seconds, on a machine that does other things
-COTERIE = "import sys; from coterie.core.cli.main import main; sys.exit(main(sys.argv[1:]))"
+# On one core, a table has one worker.
+COTERIE = (
+    "import os, sys; os.cpu_count = lambda: 1; from coterie.core.cli.main import main;"
+    "sys.exit(main(sys.argv[1:]))"
+)
 QUIET = ["--logger.wandb", "off", "--run.progress", "false"]
 # A first round of minutes: PAGE's clients make as many steps as they are told to.
 ENDLESS = ["page", "--method", "fedavg", "--preset", "smoke", "--train.epochs", "100000"]
@@ -61,7 +73,13 @@ def advised(err: str, start: str) -> list[str]:
     return words
 
 
-def test_before_the_first_checkpoint(tmp_path: Path) -> None:
+def ctrl_c(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_before_the_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def made(_: int) -> bool:
         return any(tmp_path.glob("runs/page/*/config.yaml"))
 
@@ -73,19 +91,16 @@ def test_before_the_first_checkpoint(tmp_path: Path) -> None:
     assert not (run / "checkpoints" / "last.ckpt").exists()
     # The advice is accepted, and goes on in the same folder.
     began = (run / "config.yaml").stat().st_mtime_ns
-    status, err = interrupted(
-        *again,
-        folder=tmp_path,
-        when=lambda _: (run / "config.yaml").stat().st_mtime_ns > began,
-        after=0.5,
-    )
-    assert status == 130
-    assert advised(err, "interrupted before a round was saved") == again
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(FederatedRun, "advance", ctrl_c)
+    assert main(again) == 130
+    assert advised(capsys.readouterr().err, "interrupted before a round was saved") == again
+    assert (run / "config.yaml").stat().st_mtime_ns > began
     assert list(tmp_path.glob("runs/page/*")) == [run]
 
 
-def test_in_the_middle(tmp_path: Path) -> None:
-    flags = ["f3crec", "--rounds", "40", *QUIET]
+def test_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = ["f3crec", "--rounds", "12", "--model.dim", "8", *QUIET]
 
     def saved(_: int) -> bool:
         return any(tmp_path.glob("runs/f3crec/*/checkpoints/last.ckpt"))
@@ -96,9 +111,8 @@ def test_in_the_middle(tmp_path: Path) -> None:
     assert again == ["train", *flags, "--resume"]
     (run,) = tmp_path.glob("runs/f3crec/*")
     assert not (run / "summary.json").exists()
-    process = start(*again, folder=tmp_path)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, err
+    monkeypatch.chdir(tmp_path)
+    assert main(again) == 0
     assert json.loads((run / "summary.json").read_text())["rounds"] > 4
 
 
@@ -107,7 +121,7 @@ def torch_is_loaded(process: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("after", [0.0, 0.2, 0.5])
+@pytest.mark.parametrize("after", [0.0, 0.3])
 def test_while_torch_is_imported(after: float, tmp_path: Path) -> None:
     status, err = interrupted("train", "f3crec", folder=tmp_path, when=torch_is_loaded, after=after)
     assert status == 130
@@ -115,8 +129,11 @@ def test_while_torch_is_imported(after: float, tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_in_a_table(tmp_path: Path) -> None:
-    words = ["table", "f3crec", "--table", "2", "--seeds", "1", "--preset", "smoke", *QUIET]
+def test_in_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["table", "f3crec", "--table", "2", "--seeds", "1", "--rounds", "1", *QUIET]
+    words += ["--model.dim", "4"]
     cache = tmp_path / "runs" / "f3crec" / "tables" / "cache"
 
     def kept() -> set[Path]:
@@ -128,48 +145,56 @@ def test_in_a_table(tmp_path: Path) -> None:
     assert again == words
     done = {path: path.stat().st_mtime_ns for path in kept()}
     assert done
-    status, err = interrupted(*again, folder=tmp_path, when=lambda _: len(kept()) > len(done))
-    assert status == 130
+    # The next job is made, and it is a new one.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(catalogue, "worker_count", lambda: 0)
+    monkeypatch.setattr(Counting, "done", ctrl_c)
+    assert main(again) == 130
+    advice = "interrupted; the runs that are done are kept; to go on"
+    assert advised(capsys.readouterr().err, advice) == words
+    assert len(kept()) == len(done) + 1
     assert all(path.stat().st_mtime_ns == when for path, when in done.items())
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
-    process = start("train", "f3crec", "--preset", "smoke", *QUIET, folder=folder)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, err
+    flags = ["--preset", "smoke", "--run.out", str(folder / "runs"), *QUIET]
+    assert main(["train", "f3crec", *flags]) == 0
     (found,) = folder.glob("runs/f3crec/*")
     return found
 
 
-def refused(run: Path, through: Sequence[str] = ()) -> str:
-    process = start("evaluate", "--run", str(run), folder=run.parent, through=through)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, out) == (2, "")
+def refused(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    status = main(["evaluate", "--run", str(run)])
+    out, err = capsys.readouterr()
+    assert (status, out) == (2, "")
     assert err.count("\n") == 1
     return err
 
 
-def test_a_flipped_bit_is_said(run: Path) -> None:
+def test_a_flipped_bit_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = run / "checkpoints" / "last.ckpt"
     whole = checkpoint.read_bytes()
     try:
         checkpoint.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
-        assert "last.ckpt is damaged (its digest is another): put back a copy" in refused(run)
+        assert "last.ckpt is damaged (its digest is another): put back a copy" in refused(
+            run, capsys
+        )
     finally:
         checkpoint.write_bytes(whole)
 
 
-def test_what_is_no_file_is_said(run: Path) -> None:
+def test_what_is_no_file_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = run / "checkpoints" / "last.ckpt"
     aside = checkpoint.rename(checkpoint.with_name("aside"))
     try:
         checkpoint.mkdir()
-        assert "has no checkpoint" in refused(run)
+        assert "has no checkpoint" in refused(run, capsys)
         checkpoint.rmdir()
         checkpoint.symlink_to(checkpoint)
-        assert "has no checkpoint" in refused(run)
+        assert "has no checkpoint" in refused(run, capsys)
         checkpoint.unlink()
     finally:
         aside.rename(checkpoint)
@@ -181,7 +206,10 @@ def test_a_file_that_may_not_be_read_is_said(run: Path) -> None:
     checkpoint = run / "checkpoints" / "last.ckpt"
     checkpoint.chmod(0)
     try:
-        err = refused(run, as_others if os.geteuid() == 0 else ())
+        through = as_others if os.geteuid() == 0 else ()
+        process = start("evaluate", "--run", str(run), folder=run.parent, through=through)
+        out, err = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, out, err.count("\n")) == (2, "", 1)
         assert "last.ckpt (permission denied): mend that" in err
     finally:
         checkpoint.chmod(0o644)

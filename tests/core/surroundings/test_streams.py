@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -23,6 +24,11 @@ def run(words, redirections="", **environment):
     )
 
 
+@cache
+def whole(words):
+    return run(words, PYTHONIOENCODING="utf-8").stdout.decode()
+
+
 @pytest.mark.parametrize(
     ("words", "encoding"),
     [
@@ -36,7 +42,7 @@ def run(words, redirections="", **environment):
 def test_what_an_encoding_lacks_is_replaced(words, encoding):
     found = run(words, PYTHONIOENCODING=encoding)
     assert (found.returncode, found.stderr) == (0, b"")
-    text = run(words, PYTHONIOENCODING="utf-8").stdout.decode()
+    text = whole(words)
     assert len(found.stdout.decode(encoding.split(":")[0]).split()) == len(text.split())
 
 

@@ -25,7 +25,6 @@ from coterie.llm.backbones.causal_text import load_causal_text, tiny_text
 from coterie.llm.backbones.expert import make_expert
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.prompts import bigrec_template
-from coterie.llm.backbones.recformer.build import load_recformer, small_recformer
 from coterie.llm.backbones.recformer.tokens import item_attributes
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.data.catalogue import Catalogue
@@ -131,6 +130,8 @@ def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
             text = items.require_titles(), bigrec_template(model.noun)
             return load_causal_text(str(model.path), *text, settings.generation, model.context)
         case "recformer":
+            from coterie.llm.backbones.recformer.build import load_recformer, small_recformer
+
             attributes = item_attributes(items)
             if model.path is not None:
                 return load_recformer(model.path, attributes, model.base)

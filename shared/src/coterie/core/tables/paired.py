@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 ALPHA = 0.05
 
@@ -95,6 +94,8 @@ def compare(first: ArrayLike, second: ArrayLike) -> Comparison:
         return Comparison(mean, float("nan"), float("nan"), float("nan"), n)
     if np.ptp(difference) == 0.0:
         return Comparison(mean, mean, mean, 1.0 if mean == 0.0 else 0.0, n)
+    from scipy import stats  # a second of imports that a mean over seeds does not need
+
     found = stats.ttest_1samp(difference, 0.0)
     interval = found.confidence_interval(1 - ALPHA)
     return Comparison(mean, float(interval.low), float(interval.high), float(found.pvalue), n)

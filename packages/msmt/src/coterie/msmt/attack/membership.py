@@ -21,7 +21,8 @@ from coterie.core.local_training.alone import statistics_of
 from coterie.core.local_training.losses import MethodOf
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.tensors.keys import Key
-from coterie.msmt.models.base import Batch, MultiTask, auc
+from coterie.msmt.data.area import auc
+from coterie.msmt.models.base import Batch, MultiTask
 
 Normalise = Literal["candidates", "initial"]
 FALSE_ALARMS = 0.01

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coterie.msmt.models.base import auc
+from coterie.msmt.data.area import auc
 
 _ROUNDINGS = 8.0
 

@@ -16,7 +16,8 @@ from coterie.msmt.attack.candidates import Candidates
 from coterie.msmt.attack.known import Seen
 from coterie.msmt.attack.membership import Membership, judged, losses
 from coterie.msmt.attack.occurrence import LocalSteps, Occurrence, rounding, untouched
-from coterie.msmt.models.base import MultiTask, auc
+from coterie.msmt.data.area import auc
+from coterie.msmt.models.base import MultiTask
 
 _TABLE = re.compile(r"(?:^|\.)inputs\.tables\.(\d+)\.weight$")
 _OTHERS = 8

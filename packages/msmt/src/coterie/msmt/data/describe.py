@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import binary_auroc
 
 from coterie.core.data.samples.samples import SampleData, Samples
 from coterie.core.data.samples.streamed import StreamedSamples
+from coterie.msmt.data.area import auc
 from coterie.msmt.data.task import Task
 
 _AT_ONCE = 1 << 16  # samples
@@ -89,4 +89,4 @@ def _best(task: Task, place: int) -> dict[str, Any]:
 def _auc(score: Tensor, label: Tensor) -> float | None:
     if len(label.unique()) < 2:
         return None
-    return float(binary_auroc(score, label.long()))
+    return float(auc(score, label))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-from scipy import stats
+from typing import TYPE_CHECKING, Any
 
 from coterie.page.settings.certificate import LEAST_SEEDS, CertificateSettings
 
@@ -41,7 +39,7 @@ def chance(seeds: int) -> float:
         >>> round(chance(5), 3)
         0.058
     """
-    return float(stats.t.sf(_ERRORS, seeds - 1)) if seeds > 1 else math.nan
+    return float(_stats().t.sf(_ERRORS, seeds - 1)) if seeds > 1 else math.nan
 
 
 def significant(gains: Sequence[Gain], settings: CertificateSettings) -> int:
@@ -60,8 +58,15 @@ def upper(gains: Sequence[Gain], seeds: int) -> list[float]:
     known = [gain for gain in gains if gain.known]
     if seeds < 2 or not known:
         return []
-    quantile = float(stats.t.isf(_LEVEL / len(known), seeds - 1))
+    quantile = float(_stats().t.isf(_LEVEL / len(known), seeds - 1))
     return [ratio(max(g.mean + quantile * g.error, 0.0), g.payoff) for g in known]
+
+
+def _stats() -> Any:
+    """`scipy.stats`: a second of imports that a run without fresh seeds does not need."""
+    from scipy import stats
+
+    return stats
 
 
 def reasons(certificate: Certificate) -> list[str]:
@@ -96,7 +101,8 @@ def _leaders(certificate: Certificate) -> list[str]:
         )
     count = significant(known, settings)
     # Fewer than two seeds leave no standard error; that is a reason of its own.
-    most = stats.binom.isf(_LEVEL, len(known), chance(settings.seeds)) if settings.seeds > 1 else 0
+    several = settings.seeds > 1
+    most = _stats().binom.isf(_LEVEL, len(known), chance(settings.seeds)) if several else 0
     if count > most:
         lines.append(
             f"{count} of {len(gains)} leaders gain more than two standard errors; "
