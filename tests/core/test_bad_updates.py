@@ -70,9 +70,15 @@ def truths(tmp_path_factory):
     return {kind: ask(exchange(kind, folder / kind, None))[0] for kind in EXCHANGES}
 
 
-@pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("kind", EXCHANGES)
-@pytest.mark.parametrize("reduce", [None, Sum(), Weighted("samples")], ids=["kept", "sum", "mean"])
+@pytest.mark.parametrize(
+    ("lie", "reduce"),
+    [
+        *((lie, None) for lie in LIES),
+        *((lie, Sum()) for lie in ("nan", "other key", "infinite state")),
+        *((lie, Weighted("samples")) for lie in ("nan", "other key", "huge count")),
+    ],
+)
 def test_a_bad_update_is_refused_by_name_and_changes_nothing(kind, lie, reduce, tmp_path, truths):
     found = exchange(kind, tmp_path, lie)
     replies, cohort = ask(found, **({} if reduce is None else {"reduce": reduce}))

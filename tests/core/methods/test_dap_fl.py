@@ -111,7 +111,7 @@ def test_equals_a_naive_loop(build, chunk):
 
 def test_agents_differ_and_stay_within_their_ranges():
     data, (server, client) = split([6] * 8), halves()
-    kept = run(server, client, data, 6).private(data.ids)
+    kept = run(server, client, data, 4).private(data.ids)
     lr, epochs = client.read(kept.last.action)
     assert ((lr >= LR_MIN) & (lr <= LR)).all()
     assert ((epochs >= 1) & (epochs <= EPOCHS)).all()

@@ -121,7 +121,7 @@ def test_one_local_round_finds_the_optimum_of_the_envelopes():
     """
     data = sample_data([8, 5, 9])
     chosen = {"inner_steps": 25, "personal_lr": 0.2, "lr": 0.6, "lam": LAM, "weighting": "equal"}
-    played = play(*method("pfedme", Linear, **chosen), data, 25)
+    played = play(*method("pfedme", Linear, **chosen), data, 28)
     left, right_side = torch.zeros(3, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
     eye = torch.eye(3, dtype=torch.float64)
     for c in range(3):
