@@ -1,7 +1,9 @@
 """A small paper that is installed for the time of a test, with packed configurations."""
 
+import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -104,6 +106,9 @@ FILES = {
     ),
 }
 
+_SETTINGS: list[ModuleType] = []
+"""Its settings, once imported: the same text in every test, and a parser is made of each class."""
+
 
 @pytest.fixture
 def toy_site(tmp_path: Path) -> Path:
@@ -134,4 +139,7 @@ def toy(toy_site: Path, monkeypatch: pytest.MonkeyPatch) -> Paper:
     monkeypatch.chdir(toy_site.parent)
     for name in [name for name in sys.modules if name.startswith("coterie.toy")]:
         monkeypatch.delitem(sys.modules, name)
+    if not _SETTINGS:
+        _SETTINGS.append(importlib.import_module("coterie.toy.settings"))
+    monkeypatch.setitem(sys.modules, "coterie.toy.settings", _SETTINGS[0])
     return find_paper("toyrec")

@@ -137,10 +137,14 @@ def made(monkeypatch) -> list[Deferred]:
     return found
 
 
+EVEN, UNEVEN = [6, 6, 6, 6], [2, 9, 0, 5]
+
+
 @pytest.mark.parametrize("make", [*PLAIN, *READING])
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
-@pytest.mark.parametrize("lengths", [[6, 6, 6, 6], [2, 9, 0, 5]])
-@pytest.mark.parametrize("width", [None, 1, 3])
+@pytest.mark.parametrize(
+    ("shared", "lengths", "width"),
+    [(True, EVEN, None), (False, EVEN, 3), (True, UNEVEN, 1), (False, UNEVEN, None)],
+)
 def test_training_is_that_of_torch(make, shared, lengths, width, made):
     """Steps of three samples: two fit into the room; with six words of them, one does."""
     module, data = built(make), sample_data(lengths)

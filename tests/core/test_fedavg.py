@@ -17,7 +17,7 @@ from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(3)
 SECRET = KEY.fold("clients")
-LENGTHS = [5, 1, 0, 12, 7, 7, 3, 2, 9, 4]
+LENGTHS = [5, 1, 0, 8, 4, 4, 3, 2, 6, 4]
 MU = 0.7
 
 
@@ -117,14 +117,15 @@ def naive(build, data, rounds, epochs, batch_size, lr, mu) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox"])
-@pytest.mark.parametrize("batch_size", [None, 4])
-@pytest.mark.parametrize("build", [Linear, Net])
-@pytest.mark.parametrize("chunk", [1, 7, None])
+@pytest.mark.parametrize(
+    ("build", "batch_size", "chunk"),
+    [(Linear, None, 1), (Linear, 4, 7), (Net, None, 7), (Net, 4, 1), (Net, 4, None)],
+)
 def test_equals_a_naive_loop(name, batch_size, build, chunk):
     data = sample_data()
-    server, client = algorithm(name, build, epochs=3, batch_size=batch_size, lr=0.05)
-    state, _ = run(server, client, data, 3, chunk)
-    expected = naive(build, data, 3, 3, batch_size, 0.05, MU if name == "fedprox" else 0.0)
+    server, client = algorithm(name, build, epochs=2, batch_size=batch_size, lr=0.05)
+    state, _ = run(server, client, data, 2, chunk)
+    expected = naive(build, data, 2, 2, batch_size, 0.05, MU if name == "fedprox" else 0.0)
     assert list(state.weights) == list(expected)
     for key, value in expected.items():
         torch.testing.assert_close(state.weights[key], value, atol=1e-12, rtol=1e-12)

@@ -65,7 +65,7 @@ def problems(draw: st.DrawFn):
 
 
 @given(problems())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_equals_naive_loop(problem) -> None:
     scores, out, find, k = problem
     expected = naive_table(scores, out, find, k)
@@ -76,7 +76,7 @@ def test_equals_naive_loop(problem) -> None:
 
 
 @given(problems(), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_clients_do_not_depend_on_their_chunk(problem, random) -> None:
     scores, out, find, k = problem
     whole = stacked(ranking_metrics(scores, Ragged.from_lists(find), k, Ragged.from_lists(out)))
@@ -91,7 +91,7 @@ def test_clients_do_not_depend_on_their_chunk(problem, random) -> None:
 
 
 @given(problems(), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_renumbering_items_changes_nothing_without_ties(problem, random) -> None:
     scores, out, find, k = problem
     n_items = scores.shape[1]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, average_precision_score, ndcg_score
 from torchmetrics import MeanSquaredError
@@ -66,6 +66,7 @@ def wanted(rows, naive, k, empty):
 @pytest.mark.parametrize("empty", ["skip", "zero"])
 @pytest.mark.parametrize(("metric", "naive"), [(average_precision, naive_ap), (ndcg, naive_ndcg)])
 @given(rows=ROWS, k=st.integers(1, 10))
+@settings(max_examples=40)
 def test_rows_equal_a_naive_loop(metric, naive, empty, rows, k):
     found = metric(*tensors(rows), k, empty)
     assert found.dtype == torch.float64
@@ -74,6 +75,7 @@ def test_rows_equal_a_naive_loop(metric, naive, empty, rows, k):
 
 @pytest.mark.parametrize("metric", [average_precision, ndcg])
 @given(rows=ROWS, data=st.data())
+@settings(max_examples=40)
 def test_the_order_of_cells_changes_nothing_even_where_scores_are_tied(metric, rows, data):
     mixed = [data.draw(st.permutations(row)) for row in rows]
     one, other = (metric(*tensors(given), 3, "zero").nan_to_num(-1) for given in (rows, mixed))
@@ -144,6 +146,7 @@ def test_means_equal_torchmetrics(empty, theirs):
 
 @pytest.mark.parametrize("empty", ["skip", "zero"])
 @given(rows=ROWS, cut=st.integers(0, 6))
+@settings(max_examples=40)
 def test_the_metric_is_the_mean_over_rows_whatever_the_chunks(empty, rows, cut):
     metric = RatedRanking(3, empty)
     for part in (rows[:cut], rows[cut:]):
@@ -205,6 +208,7 @@ def test_a_logit_of_zero_says_no():
 
 
 @given(rows=ROWS, batch=st.integers(1, 7), k=st.integers(1, 9))
+@settings(max_examples=40)
 def test_batches_of_rows_equal_a_loop_over_batches(rows, batch, k):
     scores, liked, columns = tensors(rows)
     found = (

@@ -212,8 +212,7 @@ def check(found, ends):
 
 
 @each_module
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.parametrize("width", [None, 1, 2])
+@pytest.mark.parametrize(("decay", "width"), [(0.0, None), (0.1, 1), (0.1, 2)])
 def test_training_is_that_of_torch(make, decay, width):
     params, data = stacked_params(built(make)), sample_data([6, 6, 6])
     batches = MiniBatches(data, 2, 3, KEY.fold(data.ids))

@@ -239,7 +239,13 @@ def test_worker_processes_give_the_same_transcript(tmp_path):
 
 def test_the_command_writes_it_and_says_what_epsilon_is_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    small = ["--rounds=1", "--model.dim=4", "--data.fractions=[0.9]", "--run.name=a"]
+    small = [
+        "--data=sample",
+        "--rounds=1",
+        "--model.dim=4",
+        "--data.fractions=[0.9]",
+        "--run.name=a",
+    ]
     noise = ["--privacy.noise=laplace", "--privacy.clip=1", "--privacy.scale=2"]
     entries = ["--privacy.clip_by=entry", "--privacy.steps=[update]"]
     quiet = ["--run.progress=false", "--logger.wandb=off", "--logger.transcript"]

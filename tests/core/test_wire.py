@@ -297,7 +297,7 @@ def test_oversized_bytes_are_refused_unread():
         decode(b"x" * 11, Table, max_bytes=10)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 10_000), st.integers(0, 255))
 def test_one_wrong_byte_never_raises_anything_else(place, byte):
     data = bytearray(encode(Table(table().items, torch.tensor([1, 2, 3])), HEADER))

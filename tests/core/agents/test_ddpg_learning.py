@@ -9,18 +9,18 @@ from coterie.core.tensors.keys import Key
 
 
 def test_bandits_with_different_best_actions() -> None:
-    """Reward -(a - a*)², another a* for each agent, found in 150 rounds."""
+    """Reward -(a - a*)², another a* for each agent, found in 90 rounds."""
     n, settings = (
         8,
         DDPGSettings(
-            gamma=0.0, critic_lr=2e-2, actor_lr=5e-4, updates=8, batch_size=64, noise_decay=100
+            gamma=0.0, critic_lr=2e-2, actor_lr=1e-3, updates=6, batch_size=64, noise_decay=60
         ),
     )
     ddpg, key = DDPG(1, 1, settings), Key.from_seed(1).fold(torch.arange(n))
     agents = ddpg.begin(key.fold("begin"))
     best = torch.linspace(-0.8, 0.8, n).unsqueeze(1)
     state = torch.ones(n, 1)
-    for time in range(150):
+    for time in range(90):
         action, agents = ddpg.act(agents, state, key.fold(time))
         reward = -(action - best).square().squeeze(1)
         agents = ddpg.remember(agents, state, action, reward, state)
@@ -48,7 +48,7 @@ def test_linear_quadratic_control() -> None:
     ddpg, key = DDPG(1, 1, settings), Key.from_seed(0).fold(torch.arange(n))
     agents = ddpg.begin(key.fold("begin"))
     state = torch.zeros(n, 1)
-    for time in range(200):
+    for time in range(100):
         action, agents = ddpg.act(agents, state, key.fold(time))
         next_state = a * state + b * action + 0.2 * key.fold("world", time).normal(1)
         reward = -(state.square() + cost * action.square()).squeeze(1)

@@ -187,7 +187,7 @@ EDITS = st.lists(
 
 @given(edits=EDITS, name=st.sampled_from([REVIEWS, METADATA]), pack=st.sampled_from("nba"))
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_damaged_files_end_in_one_line(tmp_path, edits, name, pack):
     for path in tmp_path.iterdir():

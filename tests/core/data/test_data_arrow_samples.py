@@ -181,7 +181,7 @@ def test_ids_numbered_anew_by_a_joint_vocabulary(tmp_path: Path) -> None:
     train=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), min_size=1, max_size=30),
     test=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 5)), min_size=1, max_size=30),
 )
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_vocabulary_is_that_of_sets(
     train: list[tuple[int, int]], test: list[tuple[int, int]]
 ) -> None:

@@ -29,7 +29,7 @@ def pairs(users, items, data):
 
 
 @given(ROWS, st.sampled_from([None, 3.0]), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_what_filters_leave_out_is_counted_and_stays_had(tmp_path_factory, rows, least, core):
     table = pd.DataFrame(rows, columns=["user", "item", "rating"])
     path = tmp_path_factory.mktemp("rows") / "r.csv"

@@ -43,7 +43,7 @@ def rows_of(max_id, min_size=1):
 
 
 @given(rows_of(8), st.integers(0, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_k_core_equals_naive_loop(rows, k):
     kept = rows
     while True:
@@ -76,7 +76,7 @@ def test_renumbered_is_first_appearance(rows):
 
 
 @given(rows_of(12, min_size=10))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_blocks_cut_a_stable_sort(rows):
     rows[0] = (rows[0][0], rows[0][1], 30)  # at least two different times
     stream = temporal_blocks(table(rows))
@@ -99,7 +99,7 @@ def test_blocks_cut_a_stable_sort(rows):
 
 
 @given(rows_of(6, min_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_what_users_had_before_a_block(rows):
     """Each item once, whatever split it was in, of the users of the block alone."""
     rows[0] = (rows[0][0], rows[0][1], 30)
@@ -145,7 +145,7 @@ def test_blocks_refuse_too_few_rows():
     st.sampled_from(["random", "file"]),
     st.integers(0, 5),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_splits_partition_every_user(rows, order, ties, seed):
     rows[0] = (rows[0][0], rows[0][1], 30)
     stream = temporal_blocks(table(rows))

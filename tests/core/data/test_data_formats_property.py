@@ -201,7 +201,7 @@ def found(data):
     draw=st.data(),
 )
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_table_in_any_form(tmp_path_factory, rows, writer, packing, suffix, cut, draw):
     folder = tmp_path_factory.mktemp("table")

@@ -109,7 +109,7 @@ def read_or_refuse(read, *arguments):
 @pytest.mark.parametrize("name", WHOLE)
 @given(edits=EDITS, which=st.integers(0, 1), pack=st.sampled_from(["no", "before", "after"]))
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_official_layouts(tmp_path, name, edits, which, pack):
     for path in tmp_path.iterdir():
@@ -129,7 +129,7 @@ def test_official_layouts(tmp_path, name, edits, which, pack):
 @given(edits=EDITS)
 @example(edits=[(1.0, "insert", b'"'), (1.0, "insert", b'"')])
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_own_csv(tmp_path, edits):
     path = tmp_path / "my.csv"

@@ -88,7 +88,7 @@ def test_nobody_has_nothing():
 
 
 @given(NUMBERS, st.sampled_from([1, 4, 1 << 16]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_first_appearance(numbers, chunk):
     appearance._CHUNK, before = chunk, appearance._CHUNK
     try:
@@ -110,7 +110,7 @@ def test_first_appearance(numbers, chunk):
     st.sampled_from([12, 1 << 40, 1 << 62]),
     st.sampled_from([0, 2**31 - 5, -(2**62)]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_orders_are_stable(numbers, at_once, above, least):
     ordering._AT_ONCE, before = at_once, ordering._AT_ONCE
     try:

@@ -20,7 +20,7 @@ KEY = Key.from_seed(5).fold("negatives")
     st.integers(1, 5),
     st.randoms(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_draws_are_free_items_and_do_not_depend_on_the_chunk(rows, per_positive, random):
     rows = [random.sample(sorted(row), len(row)) for row in rows]
     ids = torch.arange(len(rows)) * 17

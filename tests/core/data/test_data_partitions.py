@@ -78,7 +78,7 @@ def test_another_key_deals_otherwise(scheme):
     alpha=st.floats(1e-6, 1e12),
     key=keys,
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_sizes_are_met_exactly_for_any_alpha(labels, parts, alpha, key):
     sizes = torch.tensor(parts)
     if sizes.sum() > len(labels):
@@ -170,7 +170,7 @@ def test_margins_of_different_totals_are_refused():
     sigma=st.floats(0, 1e4),
     key=keys,
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_log_normal_sizes_sum_to_all_and_none_is_below_the_least(
     n_clients, spare, least, sigma, key
 ):

@@ -55,14 +55,12 @@ PLAIN_METHODS = [
 
 
 @each_method
-@pytest.mark.parametrize(
-    ("keep", "chunk"), [(True, 3), (True, None), (False, 3)], ids=["kept", "whole", "anew"]
-)
+@pytest.mark.parametrize(("keep", "chunk"), [(True, 3), (False, None)], ids=["kept", "anew"])
 def test_equals_an_optimizer_of_its_own_for_each_client(name, keep, chunk):
     data = split()
     server, client, settings = halves(name, Net, **ADAM, keep_moments=keep)
-    made = run(server, client, data, 3, chunk)
-    holds(made, Plain(name, Net, data, settings).rounds(3))
+    made = run(server, client, data, 2, chunk)
+    holds(made, Plain(name, Net, data, settings).rounds(2))
 
 
 @each_method
@@ -126,7 +124,7 @@ def test_a_refused_client_keeps_its_old_moments(name):
     for (path, leaf), (_, old) in zip(tree.tensors(after), tree.tensors(before), strict=True):
         assert torch.equal(leaf, old), path
     assert int(after.rounds) == 1
-    assert int(made.private([4]).optimizer.steps) == 2 * 2 * 3
+    assert int(made.private([4]).optimizer.steps) == 2 * 2 * 2
     if name != "local":  # the loop has no refusals; a client alone goes on as if nothing had been
         return
     x[place] = healthy

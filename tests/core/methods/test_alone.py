@@ -81,8 +81,13 @@ def shown(journal, names):
     return {name: journal.scalars[name] for name in names}
 
 
-@each_method
-@pytest.mark.parametrize("build", [Normed, Both, Counting])
+@pytest.mark.parametrize(
+    ("name", "build"),
+    [
+        *((name, Both) for name in OWN),
+        *((name, build) for name in ("fedavg", "ditto") for build in (Normed, Counting)),
+    ],
+)
 def test_equals_a_module_of_its_own_for_each_client(name, build):
     data = split(LENGTHS)
     server, client, settings = halves(name, build, **(ADAM if build is Both else GENERAL))
@@ -113,9 +118,9 @@ def test_central_training_equals_one_module(build, batch_size):
     data, options = split(LENGTHS), ADAM | {"batch_size": batch_size}
     held = ServerSamples(labelled([15], "server").samples, labelled([9], "reported").samples)
     server, client, settings = central(build, data.train, held, **options)
-    made = run(server, client, data, 3)
+    made = run(server, client, data, 2)
     learner = Learner(built(build), settings, settings.lr)
-    for number in (1, 2, 3):
+    for number in (1, 2):
         everything = pooled(data.train)
         key = KEY.fold("round", number).fold("central").fold(everything.ids)
         batches = MiniBatches(everything, 2, batch_size, key, at_least=2, by_place=True)
@@ -137,7 +142,7 @@ def test_central_training_equals_one_module(build, batch_size):
 def test_chunks_order_and_torchs_generator_make_no_difference(name):
     """The same bits, whatever is asked with whom, and whoever drew before."""
     data, found = split(LENGTHS), []
-    for turn, chunk in enumerate((1, 4, None, "backwards")):
+    for turn, chunk in enumerate((1, None, "backwards")):
         server, client, _ = halves(name, Both, **GENERAL)
         play = stored_backwards if chunk == "backwards" else partial(run, chunk=chunk)
         with KEY.fold("noise", turn).torch_rng():
@@ -210,7 +215,7 @@ def test_the_module_given_stays_as_it_is(name):
     client.module.eval()
     before = {n: v.clone() for n, v in client.module.state_dict().items()}
     drawn = {n: v.clone() for n, v in server.module.state_dict().items()}
-    run(server, client, split(LENGTHS), 2)
+    run(server, client, split([5, 0, 4]), 1)
     assert not client.module.training
     for module, old in ((client.module, before), (server.module, drawn)):
         for path, value in module.state_dict().items():

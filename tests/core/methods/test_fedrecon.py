@@ -103,13 +103,15 @@ def naive(data, rounds, settings, ids=None):
     return weights
 
 
-@each_chunk
-@pytest.mark.parametrize("changed", [{}, {"clip": None, "batch_size": None, "support": 0.8}])
+@pytest.mark.parametrize(
+    ("changed", "chunk"),
+    [({}, 1), ({}, None), ({"clip": None, "batch_size": None, "support": 0.8}, 3)],
+)
 def test_equals_a_naive_loop(changed, chunk):
     data, settings = split(), replace(SETTINGS, **changed)
     server, client = halves(settings=settings)
-    made = run(server, client, data, 3, chunk)
-    close(made.state.weights, naive(data, 3, settings))
+    made = run(server, client, data, 2, chunk)
+    close(made.state.weights, naive(data, 2, settings))
     begun = server.begin(KEY).weights  # stateless: the initial head is that of every round
     assert all(torch.equal(made.state.weights[n], begun[n]) for n in ("head.weight", "head.bias"))
     assert not torch.equal(made.state.weights["body.0.bias"], begun["body.0.bias"])
@@ -142,7 +144,7 @@ def test_accuracies_are_those_of_reconstructed_models(chunk):
 
 def test_a_long_reconstruction_is_the_optimum_of_the_head():
     """Cross-entropy plus weight decay is strongly convex in the head: its gradient vanishes."""
-    settings = replace(SETTINGS, recon_epochs=1500, batch_size=None, clip=None, weight_decay=0.1)
+    settings = replace(SETTINGS, recon_epochs=500, batch_size=None, clip=None, weight_decay=0.1)
     data = split([9, 4])
     _, client = halves(settings=settings)
     weights = weights_of(built(Net))
@@ -186,8 +188,8 @@ def test_part_of_the_clients_takes_part():
 
 def test_client_order_makes_no_difference():
     server, client = halves()
-    straight = run(server, client, split(), 3)
-    close(reversed_ids(server, client, split(), 3).state.weights, straight.state.weights)
+    straight = run(server, client, split(), 2)
+    close(reversed_ids(server, client, split(), 2).state.weights, straight.state.weights)
 
 
 @each_chunk
@@ -217,8 +219,8 @@ def test_boundary():
 
 def test_work_counts_the_steps_of_both_parts():
     _, client = halves()
-    # support of 5 samples: 2, of 12: 5, of 7: 3, of 3: 1, of 2: 1; batches of 3, 3 and 2 epochs
-    assert client.work(split()).tolist() == [5, 3, 0, 12, 7, 7, 5, 5]
+    # support of 5 samples: 2, of 7: 3, of 4: 2, of 3: 1, of 2: 1; batches of 3, 3 and 2 epochs
+    assert client.work(split()).tolist() == [5, 3, 0, 7, 5, 5, 5, 5]
     assert len(LENGTHS) == 8
 
 

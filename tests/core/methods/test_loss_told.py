@@ -246,8 +246,13 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", [name for name in CHANGES if name != "method"])
-@pytest.mark.parametrize("layer", [nn.Identity, nn.BatchNorm1d], ids=["stacked", "alone"])
+@pytest.mark.parametrize(
+    ("change", "layer"),
+    [
+        *((name, nn.Identity) for name in CHANGES if name != "method"),
+        *((name, nn.BatchNorm1d) for name in ("attribute", "global", "buffer")),
+    ],
+)
 def test_what_a_callback_changes_has_its_effect(change, layer, monkeypatch):
     monkeypatch.setattr(Config, "scale", 0.1)
     monkeypatch.setitem(globals(), "SCALE", 0.1)

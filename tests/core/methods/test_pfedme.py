@@ -56,14 +56,15 @@ def options(**more):
     return fixed | {"weight_decay": DECAY} | more
 
 
-@pytest.mark.parametrize("build", [Linear, Net])
-@pytest.mark.parametrize("size", [None, 4])
-@pytest.mark.parametrize("weighting", ["samples", "equal"])
+@pytest.mark.parametrize(
+    ("build", "size", "weighting"),
+    [(Linear, 4, "samples"), (Net, None, "samples"), (Net, 4, "equal")],
+)
 def test_equals_a_naive_loop(build, size, weighting):
     data = sample_data()
     chosen = options(epochs=2, batch_size=size, weighting=weighting)
-    played = play(*method("pfedme", build, **chosen), data, 3, 3)
-    w, theta = naive(build, data, [range(10)] * 3, 2, size, weighting)
+    played = play(*method("pfedme", build, **chosen), data, 2, 3)
+    w, theta = naive(build, data, [range(10)] * 2, 2, size, weighting)
     assert_same(played.state.weights, w)
     kept = played.store.take(data.ids).personal
     for i, model in theta.items():
@@ -73,18 +74,18 @@ def test_equals_a_naive_loop(build, size, weighting):
 def test_all_clients_train_and_some_are_heard():
     data = sample_data()
     chosen = options(epochs=2, batch_size=3, fraction=0.4)
-    played = play(*method("pfedme", Net, **chosen), data, 3)
+    played = play(*method("pfedme", Net, **chosen), data, 2)
     members = []
-    for number in range(1, 4):
+    for number in range(1, 3):
         draws = KEY.fold("round", number).fold("sample").fold(data.ids)
         members.append(draws.uniform(dtype=torch.float64).argsort()[:4].tolist())
     w, theta = naive(Net, data, members, 2, 3, "samples")
     assert_same(played.state.weights, w)
     kept = played.store.take(data.ids)
-    assert kept.rounds.tolist() == [3] * 10
+    assert kept.rounds.tolist() == [2] * 10
     for i, model in theta.items():
         assert_same({k: v[i] for k, v in kept.personal.items()}, model)
-    assert [journal.scalars["fed/clients"] for journal in played.journals] == [4, 4, 4]
+    assert [journal.scalars["fed/clients"] for journal in played.journals] == [4, 4]
 
 
 def test_a_number_of_mini_batches_of_its_own():
@@ -99,7 +100,7 @@ def test_a_number_of_mini_batches_of_its_own():
 def test_theta_converges_to_the_proximal_point():
     """With many steps, theta = argmin f + lam/2 |theta - w|^2; w moves along the envelope."""
     data = sample_data([8, 5, 9])
-    chosen = {"inner_steps": 400, "personal_lr": 0.1, "lr": 0.1, "lam": LAM, "weighting": "equal"}
+    chosen = {"inner_steps": 150, "personal_lr": 0.1, "lr": 0.1, "lam": LAM, "weighting": "equal"}
     server, client = method("pfedme", Linear, **chosen)
     start = server.begin(KEY).weights["w"]
     played = play(server, client, data, 1)
@@ -119,8 +120,8 @@ def test_one_local_round_finds_the_optimum_of_the_envelopes():
     The gradient of F_i is lam (w - theta_i(w)), linear in w for quadratics.
     """
     data = sample_data([8, 5, 9])
-    chosen = {"inner_steps": 40, "personal_lr": 0.2, "lr": 0.6, "lam": LAM, "weighting": "equal"}
-    played = play(*method("pfedme", Linear, **chosen), data, 40)
+    chosen = {"inner_steps": 25, "personal_lr": 0.2, "lr": 0.6, "lam": LAM, "weighting": "equal"}
+    played = play(*method("pfedme", Linear, **chosen), data, 28)
     left, right_side = torch.zeros(3, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
     eye = torch.eye(3, dtype=torch.float64)
     for c in range(3):

@@ -55,14 +55,15 @@ def naive(build, data, chosen, epochs, size, lr, lr_g, weighting, clip=None):
     return x, c, own, trained
 
 
-@pytest.mark.parametrize("build", [Linear, Net])
-@pytest.mark.parametrize("size", [None, 4])
-@pytest.mark.parametrize("weighting", ["samples", "equal"])
+@pytest.mark.parametrize(
+    ("build", "size", "weighting"),
+    [(Linear, 4, "samples"), (Net, None, "samples"), (Net, 4, "equal")],
+)
 def test_equals_a_naive_loop(build, size, weighting):
     data = sample_data()
     options = {"epochs": 2, "batch_size": size, "weighting": weighting, "lr_g": 0.9}
-    played = play(*method("scaffold", build, **options), data, 3, 3)
-    everybody = [range(len(data))] * 3
+    played = play(*method("scaffold", build, **options), data, 2, 3)
+    everybody = [range(len(data))] * 2
     x, c, own, trained = naive(build, data, everybody, 2, size, 0.05, 0.9, weighting)
     assert_same(played.state.weights, x)
     assert_same(played.state.control, c)
@@ -78,9 +79,9 @@ def test_some_clients_and_clipping(weighting):
     data = sample_data()
     options = {"epochs": 2, "batch_size": 3, "weighting": weighting, "fraction": 0.4, "clip": 0.5}
     server, client = method("scaffold", Net, **options)
-    played = play(server, client, data, 4)
+    played = play(server, client, data, 3)
     chosen = []
-    for number in range(1, 5):
+    for number in range(1, 4):
         draws = KEY.fold("round", number).fold("sample").fold(data.ids)
         chosen.append(draws.uniform(dtype=torch.float64).argsort()[:4].sort().values.tolist())
     x, c, _, _ = naive(Net, data, chosen, 2, 3, 0.05, 0.9, weighting, clip=0.5)
@@ -88,9 +89,7 @@ def test_some_clients_and_clipping(weighting):
     assert_same(played.state.control, c)
 
 
-@pytest.mark.parametrize(
-    ("weighting", "fraction"), [("samples", 1), ("equal", 1), ("samples", 0.5)]
-)
+@pytest.mark.parametrize(("weighting", "fraction"), [("equal", 1), ("samples", 0.5)])
 def test_converges_to_the_global_optimum_where_fedavg_does_not(weighting, fraction):
     data = sample_data([8, 5, 9, 20])
     n = [n / 42 for n in data.lengths.tolist()]
@@ -99,7 +98,7 @@ def test_converges_to_the_global_optimum_where_fedavg_does_not(weighting, fracti
     played = play(*method("scaffold", Linear, lr_g=1.0, **options), data, 80)
     assert float((played.state.weights["w"] - best).norm()) < 1e-10
     settings = FedAvgSettings(evaluate_every=0, **options)
-    averaged = play(FedAvgServer(Linear, settings), FedAvgClient(Linear(), settings), data, 80)
+    averaged = play(FedAvgServer(Linear, settings), FedAvgClient(Linear(), settings), data, 25)
     assert float((averaged.state.weights["w"] - best).norm()) > 1e-2
 
 

@@ -141,8 +141,13 @@ def looped(name: str, data: Any, given: Any, rounds: int) -> Plain:
     return plain.rounds(rounds)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "local", "fedprox", "ditto", "fedamp"])
-@pytest.mark.parametrize(("optimizer", "clip"), [("adam", 0.2), ("sgd", None), ("sgd", 0.2)])
+@pytest.mark.parametrize(
+    ("name", "optimizer", "clip"),
+    [
+        *((name, "adam", 0.2) for name in ("fedavg", "local", "fedprox", "ditto", "fedamp")),
+        *((name, "sgd", clip) for name in ("fedprox", "ditto") for clip in (None, 0.2)),
+    ],
+)
 def test_equals_torchs_own_optimizers(name: str, optimizer: str, clip: float | None) -> None:
     data = split([5, 0, 7, 1])
     options = ADAM | {"optimizer": optimizer, "clip": clip}
@@ -154,10 +159,10 @@ def test_equals_torchs_own_optimizers(name: str, optimizer: str, clip: float | N
 def test_moments_live_on_from_round_to_round_if_kept(keep: bool, chunk: int | None) -> None:
     data = split()
     server, client, given = halves("fedavg", Looked, **ADAM, keep_moments=keep)
-    made = run(server, client, data, 3, chunk)
-    holds(made, looped("fedavg", data, given, 3))
+    made = run(server, client, data, 2, chunk)
+    holds(made, looped("fedavg", data, given, 2))
     if keep:
-        steps = torch.tensor([3 * 2 * -(-n // 3) for n in LENGTHS])
+        steps = torch.tensor([2 * 2 * -(-n // 3) for n in LENGTHS])
         assert made.private(data.ids).optimizer.steps.tolist() == steps.tolist()
 
 
@@ -217,7 +222,7 @@ def test_who_cannot_train_clients_one_by_one_refuses() -> None:
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(["adam", "sgd"]),
     st.sampled_from([0.0, 0.3]),
@@ -330,8 +335,8 @@ def steps_of(n_rows: int, count: int) -> list[float]:
 
 
 def test_a_step_takes_as_long_whatever_the_number_of_rows() -> None:
-    """A dense one takes 100 times as long, as the table has 100 times the rows."""
-    short, tall = (min(steps_of(rows, 40)) for rows in (10_000, 1_000_000))
+    """A dense one takes 40 times as long, as the table has 40 times the rows."""
+    short, tall = (min(steps_of(rows, 12)) for rows in (10_000, 400_000))
     assert tall < 5 * short
 
 

@@ -47,7 +47,7 @@ def test_pseudo_items_are_drawn_evenly_from_the_others():
 
 @pytest.mark.parametrize("width", [1, 4, 7])
 def test_noise_is_laplace_and_independent(width):
-    n = 20_000
+    n = 5_000
     key, owner = KEY.fold(torch.arange(10)), torch.arange(10).repeat_interleave(n)
     zeros = torch.zeros(10 * n, width)
     noise = privatise(key, zeros, owner, torch.arange(n).repeat(10), 0.1, 0.2)
