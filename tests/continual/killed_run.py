@@ -1,9 +1,9 @@
-"""Train in a process of its own that may kill itself: arguments OUT KILL_AT RESUME.
+"""Train in processes that kill themselves: arguments OUT KILL_AT ...; prints how each ended.
 
-KILL_AT is ``none``, or where the process ends itself by SIGKILL: ``round`` (in the middle of an
-ask, after some chunks have been committed), ``asks`` (between two asks of a round), ``switch``
-(while a block is closed and the next one opened), ``write`` (while a checkpoint is written), or
-``summary`` (after the last round, before the summary is written).
+KILL_AT is where the process that trains in the folder OUT/KILL_AT ends itself by SIGKILL: ``round``
+(in the middle of an ask, after some chunks have been committed), ``asks`` (between two asks of a
+round), ``switch`` (while a block is closed and the next one opened), ``write`` (while a checkpoint
+is written), or ``summary`` (after the last round, before the summary is written).
 """
 
 import os
@@ -11,8 +11,10 @@ import signal
 import sys
 
 import torch
+from tests.forks import status
 
 from coterie.continual.client import ContinualClient
+from coterie.continual.experiment import Experiment
 from coterie.continual.settings import ModelSettings, Settings
 from coterie.core.callbacks import dashboard
 from coterie.core.federation.cohort import ExchangeCohort
@@ -26,6 +28,9 @@ from coterie.core.settings.sections import (
     RunSettings,
     ValidationSettings,
 )
+
+MOMENTS = ("round", "asks", "switch", "write", "summary")
+SCALE = 0.05
 
 
 def die():
@@ -51,7 +56,7 @@ def at_call(owner, name, number, after=False):
 def arm(kill_at):
     match kill_at:
         case "round":  # the third chunk of the second update; two chunks are committed
-            at_call(ContinualClient, "update", 8)
+            at_call(ContinualClient, "update", 6)
         case "asks":  # after the update of round 2, before its evaluation
             at_call(ExchangeCohort, "ask", 4, after=True)
         case "switch":  # clients have ended the block, the next one is not open yet
@@ -62,21 +67,30 @@ def arm(kill_at):
             at_call(os, "fsync", 6)
 
 
-def main(out, kill_at, resume):
-    torch.set_num_threads(1)
-    dashboard.render = lambda *_: []  # what draws is imported for longer than these rounds take
-    arm(kill_at)
-    settings = Settings(
-        rounds=4,
+def settings(out, resume=False):
+    return Settings(
+        rounds=2,
         participation=0.7,
         validation=ValidationSettings(clients=50),
         model=ModelSettings(dim=8, batch_size=64),
         engine=EngineSettings(chunk=64),
-        privacy=PrivacySettings(clip=1.0, noise="laplace", scale=0.05),
+        privacy=PrivacySettings(clip=1.0, noise="laplace", scale=SCALE),
         logger=LoggerSettings(wandb="off"),
-        run=RunSettings(out=out, name="run", resume=resume == "resume", progress=False),
+        run=RunSettings(out=str(out), name="run", resume=resume, progress=False),
     )
-    train(find_paper("f3crec"), settings)
+
+
+def run(out, kill_at="none", resume=False):
+    torch.set_num_threads(1)
+    arm(kill_at)
+    train(find_paper("f3crec"), settings(out, resume))
+
+
+def main(out, *moments):
+    dashboard.render = lambda *_: []  # what draws is imported for longer than these rounds take
+    assert Experiment(settings(out)).blocks  # data and imports that every fork then has
+    for kill_at in moments:
+        print(kill_at, status(lambda at=kill_at: run(f"{out}/{at}", at)))
 
 
 if __name__ == "__main__":

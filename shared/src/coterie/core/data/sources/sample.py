@@ -8,6 +8,9 @@ without replacement). About half of the users and a third of the films arrive la
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -24,11 +27,18 @@ _TASTE, _POPULARITY = 2.8, 0.9
 def generate(seed: int = 0) -> Interactions:
     """Generate the sample: 300 users, 400 films, about 12,000 interactions with ratings.
 
+    Drawn once in a process: that takes longer than many a run on it. Each caller gets a copy.
+
     Example:
         >>> data = generate()
         >>> data.n_users, data.n_items
         (300, 399)
     """
+    return deepcopy(_drawn(seed))
+
+
+@cache
+def _drawn(seed: int) -> Interactions:
     key = Key.from_seed(seed).fold("sample")
     genres, mixture = _film_genres(key)
     item_phase = _arrival(key.fold("items"), ITEMS, late=0.35)
