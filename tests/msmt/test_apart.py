@@ -38,8 +38,10 @@ SMALL: dict[str, Any] = {
 }
 CASES: dict[str, dict[str, Any]] = {
     "usual": {},
-    "own": {"pf.centre": "own", "pf.upload": "factored", "train.participation": 0.7},
-    "literal": {"reading": "literal", "pf.share": ("experts",)},
+    "own, literal": {
+        **{"pf.centre": "own", "pf.upload": "factored", "train.participation": 0.7},
+        **{"reading": "literal", "pf.share": ("experts",)},
+    },
     "fedavg": {"method": "fedavg", "model.name": "mmoe"},
     "ditto": {"method": "ditto", "train.share": ("inputs.*",)},
 }

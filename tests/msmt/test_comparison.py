@@ -114,7 +114,7 @@ def test_table_and_picture_are_in_the_folder(finished):
     assert any("comparison.png" in note for note in notes)
 
 
-@pytest.mark.parametrize("more", [{}, {"compare": "false"}, {"compare": "true", "method": "local"}])
+@pytest.mark.parametrize("more", [{}, {"compare": "true", "method": "local"}])
 def test_others_leave_none(tmp_path, more):
     folder = train(PAPER, settings_of(tmp_path, rounds=1, **more))
     assert not (folder / TABLE).exists()

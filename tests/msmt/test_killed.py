@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,12 @@ def summary(run: Path) -> dict[str, object]:
     return {name: found[name] for name in ("metrics", "up_bytes", "down_bytes", "rounds")}
 
 
+bits_of_whole = cache(bits)
+
+
 def assert_same(cut: Path, whole: Path) -> None:
     found = bits(cut)
-    assert found == bits(whole)
+    assert found == bits_of_whole(whole)
     names = {path for path, _ in found}
     for part in ("optimizer.moments.exp_avg_sq.psi", "statistics.input_norm.running_var"):
         assert any(name.endswith(part) for name in names)

@@ -107,14 +107,14 @@ RULES: dict[str, dict[str, Any]] = {
     "recommended": {},
     "fedbn off": {"pf.fedbn": "off"},
     "not coordinated": {"pf.coordinate": False},
-    "another ball": {"pf.c": 0.9},
-    "own": {"pf.centre": "own"},
+    "own, another ball": {"pf.centre": "own", "pf.c": 0.9},
     "per expert": {"pf.per_expert": True},
-    "averages": {"pf.increments": "averages"},
+    "averages, all shared": {
+        **{"pf.increments": "averages", "pf.share": ("embeddings", "experts", "gates")},
+    },
     "fedavg": {"pf.expert": "fedavg", "pf.tower": "fedavg"},
     "by samples": {"pf.expert": "fedavg", "pf.weighting": "samples"},
     "factored": {"pf.upload": "factored"},
-    "all shared": {"pf.share": ("embeddings", "experts", "gates")},
 }
 
 
