@@ -42,11 +42,12 @@ from coterie.msmt.messages import Aggregate, Request, ScenarioReport, ScenarioUp
 UPLOAD = ["scenario", "towers", "affine", "shared", "samples", "loss"]
 FORMS: dict[str, dict[str, Any]] = {
     "usual": {},
-    "literal": {"reading": "literal"},
     "factors": {"pf.upload": "factored"},
-    "leaf": {"pf.generator": "leaf"},
-    "no psi": {"pf.psi": False, "train.optimizer": "sgd"},
-    "shared": {"pf.share": ("embeddings", "experts"), "train.keep_moments": False},
+    "leaf, no psi": {"pf.generator": "leaf", "pf.psi": False, "train.optimizer": "sgd"},
+    "shared": {
+        **{"pf.share": ("embeddings", "experts"), "train.keep_moments": False},
+        "reading": "literal",
+    },
 }
 each_form = pytest.mark.parametrize("form", FORMS)
 S, N, D, H1, T = 3, 2, 9, 5, 2

@@ -143,9 +143,10 @@ def test_training_that_diverges_everywhere_is_no_result(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run."""
+    """The folder of a run with noise."""
     out = tmp_path_factory.mktemp("run")
-    assert train(out, "--run.name", "a") == 0
+    noise = ["--privacy.clip", "0.5", "--privacy.noise", "gaussian", "--privacy.scale", "0.1"]
+    assert train(out, *noise, "--run.name", "a") == 0
     return out / "pf-msmtrec" / "a"
 
 
@@ -211,11 +212,8 @@ def test_other_commands_know_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert "pf-msmtrec" in capsys.readouterr().out
 
 
-def test_noise_changes_what_scenarios_send(tmp_path: Path) -> None:
-    """Clipping and noise cover increments, γ and β; the budget is counted."""
-    noise = ["--privacy.clip", "0.5", "--privacy.noise", "gaussian", "--privacy.scale", "0.1"]
-    assert train(tmp_path, *noise, "--run.name", "a") == 0
-    header, *rows = (tmp_path / "pf-msmtrec" / "a" / "metrics.csv").read_text().splitlines()
+def test_the_budget_of_noise_is_counted(run: Path) -> None:
+    header, *rows = (run / "metrics.csv").read_text().splitlines()
     column = header.split(",").index("privacy/epsilon")
     spent = [float(row.split(",")[column]) for row in rows]
     assert 0 < spent[0] < spent[1]

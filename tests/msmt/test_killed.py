@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.msmt.small_scenarios import QUIET, advanced, run_of, settings
 from coterie.core.cli.main import main
 from coterie.core.run.serving import open_run
 from coterie.core.tensors import tree
+from coterie.msmt.client import PFClient
 
 WORDS = ["train", "pf-msmtrec", "--data.name", "world", "--data.rows", "[40,23]"]
 WORDS += ["--data.valid_rows", "20", "--data.test_rows", "20", "--train.batch_size", "16"]
@@ -57,9 +59,12 @@ def summary(run: Path) -> dict[str, object]:
     return {name: found[name] for name in ("metrics", "up_bytes", "down_bytes", "rounds")}
 
 
+bits_of_whole = cache(bits)
+
+
 def assert_same(cut: Path, whole: Path) -> None:
     found = bits(cut)
-    assert found == bits(whole)
+    assert found == bits_of_whole(whole)
     names = {path for path, _ in found}
     for part in ("optimizer.moments.exp_avg_sq.psi", "statistics.input_norm.running_var"):
         assert any(name.endswith(part) for name in names)
@@ -75,14 +80,40 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "pf-msmtrec" / "whole"
 
 
-@pytest.mark.parametrize("step", ["update", "aggregate"])
+class Cut(BaseException):
+    """Ends a run where it stands, as nobody catches it."""
+
+
+def dying(step: str) -> Any:
+    """A scenario's step that does not come back from its second call."""
+    bound, calls = getattr(PFClient, step), []
+
+    def dies(self: PFClient, down: Any, mine: Any, data: Any, key: Any) -> Any:
+        if 1 in data.ids.tolist():
+            calls.append(step)
+        if len(calls) == 2:
+            raise Cut
+        return bound(self, down, mine, data, key)
+
+    dies.__name__, dies.step = step, bound.step  # type: ignore[attr-defined]
+    return dies
+
+
+@pytest.mark.parametrize("step", ["update", "aggregate!"])
 def test_a_run_killed_within_a_round_goes_on_to_the_same_bits(
     tmp_path: Path, whole: Path, step: str
 ) -> None:
+    """With ! by a signal, which takes a process of its own."""
     words = [*WORDS, "--rounds", "2", "--run.out", str(tmp_path), "--run.name", "cut"]
-    command = [sys.executable, "-c", KILLED, step, *words]
-    killed = subprocess.run(command, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert killed.returncode == -signal.SIGKILL
+    if step.endswith("!"):
+        command = [sys.executable, "-c", KILLED, step.rstrip("!"), *words]
+        killed = subprocess.run(command, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        assert killed.returncode == -signal.SIGKILL
+    else:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PFClient, step, dying(step))
+            with pytest.raises(Cut):
+                main(words)
     cut = tmp_path / "pf-msmtrec" / "cut"
     assert not (cut / "summary.json").exists()
     assert main([*words, "--run.resume", "true"]) == 0
@@ -101,10 +132,12 @@ def test_more_rounds_lead_where_a_longer_run_leads(tmp_path: Path, whole: Path) 
     [
         {"pf.psi": False},  # what is not trained has no moments
         {"train.optimizer": "sgd", "pf.centre": "own"},
-        {"pf.upload": "factored", "train.participation": 0.5, "reading": "literal"},
-        {"pf.share": ("experts",), "train.keep_moments": False},
+        {
+            **{"pf.upload": "factored", "train.participation": 0.5, "reading": "literal"},
+            **{"pf.share": ("experts",), "train.keep_moments": False},
+        },
     ],
-    ids=str,
+    ids=["no psi", "sgd, own", "factored, literal, experts, no moments"],
 )
 def test_any_form_of_it_is_resumed(tmp_path: Path, changes: dict[str, Any]) -> None:
     chosen = settings(QUIET, changes)

@@ -18,6 +18,7 @@ from coterie.msmt.models.make import network
 
 ALONE = {"pf.psi": False, "pf.lam": 0.0, **QUIET}
 """ψ U* adds to what a scenario did itself, and the alignment pulls back to where a round began."""
+APART = {**ALONE, "pf.per_expert": True}
 
 
 def locally(changes: dict[str, Any], rounds: int) -> dict[str, Tensor]:
@@ -79,6 +80,11 @@ def test_one_scenario_is_trained_as_if_it_were_alone(experts: dict[str, Any]) ->
         assert float(kept(run).residual["scenario"].abs().max()) < 1e-14
 
 
+@pytest.fixture(scope="module")
+def local_rounds() -> dict[str, Tensor]:
+    return locally(APART, 3)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -89,25 +95,26 @@ def test_one_scenario_is_trained_as_if_it_were_alone(experts: dict[str, Any]) ->
     ],
     ids=str,
 )
-def test_what_makes_one_scenario_differ_from_local_training(changes: dict[str, Any]) -> None:
+def test_what_makes_one_scenario_differ_from_local_training(
+    local_rounds: dict[str, Tensor], changes: dict[str, Any]
+) -> None:
     """ψ U*, the alignment, a mean over the experts, and averages of β_g."""
-    usual = {**ALONE, "pf.per_expert": True}
-    other = federated(run_of(settings(usual, changes), scenarios((11,)), 3))
-    assert far(locally(usual, 3), other) > 1e-6
+    other = federated(run_of(settings(APART, changes), scenarios((11,)), 3))
+    assert far(local_rounds, other) > 1e-6
 
 
 RULES: dict[str, dict[str, Any]] = {
     "recommended": {},
     "fedbn off": {"pf.fedbn": "off"},
     "not coordinated": {"pf.coordinate": False},
-    "another ball": {"pf.c": 0.9},
-    "own": {"pf.centre": "own"},
+    "own, another ball": {"pf.centre": "own", "pf.c": 0.9},
     "per expert": {"pf.per_expert": True},
-    "averages": {"pf.increments": "averages"},
+    "averages, all shared": {
+        **{"pf.increments": "averages", "pf.share": ("embeddings", "experts", "gates")},
+    },
     "fedavg": {"pf.expert": "fedavg", "pf.tower": "fedavg"},
     "by samples": {"pf.expert": "fedavg", "pf.weighting": "samples"},
     "factored": {"pf.upload": "factored"},
-    "all shared": {"pf.share": ("embeddings", "experts", "gates")},
 }
 
 

@@ -72,14 +72,13 @@ def test_what_does_not_go_together_is_one_line(changes: dict[str, Any], says: st
 
 
 IDLE = [
-    ({"pf.coordinate": False}, {"pf.c": 0.9, "pf.centre": "own"}),
+    ({"pf.coordinate": False}, {"pf.c": 0.9, "pf.centre": "own", "pf.weighting": "samples"}),
     ({"pf.psi": False}, {"pf.c": 0.9, "pf.centre": "own", "pf.coordinate": False}),
     ({"pf.expert": "fedavg"}, {"pf.per_expert": True, "pf.fedbn": "off"}),
     (
         {"pf.expert": "fedavg", "pf.tower": "fedavg"},
         {"pf.c": 0.9, "pf.coordinate": False, "pf.increments": "averages", "pf.psi": False},
     ),
-    ({}, {"pf.weighting": "samples"}),
 ]
 
 

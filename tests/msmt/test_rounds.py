@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,16 @@ from tests.msmt.small_scenarios import (
 )
 
 from coterie.core.run.driver import FederatedRun
+from coterie.msmt.settings.run import Settings
 
 A1 = {"pf.expert": "fedavg", "pf.tower": "fedavg"}
 CASES: dict[str, dict[str, Any]] = {
     "recommended": {},
     "literal": {"reading": "literal"},
     "fedbn off": {"pf.fedbn": "off"},
-    "anchor literal": {"pf.fedbn": "literal"},
-    "averages": {"pf.increments": "averages"},
-    "server step": {"pf.server_lr": 3.0},
+    "anchor literal, no normalisation": {"pf.fedbn": "literal", "model.mlp_norm": False},
+    "averages, dense": {"pf.increments": "averages", "pf.generator": "full"},
+    "server step, dropout": {"pf.server_lr": 3.0, "model.dropout": 0.3},
     "server step, factored, averaged": {**A1, "pf.server_lr": 0.5, "pf.upload": "factored"},
     "not coordinated": {"pf.coordinate": False},
     "no psi": {"pf.psi": False},
@@ -40,27 +42,51 @@ CASES: dict[str, dict[str, Any]] = {
     "per expert": {"pf.per_expert": True},
     "own, per expert": {"pf.centre": "own", "pf.per_expert": True},
     "factored": {"pf.upload": "factored"},
-    "factored, literal": {"pf.upload": "factored", "reading": "literal"},
-    "leaf": {"pf.generator": "leaf"},
-    "dense": {"pf.generator": "full"},
-    "A1": A1,
+    "factored, literal, no moments": {
+        **{"pf.upload": "factored", "reading": "literal"},
+        "train.keep_moments": False,
+    },
     "A1, by samples": {**A1, "pf.weighting": "samples"},
     "A2": {"pf.expert": "fedavg", "pf.share": ("experts",)},
     "A3": {"pf.expert": "fedavg", "pf.centre": "own"},
     "A4": {"pf.tower": "fedavg"},
-    "embeddings": {"pf.share": ("embeddings",), "pf.weighting": "samples"},
+    "embeddings, sgd": {
+        **{"pf.share": ("embeddings",), "pf.weighting": "samples"},
+        **{"train.optimizer": "sgd", "train.clip": 0.5},
+    },
     "experts": {"pf.share": ("experts", "gates")},
-    "experts, own": {"pf.share": ("experts",), "pf.centre": "own"},
-    "experts, leaf": {"pf.share": ("experts",), "pf.generator": "leaf"},
+    "experts, leaf, epochs": {
+        **{"pf.share": ("experts",), "pf.generator": "leaf"},
+        **{"train.epochs": 2, "pf.lam": 3.0},
+    },
     "experts, one layer": {"pf.share": ("experts",), "model.expert_layers": (5,)},
     "participation": {"train.participation": 0.7},
-    "participation, own": {"train.participation": 0.7, "pf.centre": "own"},
-    "epochs": {"train.epochs": 2, "pf.lam": 3.0},
-    "dropout": {"model.dropout": 0.3},
-    "sgd": {"train.optimizer": "sgd", "train.clip": 0.5},
-    "no moments": {"train.keep_moments": False},
-    "no normalisation": {"model.mlp_norm": False},
+    "participation, own, experts": {
+        **{"train.participation": 0.7, "pf.centre": "own"},
+        "pf.share": ("experts",),
+    },
 }
+MEASURED = ("recommended", "factored", "server step, dropout")
+
+
+def rounds_of(case: str) -> int:
+    return 3 if case.startswith("participation") or case == "recommended" else 2
+
+
+def chosen_in(case: str) -> Settings:
+    measured = {"train.evaluate_every": rounds_of(case)} if case in MEASURED else QUIET
+    return settings(CASES[case], measured)
+
+
+@cache
+def played(case: str) -> FederatedRun:
+    """A run after its rounds, which nobody goes on with."""
+    return run_of(chosen_in(case), rounds=rounds_of(case))
+
+
+@cache
+def looped(case: str) -> Loop:
+    return Loop(chosen_in(case), scenarios()).rounds(rounds_of(case))
 
 
 def assert_close(found: Any, expected: Any, what: str) -> None:
@@ -114,12 +140,9 @@ def assert_same_moments(state: Any, one: Scenario) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_rounds_are_those_of_a_plain_loop(case: str) -> None:
-    chosen = settings(CASES[case], QUIET)
-    partly = case.startswith("participation")
-    count = 3 if partly or case == "recommended" else 2
-    run, loop = run_of(chosen, rounds=count), Loop(chosen, scenarios())
-    assert_same(run, loop.rounds(count))
-    if partly:
+    loop = looped(case)
+    assert_same(played(case), loop)
+    if case.startswith("participation"):
         assert len({tuple(loop.chosen(number)) for number in (1, 2, 3)}) > 1
 
 
@@ -137,12 +160,10 @@ def test_anchors_stay_where_the_scenarios_are(changes: dict[str, Any]) -> None:
     assert float(apart) < 0.1 * float((known - 1).abs().max())
 
 
-@pytest.mark.parametrize("case", ["recommended", "factored", "dropout"])
+@pytest.mark.parametrize("case", MEASURED)
 def test_scenarios_are_measured_with_their_own_models(case: str) -> None:
     """By running statistics, with what the server decided and ψ follows; the test, and W_s."""
-    chosen = settings(CASES[case], train__evaluate_every=2)
-    run, loop = run_of(chosen, rounds=2), Loop(chosen, scenarios()).rounds(2)
-    found, test = run.journal, scenarios().clients.test
+    loop, found, test = looped(case), played(case).journal, scenarios().clients.test
     losses, distances, areas = [], [], []
     for one in loop.scenarios:
         samples = test.take(torch.tensor([one.j])).samples
@@ -231,26 +252,20 @@ def usual() -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    "case",
     [
-        {"pf.fedbn": "off"},
-        {"pf.coordinate": False},
-        {"pf.psi": False},
-        {"pf.c": 0.8},
-        {"pf.lam": 0.0},
-        {"pf.centre": "own"},
-        {"pf.per_expert": True},
-        {"pf.tower": "fedavg"},
-        {"pf.expert": "fedavg"},
-        {"pf.upload": "factored"},
-        {"reading": "literal"},
+        *("fedbn off", "not coordinated", "no psi", "own", "per expert"),
+        *("A4", "factored", "literal", "pf.c", "pf.lam", "pf.expert"),
     ],
-    ids=str,
 )
-def test_every_part_counts_by_default(usual: dict[str, torch.Tensor], changes: Any) -> None:
+def test_every_part_counts_by_default(usual: dict[str, torch.Tensor], case: str) -> None:
     """Each choice leads to other models after two rounds; it does not come to nothing."""
-    other = kept(run_of(settings(changes, QUIET), rounds=2)).personal
-    names = [name for name in usual if "psi" not in name]
+    if case in CASES:
+        run = played(case)
+    else:
+        value = {"pf.c": 0.8, "pf.lam": 0.0, "pf.expert": "fedavg"}[case]
+        run = run_of(settings({case: value}, QUIET), rounds=2)
+    other, names = kept(run).personal, [name for name in usual if "psi" not in name]
     far = max(float((usual[name] - other[name]).abs().max()) for name in names)
     assert far > 1e-5
 

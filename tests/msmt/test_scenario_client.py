@@ -99,8 +99,9 @@ def test_the_network_has_exactly_what_the_server_decided(form: str) -> None:
     """R3: W_s is [W]^{r-1} + ΔW̄ + ψ U*, though a generator makes it, and Θ likewise."""
     run = run_of(settings(FORMS[form], SINGLE, QUIET), scenarios(dtype=torch.float32), 0, 1)
     listening, client = Listening(run), client_of(run)
-    advanced(run, 3)
-    assert len(listening.heard) == 9
+    count = 3 if form == "factored" else 2
+    advanced(run, count)
+    assert len(listening.heard) == 3 * count
     for before, down, after in listening.heard:
         sent = {**down.mean, **down.tower_mean}
         ways = {**down.direction, **down.tower_direction}
@@ -170,7 +171,7 @@ def test_psi_learns_by_the_inner_product_with_the_direction() -> None:
 
 
 @each_form
-def test_psi_learns_by_finite_differences(form: str) -> None:
+def test_psi_learns_by_finite_differences_and_generators_go_on(form: str) -> None:
     run = run_of(settings(FORMS[form], QUIET), rounds=2)
     client, batch, mine = client_of(run), samples(1, 8, "train"), of_one(run, 1)
     _, found = gradients(client, mine, batch)
@@ -184,16 +185,15 @@ def test_psi_learns_by_finite_differences(form: str) -> None:
                 ends.append(gradients(client, moved, batch)[0])
             slope = (ends[0] - ends[1]) / 2e-5
             assert float(found[name][place]) == pytest.approx(slope, rel=1e-5, abs=1e-9)
+    if form in ("factored", "dense", "factors sent"):
+        assert_generators_learn(run, found)
 
 
-@pytest.mark.parametrize("form", ["factored", "dense", "factors sent"])
-def test_generators_go_on_learning(form: str) -> None:
+def assert_generators_learn(run: FederatedRun, found: dict[str, Tensor]) -> None:
     """R3: the server's value is reached by a constant, so gradients still go to MLP_s and s_j."""
-    run = run_of(settings(FORMS[form], QUIET), rounds=2)
-    names = [n for n in kept(run).personal if n.startswith("scenario_generator.")]
-    assert len(names) == 5
     before = kept(run)
-    _, found = gradients(client_of(run), of_one(run, 1), samples(1, 8, "train"))
+    names = [n for n in before.personal if n.startswith("scenario_generator.")]
+    assert len(names) == 5
     assert all(float(found[name].abs().max()) > 1e-9 for name in names)
     after = kept(advanced(run, 1))
     for name in names:
@@ -222,8 +222,9 @@ def test_the_anchor_moves_with_what_psi_added(changes: dict[str, Any]) -> None:
 
 
 def test_scenario_parameters_stay_about_one_in_a_long_run() -> None:
-    """Where the anchor left out what ψ added, they were 11 away after 100 rounds, then 76."""
-    run = run_of(settings(rounds=70, train__evaluate_every=70, train__lr=0.01))
+    """Where the anchor left out what ψ added, they were 2.7 away by then, and 6 ten rounds on."""
+    few = {"rounds": 30, "train.evaluate_every": 30, "train.lr": 0.01, "train.batch_size": 20}
+    run = run_of(settings(few), scenarios((11, 9)))
     away = run.server_state.reference["scenario"] - 1
     assert 0.05 < float(away.square().mean().sqrt()) < 1.0
 
@@ -237,7 +238,7 @@ def test_adam_goes_on_behind_the_servers_back() -> None:
 
 @pytest.mark.parametrize(
     ("form", "dtype"),
-    [("factored", "float64"), ("own centres", "float64"), ("factored", "float32")],
+    [("own centres", "float64"), ("factored", "float32")],
 )
 def test_chunks_and_the_order_of_scenarios_make_no_difference(form: str, dtype: str) -> None:
     """With dropout: a scenario's draws are its own."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.msmt.naive_network import drawn, shaken
 from tests.msmt.plain_experts import assert_same, generated, scenario
-from tests.msmt.test_mmoe import FORMS, SIZES, each_form, each_way, way
+from tests.msmt.test_mmoe import FORMS, SIZES, each_way, way
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
@@ -21,6 +21,12 @@ from coterie.msmt.settings.model import ModelSettings
 __all__ = ["way"]  # a fixture
 BOTH = FORMS["both"]
 each_generator = pytest.mark.parametrize("generator", ["factored", "full", "leaf"])
+# A generator knows nothing of a form but how wide the input is.
+each_pair = pytest.mark.parametrize(
+    ("form", "generator"),
+    [*((form, "factored") for form in FORMS.values()), (BOTH, "full"), (BOTH, "leaf")],
+    ids=[*FORMS, "full", "leaf"],
+)
 
 
 def made(schema=BOTH, sizes=SIZES, **options) -> TemplateMMoE:
@@ -35,8 +41,7 @@ def fresh(schema=BOTH, sizes=SIZES, **options) -> TemplateMMoE:
 
 
 @each_way
-@each_form
-@each_generator
+@each_pair
 @pytest.mark.parametrize("training", [True, False])
 def test_it_is_the_plain_network(form, generator: str, training: bool) -> None:
     assert_same(made(form, generator=generator).train(training), drawn(form, 11))
@@ -58,8 +63,7 @@ def test_of_any_sizes(generator: str, sizes: ModelSettings) -> None:
 
 
 @each_way
-@each_form
-@each_generator
+@each_pair
 @pytest.mark.parametrize("training", [True, False])
 def test_neutral_it_is_mmoe_with_normalised_input(form, generator: str, training: bool) -> None:
     mmoe = shaken(MMoE(form, SIZES, input_norm=True)).train(training)

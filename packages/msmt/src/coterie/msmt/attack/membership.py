@@ -8,7 +8,6 @@ FedAvg. The reader of loss thresholds (Yeom et al., CSF 2018) looks at the loss 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from coterie.core.local_training.alone import statistics_of
-from coterie.core.local_training.losses import MethodOf
+from coterie.core.local_training.losses import MethodOf, copied
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.area import auc
@@ -87,7 +86,8 @@ def membership(
             "initial": those that the network has or that are given in ``before`` and ``after``.
     """
     rows = {name: torch.cat([members[name], others[name]]) for name in members}
-    first, then = (losses(network, one, rows, key, normalise) for one in (before, after))
+    of = RowLosses(network, normalise)
+    first, then = (of(one, rows, key) for one in (before, after))
     is_member = torch.arange(len(first)) < len(next(iter(members.values())))
     return judged(first, then, is_member)
 
@@ -118,7 +118,55 @@ def judged(before: Tensor, after: Tensor, is_member: Tensor) -> Membership:
     )
 
 
-@torch.no_grad()
+class RowLosses:
+    """Losses of rows with one network after another, of the same form.
+
+    A reader asks for hundreds of them, and a copy of a network takes longer than its losses of a
+    few rows; so the copies are made once.
+
+    Args:
+        network: in any mode, which stays as it is; what is not given later is its own.
+        normalise: as of `membership`.
+    """
+
+    def __init__(self, network: MultiTask, normalise: Normalise = "candidates") -> None:
+        self._logits = MethodOf(network, "logits", training=False)
+        self._taking = _Taking(network) if normalise == "candidates" else None
+
+    @torch.no_grad()
+    def __call__(self, values: Mapping[str, Tensor], rows: Batch, key: Key) -> Tensor:
+        """Cross-entropy of each row, the sum over tasks, ``(n,)`` float64; as of `membership`."""
+        known = {**values}
+        if self._taking is not None:
+            known |= self._taking(values, rows, key)
+        parts = []
+        for start in range(0, len(rows["labels"]), _ROWS):
+            part = {name: value[start : start + _ROWS] for name, value in rows.items()}
+            found = self._logits(known, part).double()
+            labels = part["labels"].to(found)
+            parts.append(binary_cross_entropy_with_logits(found, labels, reduction="none").sum(1))
+        return torch.cat(parts)
+
+
+class _Taking:
+    """Statistics that a network's batch normalisation has of rows."""
+
+    def __init__(self, network: MultiTask) -> None:
+        taking = copied(network)
+        for part in taking.modules():
+            if isinstance(getattr(part, "momentum", None), float):
+                part.momentum = 1.0  # type: ignore[assignment]
+        self._first = statistics_of(taking)
+        self._logits = MethodOf(taking, "logits", training=True)
+
+    def __call__(self, values: Mapping[str, Tensor], rows: Batch, key: Key) -> Params:
+        found = {name: value.clone() for name, value in self._first.items()}
+        step = -(-len(rows["labels"]) // _ROWS)
+        with key.torch_rng():
+            self._logits({**values, **found}, {n: each[::step] for n, each in rows.items()})
+        return found
+
+
 def losses(
     network: MultiTask,
     values: Mapping[str, Tensor],
@@ -126,18 +174,8 @@ def losses(
     key: Key,
     normalise: Normalise = "candidates",
 ) -> Tensor:
-    """Cross-entropy of each row, the sum over tasks, ``(n,)`` float64; as of `membership`."""
-    known = {**values}
-    if normalise == "candidates":
-        known |= statistics_of_rows(network, values, rows, key)
-    logits = MethodOf(copy.deepcopy(network).eval(), "logits")
-    parts = []
-    for start in range(0, len(rows["labels"]), _ROWS):
-        part = {name: value[start : start + _ROWS] for name, value in rows.items()}
-        found = logits(known, part).double()
-        labels = part["labels"].to(found)
-        parts.append(binary_cross_entropy_with_logits(found, labels, reduction="none").sum(1))
-    return torch.cat(parts)
+    """Cross-entropy of each row with one network, see `RowLosses`."""
+    return RowLosses(network, normalise)(values, rows, key)
 
 
 @torch.no_grad()
@@ -149,17 +187,7 @@ def statistics_of_rows(
     They are taken as in training, from one batch of at most 4096 rows, evenly from all; labels are
     not looked at.
     """
-    taking = copy.deepcopy(network).train()
-    for part in taking.modules():
-        if isinstance(getattr(part, "momentum", None), float):
-            part.momentum = 1.0  # type: ignore[assignment]
-    found = {name: value.clone() for name, value in statistics_of(taking).items()}
-    step = -(-len(rows["labels"]) // _ROWS)
-    with key.torch_rng():
-        MethodOf(taking, "logits")(
-            {**values, **found}, {n: each[::step] for n, each in rows.items()}
-        )
-    return found
+    return _Taking(network)(values, rows, key)
 
 
 def _but_few(values: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors.keys import Key
 from coterie.msmt.attack.candidates import Candidates
 from coterie.msmt.attack.known import Seen
-from coterie.msmt.attack.membership import Membership, judged, losses
+from coterie.msmt.attack.membership import Membership, RowLosses, judged
 from coterie.msmt.attack.occurrence import LocalSteps, Occurrence, rounding, untouched
 from coterie.msmt.data.area import auc
 from coterie.msmt.models.base import MultiTask
@@ -64,7 +64,7 @@ class MemberReader:
     def __init__(
         self, network: MultiTask, first: Mapping[str, Tensor], candidates: Candidates, key: Key
     ) -> None:
-        self._network, self._candidates, self._key = network, candidates, key
+        self._losses_of, self._candidates, self._key = RowLosses(network), candidates, key
         self._first = self._losses(first)
         self._before, self._after, self._beyond = (torch.zeros_like(self._first) for _ in range(3))
 
@@ -87,7 +87,7 @@ class MemberReader:
         )
 
     def _losses(self, values: Mapping[str, Tensor]) -> Tensor:
-        return losses(self._network, values, self._candidates.rows, self._key)
+        return self._losses_of(values, self._candidates.rows, self._key)
 
 
 def unexplained(values: Tensor, by: Sequence[Tensor]) -> Tensor:

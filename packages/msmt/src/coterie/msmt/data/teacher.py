@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -94,14 +95,16 @@ def make_teacher(
 
 def teacher_laws(teacher: Teacher, n_scenarios: int, key: Key) -> list[Law]:
     """Give the laws of the scenarios; that of one does not depend on how many there are."""
-    laws = []
-    for number in range(n_scenarios):
-        own = key.fold("scenario", number)
-        inputs = Inputs(teacher.form, key.fold("inputs"), own.fold("inputs"), 0.0)
-        network = Network(teacher, relevant_blocks(teacher, key, own), own.fold("network"))
-        labels = Funnel(inputs, network, teacher.noise, own.fold("scale"))
-        laws.append(Law(inputs, labels))
-    return laws
+    return [_law(teacher, int(key.state), number) for number in range(n_scenarios)]
+
+
+@lru_cache(maxsize=256)  # the runs of a table ask for the same again and again
+def _law(teacher: Teacher, state: int, number: int) -> Law:
+    key = Key(torch.tensor(state))
+    own = key.fold("scenario", number)
+    inputs = Inputs(teacher.form, key.fold("inputs"), own.fold("inputs"), 0.0)
+    network = Network(teacher, relevant_blocks(teacher, key, own), own.fold("network"))
+    return Law(inputs, Funnel(inputs, network, teacher.noise, own.fold("scale")))
 
 
 def relevant_blocks(teacher: Teacher, shared: Key, own: Key) -> Tensor:

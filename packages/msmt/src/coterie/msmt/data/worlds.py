@@ -13,6 +13,7 @@ and y' likewise, with all of its own, so ``shift`` is how far scenarios disagree
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -84,15 +85,22 @@ def make_world(
 
 def world_laws(world: World, n_scenarios: int, key: Key) -> list[Law]:
     """Give the laws of a world's scenarios; that of one does not depend on how many there are."""
-    features, laws = _Features(world, key), []
-    for number in range(n_scenarios):
-        own = key.fold("scenario", number)
-        inputs = Inputs(world.form, key.fold("inputs"), own.fold("inputs"), world.cov_shift)
-        tastes = mix(_tastes(world, key), _tastes(world, own), world.shift)
-        scores = _Scores(features, tastes)
-        labels = Funnel(inputs, scores, world.noise, own.fold("scale"))
-        laws.append(Law(inputs, labels))
-    return laws
+    return [_law(world, int(key.state), number) for number in range(n_scenarios)]
+
+
+@lru_cache(maxsize=256)  # the runs of a table ask for the same again and again
+def _law(world: World, state: int, number: int) -> Law:
+    key = Key(torch.tensor(state))
+    own = key.fold("scenario", number)
+    inputs = Inputs(world.form, key.fold("inputs"), own.fold("inputs"), world.cov_shift)
+    tastes = mix(_tastes(world, key), _tastes(world, own), world.shift)
+    scores = _Scores(_features(world, state), tastes)
+    return Law(inputs, Funnel(inputs, scores, world.noise, own.fold("scale")))
+
+
+@lru_cache(maxsize=16)
+def _features(world: World, state: int) -> _Features:
+    return _Features(world, Key(torch.tensor(state)))
 
 
 class _Features:
