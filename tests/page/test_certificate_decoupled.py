@@ -157,7 +157,8 @@ def test_leaders_have_no_dilemma_and_one_that_chooses_badly_is_found(monkeypatch
 def test_it_can_be_certified_before_its_first_round_and_with_every_follower(game):
     module = played(rounds=1, **game)
     for run in (before_learning(module), module):
-        found = certify_run(run, replace(QUICK, grid=2, seeds=1, horizon=2, leaders=2), progress=False)
+        quick = replace(QUICK, grid=2, seeds=1, horizon=2, leaders=2)
+        found = certify_run(run, quick, progress=False)
         assert found.follower.gain.known
         assert list(found.leaders[0].learned) == ["share", "lr"]
 

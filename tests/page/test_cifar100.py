@@ -122,6 +122,6 @@ def test_the_subset_has_its_counts(data_root):
     assert torch.bincount(test.y, minlength=100).unique().tolist() == [100]
     assert torch.bincount(train.y, minlength=100).unique().numel() == 1
     # The means and deviations that everybody normalises by.
-    values = train.x.double() / 255
+    values = train.x[:, :, ::4, ::4].double() / 255  # of every picture
     expected = torch.tensor([0.5071, 0.4865, 0.4409], dtype=torch.float64)
     assert torch.allclose(values.mean((0, 2, 3)), expected, atol=0.003)

@@ -20,7 +20,7 @@ from tests.core.methods.labelled_clients import (
     samples_of,
     split,
 )
-from tests.page.small_games import HELD, LENGTHS, game, pairs, settings
+from tests.page.small_games import HELD, LENGTHS, MEASURED, game, pairs, settings
 
 from coterie.core.errors import UserError
 from coterie.core.methods.kit.model_client import GlobalModel
@@ -252,7 +252,8 @@ def test_a_branch_is_chosen_on_validation_samples_alone():
     data = split(LENGTHS)
     poisoned = split(LENGTHS)
     poisoned.test.samples["x"].fill_(1e3)
-    found = [run(*game(decoupled(), one), one, ROUNDS) for one in (data, poisoned)]
+    chosen = decoupled(train=MEASURED)
+    found = [run(*game(chosen, one), one, ROUNDS) for one in (data, poisoned)]
     for (path, left), (_, right) in zip(
         *(tree.tensors(one.private(data.ids)) for one in found), strict=True
     ):
@@ -263,7 +264,7 @@ def test_a_branch_is_chosen_on_validation_samples_alone():
 def test_a_client_without_samples_has_the_model_that_it_received():
     data = split([5, 0, 4])
     data = replace(data, valid=labelled([7, 0, 6], "valid"))
-    server, client = game(decoupled(), data)
+    server, client = game(decoupled(train=MEASURED), data)
     before = run(server, client, data, ROUNDS - 1).state.weights
     found = run(server, client, data, ROUNDS)
     mine = found.private([1]).personal

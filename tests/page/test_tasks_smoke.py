@@ -14,8 +14,9 @@ from coterie.page.experiment import ACCURACIES, Experiment
 @pytest.mark.real_data
 @pytest.mark.parametrize(
     ("task", "clients", "samples"),
-    [("cifar-100", 2, 40), ("tiny-imagenet-200", 2, 40), ("shakespeare", 2, 80)],
+    [("cifar-100", 2, 10), ("tiny-imagenet-200", 2, 10), ("shakespeare", 2, 20)],
 )
+@pytest.mark.usefixtures("decoded_once")
 def test_two_stages(data_root, task, clients, samples):
     if not (data_root / task).is_dir():
         pytest.skip(f"needs {task} in {data_root}")
@@ -26,7 +27,7 @@ def test_two_stages(data_root, task, clients, samples):
         "data.samples": samples,
         "rounds": 2,
         "train.epochs": 2,
-        "game.steps": 2,
+        "game.steps": 1,
     }
     words = [f"--{key}={value}" for key, value in flags.items()]
     experiment = Experiment(configure(find_paper("page"), words).settings)

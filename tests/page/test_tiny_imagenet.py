@@ -160,6 +160,7 @@ def test_nothing_there(tmp_path):
 
 
 @pytest.mark.real_data
+@pytest.mark.usefixtures("home", "decoded_once")
 def test_the_subset_has_its_counts(data_root):
     if not (data_root / "tiny-imagenet-200").is_dir():
         pytest.skip(f"needs tiny-imagenet-200 in {data_root}")
@@ -167,5 +168,6 @@ def test_the_subset_has_its_counts(data_root):
     for part in (train, val):
         assert torch.bincount(part.y, minlength=200).unique().numel() == 1
         assert part.n_classes == 200
-    mean = train.x.sum((0, 2, 3), dtype=torch.int64) / (255 * len(train) * 64 * 64)
+    some = train.x[:, :, ::4, ::4]  # of every picture
+    mean = some.sum((0, 2, 3), dtype=torch.int64) / (255 * len(some) * 16 * 16)
     assert torch.allclose(mean, torch.tensor([0.4802, 0.4481, 0.3975]), atol=0.003)
