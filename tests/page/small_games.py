@@ -24,7 +24,11 @@ from coterie.page.settings.run import GameSettings, Settings, TrainSettings
 AGENT = AgentOptions(
     critic_lr=1e-2, actor_lr=1e-2, tau=0.1, warm_up=2, batch_size=4, hidden=(6, 5), capacity=50
 )
-TRAIN = TrainSettings(epochs=3, batch_size=3, lr=0.5, weight_decay=0.0, clip=None)
+# Measuring takes as long as the rest of a stage: tests that look at it, or need it, ask for it.
+TRAIN = TrainSettings(
+    epochs=3, batch_size=3, lr=0.5, weight_decay=0.0, clip=None, evaluate_every=50
+)
+MEASURED = {"evaluate_every": 1}
 HELD = samples_of(labelled([30], "server"), 0)
 TEST = samples_of(labelled([25], "server's test"), 0)
 LENGTHS = [5, 3, 6, 4]

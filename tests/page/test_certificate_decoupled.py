@@ -12,7 +12,7 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.algorithm import aggregated, onto
-from coterie.page.certificate.decoupled import DecoupledGame
+from coterie.page.certificate.decoupled import _KEPT, DecoupledGame
 from coterie.page.certificate.game import LEARNED, Deviation
 from coterie.page.certificate.of_run import before_learning, certify_run
 from coterie.page.experiment import Experiment
@@ -21,22 +21,30 @@ from coterie.page.settings.run import GameSettings, Settings, TaskSettings, Trai
 
 N, GAMMA = 4, 0.9
 KEY = Key.from_seed(3)
-QUICK = CertificateSettings(grid=3, horizon=1, seeds=5, off_path=0, batch=64)
+QUICK = CertificateSettings(grid=3, horizon=1, screen_seeds=1, seeds=5, off_path=0, batch=64)
+FINE = BranchOptions(epochs=1, rates=(1.0, 0.1), shares=6)
+COARSE = BranchOptions(epochs=1, rates=(1.0, 0.1), shares=3)
 
 
-def played(rounds=4, branch=None, **game) -> FederatedRun:
+def played(rounds=3, branch=COARSE, **game) -> FederatedRun:
     settings = Settings(
         reading="decoupled",
         rounds=rounds,
         data=TaskSettings(clients=N),
-        train=TrainSettings(epochs=2, batch_size=30),
+        train=TrainSettings(epochs=2, batch_size=75),
         game=GameSettings(**game),
-        branch=branch or BranchOptions(epochs=1, rates=(1.0, 0.1), shares=6),
+        branch=branch,
     )
     module = FederatedRun(Experiment(settings).federation())
     while not module.finished:
         module.advance()
     return module
+
+
+@pytest.fixture(scope="module")
+def run() -> FederatedRun:
+    """Which no test changes."""
+    return played()
 
 
 def in_full(module, horizon, leader=None, action=None, answer=None):
@@ -106,8 +114,8 @@ def test_plays_are_what_the_halves_of_the_run_play(drift):
     assert moved >= 3  # one may be what the policy plays
 
 
-def test_a_stage_pays_what_its_action_gives():
-    game = DecoupledGame(played())
+def test_a_stage_pays_what_its_action_gives(run):
+    game = DecoupledGame(run)
     actions = torch.tensor([[0.3, 0.0], [1.0, 0.02], [0.0, 0.0], [0.6, 0.1]], dtype=torch.float64)
     alone = game.stage_payoffs(actions, KEY)
     for who in range(N):
@@ -115,20 +123,20 @@ def test_a_stage_pays_what_its_action_gives():
         assert float(found) == pytest.approx(float(alone[who]), rel=1e-6)
 
 
-def test_candidates_lie_between_those_of_the_policy_too():
-    game = DecoupledGame(played())
+def test_candidates_lie_between_those_of_the_policy_too(run):
+    game = DecoupledGame(run)
     found = game.candidates(4)
     assert len(found) == len(found.unique(dim=0)) == 1 + 3 * 5
     assert found[:, 0].unique().tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
     rates = found[:, 1].unique().tolist()
     assert rates == pytest.approx([0, 0.001, 0.001 * 100 ** (1 / 3), 0.001 * 100 ** (2 / 3), 0.1])
-    only_sent = DecoupledGame(played(branch=BranchOptions(epochs=0))).candidates(4)
+    only_sent = DecoupledGame(played(rounds=1, branch=BranchOptions(epochs=0))).candidates(4)
     assert only_sent[:, 1].tolist() == [0.0] * 4
     assert game.described(found[-1]) == pytest.approx({"share": 1.0, "lr": 0.1})
 
 
 def test_leaders_have_no_dilemma_and_one_that_chooses_badly_is_found(monkeypatch):
-    module = played()
+    module = played(branch=FINE)
     good = certify_run(module, QUICK, progress=False)
     assert len(good.leaders) == N
     assert good.relative_epsilon < QUICK.tolerance
@@ -149,12 +157,15 @@ def test_leaders_have_no_dilemma_and_one_that_chooses_badly_is_found(monkeypatch
 def test_it_can_be_certified_before_its_first_round_and_with_every_follower(game):
     module = played(rounds=1, **game)
     for run in (before_learning(module), module):
-        found = certify_run(run, replace(QUICK, grid=2, seeds=1, horizon=2), progress=False)
+        quick = replace(QUICK, grid=2, seeds=1, horizon=2, leaders=2)
+        found = certify_run(run, quick, progress=False)
         assert found.follower.gain.known
         assert list(found.leaders[0].learned) == ["share", "lr"]
 
 
-def test_the_present_stage_is_trained_few_times_a_seed_however_many_seeds_there_are(monkeypatch):
+def test_the_present_stage_is_trained_few_times_a_seed_however_many_seeds_there_are(
+    run, monkeypatch
+):
     trained, whole = [], DecoupledGame._present
 
     def present(self, key):
@@ -162,9 +173,10 @@ def test_the_present_stage_is_trained_few_times_a_seed_however_many_seeds_there_
         return whole(self, key)
 
     monkeypatch.setattr(DecoupledGame, "_present", present)
-    certify_run(played(), replace(QUICK, seeds=20), progress=False)
+    seeds = _KEPT + 2
+    certify_run(run, replace(QUICK, grid=2, seeds=seeds), progress=False)
     # Only the leaders' fresh seeds come back, for what a deviation gives in its stage alone.
-    assert len(trained) == len(set(trained)) + 20
+    assert len(trained) == len(set(trained)) + seeds
 
 
 def test_without_a_branch_there_is_nothing_to_certify():

@@ -21,7 +21,7 @@ from coterie.page.settings.run import GameSettings, Settings, TaskSettings, Trai
 
 N = 3
 QUICK = CertificateSettings(
-    grid=2, horizon=2, screen_seeds=1, shortlist=1, seeds=5, off_path=1, batch=4
+    grid=2, horizon=2, screen_seeds=1, shortlist=1, seeds=2, off_path=1, batch=4
 )
 
 
@@ -30,7 +30,7 @@ def played(reading="recommended", rounds=2, lr=0.1, start=None, **game) -> Feder
         reading=reading,
         rounds=rounds,
         data=TaskSettings(clients=N),
-        train=TrainSettings(epochs=2, batch_size=30, lr=lr),
+        train=TrainSettings(epochs=2, batch_size=75, lr=lr),
         game=GameSettings(**game),
         client_agent=AgentOptions(start=start),
     )

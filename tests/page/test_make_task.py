@@ -220,6 +220,7 @@ def test_names_are_torch_free_and_complete():
     ("name", "sizes"),
     [("cifar-100", (126, 14, 60)), ("tiny-imagenet-200", (63, 7, 30)), ("shakespeare", None)],
 )
+@pytest.mark.usefixtures("_home", "decoded_once")
 def test_the_subsets_serve_100_clients(data_root, name, sizes):
     if not (data_root / name).is_dir():
         pytest.skip(f"needs {name} in {data_root}")

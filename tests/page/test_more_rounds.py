@@ -2,6 +2,7 @@
 
 import csv
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,21 @@ FLAGS = ["--data.clients=5", "--train.epochs=1", "--logger.wandb=off", "--run.pr
 def train(out: Path, name: str, rounds: int, *flags: str) -> int:
     where = [f"--run.out={out}", f"--run.name={name}", f"--rounds={rounds}"]
     return main(["train", "page", *FLAGS, *where, *flags])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A complete run ``one`` of two rounds, to be copied."""
+    out = tmp_path_factory.mktemp("trained")
+    assert train(out, "one", 2) == 0
+    return out
+
+
+@pytest.fixture
+def one(trained, tmp_path) -> Path:
+    """A copy of that run."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "page" / "one"
 
 
 def federation(rounds: int) -> Federation:
@@ -115,21 +131,19 @@ def test_a_refusal_leaves_the_folder_as_it_was(tmp_path, capsys, rounds, more, f
 
 @pytest.mark.parametrize("rounds", [2, 4])
 @pytest.mark.parametrize("damage", [b"", b"no checkpoint", b"\x80\x02]q\x00.", None])
-def test_a_damaged_checkpoint_is_one_line(tmp_path, capsys, rounds, damage):
-    assert train(tmp_path, "one", 2) == 0
-    folder = tmp_path / "page" / "one"
-    last = folder / "checkpoints" / "last.ckpt"
+def test_a_damaged_checkpoint_is_one_line(one, tmp_path, capsys, rounds, damage):
+    last = one / "checkpoints" / "last.ckpt"
     last.write_bytes(last.read_bytes()[:999] if damage is None else damage)
     capsys.readouterr()
     assert train(tmp_path, "one", rounds, "--resume") == 2
     [line] = capsys.readouterr().err.strip().splitlines()
     assert f"checkpoint {last} is damaged (" in line
     assert line.endswith("put back a copy of it, or train anew under another --run.name")
-    assert (folder / "summary.json").is_file()
+    assert (one / "summary.json").is_file()
 
 
+@pytest.mark.usefixtures("one")
 def test_a_summary_that_cannot_be_removed_is_one_line(tmp_path, capsys, monkeypatch):
-    assert train(tmp_path, "one", 2) == 0
     unlink = Path.unlink
 
     def refused(path: Path, missing_ok: bool = False) -> None:

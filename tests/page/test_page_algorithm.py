@@ -16,8 +16,9 @@ STAGES = 5
 
 
 @each_reading
-@pytest.mark.parametrize("ratio", [None, "10:1", "1:10"])
-@pytest.mark.parametrize("build", [Softmax, Net])
+@pytest.mark.parametrize(
+    ("build", "ratio"), [(Softmax, None), (Softmax, "10:1"), (Net, None), (Net, "1:10")]
+)
 def test_stages_equal_a_plain_loop(reading, ratio, build):
     chosen, data = settings(reading, reward_ratio=ratio), split(LENGTHS)
     server, client = game(chosen, data, build)

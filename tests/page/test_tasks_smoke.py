@@ -14,8 +14,9 @@ from coterie.page.experiment import ACCURACIES, Experiment
 @pytest.mark.real_data
 @pytest.mark.parametrize(
     ("task", "clients", "samples"),
-    [("cifar-100", 2, 40), ("tiny-imagenet-200", 2, 40), ("shakespeare", 2, 80)],
+    [("cifar-100", 2, 30), ("tiny-imagenet-200", 2, 30), ("shakespeare", 2, 60)],
 )
+@pytest.mark.usefixtures("decoded_once")
 def test_two_stages(data_root, task, clients, samples):
     if not (data_root / task).is_dir():
         pytest.skip(f"needs {task} in {data_root}")
@@ -26,7 +27,9 @@ def test_two_stages(data_root, task, clients, samples):
         "data.samples": samples,
         "rounds": 2,
         "train.epochs": 2,
-        "game.steps": 2,
+        "train.batch_size": 20,
+        "train.evaluate_every": 2,
+        "game.steps": 1,
     }
     words = [f"--{key}={value}" for key, value in flags.items()]
     experiment = Experiment(configure(find_paper("page"), words).settings)
@@ -39,6 +42,5 @@ def test_two_stages(data_root, task, clients, samples):
     for row in module.history:
         assert row["fed/clients"] == clients
         assert all(math.isfinite(value) for value in row.values())
-        assert all(
-            0 <= row[f"{part}/{name}"] <= 1 for part in ("eval", "test") for name in ACCURACIES
-        )
+    for name in (f"{part}/{name}" for part in ("eval", "test") for name in ACCURACIES):
+        assert 0 <= module.history[-1][name] <= 1
