@@ -1,12 +1,8 @@
-"""A server process for the tests: the middle of a tiny backbone.
-
-python -m tests.llm.split_server N_LAYERS K STATE [--kind longformer] [--dtype bfloat16]
-    [--slow SECONDS]
-"""
+"""A server process for the tests: the middle of a tiny backbone."""
 
 import argparse
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -25,10 +21,10 @@ class Slow(Middle):
     """Takes its time in backward, so that it can be killed in the middle of it."""
 
     seconds = 0.0
+    say = print
 
     def backward(self, *arguments):
-        sys.stdout.write("backward\n")
-        sys.stdout.flush()
+        Slow.say("backward")
         time.sleep(self.seconds)
         return super().backward(*arguments)
 
@@ -39,7 +35,8 @@ def tiny(kind: str, n_layers: int, dtype: str) -> Tiny:
     return made.to(getattr(torch, dtype))
 
 
-def main(words: list[str]) -> None:
+def main(words: list[str], say: Callable[[str], None]) -> None:
+    """Serve N_LAYERS K STATE [--kind longformer] [--dtype bfloat16] [--slow SECONDS] for good."""
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser()
     parser.add_argument("n_layers", type=int)
@@ -49,17 +46,12 @@ def main(words: list[str]) -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--slow", type=float, default=0.0)
     given = parser.parse_args(words)
-    Slow.seconds = given.slow
+    Slow.seconds, Slow.say = given.slow, say
     parts = cut(tiny(given.kind, given.n_layers, given.dtype), given.k)
     middle = Slow(parts.stack, TRAINING)
     secret = make_secret(given.state / "secret")
     kept = given.state / "kept"
     server = MiddleServer(middle, parts.model, secret, kept, max_bytes=MAX_BYTES)
     server.start()
-    sys.stdout.write(f"{server.address}\n")
-    sys.stdout.flush()
+    say(server.address)
     server.wait()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
