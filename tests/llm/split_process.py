@@ -2,9 +2,13 @@
 
 import multiprocessing
 import re
+from collections.abc import Callable
 from functools import cache
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from tests.llm import split_server
 
@@ -25,21 +29,27 @@ def processes() -> ForkServerContext:
     return context
 
 
+def fork(target: Callable[..., None], *words: Any) -> tuple[BaseProcess, Connection]:
+    """Start a process that says something to us; what comes of it, an EOFError once it is gone."""
+    ours, theirs = processes().Pipe(duplex=False)
+    process = processes().Process(target=target, args=(*words, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
+
+
 class Server:
     """A server process; its parent has done nothing but import."""
 
     def __init__(self, state: Path, *extra: str, n_layers: int = 4, k: int = 1) -> None:
         words = [str(n_layers), str(k), str(state), *extra]
-        self._lines, theirs = processes().Pipe(duplex=False)
-        self.process = processes().Process(target=split_server.main, args=(words, theirs.send))
-        self.process.start()
-        theirs.close()
+        self.process, self._lines = fork(split_server.main, words)
         self.address, self.state = self.line(), state
         assert re.fullmatch(r"127.0.0.1:\d+", self.address)
         self.secret = read_secret(state / "secret")
 
     def line(self) -> str:
-        """What the server says next; an EOFError if it is gone."""
+        """What the server says next."""
         return self._lines.recv()
 
     def channel(self, model: str, wire: str | None = None, **others: object) -> Channel:

@@ -5,9 +5,10 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from tests.llm import split_server
+from tests.llm.split_process import fork
 
 from coterie.core.bench.memory_use import AfterEveryOperation, live_bytes
-from coterie.core.bench.timing import in_a_process
 from coterie.core.errors import UserError
 from coterie.llm.bench import measure
 from coterie.llm.bench import memory as memory_rows
@@ -118,7 +119,7 @@ def test_live_tensors_are_counted_once():
 
 def test_memory_grows_by_rows_and_not_by_backbones():
     few, many = (
-        Measured(**in_a_process("coterie.llm.bench.memory:measure", "it", count, asdict(TINY)))
+        Measured(**fork(split_server.calls, memory_rows.measure, (count, asdict(TINY)))[1].recv())
         for count in (2, 12)
     )
     adapter = Switched(TINY, 1, keep_optimizer=False).client.adapter
