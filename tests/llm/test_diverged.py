@@ -22,7 +22,7 @@ from coterie.llm.split.own_layers import OwnLayers
 CLIENTS = 5
 RUN = ["--rounds", "3", "--model.width", "16", "--model.layers", "3", "--lora.dropout", "0"]
 RUN += ["--pretrain.steps", "5", "--engine.dtype", "float64", "--train.batch_size", "8"]
-RUN += ["--data.shots", "150", "--data.valid_users", "8"]
+RUN += ["--data.shots", "100", "--data.valid_users", "8"]
 RUN += ["--model.trained", "lora", "--train.keep_optimizer", "true", "--logger.wandb", "off"]
 Turns = set[tuple[int, int]]  # clients and the rounds in which they diverge
 ONCE: Turns = {(1, 1)}
