@@ -1,6 +1,7 @@
 """The benchmark of PPLR: what it times and counts is what it says."""
 
 import copy
+import json
 from dataclasses import asdict, replace
 
 import pytest
@@ -119,9 +120,11 @@ def test_live_tensors_are_counted_once():
 
 def test_memory_grows_by_rows_and_not_by_backbones():
     few, many = (
-        Measured(**fork(split_server.calls, memory_rows.measure, (count, asdict(TINY)))[1].recv())
+        fork(split_server.calls, memory_rows.measure, (count, asdict(TINY)))[1].recv()
         for count in (2, 12)
     )
+    assert json.loads(json.dumps(few)) == few  # so `in_a_process` brings it back
+    few, many = Measured(**few), Measured(**many)
     adapter = Switched(TINY, 1, keep_optimizer=False).client.adapter
     assert few.row == many.row == 4 * adapter.size
     assert few.backbone == many.backbone == sum(4 * p.numel() for p in TINY.backbone().parameters())
