@@ -1,10 +1,16 @@
 """A server of the middle in a process of its own, as the tests use it."""
 
-import os
+import multiprocessing
 import re
-import subprocess
-import sys
+from collections.abc import Callable
+from functools import cache
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
+
+from tests.llm import split_server
 
 from coterie.core.local_training.row_optimizer import RowState
 from coterie.core.tensors import saved
@@ -14,28 +20,37 @@ from coterie.llm.split.remote.channel import GrpcLayers, GrpcSessions
 from coterie.llm.split.remote.link import Link
 from coterie.llm.split.remote.tokens import admin_token, client_token, read_secret
 
-ROOT = Path(__file__).resolve().parents[2]
+
+@cache
+def processes() -> ForkServerContext:
+    """Where servers are forked from: one process with the imports, which take seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.llm.split_server"])
+    return context
+
+
+def fork(target: Callable[..., None], *words: Any) -> tuple[BaseProcess, Connection]:
+    """Start a process that says something to us; what comes of it, an EOFError once it is gone."""
+    ours, theirs = processes().Pipe(duplex=False)
+    process = processes().Process(target=target, args=(*words, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
 
 
 class Server:
-    """A server process."""
+    """A server process; its parent has done nothing but import."""
 
     def __init__(self, state: Path, *extra: str, n_layers: int = 4, k: int = 1) -> None:
-        command = [sys.executable, "-m", "tests.llm.split_server", str(n_layers), str(k)]
-        self.process = subprocess.Popen(
-            [*command, str(state), *extra],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        )
+        words = [str(n_layers), str(k), str(state), *extra]
+        self.process, self._lines = fork(split_server.main, words)
         self.address, self.state = self.line(), state
-        assert re.fullmatch(r"127.0.0.1:\d+", self.address), self.process.stderr.read()
+        assert re.fullmatch(r"127.0.0.1:\d+", self.address)
         self.secret = read_secret(state / "secret")
 
     def line(self) -> str:
-        return self.process.stdout.readline().strip()
+        """What the server says next."""
+        return self._lines.recv()
 
     def channel(self, model: str, wire: str | None = None, **others: object) -> Channel:
         link = Link(self.address, **others)
@@ -54,4 +69,4 @@ class Server:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.join()

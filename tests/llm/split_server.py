@@ -1,17 +1,20 @@
-"""A server process for the tests: the middle of a tiny backbone.
-
-python -m tests.llm.split_server N_LAYERS K STATE [--kind longformer] [--dtype bfloat16]
-    [--slow SECONDS]
-"""
+"""A server process for the tests: the middle of a tiny backbone."""
 
 import argparse
+import os
 import sys
 import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 from tests.llm.tiny_split import Tiny, TinyLlama, TinyLongformer
 
+from coterie.llm.bench import memory  # noqa: F401 (what a fork runs is imported before)
+from coterie.llm.commands.serve import run as serve
+from coterie.llm.experiment import Experiment  # noqa: F401
 from coterie.llm.split.cut import cut
 from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.remote.server import MiddleServer
@@ -25,10 +28,10 @@ class Slow(Middle):
     """Takes its time in backward, so that it can be killed in the middle of it."""
 
     seconds = 0.0
+    say = print
 
     def backward(self, *arguments):
-        sys.stdout.write("backward\n")
-        sys.stdout.flush()
+        Slow.say("backward")
         time.sleep(self.seconds)
         return super().backward(*arguments)
 
@@ -39,7 +42,20 @@ def tiny(kind: str, n_layers: int, dtype: str) -> Tiny:
     return made.to(getattr(torch, dtype))
 
 
-def main(words: list[str]) -> None:
+def command(words: list[str], out: Connection) -> None:
+    """Do what `coterie llm serve` does, printing to a pipe."""
+    os.dup2(out.fileno(), 1)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    serve(words)
+
+
+def calls(function: Callable[..., Any], given: Sequence[Any], out: Connection) -> None:
+    """Send what a function gives."""
+    out.send(function(*given))
+
+
+def main(words: list[str], out: Connection) -> None:
+    """Serve N_LAYERS K STATE [--kind longformer] [--dtype bfloat16] [--slow SECONDS] for good."""
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser()
     parser.add_argument("n_layers", type=int)
@@ -49,17 +65,12 @@ def main(words: list[str]) -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--slow", type=float, default=0.0)
     given = parser.parse_args(words)
-    Slow.seconds = given.slow
+    Slow.seconds, Slow.say = given.slow, out.send
     parts = cut(tiny(given.kind, given.n_layers, given.dtype), given.k)
     middle = Slow(parts.stack, TRAINING)
     secret = make_secret(given.state / "secret")
     kept = given.state / "kept"
     server = MiddleServer(middle, parts.model, secret, kept, max_bytes=MAX_BYTES)
     server.start()
-    sys.stdout.write(f"{server.address}\n")
-    sys.stdout.flush()
+    out.send(server.address)
     server.wait()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,13 +1,15 @@
 """The benchmark of PPLR: what it times and counts is what it says."""
 
 import copy
+import json
 from dataclasses import asdict, replace
 
 import pytest
 import torch
+from tests.llm import split_server
+from tests.llm.split_process import fork
 
 from coterie.core.bench.memory_use import AfterEveryOperation, live_bytes
-from coterie.core.bench.timing import in_a_process
 from coterie.core.errors import UserError
 from coterie.llm.bench import measure
 from coterie.llm.bench import memory as memory_rows
@@ -118,9 +120,11 @@ def test_live_tensors_are_counted_once():
 
 def test_memory_grows_by_rows_and_not_by_backbones():
     few, many = (
-        Measured(**in_a_process("coterie.llm.bench.memory:measure", "it", count, asdict(TINY)))
+        fork(split_server.calls, memory_rows.measure, (count, asdict(TINY)))[1].recv()
         for count in (2, 12)
     )
+    assert json.loads(json.dumps(few)) == few  # so `in_a_process` brings it back
+    few, many = Measured(**few), Measured(**many)
     adapter = Switched(TINY, 1, keep_optimizer=False).client.adapter
     assert few.row == many.row == 4 * adapter.size
     assert few.backbone == many.backbone == sum(4 * p.numel() for p in TINY.backbone().parameters())

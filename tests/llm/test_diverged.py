@@ -2,13 +2,13 @@
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from tests.llm import split_server
+from tests.llm.split_process import fork
 from torch import Tensor
 
 from coterie.core.errors import UserError
@@ -21,9 +21,9 @@ from coterie.llm.split.own_layers import OwnLayers
 
 CLIENTS = 5
 RUN = ["--rounds", "3", "--model.width", "16", "--model.layers", "3", "--lora.dropout", "0"]
-RUN += ["--pretrain.steps", "5", "--engine.dtype", "float64", "--train.batch_size", "16"]
+RUN += ["--pretrain.steps", "5", "--engine.dtype", "float64", "--train.batch_size", "8"]
+RUN += ["--data.shots", "100", "--data.valid_users", "8"]
 RUN += ["--model.trained", "lora", "--train.keep_optimizer", "true", "--logger.wandb", "off"]
-SERVE = "import sys; from coterie.llm.commands.serve import run; run(sys.argv[1:])"
 Turns = set[tuple[int, int]]  # clients and the rounds in which they diverge
 ONCE: Turns = {(1, 1)}
 TWICE: Turns = ONCE | {(client, 0) for client in range(1, CLIENTS)}
@@ -201,30 +201,16 @@ def test_clients_who_were_not_drawn(folder, whole, method: str, turns: Turns) ->
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[list[str]]:
     """A server process of the run; the flags of its clients."""
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            SERVE,
-            "--layers",
-            "1:2",
-            "--port",
-            "0",
-            *RUN,
-            "--out",
-            str(folder),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    words = ["--layers", "1:2", "--port", "0", *RUN, "--out", str(folder)]
+    process, said = fork(split_server.command, words)
     try:
-        address = re.fullmatch(r"serving layers 1:2 at (.*)\n", process.stdout.readline())[1]
+        with os.fdopen(os.dup(said.fileno())) as lines:
+            address = re.fullmatch(r"serving layers 1:2 at (.*)\n", lines.readline())[1]
         secret = str(folder / "pplr" / "server" / "secret")
         yield ["--split.k", "1", "--split.server", address, "--split.secret", secret]
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.join(30)
 
 
 @pytest.mark.parametrize("where", ["lower", "upper"])

@@ -3,8 +3,11 @@
 import json
 import socket
 import time
+from contextlib import redirect_stdout
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
+from io import StringIO
 
 import pytest
 import torch
@@ -18,6 +21,7 @@ from coterie.core.settings.configuration import configure
 from coterie.llm.experiment import Experiment
 
 SMALL = ["--rounds", "2", "--model.width", "16", "--pretrain.steps", "20", "--logger.wandb", "off"]
+SMALL += ["--data.shots", "300"]
 SPLIT = ["--model.layers", "3", "--lora.dropout", "0"]
 
 
@@ -33,9 +37,23 @@ def train(runs, name, *flags):
 
 
 @pytest.fixture(scope="module")
-def plain(runs):
+def printed(runs):
+    """What a finished run, "plain", has printed."""
+    with redirect_stdout(StringIO()) as out:
+        train(runs, "plain")
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def plain(runs, printed):
     """A finished run."""
-    return train(runs, "plain")
+    return runs / "pplr" / "plain"
+
+
+@pytest.fixture(scope="module")
+def of_users(runs):
+    """Give a finished run of a method of users."""
+    return cache(lambda name: train(runs, name, "--method", name, f"--{name}.rounds", "2"))
 
 
 def metrics(run):
@@ -53,9 +71,8 @@ def settings(runs, *flags):
     return configure(find_paper("pplr"), [*SMALL, "--run.out", str(runs), *flags]).settings
 
 
-def test_a_run_prints_every_client_and_popularity(runs, capsys):
-    run = train(runs, "printed")
-    printed = capsys.readouterr().out
+def test_a_run_prints_every_client_and_popularity(plain, printed):
+    run = plain
     for word in ("client", "test/popularity/recall@10", "test/imbalance", "ndcg@20"):
         assert word in printed
     clients = json.loads((run / "clients.json").read_text())
@@ -83,9 +100,8 @@ def test_a_run_is_measured_again_and_recommends(runs, plain, capsys):
     assert "public" in capsys.readouterr().err
 
 
-def test_the_same_run_twice_is_the_same(runs):
-    first, second = (metrics(train(runs, f"twice{n}")) for n in range(2))
-    assert first == second
+def test_the_same_run_twice_is_the_same(runs, plain):
+    assert metrics(train(runs, "again")) == metrics(plain)
 
 
 def test_a_killed_run_goes_on_to_the_same_end(runs, plain):
@@ -152,10 +168,10 @@ def test_what_is_not_finite_does_not_reach_the_server_s_layers(runs):
 
 
 @pytest.mark.parametrize("method", ["fedmf", "lightfr", "fedpergnn"])
-def test_methods_of_users_are_measured_by_the_same_organisations(runs, plain, method):
-    short = ["--method", method, f"--{method}.rounds", "2"]
-    found = metrics(train(runs, method, *short))
-    clients = json.loads((runs / "pplr" / method / "clients.json").read_text())
+def test_methods_of_users_are_measured_by_the_same_organisations(of_users, plain, method):
+    run = of_users(method)
+    found = metrics(run)
+    clients = json.loads((run / "clients.json").read_text())
     whole = json.loads((plain / "clients.json").read_text())
     assert [row["test_users"] for row in clients] == [row["test_users"] for row in whole]
     total = sum(row["test_users"] for row in clients)
@@ -189,7 +205,7 @@ def test_mistakes_are_one_line(capsys, tmp_path):
 
 
 def test_one_client_and_many_run(runs):
-    for clients in (1, 40):
+    for clients in (1, 12):
         found = metrics(train(runs, f"clients{clients}", "--data.clients", str(clients)))
         assert 0 <= found["test/recall@10"] <= 1
 
@@ -210,17 +226,17 @@ def test_a_backbone_pre_trained_on_other_lengths_is_another_one(tmp_path):
     assert len(list(tmp_path.rglob("*.safetensors"))) == 2
 
 
-def test_the_attack_on_item_rows(runs, capsys):
+def test_the_attack_on_item_rows(runs, plain, of_users, capsys):
     """Recovers who has what from plain FedMF; elsewhere says what leaves instead."""
-    flags = ["--fedmf.rounds", "2", "--lightfr.rounds", "1", "--fedpergnn.rounds", "1"]
+    masked = ["--method", "fedmf", "--fedmf.rounds", "1", "--fedmf.transport", "masked_sum"]
+    masks = train(runs, "attack-masks", *masked)
 
-    def attacked(name, *method):
-        run = train(runs, name, *method, *flags)
+    def attacked(run):
         capsys.readouterr()
         code = main(["privacy", "pplr", "--attack", str(run), "--noise", "0", "100", "--json"])
         return code, capsys.readouterr()
 
-    code, found = attacked("attack-fedmf", "--method", "fedmf")
+    code, found = attacked(of_users("fedmf"))
     assert code == 0
     rows = [json.loads(line) for line in found.out.splitlines()]
     auc = {(row["noise"], row["scorer"]): row["auc"] for row in rows}
@@ -228,17 +244,17 @@ def test_the_attack_on_item_rows(runs, capsys):
     # Squared loss: negatives hardly move a new table, against what sets the sign of this scorer.
     assert abs(auc[0, "direction"] - 0.5) > 0.4
     assert all(abs(auc[100, scorer] - 0.5) < 0.1 for scorer in ("norm", "direction"))
-    for name, method, words in (
-        ("attack-masks", ["fedmf", "--fedmf.transport", "masked_sum"], "masked_sum"),
-        ("attack-lightfr", ["lightfr"], "votes on their bits"),
-        ("attack-fedpergnn", ["fedpergnn"], "noisy"),
+    for run, words in (
+        (masks, "masked_sum"),
+        (of_users("lightfr"), "votes on their bits"),
+        (of_users("fedpergnn"), "noisy"),
     ):
-        code, said = attacked(name, "--method", *method)
+        code, said = attacked(run)
         assert code == 2
         assert "item rows do leave" in said.err
         assert words in said.err
         assert said.err.count("\n") == 1
-    code, said = attacked("attack-pplr")
+    code, said = attacked(plain)
     assert code == 2
     assert "no item rows leave" in said.err
 

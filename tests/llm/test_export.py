@@ -29,7 +29,7 @@ from coterie.llm.export import folders
 from coterie.llm.export.folders import EMBEDDINGS, answers, export_adapter, export_merged
 from coterie.llm.export.trained import TrainedRun, inside_middle
 from coterie.llm.settings.backbone import ModelSettings, PretrainSettings, SplitSettings
-from coterie.llm.settings.run import Settings
+from coterie.llm.settings.run import FederatedDataSettings, Settings
 from coterie.llm.split.part import Kept
 
 HISTORY = Ragged.from_lists([[0, 3, 5], [], [7], [1, 2, 3, 4]])
@@ -210,7 +210,8 @@ def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
     settings = Settings(
         rounds=1,
-        model=ModelSettings(layers=3, trained="lora"),
+        data=FederatedDataSettings(shots=120),
+        model=ModelSettings(layers=3, width=16, trained="lora"),
         split=SplitSettings(k=1),
         pretrain=PretrainSettings(steps=5),
         logger=LoggerSettings(wandb="off"),

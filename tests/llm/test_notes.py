@@ -65,9 +65,10 @@ def test_a_run_says_when_words_alone_find_more(tmp_path):
 
 
 def test_variant_best_beats_the_paper_s_method_and_the_rule_on_the_sample(tmp_path):
+    short = ["--rounds=1", "--pretrain.steps=100", "--model.width=32"]
     best, plain = (
         Experiment(configure(find_paper("pplr"), [*flags, f"--run.out={tmp_path}"]).settings)
-        for flags in (["--variant=best", "--rounds=2"], ["--rounds=2"])
+        for flags in (["--variant=best", *short], short)
     )
     recalls = [finished(each).results["test/recall@10"] for each in (best, plain)]
     rule = torch.cat([part["recall@10"] for part in title_rule(plain.data).test]).mean()
@@ -78,6 +79,8 @@ def test_variant_best_beats_the_paper_s_method_and_the_rule_on_the_sample(tmp_pa
 @pytest.mark.parametrize("name", ["tiny-text", "recformer"])
 def test_cut_histories_are_counted_and_said_once(tmp_path, capsys, name):
     flags = [f"--run.out={tmp_path}", "--logger.wandb=off", "--run.progress=false"]
+    flags += ["--data.shots=40", "--data.valid_users=2", "--generation.beams=2"]
+    flags += ["--generation.candidates=2", "--data.public=0.7"]
     flags += [f"--model.name={name}", "--model.context=60", "--generation.max_new_tokens=24"]
     assert main(["train", "pplr", *SMALL, *flags]) == 0
     lines = capsys.readouterr().out.splitlines()

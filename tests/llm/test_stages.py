@@ -66,8 +66,15 @@ def module(k=None, dtype=torch.float64, **more):
 
 @pytest.fixture(scope="module")
 def ended():
-    """A whole run and a split one, each with its states after the rounds."""
-    return {k: (one := module(k), run(one)) for k in (None, 1)}
+    """A whole run and a split one, each with its states after the rounds, and what resumes it."""
+    found = {}
+    for k in (None, 1):
+        one, states, plains = module(k), [], []
+        while not one.finished:
+            states += run(one, 1)
+            plains.append(plain(one))
+        found[k] = one, states, plains
+    return found
 
 
 def run(one, rounds=99):
@@ -77,6 +84,20 @@ def run(one, rounds=99):
         one.advance()
         found.append(one.server_state)
     return found
+
+
+def plain(one):
+    """What a checkpoint has of a run, as bytes."""
+    file = io.BytesIO()
+    torch.save(one.to_plain(), file)
+    return file.getvalue()
+
+
+def resumed(data, k=None, **more):
+    """A new run that goes on from there."""
+    one = module(k, **more)
+    one.load_plain(torch.load(io.BytesIO(data), weights_only=False))
+    return one
 
 
 def catalogues(one):
@@ -114,7 +135,7 @@ def test_stage_2_goes_on_from_the_best_round_with_frozen_items():
 
 
 def test_the_first_round_of_stage_2_trains_from_the_best_rows(ended):
-    one, first = ended[None]
+    one, first, _ = ended[None]
     again = module(train=PATIENCE["train"] | {"stages": 1})
     again.server_state = replace(first[2], rows=first[0].rows, chosen=BestRound(3))
     again.block, again.block_open, again.block_round = 0, True, 3
@@ -139,17 +160,21 @@ def test_the_rounds_of_stage_1_can_be_used_up():
 
 @pytest.mark.parametrize(("after", "k"), [(3, None), (4, None), (3, 1), (5, 1)])
 def test_a_run_resumed_in_stage_2_ends_as_one_that_was_not(after, k, ended):
-    whole, states = ended[k]
-    half = module(k)
-    run(half, after)
-    file = io.BytesIO()
-    torch.save(half.to_plain(), file)
-    file.seek(0)
-    later = module(k)
-    later.load_plain(torch.load(file, weights_only=False))
+    whole, states, plains = ended[k]
+    later = resumed(plains[after - 1], k)
     assert torch.equal(run(later)[-1].rows, states[-1].rows)
     assert later.results == whole.results
     assert all(map(torch.equal, catalogues(later), catalogues(whole)))
+
+
+@pytest.fixture(scope="module")
+def long():
+    """What resumes a run of three rounds a stage, after each of its rounds."""
+    one, found = module(rounds=3, **LONG), []
+    while not one.finished:
+        run(one, 1)
+        found.append(plain(one))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -165,9 +190,8 @@ def test_a_run_resumed_in_stage_2_ends_as_one_that_was_not(after, k, ended):
         (6, 5, "what was done at the end of its last round cannot be taken back"),
     ],
 )
-def test_another_number_of_rounds_is_refused_from_stage_2_on(tmp_path, done, wanted, why):
-    first = module(rounds=3, **LONG)
-    run(first, done)
+def test_another_number_of_rounds_is_refused_from_stage_2_on(tmp_path, long, done, wanted, why):
+    first = resumed(long[done - 1], rounds=3, **LONG)
     save({"federation": first.to_plain()}, tmp_path / "checkpoints" / "last.ckpt")
     later = module(rounds=wanted, **LONG).federation
     if why is None:
@@ -190,7 +214,7 @@ def steps(state):
 
 
 def test_a_split_run_goes_through_both_stages_as_the_whole_one(ended):
-    (whole, states), (split, halves) = ended[None], ended[1]
+    (whole, states, _), (split, halves, _) = ended[None], ended[1]
     assert len(states) == len(halves) == 6
     for mine, theirs in zip(catalogues(whole), catalogues(split), strict=True):
         torch.testing.assert_close(mine, theirs)
@@ -213,10 +237,9 @@ def unscored(state):
     return BestRound(state.chosen.round)
 
 
-def best_in_stage(stage, k=None):
+def best_in_stage(plains, stage, k):
     """A finished run whose best round is of that stage."""
-    one = module(k)
-    run(one, 3)
+    one = resumed(plains[2], k)  # after the last round of the first
     if stage == 2:
         one.server_state = replace(one.server_state, chosen=unscored(one.server_state))
     run(one)
@@ -226,8 +249,8 @@ def best_in_stage(stage, k=None):
 
 @pytest.mark.parametrize("k", [None, 1])
 @pytest.mark.parametrize("stage", [1, 2])
-def test_what_is_served_scores_as_the_test_did(stage, k):
-    one = best_in_stage(stage, k)
+def test_what_is_served_scores_as_the_test_did(stage, k, ended):
+    one = best_in_stage(ended[k][2], stage, k)
     client, server, state = one.federation.client, one.federation.server, one.server_state
     for number, queries in enumerate(data().test):
         items = frozen_items(one, number)
@@ -284,7 +307,7 @@ def test_a_saved_run_scores_and_exports_as_it_was_tested(saved, tmp_path):
 
 
 def test_item_embeddings_never_leave(ended):
-    one, states = ended[None]
+    one, states, _ = ended[None]
     rows = [row for row in one.ledger.rows() if row["step"] == "freeze"]
     assert {row["direction"] for row in rows} == {"down"}
     mine, client = one.store.take(torch.tensor([1])), one.federation.client

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -22,11 +22,24 @@ def measure_users(score: Callable[[Queries], Tensor], queries: Queries) -> dict[
         Recall and NDCG by name, as "recall@10", ``(n,)`` float64 each.
     """
     found = [torch.empty(2, 0, len(LENGTHS), dtype=torch.float64)]
-    for index in torch.arange(len(queries)).split(_AT_ONCE):
-        part = queries.take(index)
+    for part in blocks(queries):
         found.append(measure_rows(_scorer(score, part), part.seen, part.targets, LENGTHS))
-    columns = torch.cat(found, dim=1).movedim(1, 2).flatten(0, 1)
-    return dict(zip(MEASURES, columns, strict=True))
+    return _by_name(torch.cat(found, dim=1))
+
+
+def measure_scores(scores: Tensor, queries: Queries) -> dict[str, Tensor]:
+    """Do what `measure_users` does by scores that are known, ``(n, n_items)``."""
+    found = measure_rows(lambda rows: scores[rows], queries.seen, queries.targets, LENGTHS)
+    return _by_name(found)
+
+
+def blocks(queries: Queries) -> Iterator[Queries]:
+    """Give the users some at a time: scores of all of them may be too many."""
+    return map(queries.take, torch.arange(len(queries)).split(_AT_ONCE))
+
+
+def _by_name(measured: Tensor) -> dict[str, Tensor]:
+    return dict(zip(MEASURES, measured.movedim(1, 2).flatten(0, 1), strict=True))
 
 
 def _scorer(score: Callable[[Queries], Tensor], part: Queries) -> Callable[[Tensor], Tensor]:

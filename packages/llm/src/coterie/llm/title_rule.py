@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.client_data import FederatedData
 from coterie.llm.data.examples import Queries
 from coterie.llm.data.words import ItemWords
-from coterie.llm.quality import measure_users
+from coterie.llm.quality import blocks, measure_scores
 from coterie.llm.settings.backbone import Field, Whose
 
 DECAY = 0.8
@@ -70,14 +70,15 @@ def title_rule(data: FederatedData, counts: Whose = "public") -> RuleResult:
     }
     best, found = -1.0, None
     for fields, min_items, words in _comparisons(items):
-        for weight in WEIGHTS:
-            valid = _measure(_rule(words, weight * popular["valid"]), data.clients.valid)
+        biases = [weight * popular["valid"] for weight in WEIGHTS]
+        measured = _measure(words, biases, data.clients.valid)
+        for weight, valid in zip(WEIGHTS, measured, strict=True):
             recall = mean_recall(valid)
             if recall > best:
                 best, found = recall, (fields, min_items, weight, valid, words)
     assert found is not None  # there are words, and somebody to validate on
     fields, min_items, weight, valid, words = found
-    test = _measure(_rule(words, weight * popular["test"]), data.clients.test)
+    (test,) = _measure(words, [weight * popular["test"]], data.clients.test)
     return RuleResult(fields, min_items, weight, valid, test)
 
 
@@ -99,9 +100,21 @@ def mean_recall(measured: Measured) -> float:
     return float(torch.cat([part["recall@10"] for part in measured]).mean())
 
 
-def _rule(words: ItemWords, bias: Tensor) -> Callable[[Queries], Tensor]:
-    return lambda part: words.of_histories(part.history, DECAY) + bias
+def _measure(
+    words: ItemWords, biases: Sequence[Tensor], queries: Sequence[Queries]
+) -> list[Measured]:
+    """Measure the rule with each bias."""
+    by_client = [_measure_one(words, biases, of_one) for of_one in queries]
+    return [list(measured) for measured in zip(*by_client, strict=True)]
 
 
-def _measure(score: Callable[[Queries], Tensor], queries: Sequence[Queries]) -> Measured:
-    return [measure_users(score, of_one) for of_one in queries]
+def _measure_one(words: ItemWords, biases: Sequence[Tensor], queries: Queries) -> Measured:
+    """Measure one organisation, for each bias; histories are compared with items only once."""
+    found: Measured = [{} for _ in biases]
+    for block in blocks(queries):
+        alike = words.of_histories(block.history, DECAY)
+        for number, bias in enumerate(biases):
+            part = measure_scores(alike + bias, block)
+            known = found[number]
+            found[number] = {n: torch.cat([known[n], part[n]]) for n in part} if known else part
+    return found

@@ -8,10 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from scipy import sparse
-from sklearn.cluster import KMeans
-from sklearn.decomposition import TruncatedSVD
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from coterie.core.errors import UserError
@@ -60,6 +56,9 @@ def user_vectors(rows: Ragged, fit: Tensor, n_items: int, dim: int, key: Key) ->
     Returns:
         ``(n, dim)`` float64.
     """
+    # Heavy, and only where users or items are shared out.
+    from sklearn.decomposition import TruncatedSVD
+
     ones = np.ones(rows.values.numel())
     shape = (len(rows), n_items)
     matrix = sparse.csr_matrix((ones, rows.values.numpy(), rows.offsets.numpy()), shape)
@@ -94,6 +93,8 @@ def cluster_users(
         raise UserError(
             f"{n_clients} clients for {users.numel()} users: choose 1 to {users.numel()} clients"
         )
+    from sklearn.preprocessing import normalize
+
     rows, fit = known_rows(split, users)
     vectors = normalize(user_vectors(rows, fit, n_items, _DIM, key.fold("svd")))
     return by_size(k_means(vectors, n_clients, key.fold("k-means")), n_clients)
@@ -147,6 +148,9 @@ def few_shot(sizes: Sequence[int], shots: int | None, key: Key) -> list[Tensor]:
 
 def k_means(vectors: np.ndarray, n_clusters: int, key: Key) -> Tensor:
     """Cluster vectors ``(n, dim)``: ``(n,)`` int64, of fewer clusters if fewer vectors differ."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     with warnings.catch_warnings():
         # Its case, fewer distinct vectors than clusters, is not an error here, or one of ours.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
@@ -96,6 +95,8 @@ def item_clusters(rows: Ragged, n_items: int, n_clusters: int, key: Key) -> Tens
     Returns:
         ``(n_items,)`` int64 clusters, from 0 without a gap.
     """
+    from sklearn.preprocessing import normalize  # heavy
+
     by_item = Ragged.from_pairs(rows.values, rows.rows, n_items)
     known = by_item.lengths > 0
     vectors = user_vectors(by_item, known, len(rows), _DIM, key.fold("item vectors"))
