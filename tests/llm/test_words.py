@@ -95,28 +95,28 @@ def test_the_rule_is_chosen_on_validation_and_scored_by_a_loop(data, whose):
     found = rule.title_rule(data, whose)
     titles = data.catalogue.words(found.words)
     vectors = [vector(title, titles, found.min_items) for title in titles]
-    counts = Counter()
-    for client, train, later in zip(
-        data.client_of.tolist(), data.split.train.tolists(), data.split.valid.tolists(), strict=True
-    ):
-        if client == -1 or whose == "everybody":
-            counts.update(train)
-        if client != -2 and whose == "everybody":
-            counts.update(later)
-    queries = data.clients.test[4]
-    recalls = []
-    for history, seen, targets in zip(
-        queries.history.tolists(), queries.seen.tolists(), queries.targets.tolists(), strict=True
-    ):
-        own = history_vector(history, titles, rule.DECAY, found.min_items)
-        scores = {
-            item: cosine(own, vectors[item]) + found.weight * math.log1p(counts[item])
-            for item in range(data.n_items)
-            if item not in seen
-        }
-        best = sorted(scores, key=lambda item: -scores[item])[:10]
-        recalls.append(len(set(best) & set(targets)) / len(targets))
-    assert found.test[4]["recall@10"].tolist() == pytest.approx(recalls)
+    assert found.weight > 0
+    for split in ("valid", "test"):
+        counts = Counter()
+        rows = (part.tolists() for part in (data.split.train, data.split.valid))
+        for client, train, later in zip(data.client_of.tolist(), *rows, strict=True):
+            if client == -1 or whose == "everybody":
+                counts.update(train)
+            if client != -2 and whose == "everybody" and split == "test":
+                counts.update(later)
+        queries = getattr(data.clients, split)[4]
+        recalls = []
+        rows = (part.tolists() for part in (queries.history, queries.seen, queries.targets))
+        for history, seen, targets in zip(*rows, strict=True):
+            own = history_vector(history, titles, rule.DECAY, found.min_items)
+            scores = {
+                item: cosine(own, vectors[item]) + found.weight * math.log1p(counts[item])
+                for item in range(data.n_items)
+                if item not in seen
+            }
+            best = sorted(scores, key=lambda item: -scores[item])[:10]
+            recalls.append(len(set(best) & set(targets)) / len(targets))
+        assert getattr(found, split)[4]["recall@10"].tolist() == pytest.approx(recalls)
 
 
 def test_validation_chooses_the_words_and_the_weight(data, monkeypatch):
