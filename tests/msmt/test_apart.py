@@ -42,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
         **{"pf.centre": "own", "pf.upload": "factored", "train.participation": 0.7},
         **{"reading": "literal", "pf.share": ("experts",)},
     },
-    "fedavg": {"method": "fedavg", "model.name": "mmoe"},
+    "fedavg": {"method": "fedavg", "model.name": "mmoe", "privacy.clip": 0.001},
     "ditto": {"method": "ditto", "train.share": ("inputs.*",)},
 }
 
