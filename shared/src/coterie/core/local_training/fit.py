@@ -122,12 +122,7 @@ def fit(
         fixed=fixed or {},
         deferring=_deferring(deferrable, first, opt, clip, pull, slope),
     )
-    width = _width(width, len(first), alone)
-    found = job.run_all(width)
-    if not alone and _measured_in_part(found):  # seldom, so no usual step counts what it measured
-        job = replace(job, start=replace(job.start, loss=_nothing(none, counting=True)))
-        found = job.run_all(width)
-    return found
+    return job.run(_width(width, len(first), alone))
 
 
 def _nothing(none: Tensor, counting: bool) -> Tensor:
@@ -209,8 +204,16 @@ class _Job:
     fixed: Params
     deferring: set[str]
 
+    def run(self, width: int) -> Fitted:
+        """Train all clients; again, and counting what is measured, if some steps had no loss."""
+        found = self._run_all(width)
+        if self.start.loss.dim() == 1 and _measured_in_part(found):  # seldom: usual steps are fast
+            counts = _nothing(self.start.loss, counting=True)
+            found = replace(self, start=replace(self.start, loss=counts))._run_all(width)
+        return found
+
     @torch.no_grad()
-    def run_all(self, width: int) -> Fitted:
+    def _run_all(self, width: int) -> Fitted:
         """Train all clients, ``width`` side by side: those of equal work, the longest first.
 
         0 = one after the other, as they stand.
@@ -229,12 +232,12 @@ class _Job:
 
     def _run_deferring(self, end: Fitted, order: Tensor, places: Tensor) -> None:
         try:
-            self.run(end, order, places)
+            self._run(end, order, places)
         except ReadElsewhere:
             self.deferring.clear()
-            self.run(end, order, places)
+            self._run(end, order, places)
 
-    def run(self, end: Fitted, order: Tensor, places: Tensor) -> None:
+    def _run(self, end: Fitted, order: Tensor, places: Tensor) -> None:
         """Train the clients at some places of the order, ``(K,)`` adjacent, in their rows of it."""
         rows = order[places]
         at_work = _at_work(self.steps[rows])
