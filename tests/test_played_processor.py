@@ -30,7 +30,8 @@ found = {
     "alone": a[:1] @ b, "stacked": (a @ b)[:1],
     "rows": a @ picked, "count": torch.ones(1000).sum(), "whole": torch.arange(8.0).mean(),
     "two": a[:2].sum(0), "out": torch.sum(torch.ones(3, 3), 0, out=torch.empty(3)),
-    "vector": torch.ones(512, 9) @ torch.arange(9.0), "one": a.new_zeros(3).exp(), "product_of_two": a * a, "number": a - 1,
+    "vector": torch.ones(512, 9) @ torch.arange(9.0), "one": a.new_zeros(3).exp(),
+    "product_of_two": a * a, "number": a - 1,
     "max": a.max(), "integers": torch.arange(9).sum(), "zero": (a * 0).sum(),
 }
 """
