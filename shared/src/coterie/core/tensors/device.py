@@ -48,6 +48,16 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
+def default_device() -> torch.device:
+    """Where torch's factories make tensors now; what is kept for a process is kept for one device.
+
+    Example:
+        >>> default_device()
+        device(type='cpu')
+    """
+    return torch.empty(0).device
+
+
 def devices(device: torch.device) -> dict[str, Any]:
     """Say to a `lightning.Trainer` where to compute.
 

@@ -32,6 +32,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from coterie.core.tensors.device import default_device
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.drawn import Amounts, Form, Funnel, Inputs, Law, Noise, draw, mix
 from coterie.msmt.data.task import Task
@@ -95,11 +96,12 @@ def make_teacher(
 
 def teacher_laws(teacher: Teacher, n_scenarios: int, key: Key) -> list[Law]:
     """Give the laws of the scenarios; that of one does not depend on how many there are."""
-    return [_law(teacher, int(key.state), number) for number in range(n_scenarios)]
+    where = default_device()
+    return [_law(teacher, int(key.state), number, where) for number in range(n_scenarios)]
 
 
 @lru_cache(maxsize=256)  # the runs of a table ask for the same again and again
-def _law(teacher: Teacher, state: int, number: int) -> Law:
+def _law(teacher: Teacher, state: int, number: int, device: torch.device) -> Law:
     key = Key(torch.tensor(state))
     own = key.fold("scenario", number)
     inputs = Inputs(teacher.form, key.fold("inputs"), own.fold("inputs"), 0.0)

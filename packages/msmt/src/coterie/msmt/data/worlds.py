@@ -18,6 +18,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from coterie.core.tensors.device import default_device
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.drawn import (
     ALIEXPRESS,
@@ -85,21 +86,22 @@ def make_world(
 
 def world_laws(world: World, n_scenarios: int, key: Key) -> list[Law]:
     """Give the laws of a world's scenarios; that of one does not depend on how many there are."""
-    return [_law(world, int(key.state), number) for number in range(n_scenarios)]
+    where = default_device()
+    return [_law(world, int(key.state), number, where) for number in range(n_scenarios)]
 
 
 @lru_cache(maxsize=256)  # the runs of a table ask for the same again and again
-def _law(world: World, state: int, number: int) -> Law:
+def _law(world: World, state: int, number: int, device: torch.device) -> Law:
     key = Key(torch.tensor(state))
     own = key.fold("scenario", number)
     inputs = Inputs(world.form, key.fold("inputs"), own.fold("inputs"), world.cov_shift)
     tastes = mix(_tastes(world, key), _tastes(world, own), world.shift)
-    scores = _Scores(_features(world, state), tastes)
+    scores = _Scores(_features(world, state, device), tastes)
     return Law(inputs, Funnel(inputs, scores, world.noise, own.fold("scale")))
 
 
 @lru_cache(maxsize=16)
-def _features(world: World, state: int) -> _Features:
+def _features(world: World, state: int, device: torch.device) -> _Features:
     return _Features(world, Key(torch.tensor(state)))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -131,15 +130,9 @@ def _load(
     if columns:
         raise UserError(f"'{name}' has its own columns: leave --data.columns out")
     if not entry.files:
-        return _sample()
+        return generate()
     found: Interactions = imported(entry.reader)(data_folder(entry, root))
     return found
-
-
-@cache
-def _sample() -> Interactions:
-    """Generate the sample once in a process: all runs of a table read the same."""
-    return generate()
 
 
 def data_folder(entry: DataSet, root: str | Path | None = None) -> Path:

@@ -17,6 +17,7 @@ from torch import Tensor
 from coterie.core.data.interactions.interactions import Features, Interactions
 from coterie.core.data.sources.film_titles import GENRES, TITLES_PER_GENRE, film_title
 from coterie.core.data.sources.profile_columns import AGES, GENDERS, OCCUPATIONS_1M, profiles
+from coterie.core.tensors.device import default_device
 from coterie.core.tensors.keys import Key
 
 USERS, ITEMS, INTERACTIONS, PHASES = 300, 400, 12_000, 12
@@ -34,11 +35,11 @@ def generate(seed: int = 0) -> Interactions:
         >>> data.n_users, data.n_items
         (300, 399)
     """
-    return deepcopy(_drawn(seed))
+    return deepcopy(_drawn(seed, default_device()))
 
 
 @cache
-def _drawn(seed: int) -> Interactions:
+def _drawn(seed: int, device: torch.device) -> Interactions:
     key = Key.from_seed(seed).fold("sample")
     genres, mixture = _film_genres(key)
     item_phase = _arrival(key.fold("items"), ITEMS, late=0.35)
