@@ -40,7 +40,10 @@ SECRET = Key.from_seed(8).fold("clients")
 HALF = "tests.core.linear_client:make_client"
 LENGTHS = {3: 5, 8: 1, 11: 4}
 NOISE = {"privacy.clip": 0.05, "privacy.noise": "gaussian", "privacy.scale": 0.01}
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    "OMP_NUM_THREADS": "1",
+}
 
 
 def sample_data() -> SampleData:

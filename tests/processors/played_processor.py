@@ -122,11 +122,11 @@ def move(values: Tensor, seed: int, keep: Keep = False) -> None:
     """Move the last bits of values in place: up, down or not at all.
 
     Args:
-        values: numbers; zeros and what is not finite stay, and so does what has no fraction.
+        values: float32 or float64; zeros and what is not finite stay.
         seed: of the way in which they were computed, 31 bits.
         keep: which of them stay.
     """
-    if keep is True or values.dtype not in _BITS:
+    if keep is True:
         return
     whole = values.contiguous()
     marked = None if keep is False else keep.contiguous()
@@ -139,12 +139,10 @@ def move_function(values: Tensor, seed: int, operands: list[Tensor]) -> None:
     """Move results of a function in place, but small whole numbers and what an operand is there.
 
     Args:
-        values: the results.
+        values: the results, float32 or float64.
         seed: of the way in which they were computed, 31 bits.
         operands: of the function.
     """
-    if values.dtype not in _BITS:
-        return
     whole = values.contiguous()
     alike = [
         operand.contiguous()
@@ -324,7 +322,7 @@ def _kernel(overload: str, name: str, most: int | None) -> Callable[..., Any]:
         seed = seed_of(name, operands)
         keep = most is not None and same_in_any_order(run, given, options, most, operands, seed)
         result = run(*given, **options)
-        for part in result if isinstance(result, tuple | list) else (result,):
+        for part in _floats(result if isinstance(result, tuple | list) else (result,)):
             if most is None:
                 move_function(part, seed, operands)
             else:
