@@ -209,7 +209,7 @@ def test_degradation_is_measured_on_the_base_blocks_test(bases):
     base = dict(zip(without.clients["block0/ids"], without.clients["block0/ndcg"], strict=True))
     first, second = Experiment(settings).blocks[:2]
     both = [u for u in first.ids.tolist() if u in second.ids.tolist() and not math.isnan(base[u])]
-    assert result.found["before"] == [base[user] for user in both]
+    assert result.found["before"] == pytest.approx([base[user] for user in both], rel=1e-12)
     assert len(result.found["after"]) == len(result.found["shift"]) == len(both)
     assert result.found["after"] != result.found["before"]
 

@@ -119,7 +119,9 @@ def test_rows_without_a_gradient_move_as_in_local_training():
     state = optimizer.begin(params)
     for _ in range(STEPS):
         params, state = optimizer.step(params, {"t": torch.zeros(1, 7, 5)}, state, LR)
-    torch.testing.assert_close(untouched(table, ADAM)[0], params["t"][0], rtol=0, atol=2e-7)
+    # Each step rounds a number of the table anew.
+    rounded = STEPS * torch.finfo(table.dtype).eps
+    torch.testing.assert_close(untouched(table, ADAM)[0], params["t"][0], rtol=rounded, atol=1e-9)
 
 
 def test_decay_of_sgd_has_a_closed_form():

@@ -113,11 +113,11 @@ def test_the_network_has_exactly_what_the_server_decided(form: str) -> None:
         scenario, towers = weights_of(client, after)
         for name, value in towers.items():
             assert torch.equal(after.personal[name], before.held[name] + sent[name])
-            assert ulps(value[None], *target[name]) <= 1
-            assert ulps(after.held[name], *target[name]) <= 1
+            assert ulps(value[None], *target[name]) <= 2  # ψ U* is rounded, or added in one step
+            assert ulps(after.held[name], *target[name]) <= 2
         if "scenario" in target:
-            assert ulps(scenario[None], *target["scenario"]) <= 2  # one rounding of each term
-            assert ulps(after.held["scenario"], *target["scenario"]) <= 2
+            assert ulps(scenario[None], *target["scenario"]) <= 3  # one rounding of each term
+            assert ulps(after.held["scenario"], *target["scenario"]) <= 3
         else:  # a sum of factors, of 1, and of their residuals
             rows, columns = (torch.add(*target[f"scenario.{n}"]) for n in ("rows", "columns"))
             whole = 1 + rows.double()[0, :, :, None] + columns.double()[0, :, None, :]
@@ -317,7 +317,8 @@ def test_who_has_no_samples_receives_and_counts_nowhere() -> None:
     mine = of_one(run, 1)
     torch.testing.assert_close(mine.held["scenario"][0], run.server_state.reference["scenario"])
     assert not run.journal.refused
-    assert run.journal.scalars["fed/loss"] == alone.journal.scalars["fed/loss"]
+    found, loss = (each.journal.scalars["fed/loss"] for each in (run, alone))
+    assert found == pytest.approx(loss, rel=1e-12)
     dual = dict(zip(*(v.tolist() for v in run.journal.clients["msmt/dual_weights"]), strict=True))
     assert dual[1] == 0.0
     assert sum(dual.values()) == pytest.approx(1.0)
