@@ -1,5 +1,6 @@
 """MMoE on projected tables, beside the same network in plain torch."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -56,7 +57,9 @@ def made(schema: Schema, sizes: ModelSettings = SIZES, **options: bool) -> MMoE:
 @pytest.mark.parametrize("training", [True, False])
 def test_it_is_the_plain_network(form: Schema, input_norm: bool, training: bool) -> None:
     network = made(form, input_norm=input_norm).train(training)
-    assert_same(network, drawn(form, 11))
+    # What is the same in all samples is divided by √ε of the normalisation, and so is its rounding.
+    within = 1e-12 / math.sqrt(1e-5) if input_norm else 1e-12
+    assert_same(network, drawn(form, 11), within)
 
 
 @pytest.mark.parametrize("training", [True, False])
