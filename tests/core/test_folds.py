@@ -32,7 +32,9 @@ def test_every_field_is_summed_with_the_clients_weights(form, group, weigh):
 @pytest.mark.parametrize("count", [2, folds._LARGE])
 def test_a_sum_keeps_the_wider_of_both_types(count):
     values, weight = torch.ones(3, count), torch.tensor([1.0, 2.0, 1e-12], dtype=torch.float64)
-    assert weighted_sum({"a": values}, weight)["a"].tolist() == [3.0 + 1e-12] * count
+    assert weighted_sum({"a": values}, weight)["a"].tolist() == pytest.approx(
+        [3.0 + 1e-12] * count, rel=1e-15
+    )
     assert weighted_sum({"a": values}, torch.tensor([1, 2, 3]))["a"].dtype == torch.float32
     assert weighted_sum({"a": values[:0]}, weight[:0].float())["a"].tolist() == [0.0] * count
 

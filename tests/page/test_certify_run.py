@@ -127,7 +127,8 @@ def test_a_leader_that_diverges_gets_nothing_and_weighs_nothing(follower):
         assert p[broken] == 0
         assert float(p.sum()) == pytest.approx(1)
     assert answer.learned_utility == pytest.approx(float(alone[-1]), rel=1e-6)
-    assert answer.learned_utility <= answer.best_utility <= answer.ceiling
+    assert answer.learned_utility <= answer.best_utility * (1 + 1e-6)  # of losses in float32
+    assert answer.best_utility <= answer.ceiling * (1 + 1e-6)
     later = game.payoffs([after, LEARNED], 3, 0.9, key)
     assert later.isfinite().all()
     assert later[0, broken] < later[1, broken]

@@ -62,8 +62,8 @@ class Logistic(Objective):
     """Binary cross-entropy of R in {0, 1}, F its logit, of implicit feedback.
 
     Example:
-        >>> Logistic().residual(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 0.0])).tolist()
-        [0.5, -0.5]
+        >>> Logistic().residual(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 0.0]))
+        tensor([ 0.5000, -0.5000])
     """
 
     is_rating = False

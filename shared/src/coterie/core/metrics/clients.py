@@ -34,7 +34,7 @@ def mean_of_known(values: Tensor) -> float:
         values: ``(C,)``; NaN marks a client without a value.
 
     Example:
-        >>> mean_of_known(torch.tensor([0.5, float("nan"), 1.0]))
+        >>> round(mean_of_known(torch.tensor([0.5, float("nan"), 1.0])), 4)
         0.75
     """
     return float(values.nanmean())

@@ -124,8 +124,9 @@ def untouched(
 
     Example:
         >>> table = torch.tensor([[1.0], [0.0]])
-        >>> untouched(table, LocalSteps(2, lr=0.1, weight_decay=1.0, optimizer="sgd"))[0].tolist()
-        [[0.8100000023841858], [0.0]]
+        >>> untouched(table, LocalSteps(2, lr=0.1, weight_decay=1.0, optimizer="sgd"))[0]
+        tensor([[0.8100],
+                [0.0000]])
     """
     rows = torch.nn.Parameter(before.clone())
     rates = {"lr": local.lr, "weight_decay": local.weight_decay}
