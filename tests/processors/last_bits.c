@@ -4,6 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What is smaller is taken for 0 by processors that flush denormal numbers. */
+#define LEAST 1e-37
+
 /* The next number up or down, or the same, as a hash of the bits says: half go down, a fourth up. */
 #define TYPE(NAME, REAL, BITS, WHOLE, HALF)                                                        \
     static WHOLE step_##NAME(WHOLE bits, WHOLE seed) {                                             \
@@ -20,7 +23,7 @@
     void move_##NAME(REAL *numbers, size_t count, uint32_t seed, const uint8_t *marked) {          \
         for (size_t i = 0; i < count; i++) {                                                       \
             REAL size = numbers[i] < 0 ? -numbers[i] : numbers[i];                                 \
-            if (!(size > (REAL)1e-37 && size < (REAL)1e38) || (marked && marked[i])) continue;     \
+            if (!(size > (REAL)LEAST && size < (REAL)1e38) || (marked && marked[i])) continue;     \
             union { REAL number; WHOLE bits; } one = {numbers[i]};                                 \
             one.bits += step_##NAME(one.bits, seed);                                               \
             numbers[i] = one.number;                                                               \
@@ -44,6 +47,7 @@
     double grid_##NAME(const REAL *numbers, size_t count) {                                        \
         double grid = 1;                                                                           \
         for (size_t i = 0; i < count; i++) {                                                       \
+            if (numbers[i] < (REAL)LEAST && numbers[i] > -(REAL)LEAST) continue;                   \
             while (numbers[i] / grid != rint(numbers[i] / grid))                                   \
                 if ((grid = grid == 1 ? 0x1p-4 : grid == 0x1p-4 ? 0x1p-10 : 0) == 0) return 0;     \
         }                                                                                          \
@@ -51,7 +55,8 @@
     }                                                                                              \
                                                                                                    \
     int has_zero_##NAME(const REAL *numbers, size_t count) {                                       \
-        for (size_t i = 0; i < count; i++) if (numbers[i] == 0) return 1;                          \
+        for (size_t i = 0; i < count; i++)                                                         \
+            if (numbers[i] < (REAL)LEAST && numbers[i] > -(REAL)LEAST) return 1;                   \
         return 0;                                                                                  \
     }
 

@@ -257,7 +257,7 @@ _SCALES = ("alpha", "beta", "value")
 
 
 def _is_there(values: Tensor) -> Tensor:
-    return (values != 0).to(values.dtype)
+    return (values.abs() > 1e-37).to(values.dtype)  # as in last_bits.c
 
 
 def _on_others(
