@@ -74,9 +74,7 @@ def plain_round(build, data, first, options):
             seen.append(float(value.detach()))
         found = {name: value.detach() for name, value in module.named_parameters()}
         sound = all(value.isfinite().all() for value in found.values())
-        known = [
-            value for value in seen if not math.isnan(value)
-        ]  # a batch without labels has none
+        known = [value for value in seen if not math.isnan(value)]  # a batch without labels has none
         if sound and (known or not seen):
             total = {name: value + n * found[name] for name, value in total.items()}
             weight += n
