@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,23 +19,6 @@ from coterie.core.tensors import tree
 WORDS = ["train", "mtal", "--rounds", "3", "--train.epochs", "1", "--model.hidden", "8"]
 WORDS += ["--model.code", "4", "--data.domains", "uniform", "--data.count", "3"]
 WORDS += ["--logger.wandb", "off", "--logger.transcript", "true", "--run.progress", "false"]
-KILLED = """
-import os, signal, sys
-from coterie.core.cli.main import main
-from coterie.core.registry.papers import load
-
-client, step, words = load(sys.argv[1]), sys.argv[2], sys.argv[3:]
-bound = getattr(client, step)
-
-def dies(self, down, mine, data, key):
-    if data.id == 1 and down.round == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return bound(self, down, mine, data, key)
-
-dies.__name__, dies.step = step, bound.step
-setattr(client, step, dies)
-main(words)
-"""
 ASSISTED, APART = "coterie.assisted.client:Organisation", "coterie.assisted.apart.client:Apart"
 ALONE = ["--method", "alone", "--model.name", "mf"]
 
@@ -53,27 +38,47 @@ def summary(run: Path) -> dict[str, object]:
     return {name: found[name] for name in ("metrics", "up_bytes", "down_bytes", "rounds")}
 
 
-@pytest.mark.parametrize(
-    ("client", "step", "flags"),
-    [
-        (ASSISTED, "residual", []),
-        (ASSISTED, "fit", []),
-        (ASSISTED, "combine", []),
-        (APART, "train", ALONE),
-    ],
-    ids=["residual", "fit", "combine", "alone"],
-)
+CASES = {
+    "residual": (ASSISTED, "residual", []),
+    "fit": (ASSISTED, "fit", []),
+    "combine": (ASSISTED, "combine", []),
+    "alone": (APART, "train", ALONE),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_a_picture() -> Iterator[None]:
+    """For the picture of a run three baselines are trained; `test_comparison.py` looks at it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coterie.assisted.comparison.compare", lambda *_: "")
+        yield
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folder of whole runs, of MTAL and of ALONE, and of one that was killed in each step."""
+    out = tmp_path_factory.mktemp("runs")
+    words = [*WORDS, "--run.out", str(out), "--run.name"]
+    assert main([*words, "whole"]) == main([*words, "whole-alone", *ALONE]) == 0
+    jobs = [[client, step, *words, name, *flags] for name, (client, step, flags) in CASES.items()]
+    command = [sys.executable, "-m", "tests.assisted.killed_run", json.dumps(jobs)]
+    root, alone = Path(__file__).parents[2], os.environ | {"OMP_NUM_THREADS": "1"}
+    killed = subprocess.run(command, cwd=root, env=alone, capture_output=True, text=True)
+    assert killed.returncode == 0, killed.stderr
+    assert json.loads(killed.stdout.splitlines()[-1]) == [-signal.SIGKILL] * len(jobs)
+    return out / "mtal"
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_a_run_killed_between_two_asks_goes_on_to_the_same_bits(
-    tmp_path: Path, client: str, step: str, flags: list[str]
+    runs: Path, tmp_path: Path, name: str
 ) -> None:
-    words = [*WORDS, *flags, "--run.out", str(tmp_path), "--run.name"]
-    assert main([*words, "whole"]) == 0
-    command = [sys.executable, "-c", KILLED, client, step, *words, "cut"]
-    killed = subprocess.run(command, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert killed.returncode == -signal.SIGKILL
-    whole, cut = tmp_path / "mtal" / "whole", tmp_path / "mtal" / "cut"
+    client, _, flags = CASES[name]
+    whole, cut = runs / ("whole-alone" if flags else "whole"), tmp_path / "mtal" / name
+    shutil.copytree(runs / name, cut)
     assert not (cut / "summary.json").exists()
-    assert main([*words, "cut", "--run.resume", "true"]) == 0
+    words = [*WORDS, "--run.out", str(tmp_path), "--run.name", name, *flags]
+    assert main([*words, "--run.resume", "true"]) == 0
     assert bits(cut) == bits(whole)
     assert summary(cut) == summary(whole)
     assert (cut / "transcript.jsonl").read_bytes() == (whole / "transcript.jsonl").read_bytes()

@@ -2,11 +2,12 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from coterie.continual.bench import measure, sizes
+from coterie.continual.bench import measure, other_cores, sizes
 from coterie.continual.bench.large import line
 from coterie.continual.bench.loop import ClientLoop, LoopByHand
 from coterie.continual.bench.pfl_peer import PflLoop
@@ -16,6 +17,7 @@ from coterie.continual.messages import UPDATE
 from coterie.continual.readings import resolve
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
 from coterie.core.errors import UserError
+from coterie.core.registry.papers import load
 from coterie.core.settings.sections import EngineSettings, RunSettings
 from coterie.core.tensors.keys import Key
 
@@ -73,7 +75,7 @@ def test_the_loop_draws_fresh_negatives_and_every_sample_once():
 def test_the_engine_is_faster(monkeypatch):
     monkeypatch.setattr("coterie.continual.client.MANY_ITEMS", 0)
     monkeypatch.setitem(sys.modules, "pfl", None)  # no rows of it
-    rows = list(measure.rounds(chosen(), small(200), turns=2))
+    rows = list(measure.rounds(chosen(), small(100), turns=1))
     base, by_hand, without, _, products, moved, later = rows[:7]
     for one in (base, by_hand, without, later):
         assert one["ratio"] > 1
@@ -166,6 +168,9 @@ def test_all_rows(monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "FEW", 50)
     monkeypatch.setattr(measure, "_LARGE", 60)
     monkeypatch.setattr(measure.own_files, "measure", lambda: iter([{"name": "own files"}]))
+    monkeypatch.setattr(measure, "rounds", partial(measure.rounds, turns=1))
+    for module in (sizes, other_cores):  # that they measure in a process has a test of its own
+        monkeypatch.setattr(module, "in_a_process", lambda name, what, *rest: load(name)(*rest))
     settings = replace(chosen(), run=RunSettings(out=str(tmp_path)))
     rows = list(measure.bench(settings))
     assert len(rows) == 14

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -61,12 +62,16 @@ def hints(settings: type) -> dict[str, Any]:
         <class 'int'>
     """
     found: dict[str, Any] = {}
-    for name, hint in get_type_hints(settings).items():
+    for name, hint in _types(settings).items():
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             found |= {f"{name}.{key}": below for key, below in hints(hint).items()}
         else:
             found[name] = hint
     return found
+
+
+_types: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+"""Types of the fields, resolved once: that is most of what reading settings takes."""
 
 
 def build(settings: type[Settings], values: Mapping[str, Any]) -> Settings:
@@ -87,7 +92,7 @@ def build(settings: type[Settings], values: Mapping[str, Any]) -> Settings:
 
 
 def _is_tuple(settings: Any, name: str) -> bool:
-    parts = alternatives(get_type_hints(type(settings))[name])
+    parts = alternatives(_types(type(settings))[name])
     return any(get_origin(part) is tuple for part in parts)
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -51,7 +51,7 @@ class RunResult:
         Raises:
             UserError: the disk is full, or the folder cannot be written.
         """
-        write_json(path, asdict(self))
+        write_json(path, vars(self))  # asdict would copy every number before it is written
 
     @classmethod
     def read(cls, path: Path) -> Self:
