@@ -229,7 +229,8 @@ def test_the_optimizer_of_both_halves_starts_anew_in_stage_2():
     assert [state.stage for state in mine] == [state.stage for state in theirs]
     assert mine[-1].stage == 2
     assert steps(theirs[2]) == steps(theirs[-1])  # 3 rounds each
-    torch.testing.assert_close(mine[-1].rows.sum(1), both(theirs[-1]).sum(1))
+    # Adam makes whole steps of gradients that are rounding alone.
+    torch.testing.assert_close(mine[-1].rows.sum(1), both(theirs[-1]).sum(1), rtol=1e-5, atol=0)
 
 
 def unscored(state):
