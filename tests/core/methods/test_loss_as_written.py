@@ -27,6 +27,7 @@ from tests.core.methods.loss_modules import (
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.local_training import fit as fitting
 from coterie.core.local_training import stacking
 from coterie.core.local_training.fit import RowSGD, fit
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
@@ -146,7 +147,7 @@ def test_a_batch_without_labels_has_no_loss_and_the_others_have():
 
 
 @pytest.mark.parametrize("singly", [False, True], ids=["stacked", "singly"])
-def test_steps_without_a_loss_are_not_in_its_mean(singly):
+def test_steps_without_a_loss_are_not_in_its_mean(singly, monkeypatch):
     nan = math.nan
     beside = torch.tensor([[0.0, nan, 0.0], [nan, nan, nan], [0.0, 0.0, 0.0]])
 
@@ -157,12 +158,15 @@ def test_steps_without_a_loss_are_not_in_its_mean(singly):
         return {"x": torch.full((len(rows),), 1.0 + number), "beside": beside[rows, number]}
 
     steps, kept = torch.tensor([3, 3, 2]), {"seen": torch.zeros(3)} if singly else None
+    made = []
+    monkeypatch.setattr(fitting, "count_steps", made.append)
     got = fit(loss, {"w": torch.zeros(3)}, batches, RowSGD(), 0.25, steps, statistics=kept)
     w, values, models = 0.0, [], []
     for x in (1.0, 2.0, 3.0):
         values.append((w - x) ** 2)
         w -= 0.25 * 2 * (w - x)
         models.append(w)
+    assert sum(made) == 8
     assert got.params["w"].tolist() == [models[2], models[2], models[1]]
     right = [(values[0] + values[2]) / 2, nan, (values[0] + values[1]) / 2]
     assert got.loss.tolist() == pytest.approx(right, nan_ok=True)

@@ -210,6 +210,7 @@ class _Job:
         if self.start.loss.dim() == 1 and _measured_in_part(found):  # seldom: usual steps are fast
             counts = _nothing(self.start.loss, counting=True)
             found = replace(self, start=replace(self.start, loss=counts))._run_all(width)
+        count_steps(int(self.steps.sum()))
         return found
 
     @torch.no_grad()
@@ -256,7 +257,6 @@ class _Job:
                 rest = [_cut(part, 0, active) for part in rest]
                 kept = {name: one.cut(active) for name, one in kept.items()}
             now = self._step(now, self.batches(number, rows), kept, spare, *rest)
-        count_steps(sum(at_work))
         _keep(mine, now)
         for one in kept.values():
             one.settle()
