@@ -17,15 +17,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.tensors.device import default_device
 from coterie.core.tensors.keys import Key, unit
 from coterie.msmt.data.schema import Schema
 from coterie.msmt.data.task import Task
+
+W = TypeVar("W")
 
 TASKS = ("ctr", "ctcvr")
 NOISE = math.pi / math.sqrt(3.0)
@@ -175,6 +180,29 @@ class Law:
 
     inputs: Inputs
     labels: Funnel
+
+
+def laws_of(make: Callable[[W, Key, Key], Law], world: W, n_scenarios: int, key: Key) -> list[Law]:
+    """Give the laws of scenarios; that of one does not depend on how many there are.
+
+    They are kept for a process: the runs of a table ask for the same again and again.
+
+    Args:
+        make: gives the law of a scenario, by the key of all scenarios and its own.
+        world: what it is of; hashable.
+        n_scenarios: how many.
+        key: of all draws.
+    """
+    where, numbers = default_device(), range(n_scenarios)
+    return [_law(make, world, int(key.state), number, where) for number in numbers]
+
+
+@lru_cache(maxsize=256)
+def _law(
+    make: Callable[[Any, Key, Key], Law], world: Any, state: int, number: int, device: torch.device
+) -> Law:
+    key = Key(torch.tensor(state))
+    return make(world, key, key.fold("scenario", number))
 
 
 def mix(shared: Tensor, own: Tensor, share: float) -> Tensor:

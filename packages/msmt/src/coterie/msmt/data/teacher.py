@@ -27,14 +27,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from coterie.core.tensors.device import default_device
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.drawn import Amounts, Form, Funnel, Inputs, Law, Noise, draw, mix
+from coterie.msmt.data.drawn import Amounts, Form, Funnel, Inputs, Law, Noise, draw, laws_of, mix
 from coterie.msmt.data.task import Task
 
 _FORM = Form((20,) * 16, 8)
@@ -96,14 +94,10 @@ def make_teacher(
 
 def teacher_laws(teacher: Teacher, n_scenarios: int, key: Key) -> list[Law]:
     """Give the laws of the scenarios; that of one does not depend on how many there are."""
-    where = default_device()
-    return [_law(teacher, int(key.state), number, where) for number in range(n_scenarios)]
+    return laws_of(_law, teacher, n_scenarios, key)
 
 
-@lru_cache(maxsize=256)  # the runs of a table ask for the same again and again
-def _law(teacher: Teacher, state: int, number: int, device: torch.device) -> Law:
-    key = Key(torch.tensor(state))
-    own = key.fold("scenario", number)
+def _law(teacher: Teacher, key: Key, own: Key) -> Law:
     inputs = Inputs(teacher.form, key.fold("inputs"), own.fold("inputs"), 0.0)
     network = Network(teacher, relevant_blocks(teacher, key, own), own.fold("network"))
     return Law(inputs, Funnel(inputs, network, teacher.noise, own.fold("scale")))

@@ -30,6 +30,7 @@ from coterie.msmt.data.drawn import (
     Law,
     Noise,
     draw,
+    laws_of,
     mix,
 )
 from coterie.msmt.data.task import Task
@@ -86,21 +87,17 @@ def make_world(
 
 def world_laws(world: World, n_scenarios: int, key: Key) -> list[Law]:
     """Give the laws of a world's scenarios; that of one does not depend on how many there are."""
-    where = default_device()
-    return [_law(world, int(key.state), number, where) for number in range(n_scenarios)]
+    return laws_of(_law, world, n_scenarios, key)
 
 
-@lru_cache(maxsize=256)  # the runs of a table ask for the same again and again
-def _law(world: World, state: int, number: int, device: torch.device) -> Law:
-    key = Key(torch.tensor(state))
-    own = key.fold("scenario", number)
+def _law(world: World, key: Key, own: Key) -> Law:
     inputs = Inputs(world.form, key.fold("inputs"), own.fold("inputs"), world.cov_shift)
     tastes = mix(_tastes(world, key), _tastes(world, own), world.shift)
-    scores = _Scores(_features(world, state, device), tastes)
+    scores = _Scores(_features(world, int(key.state), default_device()), tastes)
     return Law(inputs, Funnel(inputs, scores, world.noise, own.fold("scale")))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=16)  # the scenarios of a world share them
 def _features(world: World, state: int, device: torch.device) -> _Features:
     return _Features(world, Key(torch.tensor(state)))
 
