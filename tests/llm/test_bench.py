@@ -118,6 +118,17 @@ def test_live_tensors_are_counted_once():
     assert live_bytes() == before
 
 
+def test_what_vmap_has_wrapped_is_counted_once():
+    kept = []
+    before, table = live_bytes(), torch.zeros(4, 250, dtype=torch.float64)
+    torch.func.vmap(lambda row: kept.append(row) or row)(table)
+    assert live_bytes() - before == 8000
+    del table
+    assert live_bytes() - before == 8000
+    kept.clear()
+    assert live_bytes() == before
+
+
 def test_memory_grows_by_rows_and_not_by_backbones():
     few, many = (
         fork(split_server.calls, memory_rows.measure, (count, asdict(TINY)))[1].recv()

@@ -54,9 +54,16 @@ def _storages() -> dict[int, int]:
     with torch._C.DisableTorchFunctionSubclass():  # else a stand-in refuses to be looked at
         for thing in gc.get_objects():
             if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu":
-                storage = thing.untyped_storage()
+                storage = _without_layers(thing).untyped_storage()
                 found[storage.data_ptr()] = storage.nbytes()
     return found
+
+
+def _without_layers(tensor: torch.Tensor) -> torch.Tensor:
+    """Give what `torch.func` has wrapped for `vmap` or `grad`, which has the storage."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def forget_peak() -> None:
