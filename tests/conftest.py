@@ -1,17 +1,18 @@
 """Fixtures shared by all tests."""
 
 import gc
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import hypothesis
 import pytest
 import torch
+from matplotlib.figure import Figure
 
-from coterie.core.callbacks import dashboard
-from coterie.core.metrics.monitor import Monitor
-from coterie.core.registry.papers import Paper
+from coterie.core import figures
 
 # What changes torch for a whole process, and so is never imported here.
 collect_ignore = ["far_device.py", "processors"]
@@ -28,8 +29,9 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage again, but never more among the tests themselves, which live to the end."""
+    """Look for garbage again: seldom, and never among the tests themselves."""
     gc.freeze()
+    gc.set_threshold(20_000)
     gc.enable()
 
 
@@ -48,36 +50,33 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+class DrawnOnce(Figure):
+    """A figure that is drawn if none of its size and panels was: laying one out takes a second."""
+
+    pictures: ClassVar[dict[object, bytes]] = {}
+
+    def savefig(self, fname: Any, *, dpi: float, **options: Any) -> None:
+        """Write the picture, or the first one that looks much like it."""
+        form = *self.get_size_inches().tolist(), dpi, len(self.axes)
+        if form not in self.pictures:
+            image = io.BytesIO()
+            super().savefig(image, dpi=dpi, **options)
+            self.pictures[form] = image.getvalue()
+        fname.write(self.pictures[form])
+
+
+real_figure = figures._figure
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _pictures_drawn_once() -> Iterator[None]:
-    """Draw the curves of a run, but not again for a run of the same panels and blocks.
-
-    A picture takes a second, half of what a small run takes. Tests of pictures call `render`; runs
-    in processes of their own draw.
-    """
-    render, drawn = dashboard.render, dict[object, bytes]()
-
-    def once(
-        run_folder: Path,
-        paper: Paper | None = None,
-        monitor: Monitor | None = None,
-        title: str = "",
-    ) -> list[Path]:
-        table = dashboard._metrics(run_folder)
-        panels = [
-            (panel.title, tuple(dashboard._measured(table, panel)))
-            for panel in dashboard._panels(table, paper, monitor)
-        ]
-        known = paper.name if paper else None, monitor, tuple(panels), len(set(table["block"]))
-        if known not in drawn:
-            files = render(run_folder, paper, monitor, title)
-            drawn[known] = files[0].read_bytes() if files else b""
-            return files
-        path = run_folder / "curves.png"
-        if drawn[known]:
-            path.write_bytes(drawn[known])
-        return [path] if drawn[known] else []
-
+    """Lay out few pictures; runs in processes of their own draw all."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(dashboard, "render", once)
+        patched.setattr(figures, "_figure", lambda: DrawnOnce)
         yield
+
+
+@pytest.fixture
+def drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw every picture, as tests of pictures need it."""
+    monkeypatch.setattr(figures, "_figure", real_figure)

@@ -12,12 +12,13 @@ from matplotlib.image import imread
 
 from coterie.continual.settings import Settings
 from coterie.core.callbacks import dashboard
-from coterie.core.callbacks.dashboard import render  # of all runs; elsewhere each is drawn once
+from coterie.core.callbacks.dashboard import render
 from coterie.core.errors import UserError
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.keys import KEYS, documented
 from coterie.core.registry.papers import find_paper, papers
 
+pytestmark = pytest.mark.usefixtures("drawn_anew")
 ROOT = Path(__file__).resolve().parents[2]
 NDCG = Monitor("eval/ndcg@20")
 F3CREC = find_paper("f3crec")

@@ -17,6 +17,7 @@ from coterie.core.tables.plots import (
     plot_panels,
 )
 
+pytestmark = pytest.mark.usefixtures("drawn_anew")
 DIFFERENCES = {
     "test": {"FT": compare([0.3, 0.4, 0.6], [0.1, 0.1, 0.2]), "KD": compare([0.3], [0.4])},
     "validation": {"FT": compare([0.3, 0.4, 0.6], [0.4, 0.4, 0.8])},

@@ -10,6 +10,8 @@ from matplotlib.image import imread
 
 from coterie.core.figures import draw_png
 
+pytestmark = pytest.mark.usefixtures("drawn_anew")
+
 
 def bars(figure_class):
     figure = figure_class(figsize=(2, 1))
