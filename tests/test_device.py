@@ -40,16 +40,27 @@ PAPERS = {
 }
 
 
-def played(*plays: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Play papers one after the other: name, plant and further flags of each."""
-    every = [[paper, plant, *PAPERS[paper], *flags] for paper, plant, *flags in plays]
+WITHOUT_EXCHANGE = ["--method", "alone", "--model.name", "ncf", "--train.epochs", "1"]
+PLAYS: list[tuple[str, str, Sequence[str]]] = [
+    *((paper, "nothing", flags) for paper, flags in PAPERS.items()),
+    ("mtal", "nothing", [*PAPERS["mtal"], *WITHOUT_EXCHANGE]),
+    *(("f3crec", plant, []) for plant in ("factory", "numpy", "constant")),
+]
+
+
+@pytest.fixture(scope="module")
+def played() -> subprocess.CompletedProcess[str]:
+    """All plays in one process, since its imports take longer than a paper does."""
+    every = [[paper, plant, *flags] for paper, plant, flags in PLAYS]
     command = [sys.executable, str(SCRIPT), json.dumps(every)]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
 
 
-def results(run: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in run.stdout.splitlines()]
+def result(run: subprocess.CompletedProcess[str], play: int) -> dict[str, Any]:
+    lines = run.stdout.splitlines()
+    assert play < len(lines), run.stderr[-3000:]
+    return json.loads(lines[play])
 
 
 def check_place(found: dict[str, Any]) -> None:
@@ -61,39 +72,25 @@ def check_place(found: dict[str, Any]) -> None:
     assert found["far"] == pytest.approx(found["near"], rel=1e-4, nan_ok=True)
 
 
-WITHOUT_EXCHANGE = ["--method", "alone", "--model.name", "ncf", "--train.epochs", "1"]
+def test_a_round_makes_every_tensor_where_the_engine_runs(
+    played: subprocess.CompletedProcess[str],
+) -> None:
+    for play, (_, plant, _) in enumerate(PLAYS):
+        if plant == "nothing":
+            check_place(result(played, play))
 
 
-# Those of a line share one process, since its imports take longer than a paper does.
-@pytest.mark.parametrize(
-    "plays",
-    [
-        [("page", "nothing"), ("mtal", "nothing"), ("mtal", "nothing", *WITHOUT_EXCHANGE)],
-        [("pf-msmtrec", "nothing"), ("pplr", "nothing")],
-    ],
-    ids=["page, mtal, mtal alone", "pf-msmtrec, pplr"],
-)
-def test_a_round_makes_every_tensor_where_the_engine_runs(plays: list[Sequence[str]]) -> None:
-    run = played(*plays)
-    assert run.returncode == 0, run.stderr[-3000:]
-    found = results(run)
-    assert len(found) == len(plays)
-    for one in found:
-        check_place(one)
-
-
-def test_a_tensor_made_elsewhere_or_before_the_run_is_found() -> None:
-    plants = "nothing", "factory", "numpy", "constant"
-    run = played(*(("f3crec", plant) for plant in plants))
-    right, *wrong = results(run)
-    check_place(right)
-    for plant, found in zip(("factory", "numpy"), wrong, strict=True):
-        (astray,) = found["astray"]
-        assert f"plant_{plant}" in astray
+def test_a_tensor_made_elsewhere_or_before_the_run_is_found(
+    played: subprocess.CompletedProcess[str],
+) -> None:
+    for play, (_, plant, _) in enumerate(PLAYS):
+        if plant in ("factory", "numpy"):
+            (astray,) = result(played, play)["astray"]
+            assert f"plant_{plant}" in astray
     # A constant of a module is on the CPU for good, so that what uses it fails.
-    assert run.returncode != 0
-    assert "tensors on two devices" in run.stderr
-    assert "plant_constant" in run.stderr
+    assert played.returncode != 0
+    assert "tensors on two devices" in played.stderr
+    assert "plant_constant" in played.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
