@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +74,7 @@ class PPLR(Selecting[ServerState]):
             which trains and keeps all clients' parts of them. What is decided here needs their
             inner products alone.
         bias: of the expert, where it counts the interactions of everybody.
+        alike: digests of what clients must have as the server has it, see `Backbone.constants`.
     """
 
     monitor = Monitor("eval/recall@10")
@@ -85,10 +86,15 @@ class PPLR(Selecting[ServerState]):
         start: Tensor,
         halves: Halves | None = None,
         bias: CountedBias | None = None,
+        alike: Mapping[str, str] | None = None,
     ) -> None:
         self.settings, self.limits = settings, settings
         self.n_clients, self.halves, self.bias = n_clients, halves, bias
-        self.start = start
+        self.start, self.alike = start, alike or {}
+
+    def constants(self) -> Mapping[str, str]:
+        """The digest of the backbone, which must be the clients'."""
+        return self.alike
 
     def begin(self, key: Key) -> ServerState:
         """Give every client the common adapter."""
@@ -364,4 +370,4 @@ def make_server(card: Card, ids: Tensor, folder: Path) -> Server[Any]:
     adapter = Adapter(backbone.named_parameters())
     start = LocalHead.of(backbone, adapter, settings.method).shared(adapter.row())
     bias = counted_bias(settings, adapter, Catalogue(**card.public["items"]))
-    return PPLR(settings, ids.numel(), start, halves, bias)
+    return PPLR(settings, ids.numel(), start, halves, bias, backbone.constants())

@@ -19,6 +19,7 @@ from coterie.core.errors import UserError
 from coterie.core.files import replacing, writing
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.device import moved
+from coterie.core.tensors.digest import digest
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import load_causal_text, tiny_text
@@ -106,6 +107,7 @@ def _key(settings: Settings) -> Key:
 
 def _adapted(backbone: Backbone, settings: Settings, items: Catalogue, key: Key) -> Backbone:
     """Give a backbone what is not pre-trained: its adapter, and the expert beside it."""
+    backbone.weights = digest(dict(backbone.state_dict()))
     if settings.model.trained == "lora":
         backbone.add_lora(settings.lora, key)
     backbone.expert = make_expert(settings.model.expert or "none", items, settings.expert)

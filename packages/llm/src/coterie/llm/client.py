@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +74,10 @@ class Organisation(CountsItems):
         self.start = self.adapter.row()
         self.head = LocalHead.of(backbone, self.adapter, settings.method)
         self.fresh = tree.as_one(self.optimizer.begin({"row": self.start[None]}))
+
+    def constants(self) -> Mapping[str, str]:
+        """The digest of the backbone, which must be the server's."""
+        return self.backbone.constants()
 
     def enrol(self, data: OwnData, key: Key) -> ClientState:
         """Start without anything learnt; the common adapter comes from the server."""

@@ -217,7 +217,8 @@ class Experiment(RecommendsToUsers[Settings]):
             client = Organisation(settings, backbone, channel, secret)
             start = client.head.shared(client.start)
             bias = counted_bias(settings, client.adapter, self.data.catalogue)
-            server = PPLR(settings, settings.data.clients, start, halves, bias)
+            alike = backbone.constants()
+            server = PPLR(settings, settings.data.clients, start, halves, bias, alike)
         rounds = settings.rounds * (settings.train.stages or 1)
         return server, client, data, {"rounds": rounds, "client_columns": CLIENT_COLUMNS}
 

@@ -33,6 +33,7 @@ class Backbone(nn.Module, ABC):
             `catalogue`; None where the network as it is embeds the items.
         expert: stands beside the network, is trained with it, and has a part in the scores; None
             for the paper's methods.
+        weights: digest of the network as everybody starts from it; "" where nothing named one.
     """
 
     model: Any
@@ -44,12 +45,17 @@ class Backbone(nn.Module, ABC):
     reader: Any = None
     frozen_items: Tensor | None = None
     expert: Expert | None
+    weights: str = ""
     writes: ClassVar[bool] = False
     """Whether the network writes text, so that its scores cannot be trained by."""
 
     def __init__(self) -> None:
         super().__init__()
         self.expert = None  # of the instance: an attribute of the class would hide the module
+
+    def constants(self) -> dict[str, str]:
+        """Digests of what everybody must have alike and nobody sends."""
+        return {"backbone": self.weights} if self.weights else {}
 
     @property
     def layers(self) -> nn.ModuleList:
