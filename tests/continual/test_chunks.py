@@ -27,12 +27,13 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 BLOCKS = make_stream()
+ROUNDS = {"rounds": 3}  # SPP draws in the second
 
 
 @functools.cache
 def whole(method, dtype="float64"):
     """The run with all clients stacked."""
-    return simulate(settings(method, dtype=dtype), BLOCKS)
+    return simulate(settings(method, dtype=dtype, **ROUNDS), BLOCKS)
 
 
 def assert_same(run, other, tolerance):
@@ -56,7 +57,8 @@ def assert_same(run, other, tolerance):
     ("method", "chunk"), [(m, 20) for m in METHODS] + [("f3crec", 7), ("spp", 12)]
 )
 def test_chunks_float64(method, chunk):
-    assert_same(simulate(settings(method), BLOCKS, chunk=chunk), whole(method), 1e-12)
+    chosen = settings(method, **ROUNDS)
+    assert_same(simulate(chosen, BLOCKS, chunk=chunk), whole(method), 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +71,10 @@ def test_chunks_of_other_backbones(method, backbone):
     assert_same(simulate(chosen, blocks, chunk=11), simulate(chosen, blocks), 1e-12)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["reg", "rlp2", "spp", "f3crec"])
 def test_chunks_float32(method):
-    chosen = settings(method, dtype="float32")
+    """F³CRec's base block is fine-tuning, and it replays as KD does."""
+    chosen = settings(method, dtype="float32", **ROUNDS)
     assert_same(simulate(chosen, BLOCKS, chunk=17), whole(method, dtype="float32"), 1e-6)
 
 
