@@ -58,7 +58,7 @@ def fast(method="f3crec", backbone="fedmf", **changes):
     replay = ReplaySettings(top_n=10, epsilon=0.0005)
     rlp2 = RLP2Settings(capacity=16, neighbours=5)
     data = StreamSettings(fractions=(0.6, 0.2))  # a base block and two more
-    made = Settings(method=method, rounds=2, model=model, replay=replay, rlp2=rlp2, data=data)
+    made = Settings(method=method, rounds=3, model=model, replay=replay, rlp2=rlp2, data=data)
     return replace(made, **changes)
 
 
