@@ -94,7 +94,7 @@ def test_one_line(capsys, tmp_path, words, why) -> None:
 
 
 def test_a_newcomer_is_refused_in_one_line(capsys, tmp_path) -> None:
-    words = ["--run.out", str(tmp_path / "runs"), "--run.name", "a"]
+    words = ["--run.out", str(tmp_path / "runs"), "--run.name", "a", "--compare", "false"]
     assert main(["train", "mtal", *TINY, *QUIET, *words]) == 0
     history = tmp_path / "history.csv"
     history.write_text("item\n1\n2\n")

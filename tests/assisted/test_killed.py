@@ -6,11 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from tests.assisted.ratings_file import write_ratings
 
 from coterie.core.cli.main import main
 from coterie.core.run.serving import open_run
@@ -46,19 +46,17 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _without_a_picture() -> Iterator[None]:
-    """For the picture of a run three baselines are trained; `test_comparison.py` looks at it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.assisted.comparison.compare", lambda *_: "")
-        yield
+@pytest.fixture(scope="module")
+def given(tmp_path_factory) -> list[str]:
+    """The words of all commands: a small file, and how it is trained on."""
+    return [*WORDS, "--data", str(write_ratings(tmp_path_factory.mktemp("data")))]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(given, tmp_path_factory):
     """Folder of whole runs, of MTAL and of ALONE, and of one that was killed in each step."""
     out = tmp_path_factory.mktemp("runs")
-    words = [*WORDS, "--run.out", str(out), "--run.name"]
+    words = [*given, "--run.out", str(out), "--run.name"]
     assert main([*words, "whole"]) == main([*words, "whole-alone", *ALONE]) == 0
     jobs = [[client, step, *words, name, *flags] for name, (client, step, flags) in CASES.items()]
     command = [sys.executable, "-m", "tests.assisted.killed_run", json.dumps(jobs)]
@@ -71,13 +69,13 @@ def runs(tmp_path_factory):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_killed_between_two_asks_goes_on_to_the_same_bits(
-    runs: Path, tmp_path: Path, name: str
+    given: list[str], runs: Path, tmp_path: Path, name: str
 ) -> None:
     client, _, flags = CASES[name]
     whole, cut = runs / ("whole-alone" if flags else "whole"), tmp_path / "mtal" / name
     shutil.copytree(runs / name, cut)
     assert not (cut / "summary.json").exists()
-    words = [*WORDS, "--run.out", str(tmp_path), "--run.name", name, *flags]
+    words = [*given, "--run.out", str(tmp_path), "--run.name", name, *flags]
     assert main([*words, "--run.resume", "true"]) == 0
     assert bits(cut) == bits(whole)
     assert summary(cut) == summary(whole)

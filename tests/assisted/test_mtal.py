@@ -128,20 +128,24 @@ def own_deviations(cells):
     return mean + column + (rest.sum(1) / (known.sum(1) + 5))[:, None]
 
 
+ASSISTS = {
+    "constant": AssistSettings(),
+    "eta": AssistSettings(eta_rule="optimal"),
+    "weights": AssistSettings(weights="optimal", eta=2.0),
+    "both": AssistSettings(weights="optimal", eta_rule="optimal"),
+}
+
+
 @pytest.mark.parametrize(
-    ("feedback", "start"), [("explicit", None), ("implicit", None), ("explicit", "bias")]
-)
-@pytest.mark.parametrize(
-    "assist",
+    ("feedback", "start", "chosen"),
     [
-        AssistSettings(),
-        AssistSettings(eta_rule="optimal"),
-        AssistSettings(weights="optimal", eta=2.0),
-        AssistSettings(weights="optimal", eta_rule="optimal"),
+        *(("explicit", None, chosen) for chosen in ASSISTS),
+        *(("implicit", None, chosen) for chosen in ("constant", "both")),
+        *(("explicit", "bias", chosen) for chosen in ("constant", "weights")),
     ],
-    ids=["constant", "eta", "weights", "both"],
 )
-def test_rounds_are_algorithm_1_on_whole_matrices(feedback, start, assist) -> None:
+def test_rounds_are_algorithm_1_on_whole_matrices(feedback, start, chosen) -> None:
+    assist = ASSISTS[chosen]
     settings = make_settings(feedback, assist=assist, start=start)
     run = make_run(settings)
     explicit = feedback == "explicit"

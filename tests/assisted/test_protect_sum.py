@@ -69,11 +69,15 @@ def heard(settings, data):
     return finished(make_run(settings, data, client)), client.notes
 
 
-@pytest.mark.parametrize("feedback", ["explicit", "implicit"])
 @pytest.mark.parametrize(
-    "assist",
-    [AssistSettings(), AssistSettings(own="leave-out"), AssistSettings(eta_rule="optimal")],
-    ids=["all", "peers only", "best eta"],
+    ("feedback", "assist"),
+    [
+        ("explicit", AssistSettings()),
+        ("explicit", AssistSettings(own="leave-out")),
+        ("explicit", AssistSettings(eta_rule="optimal")),
+        ("implicit", AssistSettings(eta_rule="optimal")),
+    ],
+    ids=["all", "peers only", "best eta", "best eta of labels"],
 )
 def test_a_run_by_sums_is_the_plain_run_up_to_the_resolution(feedback, assist) -> None:
     data = with_secret(binary=feedback == "implicit")

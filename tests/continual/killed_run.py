@@ -15,7 +15,7 @@ from tests.forks import status
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.experiment import Experiment
-from coterie.continual.settings import ModelSettings, Settings
+from coterie.continual.settings import ModelSettings, Settings, StreamSettings
 from coterie.core.callbacks import dashboard
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.registry.papers import find_paper
@@ -70,6 +70,7 @@ def arm(kill_at):
 def settings(out, resume=False):
     return Settings(
         rounds=2,
+        data=StreamSettings(fractions=(0.6, 0.2)),  # a base block and two more
         participation=0.7,
         validation=ValidationSettings(clients=50),
         model=ModelSettings(dim=8, batch_size=64),

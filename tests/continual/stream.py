@@ -66,7 +66,7 @@ def block_data(users, earlier=None):
     return UserRows(torch.tensor(ids), *parts, earlier=earlier)
 
 
-def make_stream(n_users=100, seed=0):
+def make_stream(n_users=50, seed=0):
     """Three blocks: newcomers and leavers, 1 to 12 train items, some without valid or test."""
     draw = random.Random(seed)
     first, second = int(0.7 * n_users), int(0.85 * n_users)

@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import fields, replace
+from itertools import product
 
 import pytest
 import torch
@@ -71,8 +72,10 @@ def test_earlier_blocks_are_not_read(method):
     assert_same(run, poisoned)
 
 
-@pytest.mark.parametrize("use", ["distil", "leave-out", "both"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "use"),
+    [(m, "both") for m in METHODS] + list(product(["kd", "f3crec"], ["distil", "leave-out"])),
+)
 def test_what_was_consumed_earlier_is_for_the_second_protocol_alone(method, use):
     """Other items of earlier blocks change nothing but the test that leaves them out."""
     chosen = settings(method, rounds=2)

@@ -1,5 +1,6 @@
 """Tables: published numbers, runs that share the base block, reports on the generated sample."""
 
+import functools
 import math
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from coterie.continual.tables.main_table import BASELINES
 from coterie.continual.tables.noise import NOISES
 from coterie.continual.tables.study import Study, base_settings, essential
 from coterie.continual.tables.users import UserShift
+from coterie.core.data.sources import sample
 from coterie.core.errors import UserError
 from coterie.core.methods.settings.ranking import MFSettings
 from coterie.core.run.driver import FederatedRun
@@ -41,12 +43,23 @@ FAST += ["--rounds", "2", "--model.lr", "0.1"]
 ONE_LATER = ["--data.fractions", "[0.7]"]  # a base block and one more
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _fewer_users():
+    """A third of the generated sample's users: what is said of 100 holds for 300."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample, "USERS", 100)
+        patch.setattr(sample, "INTERACTIONS", 4_000)
+        patch.setattr(sample, "_drawn", functools.cache(sample._drawn.__wrapped__))
+        yield
+
+
 def fast(method="f3crec", backbone="fedmf", **changes):
     model = ModelSettings(name=backbone, dim=4)
     replay = ReplaySettings(top_n=10, epsilon=0.0005)
     rlp2 = RLP2Settings(capacity=16, neighbours=5)
-    settings = Settings(method=method, rounds=3, model=model, replay=replay, rlp2=rlp2)
-    return replace(settings, **changes)
+    data = StreamSettings(fractions=(0.6, 0.2))  # a base block and two more
+    made = Settings(method=method, rounds=3, model=model, replay=replay, rlp2=rlp2, data=data)
+    return replace(made, **changes)
 
 
 # Published numbers
@@ -221,7 +234,7 @@ def test_results_survive_the_disk(bases, tmp_path):
     result.write(tmp_path / "run.json")
     read = RunResult.read(tmp_path / "run.json")
     assert read.metrics == result.metrics
-    assert set(result.clients) == {f"block{t}/{n}" for t in range(4) for n in COLUMNS}
+    assert set(result.clients) == {f"block{t}/{n}" for t in range(3) for n in COLUMNS}
     for name, column in result.clients.items():
         np.testing.assert_array_equal(read.clients[name], column)
 
@@ -316,7 +329,7 @@ def test_streams_of_other_lengths(out):
 @pytest.mark.parametrize("table", [3, 4, 5, 6, 7])
 def test_the_other_tables_on_the_sample(out, table):
     one = ["--model.name", "fedmf"] if table == 6 else []
-    report = make(out, *one, table=table)
+    report = make(out, *ONE_LATER, *one, table=table)
     check(report, out)
     size = {3: (12, 60), 4: (2, 6), 5: (2, 6), 6: (4, 20), 7: (2, 6)}[table]
     assert (len(report.view), len(report.rows)) == size
