@@ -19,8 +19,8 @@ from coterie.msmt.tables.rows import FEDERATED_ROWS, ROWS
 
 TINY = {
     "rounds": 2,
-    "data": {"rows": [24, 30], "valid_rows": 40, "test_rows": 50, "root": None},
-    "model": {"embedding": 2, "experts": 3, "expert_layers": [4, 4], "tower_layers": [4]},
+    "data": {"rows": [16, 12], "valid_rows": 40, "test_rows": 50, "root": None},
+    "model": {"embedding": 2, "experts": 3, "expert_layers": [4], "tower_layers": [4]},
     "train": {"batch_size": 12, "lr": 0.02},
     "run": {"progress": False},
 }
@@ -184,7 +184,7 @@ def test_generated_data_have_several_worlds(out, monkeypatch):
 
 
 def test_the_figure_has_a_plot_for_each_world(out):
-    report = made(out, "--data.shift=0.6", "--rounds=3", figure=3)
+    report = made(out, "--data.shift=0.6", figure=3)
     names = ["PF-MSMTrec (Fed)", "FedAvg", "FedAvg, own epoch (ours)"]
     assert [line["method"] for line in report.view][:3] == names
     assert imread(report.figure).shape[1] > 500
