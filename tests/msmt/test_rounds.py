@@ -54,9 +54,8 @@ CASES: dict[str, dict[str, Any]] = {
         **{"pf.share": ("embeddings",), "pf.weighting": "samples"},
         **{"train.optimizer": "sgd", "train.clip": 0.5},
     },
-    "experts": {"pf.share": ("experts", "gates")},
     "experts, leaf, epochs": {
-        **{"pf.share": ("experts",), "pf.generator": "leaf"},
+        **{"pf.share": ("experts", "gates"), "pf.generator": "leaf"},
         **{"train.epochs": 2, "pf.lam": 3.0},
     },
     "experts, one layer": {"pf.share": ("experts",), "model.expert_layers": (5,)},

@@ -21,13 +21,7 @@ from coterie.msmt.settings.model import ModelSettings
 __all__ = ["way"]  # a fixture
 BOTH = FORMS["both"]
 each_generator = pytest.mark.parametrize("generator", ["factored", "full", "leaf"])
-# A generator knows nothing of a form but how wide the input is.
-each_pair = pytest.mark.parametrize(
-    ("form", "generator"),
-    [*((form, "factored") for form in FORMS.values()), (BOTH, "full"), (BOTH, "leaf")],
-    ids=[*FORMS, "full", "leaf"],
-)
-# Nor does what is trained differently depend on the form.
+# A generator knows nothing of a form but how wide the input is; forms are measured as MMoE's are.
 each_pair_trained = pytest.mark.parametrize(
     ("form", "generator", "training"),
     [
