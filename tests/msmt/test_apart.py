@@ -25,7 +25,7 @@ SMALL: dict[str, Any] = {
     "seed": 3,
     "rounds": 2,
     "data.name": "world",
-    "data.rows": (23, 16),
+    "data.rows": (13, 8),
     "data.valid_rows": 9,
     "data.test_rows": 9,
     "model.embedding": 2,

@@ -18,7 +18,7 @@ from coterie.msmt.settings.run import Settings
 
 SMALL = {
     "data.name": "world",
-    "data.rows": (30, 20),
+    "data.rows": (20, 15),
     "data.valid_rows": 20,
     "data.test_rows": 25,
     "rounds": 3,

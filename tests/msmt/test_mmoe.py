@@ -32,7 +32,6 @@ FORMS = {
     "one task": Schema(("click",), ("NL",), (3, 9), 2),
     "three tasks": Schema(("click", "like", "buy"), ("NL",), (3, 9), 2),
 }
-each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
 @pytest.fixture(params=["at once", "in blocks"])
@@ -52,14 +51,18 @@ def made(schema: Schema, sizes: ModelSettings = SIZES, **options: bool) -> MMoE:
 
 
 @each_way
-@each_form
-@pytest.mark.parametrize("input_norm", [False, True])
-@pytest.mark.parametrize("training", [True, False])
-def test_it_is_the_plain_network(form: Schema, input_norm: bool, training: bool) -> None:
-    network = made(form, input_norm=input_norm).train(training)
+@pytest.mark.parametrize(
+    ("form", "input_norm", "training"),
+    [
+        *((form, *how) for form in FORMS for how in ((False, True), (True, True), (True, False))),
+        ("both", False, False),  # without normalisation a form is measured as it is trained
+    ],
+)
+def test_it_is_the_plain_network(form: str, input_norm: bool, training: bool) -> None:
+    network = made(FORMS[form], input_norm=input_norm).train(training)
     # What is the same in all samples is divided by √ε of the normalisation, and so is its rounding.
     within = 1e-12 / math.sqrt(1e-5) if input_norm else 1e-12
-    assert_same(network, drawn(form, 11), within)
+    assert_same(network, drawn(FORMS[form], 11), within)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -77,7 +80,7 @@ def test_of_any_sizes(sizes: ModelSettings, training: bool) -> None:
     assert_same(network, drawn(FORMS["both"], 9))
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     st.lists(st.integers(1, 6), max_size=3),
     st.integers(1, 5),  # else all samples may be the same, and noise is what is normalised
@@ -192,8 +195,8 @@ def test_it_learns() -> None:
         batch = drawn(form, 200)
         label = (batch["ids"][:, 0] % 2 == 0) & (batch["numbers"][:, 0] > 0)
         batch["labels"] = torch.stack([label, ~label], 1).to(torch.uint8)
-        adam = torch.optim.Adam(network.parameters(), 0.01)
-        for _ in range(150):
+        adam = torch.optim.Adam(network.parameters(), 0.02)
+        for _ in range(75):
             adam.zero_grad()
             network.loss(batch).backward()
             adam.step()

@@ -72,7 +72,7 @@ def test_one_scenario_is_trained_as_if_it_were_alone(experts: dict[str, Any]) ->
     alone = locally(changes, 1)
     for name, value in after.personal.items():
         assert torch.equal(value, alone[name]), name
-    for rounds, optimizer in ((1, "adam"), (3, "sgd")):
+    for rounds, optimizer in ((1, "adam"), (2, "sgd")):
         changes = {**changes, "train.optimizer": optimizer}
         run = run_of(settings(changes), scenarios((11,)), rounds)
         assert far(federated(run), locally(changes, rounds)) < 1e-11
@@ -82,7 +82,7 @@ def test_one_scenario_is_trained_as_if_it_were_alone(experts: dict[str, Any]) ->
 
 @pytest.fixture(scope="module")
 def local_rounds() -> dict[str, Tensor]:
-    return locally(APART, 3)
+    return locally(APART, 2)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_makes_one_scenario_differ_from_local_training(
     local_rounds: dict[str, Tensor], changes: dict[str, Any]
 ) -> None:
     """ψ U*, the alignment, a mean over the experts, and averages of β_g."""
-    other = federated(run_of(settings(APART, changes), scenarios((11,)), 3))
+    other = federated(run_of(settings(APART, changes), scenarios((11,)), 2))
     assert far(local_rounds, other) > 1e-6
 
 

@@ -54,9 +54,8 @@ CASES: dict[str, dict[str, Any]] = {
         **{"pf.share": ("embeddings",), "pf.weighting": "samples"},
         **{"train.optimizer": "sgd", "train.clip": 0.5},
     },
-    "experts": {"pf.share": ("experts", "gates")},
     "experts, leaf, epochs": {
-        **{"pf.share": ("experts",), "pf.generator": "leaf"},
+        **{"pf.share": ("experts", "gates"), "pf.generator": "leaf"},
         **{"train.epochs": 2, "pf.lam": 3.0},
     },
     "experts, one layer": {"pf.share": ("experts",), "model.expert_layers": (5,)},
@@ -192,7 +191,7 @@ def test_scenarios_are_measured_with_their_own_models(case: str) -> None:
 
 def test_the_dual_is_that_of_an_ordinary_solver() -> None:
     """Eqs. 13 to 17 by SLSQP on the increments themselves."""
-    run = opened(settings({"pf.fedbn": "off", "pf.c": 0.8}, QUIET))
+    run = opened(settings({"pf.fedbn": "off", "pf.c": 0.8}, QUIET), scenarios((11, 9, 14)))
     up, client = uploads(run), client_of(run)
     run.advance()
     sent, found = {**up.scenario, **up.towers}, kept(run).direction

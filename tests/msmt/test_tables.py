@@ -19,8 +19,8 @@ from coterie.msmt.tables.rows import FEDERATED_ROWS, ROWS
 
 TINY = {
     "rounds": 2,
-    "data": {"rows": [24, 30], "valid_rows": 40, "test_rows": 50, "root": None},
-    "model": {"embedding": 2, "experts": 3, "expert_layers": [4, 4], "tower_layers": [4]},
+    "data": {"rows": [16, 12], "valid_rows": 40, "test_rows": 50, "root": None},
+    "model": {"embedding": 2, "experts": 3, "expert_layers": [4], "tower_layers": [4]},
     "train": {"batch_size": 12, "lr": 0.02},
     "run": {"progress": False},
 }
@@ -175,7 +175,7 @@ def test_finished_runs_are_read_from_the_cache(table_2, out, monkeypatch):
 
 def test_generated_data_have_several_worlds(out, monkeypatch):
     limit_rows(monkeypatch, "local", "pf-msmtrec")
-    report = made(out, table=3)
+    report = made(out, "--rounds=1", table=3)
     columns = [f"{world}: {task}" for world in WORLDS for task in ("ctr", "ctcvr")]
     assert [name for name in report.view[0] if ": c" in name] == columns
     values = {mean(report, "pf-msmtrec", "test/auc", world=world) for world in WORLDS}
@@ -184,7 +184,7 @@ def test_generated_data_have_several_worlds(out, monkeypatch):
 
 
 def test_the_figure_has_a_plot_for_each_world(out):
-    report = made(out, "--data.shift=0.6", "--rounds=3", figure=3)
+    report = made(out, "--data.shift=0.6", figure=3)
     names = ["PF-MSMTrec (Fed)", "FedAvg", "FedAvg, own epoch (ours)"]
     assert [line["method"] for line in report.view][:3] == names
     assert imread(report.figure).shape[1] > 500
@@ -205,7 +205,7 @@ def test_table_6_has_the_ablations_and_ours(out):
 
 
 def test_table_7_has_numbers_of_experts(out):
-    report = made(out, "--data.shift=0.3", table=7)
+    report = made(out, "--data.shift=0.3", "--rounds=1", table=7)
     assert [line["experts"] for line in report.view] == [2, 3, 4, 5, 6]
     values = {mean(report, "pf-msmtrec", "test/auc", experts=number) for number in range(2, 7)}
     assert len(values) == 5

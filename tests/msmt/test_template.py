@@ -21,12 +21,22 @@ from coterie.msmt.settings.model import ModelSettings
 __all__ = ["way"]  # a fixture
 BOTH = FORMS["both"]
 each_generator = pytest.mark.parametrize("generator", ["factored", "full", "leaf"])
-# A generator knows nothing of a form but how wide the input is.
-each_pair = pytest.mark.parametrize(
-    ("form", "generator"),
-    [*((form, "factored") for form in FORMS.values()), (BOTH, "full"), (BOTH, "leaf")],
-    ids=[*FORMS, "full", "leaf"],
+# A generator knows nothing of a form but how wide the input is; forms are measured as MMoE's are.
+each_pair_trained = pytest.mark.parametrize(
+    ("form", "generator", "training"),
+    [
+        *((form, "factored", True) for form in FORMS.values()),
+        *((BOTH, "full", True), (BOTH, "leaf", True)),
+        *((BOTH, generator, False) for generator in ("factored", "full", "leaf")),
+    ],
+    ids=[*FORMS, "full", "leaf", "measured", "full, measured", "leaf, measured"],
 )
+
+
+WITHOUT_NORM = replace(SIZES, mlp_norm=False)
+ONE_EXPERT = replace(SIZES, experts=1)
+ONE_LAYER = replace(SIZES, expert_layers=(4,), tower_layers=(1,))
+DEEP = replace(SIZES, experts=3, expert_layers=(2, 3, 4), tower_layers=(6, 5, 4))
 
 
 def made(schema=BOTH, sizes=SIZES, **options) -> TemplateMMoE:
@@ -41,21 +51,17 @@ def fresh(schema=BOTH, sizes=SIZES, **options) -> TemplateMMoE:
 
 
 @each_way
-@each_pair
-@pytest.mark.parametrize("training", [True, False])
+@each_pair_trained
 def test_it_is_the_plain_network(form, generator: str, training: bool) -> None:
     assert_same(made(form, generator=generator).train(training), drawn(form, 11))
 
 
 @each_way
-@each_generator
 @pytest.mark.parametrize(
-    "sizes",
+    ("generator", "sizes"),
     [
-        replace(SIZES, mlp_norm=False),
-        replace(SIZES, experts=1),
-        replace(SIZES, expert_layers=(4,), tower_layers=(1,)),
-        replace(SIZES, experts=3, expert_layers=(2, 3, 4), tower_layers=(6, 5, 4)),
+        *(("factored", sizes) for sizes in (WITHOUT_NORM, ONE_EXPERT, ONE_LAYER, DEEP)),
+        *((generator, sizes) for generator in ("full", "leaf") for sizes in (ONE_EXPERT, DEEP)),
     ],
 )
 def test_of_any_sizes(generator: str, sizes: ModelSettings) -> None:
@@ -63,8 +69,7 @@ def test_of_any_sizes(generator: str, sizes: ModelSettings) -> None:
 
 
 @each_way
-@each_pair
-@pytest.mark.parametrize("training", [True, False])
+@each_pair_trained
 def test_neutral_it_is_mmoe_with_normalised_input(form, generator: str, training: bool) -> None:
     mmoe = shaken(MMoE(form, SIZES, input_norm=True)).train(training)
     network = fresh(form, generator=generator).double().train(training)
