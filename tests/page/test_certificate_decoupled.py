@@ -157,7 +157,7 @@ def test_leaders_have_no_dilemma_and_one_that_chooses_badly_is_found(monkeypatch
 def test_it_can_be_certified_before_its_first_round_and_with_every_follower(game):
     module = played(rounds=1, **game)
     for run in (before_learning(module), module):
-        quick = replace(QUICK, grid=2, seeds=1, horizon=2, leaders=2)
+        quick = replace(QUICK, grid=2, seeds=1, horizon=2, leaders=1)
         found = certify_run(run, quick, progress=False)
         assert found.follower.gain.known
         assert list(found.leaders[0].learned) == ["share", "lr"]
@@ -174,7 +174,7 @@ def test_the_present_stage_is_trained_few_times_a_seed_however_many_seeds_there_
 
     monkeypatch.setattr(DecoupledGame, "_present", present)
     seeds = _KEPT + 2
-    certify_run(run, replace(QUICK, grid=2, seeds=seeds), progress=False)
+    certify_run(run, replace(QUICK, grid=2, seeds=seeds, leaders=2), progress=False)
     # Only the leaders' fresh seeds come back, for what a deviation gives in its stage alone.
     assert len(trained) == len(set(trained)) + seeds
 

@@ -16,7 +16,7 @@ OFF = GameSettings(tune_lr=False, tune_epochs=False, tune_p=False)
 
 
 def finished(method, *, rounds=4, chunk=None, free=OFF, reading="recommended", **train):
-    options = {"epochs": 2, "weighting": "equal"} | train
+    options = {"epochs": 2, "batch_size": 20, "weighting": "equal"} | train
     chosen = Settings(
         method=method,
         reading=reading,
