@@ -175,16 +175,16 @@ def test_the_stage_before_learning_is_the_first_round_of_the_run(reading, ratio)
 
 
 def test_a_certificate_before_the_first_round_leaves_the_run_as_it_is():
-    train = TrainSettings(epochs=1, batch_size=75)
+    train, one = TrainSettings(epochs=1, batch_size=75), replace(QUICK, leaders=1)
     settings = Settings(rounds=2, data=TaskSettings(clients=N), train=train)
     plain, looked_at = (FederatedRun(Experiment(settings).federation()) for _ in range(2))
-    first = certify_run(looked_at, QUICK, progress=False)
+    first = certify_run(looked_at, one, progress=False)
     for module in (plain, looked_at):
         while not module.finished:
             module.advance()
     assert plain.history == looked_at.history
     assert plain.ledger.rows() == looked_at.ledger.rows()
-    assert certify_run(before_learning(plain), QUICK, progress=False) == first
+    assert certify_run(before_learning(plain), one, progress=False) == first
 
 
 @pytest.mark.parametrize("reading", ["recommended", "literal"])  # released reads actions as literal
@@ -241,9 +241,9 @@ def test_choices_that_contradict_each_other_are_refused(game):
 
 def test_the_command_uses_the_settings_of_the_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    quick = ["--certificate.grid=2", "--certificate.horizon=1", "--certificate.shortlist=1"]
-    words = ["train", "page", *SMALL]
-    assert main([*words, *quick, "--logger.wandb=off", "--run.progress=false"]) == 0
+    quick = ["grid=2", "horizon=1", "shortlist=1", "leaders=1"]
+    words = ["train", "page", *SMALL, *(f"--certificate.{one}" for one in quick)]
+    assert main([*words, "--logger.wandb=off", "--run.progress=false"]) == 0
     (run,) = (tmp_path / "runs" / "page").glob("synthetic*")
     code = status("page", "certify", "--run", str(run), "--seeds", "6", "--off_path", "0")
     found = json.loads((run / "certificate.json").read_text())
@@ -267,7 +267,15 @@ def test_the_command_uses_the_settings_of_the_run(tmp_path, monkeypatch, capsys)
 
 def test_a_run_is_certified_before_and_after_it_learnt(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    quick = ["grid=2", "horizon=1", "shortlist=1", "seeds=2", "screen_seeds=1", "off_path=0"]
+    quick = [
+        "grid=2",
+        "horizon=1",
+        "shortlist=1",
+        "seeds=2",
+        "screen_seeds=1",
+        "off_path=0",
+        "leaders=1",
+    ]
     words = ["train", "page", *SMALL]
     words += ["--certify=true", *(f"--certificate.{one}" for one in quick)]
     assert main([*words, "--logger.wandb=off", "--run.progress=false"]) == 0

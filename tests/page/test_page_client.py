@@ -79,8 +79,8 @@ def test_chunks_make_no_difference_where_scores_tie(reading):
     agent = AgentOptions(warm_up=0)
     chosen = Settings(
         reading=reading,
-        rounds=4,
-        data=TaskSettings(clients=4, quantity_skew=0.5),
+        rounds=3,
+        data=TaskSettings(clients=3, quantity_skew=0.5),
         train=TrainSettings(epochs=2, batch_size=20),
         game=GameSettings(follower="ddpg"),
         client_agent=agent,
@@ -258,7 +258,7 @@ def test_a_client_without_samples_changes_nothing(reading):
 @pytest.mark.parametrize("lengths", [[6], [1], [0], [0, 0]])
 def test_one_client_or_nobody(reading, lengths):
     data = split(lengths)
-    found = play(settings(reading, MEASURED), 5, data)
+    found = play(settings(reading, MEASURED), 4, data)
     assert all(value.isfinite().all() for value in found.state.weights.values())
     if max(lengths) > 0:
         scalars = found.journals[-1].scalars
