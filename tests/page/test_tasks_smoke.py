@@ -14,7 +14,7 @@ from coterie.page.experiment import ACCURACIES, Experiment
 @pytest.mark.real_data
 @pytest.mark.parametrize(
     ("task", "clients", "samples"),
-    [("cifar-100", 2, 10), ("tiny-imagenet-200", 2, 10), ("shakespeare", 2, 60)],
+    [("cifar-100", 2, 30), ("tiny-imagenet-200", 2, 30), ("shakespeare", 2, 60)],
 )
 @pytest.mark.usefixtures("decoded_once")
 def test_two_stages(data_root, task, clients, samples):
