@@ -12,7 +12,8 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.algorithm import aggregated, onto
-from coterie.page.certificate.decoupled import _KEPT, DecoupledGame
+from coterie.page.certificate import decoupled
+from coterie.page.certificate.decoupled import DecoupledGame
 from coterie.page.certificate.game import LEARNED, Deviation
 from coterie.page.certificate.of_run import before_learning, certify_run
 from coterie.page.experiment import Experiment
@@ -153,14 +154,22 @@ def test_leaders_have_no_dilemma_and_one_that_chooses_badly_is_found(monkeypatch
     assert bad.relative_epsilon > 0.1
 
 
-@pytest.mark.parametrize("game", [{}, {"tune_p": False}, {"follower": "ddpg"}])
-def test_it_can_be_certified_before_its_first_round_and_with_every_follower(game):
+@pytest.mark.parametrize(
+    ("game", "learnt"),
+    [
+        ({}, False),
+        ({"tune_p": False}, True),
+        ({"follower": "ddpg"}, False),
+        ({"follower": "ddpg"}, True),
+    ],
+)
+def test_it_can_be_certified_before_its_first_round_and_with_every_follower(game, learnt):
     module = played(rounds=1, **game)
-    for run in (before_learning(module), module):
-        quick = replace(QUICK, grid=2, seeds=1, horizon=2, leaders=2)
-        found = certify_run(run, quick, progress=False)
-        assert found.follower.gain.known
-        assert list(found.leaders[0].learned) == ["share", "lr"]
+    run = module if learnt else before_learning(module)
+    quick = replace(QUICK, grid=2, seeds=1, horizon=2, leaders=1)
+    found = certify_run(run, quick, progress=False)
+    assert found.follower.gain.known
+    assert list(found.leaders[0].learned) == ["share", "lr"]
 
 
 def test_the_present_stage_is_trained_few_times_a_seed_however_many_seeds_there_are(
@@ -173,8 +182,9 @@ def test_the_present_stage_is_trained_few_times_a_seed_however_many_seeds_there_
         return whole(self, key)
 
     monkeypatch.setattr(DecoupledGame, "_present", present)
-    seeds = _KEPT + 2
-    certify_run(run, replace(QUICK, grid=2, seeds=seeds), progress=False)
+    monkeypatch.setattr(decoupled, "_KEPT", 2)
+    seeds = 4
+    certify_run(run, replace(QUICK, grid=2, seeds=seeds, leaders=2), progress=False)
     # Only the leaders' fresh seeds come back, for what a deviation gives in its stage alone.
     assert len(trained) == len(set(trained)) + seeds
 

@@ -120,10 +120,11 @@ def federation(rate, follower="optimal"):
     )
 
 
-ONE_STAGE = CertificateSettings(horizon=1, seeds=8, tolerance=0.1, off_path=2)
+ONE_STAGE = CertificateSettings(horizon=1, seeds=5, tolerance=0.1, off_path=2)
 
 
-def best_rates():
+@pytest.fixture(scope="module")
+def best_rates() -> Tensor:
     """Each leader's own best rate in this stage, found by plain averaging over many seeds."""
     game = federation(0.1)
     keys = [Key.from_seed(100 + s).fold("stage", 0) for s in range(30)]
@@ -134,9 +135,9 @@ def best_rates():
     return RATES[torch.stack(table).argmax(0)]
 
 
-def test_best_rates_and_best_weights_are_certified_in_one_stage():
+def test_best_rates_and_best_weights_are_certified_in_one_stage(best_rates):
     game = federation(0.1)
-    game.rates = best_rates()
+    game.rates = best_rates.clone()
     found = certify(game, RATES, ONE_STAGE, Key.from_seed(0))
     assert found.holds, found.reasons
     assert 0.0 <= found.follower.stage_bound < 1e-4
@@ -152,10 +153,10 @@ def test_bad_rates_are_refused():
 
 
 @pytest.mark.parametrize("horizon", [1, 3])
-def test_uniform_weights_are_refused(horizon):
+def test_uniform_weights_are_refused(horizon, best_rates):
     game = federation(0.1, "uniform")
-    game.rates = best_rates()
-    settings = CertificateSettings(horizon=horizon, seeds=8, tolerance=0.1, off_path=0)
+    game.rates = best_rates.clone()
+    settings = CertificateSettings(horizon=horizon, seeds=5, tolerance=0.1, off_path=0)
     found = certify(game, RATES, settings, Key.from_seed(0))
     assert any(line.startswith("the follower gains") for line in found.reasons)
     assert found.follower.stage_bound >= found.follower.stage.mean > 0.0

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 import yaml
+from tests.page.official_layouts import cifar_fields, write_cifar
 
 from coterie.core.cli.main import main
 from coterie.core.run.driver import FederatedRun
@@ -124,6 +125,7 @@ def test_the_privacy_table_has_every_field_of_a_move(capsys):
     assert "What crosses the boundary in page" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
 def test_what_it_is_compared_with_runs_by_the_same_command(tmp_path, method):
     found = dict(numbers_in(summary_of(train(tmp_path, "--rounds", "2", method=method))))
@@ -150,6 +152,7 @@ def test_mistakes_end_in_one_line(tmp_path, capsys, flags, says):
     assert not list(tmp_path.glob("page/*"))
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_a_method_without_a_game_takes_any_learning_rate(tmp_path):
     lowest = ("--train.lr", "1e-5", "--rounds", "1")  # below game.lr_min
     assert summary_of(train(tmp_path, *lowest, method="fedavg"))["rounds"] == 1
@@ -157,12 +160,15 @@ def test_a_method_without_a_game_takes_any_learning_rate(tmp_path):
     assert summary_of(train(tmp_path, *lowest, "--game.tune_lr", "false"))["rounds"] == 1
 
 
-def test_a_server_without_validation_samples_is_refused(tmp_path, capsys, data_root):
+@pytest.mark.usefixtures("blank_pictures")
+def test_a_server_without_validation_samples_is_refused(tmp_path, capsys, monkeypatch):
     """Four pictures leave it none; the methods without a game need none."""
-    few = ("--data.name", "cifar-100", "--data.root", str(data_root), "--data.samples", "4")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    train_set, test_set = cifar_fields(600, 0), cifar_fields(50, 1)
+    files = tmp_path / "data" / "cifar-100" / "cifar-100-python"
+    write_cifar(files, train=train_set, test=test_set)
+    few = ("--data.name", "cifar-100", "--data.root", str(tmp_path / "data"), "--data.samples", "4")
     few += ("--data.clients", "2", "--rounds", "1", "--model.name", "small-cnn")
-    if not (data_root / "cifar-100").is_dir():
-        pytest.skip(f"needs cifar-100 in {data_root}")
     assert train(tmp_path, *few) == 2
     assert "raise data.samples" in capsys.readouterr().err
     assert not list(tmp_path.glob("page/*"))

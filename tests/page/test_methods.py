@@ -107,7 +107,7 @@ def test_settings_reach_the_method(method):
         (["--method=fedprox", "--fedprox.mu=25"], "'train.lr' times 'fedprox.mu' is 2.5"),
         (["--method=feddyn", "--feddyn.alpha=25"], "'train.lr' times 'feddyn.alpha' is 2.5"),
         (
-            ["--method=feddyn", "--feddyn.alpha=1", "--data.quantity_skew=2"],
+            ["--method=feddyn", "--feddyn.alpha=1", "--data.quantity_skew=2", "--data.clients=20"],
             r"'train.lr' times 'feddyn.alpha' is .* with \d+ samples, .* set 'train.weighting' to",
         ),
         (["--method=local", "--privacy.clip=1"], "'privacy.clip' .* in local none is sent"),

@@ -21,7 +21,10 @@ from coterie.core.tensors.saved import save
 from coterie.page.experiment import Experiment
 from coterie.page.settings.run import Settings, TaskSettings, TrainSettings
 
-FLAGS = ["--data.clients=5", "--train.epochs=1", "--logger.wandb=off", "--run.progress=false"]
+SMALL = ["--data.clients=5", "--train.epochs=1", "--train.batch_size=75"]
+pytestmark = pytest.mark.usefixtures("blank_pictures")
+
+FLAGS = [*SMALL, "--logger.wandb=off", "--run.progress=false"]
 
 
 def train(out: Path, name: str, rounds: int, *flags: str) -> int:
@@ -45,7 +48,8 @@ def one(trained, tmp_path) -> Path:
 
 
 def federation(rounds: int) -> Federation:
-    settings = Settings(rounds=rounds, data=TaskSettings(clients=4), train=TrainSettings(epochs=1))
+    train = TrainSettings(epochs=1, batch_size=75)
+    settings = Settings(rounds=rounds, data=TaskSettings(clients=4), train=train)
     return Experiment(settings).federation()
 
 
@@ -129,8 +133,10 @@ def test_a_refusal_leaves_the_folder_as_it_was(tmp_path, capsys, rounds, more, f
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("rounds", [2, 4])
-@pytest.mark.parametrize("damage", [b"", b"no checkpoint", b"\x80\x02]q\x00.", None])
+@pytest.mark.parametrize(
+    ("damage", "rounds"),
+    [(b"", 4), (b"no checkpoint", 2), (b"\x80\x02]q\x00.", 4), (None, 2), (None, 4)],
+)
 def test_a_damaged_checkpoint_is_one_line(one, tmp_path, capsys, rounds, damage):
     last = one / "checkpoints" / "last.ckpt"
     last.write_bytes(last.read_bytes()[:999] if damage is None else damage)

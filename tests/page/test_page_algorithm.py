@@ -16,9 +16,7 @@ STAGES = 5
 
 
 @each_reading
-@pytest.mark.parametrize(
-    ("build", "ratio"), [(Softmax, None), (Softmax, "10:1"), (Net, None), (Net, "1:10")]
-)
+@pytest.mark.parametrize(("build", "ratio"), [(Softmax, None), (Softmax, "10:1"), (Net, "1:10")])
 def test_stages_equal_a_plain_loop(reading, ratio, build):
     chosen, data = settings(reading, reward_ratio=ratio), split(LENGTHS)
     server, client = game(chosen, data, build)

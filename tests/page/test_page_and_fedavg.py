@@ -16,7 +16,7 @@ OFF = GameSettings(tune_lr=False, tune_epochs=False, tune_p=False)
 
 
 def finished(method, *, rounds=4, chunk=None, free=OFF, reading="recommended", **train):
-    options = {"epochs": 2, "weighting": "equal"} | train
+    options = {"epochs": 2, "batch_size": 20, "weighting": "equal"} | train
     chosen = Settings(
         method=method,
         reading=reading,
@@ -40,9 +40,15 @@ def same(found, expected):
         torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.fixture(scope="module")
+def plain() -> FederatedRun:
+    """FedAvg, which no test changes."""
+    return finished("fedavg")
+
+
 @pytest.mark.parametrize("reading", ["recommended", "literal", "released"])
-def test_page_switched_off_is_fedavg(reading):
-    page, plain = finished("page", reading=reading), finished("fedavg")
+def test_page_switched_off_is_fedavg(reading, plain):
+    page = finished("page", reading=reading)
     assert plain.server_state.weights["head.weight"].abs().max() > 0.1  # it did train
     same(page.server_state.weights, plain.server_state.weights)
     ids = page.newest_cohort().ids
