@@ -227,6 +227,7 @@ def test_measured_steps_leave_the_backbone_as_it_was():
     assert a == pytest.approx(b, rel=0.2)
 
 
+@pytest.mark.usefixtures("own_backbones")
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -265,6 +266,7 @@ def test_help_imports_nothing_heavy(command):
     assert f"usage: coterie llm {command}" in done.stdout
 
 
+@pytest.mark.usefixtures("own_backbones")
 def test_the_command_prints_the_table(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     argv = ["llm", "cost", "--model.layers", "4", "--model.trained", "lora"]

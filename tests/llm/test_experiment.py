@@ -210,6 +210,7 @@ def test_one_client_and_many_run(runs):
         assert 0 <= found["test/recall@10"] <= 1
 
 
+@pytest.mark.usefixtures("own_backbones")
 def test_a_backbone_read_from_the_cache_is_the_one_that_was_trained(tmp_path):
     rounds = []
     for _ in range(2):
@@ -219,6 +220,7 @@ def test_a_backbone_read_from_the_cache_is_the_one_that_was_trained(tmp_path):
     assert torch.equal(*rounds)
 
 
+@pytest.mark.usefixtures("own_backbones")
 def test_a_backbone_pre_trained_on_other_lengths_is_another_one(tmp_path):
     for longest in ("10", "5"):
         flags = ["--data.max_history", longest, "--data.min_history", "1", "--data.span", "20"]

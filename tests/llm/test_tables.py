@@ -186,6 +186,7 @@ def test_a_result_is_what_the_run_measured(tmp_path):
     assert result.metrics["down"] == 4 * numbers
 
 
+@pytest.mark.usefixtures("own_backbones")
 def test_a_run_that_pre_trains_its_backbone_is_one_that_reads_it(tmp_path):
     settings = replace(tiny("central"), run=replace(Settings().run, out=str(tmp_path)))
     first = train(settings)
