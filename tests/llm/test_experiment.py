@@ -21,7 +21,7 @@ from coterie.core.settings.configuration import configure
 from coterie.llm.experiment import Experiment
 
 SMALL = ["--rounds", "2", "--model.width", "16", "--pretrain.steps", "20", "--logger.wandb", "off"]
-SMALL += ["--data.shots", "300"]
+SMALL += ["--data.shots", "100"]
 SPLIT = ["--model.layers", "3", "--lora.dropout", "0"]
 
 
@@ -206,7 +206,8 @@ def test_mistakes_are_one_line(capsys, tmp_path):
 
 def test_one_client_and_many_run(runs):
     for clients in (1, 12):
-        found = metrics(train(runs, f"clients{clients}", "--data.clients", str(clients)))
+        flags = ["--data.clients", str(clients), "--rounds", "1"]
+        found = metrics(train(runs, f"clients{clients}", *flags))
         assert 0 <= found["test/recall@10"] <= 1
 
 
