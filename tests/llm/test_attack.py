@@ -210,6 +210,7 @@ def test_the_command_attacks_a_backbone(capsys, tmp_path):
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == found
 
 
+@pytest.mark.usefixtures("own_backbones")
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

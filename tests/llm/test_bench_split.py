@@ -1,13 +1,19 @@
 """The benchmark of split training measures the same model three times."""
 
+import multiprocessing
+
+import pytest
 import torch
+from tests.llm.split_process import processes
 
 from coterie.llm.bench.federation import Shape
 from coterie.llm.bench.split import split
 from coterie.llm.settings.backbone import LoraSettings
 
 
-def test_rows_and_equal_losses() -> None:
+def test_rows_and_equal_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = {"spawn": processes()}  # where a new process has not to import torch first
+    monkeypatch.setattr(multiprocessing, "get_context", imported.__getitem__)
     threads = torch.get_num_threads()
     lora = LoraSettings(dropout=0.0)
     rows = list(split({1: Shape(3, 32, batch=2, history=6, n_items=50, lora=lora)}, turns=2))

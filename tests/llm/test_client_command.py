@@ -60,9 +60,16 @@ def apart(given: Experiment, exchange: WorkerProcesses, tmp_path: Path) -> Feder
     return run
 
 
-@pytest.mark.parametrize("processes", [False, True])
+class OneProcess(WorkerProcesses):
+    """Client 0 in a process of its own, as both could be, and client 1 in this one."""
+
+    def __init__(self, folders: list[Path], environment: dict[str, str]) -> None:
+        super().__init__(folders, "a run", environment=environment)
+        self._workers[1] = Hosts(folders)._workers[1]
+
+
 def test_a_run_over_them_equals_that_of_one_process(
-    taken_apart, tmp_path: Path, processes: bool, monkeypatch: pytest.MonkeyPatch
+    taken_apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, folders, secret = taken_apart
     here = FederatedRun(experiment(tmp_path, "--split.k", "1").federation())
@@ -73,21 +80,19 @@ def test_a_run_over_them_equals_that_of_one_process(
         tmp_path, "--split.k", "1", "--split.server", given.settings.split.server,
         "--split.secret", str(tmp_path / "coordinators"),
     )  # fmt: skip
-    if processes:
-        start = subprocess.Popen
+    start, commands = subprocess.Popen, []
 
-        def command(words: list[str], **how: object) -> subprocess.Popen:
-            own = "from coterie.core.cli.main import main; raise SystemExit(main())"
-            return start([sys.executable, "-c", own, "llm", "client", *words[3:]], **how)
+    def command(words: list[str], **how: object) -> subprocess.Popen:
+        own = "from coterie.core.cli.main import main; raise SystemExit(main())"
+        commands.append([sys.executable, "-c", own, "llm", "client", *words[3:]])
+        return start(commands[-1], **how)
 
-        monkeypatch.setattr(workers.subprocess, "Popen", command)
-        paths = os.pathsep.join(sys.path)
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-        exchange = WorkerProcesses(folders, "a run", environment=environment)
-    else:
-        exchange = Hosts(folders)
-    with exchange:
+    monkeypatch.setattr(workers.subprocess, "Popen", command)
+    paths = os.pathsep.join(sys.path)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    with OneProcess(folders, environment) as exchange:
         there = apart(given, exchange, tmp_path)
+    assert len(commands) == 1
     assert torch.equal(there.server_state.rows, here.server_state.rows)
     assert there.results == here.results
     for number, folder in enumerate(folders):

@@ -183,8 +183,7 @@ def test_a_learning_rate_with_which_all_diverge(folder, batch: str) -> None:
         assert run.round == 0
 
 
-@pytest.mark.parametrize("method", ["fedavg", "pplr"])
-@pytest.mark.parametrize("turns", [set(), ONCE])
+@pytest.mark.parametrize(("method", "turns"), [("fedavg", set()), ("fedavg", ONCE), ("pplr", ONCE)])
 def test_clients_who_were_not_drawn(folder, whole, method: str, turns: Turns) -> None:
     flags = ["--method", method, "--participation", "0.6"]
     split = start(folder, "--split.k", "1", *flags)

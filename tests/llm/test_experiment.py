@@ -21,7 +21,7 @@ from coterie.core.settings.configuration import configure
 from coterie.llm.experiment import Experiment
 
 SMALL = ["--rounds", "2", "--model.width", "16", "--pretrain.steps", "20", "--logger.wandb", "off"]
-SMALL += ["--data.shots", "300"]
+SMALL += ["--data.shots", "100"]
 SPLIT = ["--model.layers", "3", "--lora.dropout", "0"]
 
 
@@ -206,10 +206,12 @@ def test_mistakes_are_one_line(capsys, tmp_path):
 
 def test_one_client_and_many_run(runs):
     for clients in (1, 12):
-        found = metrics(train(runs, f"clients{clients}", "--data.clients", str(clients)))
+        flags = ["--data.clients", str(clients), "--rounds", "1"]
+        found = metrics(train(runs, f"clients{clients}", *flags))
         assert 0 <= found["test/recall@10"] <= 1
 
 
+@pytest.mark.usefixtures("own_backbones")
 def test_a_backbone_read_from_the_cache_is_the_one_that_was_trained(tmp_path):
     rounds = []
     for _ in range(2):
@@ -219,6 +221,7 @@ def test_a_backbone_read_from_the_cache_is_the_one_that_was_trained(tmp_path):
     assert torch.equal(*rounds)
 
 
+@pytest.mark.usefixtures("own_backbones")
 def test_a_backbone_pre_trained_on_other_lengths_is_another_one(tmp_path):
     for longest in ("10", "5"):
         flags = ["--data.max_history", longest, "--data.min_history", "1", "--data.span", "20"]

@@ -186,6 +186,7 @@ def test_a_trained_run_is_opened_with_its_expert(tmp_path):
     assert not torch.allclose(backbone.expert.bias.double(), start, atol=1e-4)
 
 
+@pytest.mark.usefixtures("own_backbones")
 def test_the_backbone_in_the_cache_does_not_depend_on_the_expert(tmp_path):
     with_one = Experiment(chosen(tmp_path)).public_files()[WEIGHTS]
     without = Experiment(chosen(tmp_path, "--model.expert=none")).public_files()[WEIGHTS]

@@ -255,6 +255,7 @@ def test_the_other_half_is_found_where_its_server_keeps_it(run, tmp_path):
     assert torch.equal(start[~inside], here.row(2)[~inside])
 
 
+@pytest.mark.usefixtures("own_backbones")
 def test_the_command_exports_a_client(run, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     argv = ["llm", "export", "--run", str(run), "--client", "2", "--to"]
@@ -285,6 +286,7 @@ def test_the_command_attacks_a_run(run, capsys):
     assert (run / "attack.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("own_backbones")
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

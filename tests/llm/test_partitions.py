@@ -251,7 +251,7 @@ def test_a_federation_is_complete(sample, partition):
     assert torch.equal(few.client_of, data.client_of)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     partition=st.sampled_from(["k-means", "genres", "shops"]),
     seed=st.integers(0, 2**32),

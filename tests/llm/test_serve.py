@@ -2,13 +2,14 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.llm import split_server
+from tests.llm.split_process import fork
 
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
@@ -28,14 +29,10 @@ COMMAND = "import sys; from coterie.llm.commands.serve import run; run(sys.argv[
 
 def test_serves_the_run_of_these_settings(tmp_path: Path) -> None:
     words = [*SMALL, "--out", str(tmp_path)]
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "--layers", "1:3", "--port", "0", *words],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    process, said = fork(split_server.command, ["--layers", "1:3", "--port", "0", *words])
+    lines = os.fdopen(os.dup(said.fileno()))
     try:
-        line = process.stdout.readline()
+        line = lines.readline()
         address = re.fullmatch(r"serving layers 1:3 at (127\.0\.0\.1:\d+)\n", line)[1]
         experiment = Experiment(configure(find_paper("llm"), words).settings)
         secret = read_secret(tmp_path / "pplr" / "server" / "secret")
@@ -53,10 +50,11 @@ def test_serves_the_run_of_these_settings(tmp_path: Path) -> None:
             channel.step()
         assert float(layers.gram(torch.tensor([0]), True)) > 0
     finally:
-        process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate(timeout=30)
-    assert rest == "stopped\n"
-    assert process.returncode == 0
+        process.terminate()
+        process.join(30)
+    with lines:
+        assert lines.read() == "stopped\n"
+    assert process.exitcode == 0
 
 
 def test_sides_agree_on_what_matters() -> None:
