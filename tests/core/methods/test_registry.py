@@ -1,7 +1,5 @@
 """The registry: every method of the core from one set of settings, for any module and data."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -73,14 +71,3 @@ def test_own_parameters_win():
     own = SimpleNamespace(pfedme=PFedMeOptions(lr=0.007))
     assert registry.settings_of("pfedme", COMMON, own).lr == 0.007
     assert registry.settings_of("fedavg", COMMON, own).lr == 0.05
-
-
-def test_halves_import_nothing_heavy_so_that_a_clients_process_starts_fast():
-    halves = ["registry", "ranking.fedmf", "ranking.lightfr", "ranking.fedpergnn"]
-    code = (
-        f"import sys, {', '.join(f'coterie.core.methods.{name}' for name in halves)}\n"
-        "heavy = {'lightning', 'pandas', 'sklearn', 'torchmetrics', 'wandb'}\n"
-        "sys.exit(', '.join(heavy & {name.split('.')[0] for name in sys.modules}) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
