@@ -15,13 +15,13 @@ from tests.core.test_fedavg import cohort_of
 BEFORE, AFTER = [8, 5, 9, 20], [64, 5, 9, 2]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # by samples the sums must begin anew, also of who is asked later
     ("fraction", "weighting", "name"),
     [
         (0.5, "samples", "scaffold"),
         (1.0, "equal", "scaffold"),
-        (1.0, "samples", "feddyn"),
-        (0.5, "equal", "feddyn"),
+        (0.5, "samples", "feddyn"),
+        (1.0, "equal", "feddyn"),
     ],
 )
 def test_clients_that_grow_and_shrink_between_blocks(fraction, weighting, name):
