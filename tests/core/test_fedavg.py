@@ -17,7 +17,7 @@ from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(3)
 SECRET = KEY.fold("clients")
-LENGTHS = [5, 1, 0, 8, 4, 4, 3, 2, 6, 4]
+LENGTHS = [5, 1, 0, 6, 4, 4, 3, 2, 6, 4]
 MU = 0.7
 
 

@@ -1,5 +1,6 @@
 """Jobs in worker processes; kept apart, as workers import this module."""
 
+import multiprocessing
 import os
 import signal
 
@@ -40,12 +41,22 @@ def test_jobs_run_after_what_they_need_and_only_once(tmp_path, workers):
     assert [job.path.read_text() for job in made] == ["kept", "2", "3"]
 
 
+@pytest.fixture
+def forked(monkeypatch):
+    """Workers are forks of a process that has imported torch; its import takes longer than they."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload([__name__])
+    monkeypatch.setattr(jobs.multiprocessing, "get_context", lambda _: server)
+
+
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(("work", "message"), [(refuse, "diverges"), (die, "was killed")])
 def test_a_job_that_fails_ends_the_table_in_one_line(tmp_path, work, message):
     with pytest.raises(UserError, match=message):
         jobs.run_jobs([jobs.Job(tmp_path / "x", work, None)], 1, "x", progress=False)
 
 
+@pytest.mark.usefixtures("forked")
 def test_workers_take_numbers_too_small_for_the_processor_as_zero(tmp_path):
     made = [jobs.Job(tmp_path / "tiny", write_product, (1e-25, 1e-15))]
     made += [jobs.Job(tmp_path / "small", write_product, (1e-25, 1e-12))]

@@ -6,8 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -170,19 +168,6 @@ def _answers_too_late(workers):
     assert time.monotonic() - start < 20
     assert replies.ids.tolist() == [3, 11]
     workers.deadline = None
-
-
-def test_client_halves_import_nothing_heavy_and_no_server_half():
-    names = "lightning", "pytorch_lightning", "torchmetrics", "wandb", "pandas", "sklearn"
-    code = (
-        "import sys, coterie.core.engines.worker, coterie.continual.client, coterie.page.methods, "
-        f"coterie.llm.client; print([n for n in {names!r} if n in sys.modules] + "
-        "[n for n in sys.modules if n.startswith('coterie.core.run') or n.endswith('.algorithm')])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=True
-    )
-    assert done.stdout.strip() == "[]"
 
 
 def test_a_repeated_request_gives_the_same_bytes_and_trains_once(tmp_path):

@@ -1,15 +1,15 @@
-"""An offline W&B run, read back with W&B's own `wandb leet inspect`."""
+"""An offline W&B run, read back with what is behind W&B's own `wandb leet inspect`."""
 
 import json
 import logging
 import os
 import struct
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from tests.core.callbacks.leet import history_of, inspect, records
 
 from coterie.continual.keys import CLIENT_COLUMNS
 from coterie.continual.keys import KEYS as F3CREC_KEYS
@@ -45,20 +45,6 @@ def logger_of(folder, **settings):
     folder.mkdir(exist_ok=True)
     chosen = LoggerSettings(**{"histogram_every": 2} | settings)
     return WandbLog(chosen, folder, CARD, CONFIG, NDCG, CLIENT_COLUMNS, F3CREC_KEYS)
-
-
-def inspect(file, *options):
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", *options, "--json", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    return done.stdout
-
-
-def records(file):
-    return [json.loads(line) for line in inspect(file).splitlines()]
-
-
-def history_of(lines):
-    return [line["history"]["item"] for line in lines if line["type"] == "history"]
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,11 @@
 """W&B online that cannot connect: the run is kept offline, and it is said how to upload it."""
 
-import json
 import logging
 import os
 import socket
-import subprocess
-import sys
 
 import pytest
+from tests.core.callbacks.leet import history_of, records
 
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
 from coterie.core.settings.sections import LoggerSettings
@@ -30,13 +28,6 @@ def deaf():
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def rounds_of(file):
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return [line["history"]["item"] for line in lines if line["type"] == "history"]
-
-
 def check(folder, caplog, PretendedRounds, fit):
     log = WandbLog(LoggerSettings(wandb="online"), folder, CARD, {})
     with caplog.at_level(logging.WARNING):
@@ -45,7 +36,7 @@ def check(folder, caplog, PretendedRounds, fit):
     assert line.startswith("W&B is not online (")
     assert line.endswith(f"wandb login, then wandb sync '{folder}/wandb'/offline-run-*")
     [file] = folder.glob("wandb/offline-run-*/run-*.wandb")
-    assert len(rounds_of(file)) == 6
+    assert len(history_of(records(file))) == 6
 
 
 def test_without_a_login(tmp_path, caplog, PretendedRounds, fit):

@@ -167,12 +167,3 @@ def test_names_import_neither_torch_nor_pandas():
     code = f"import sys, {module}; print({{'torch', 'pandas'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
-
-
-def test_the_sample_needs_neither_pandas_nor_pyarrow():
-    code = (
-        "import sys, coterie.core.run.serving, coterie.core.data.sources.catalogue as catalogue;"
-        "catalogue.load('sample'); print({'pandas', 'pyarrow'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

@@ -19,7 +19,7 @@ from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(17)
 SECRET = KEY.fold("clients")
-LENGTHS = [5, 1, 0, 7, 4, 4, 3, 2]
+LENGTHS = [5, 1, 0, 6, 4, 4, 3, 2]
 WIDTH, CLASSES = 3, 4
 FIRST = torch.tensor([0])
 each_chunk = pytest.mark.parametrize("chunk", [1, 3])  # all at once: what `run` does by itself

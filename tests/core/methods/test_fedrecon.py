@@ -219,7 +219,7 @@ def test_boundary():
 
 def test_work_counts_the_steps_of_both_parts():
     _, client = halves()
-    # support of 5 samples: 2, of 7: 3, of 4: 2, of 3: 1, of 2: 1; batches of 3, 3 and 2 epochs
+    # support of 5 samples: 2, of 6: 2, of 4: 2, of 3: 1, of 2: 1; batches of 3, 3 and 2 epochs
     assert client.work(split()).tolist() == [5, 3, 0, 7, 5, 5, 5, 5]
     assert len(LENGTHS) == 8
 

@@ -114,7 +114,7 @@ OPTIONS = st.fixed_dictionaries(
 
 @each_module
 @given(sizes=SIZES, options=OPTIONS)
-@settings(max_examples=5)
+@settings(max_examples=3)
 def test_a_round_is_that_of_a_plain_loop(build, sizes, options):
     if build is Normed:  # which has no variance of one sample; that is refused elsewhere
         sizes = [n + 2 if n == 1 else n for n in sizes]

@@ -97,7 +97,7 @@ def test_one_client(name):
 def test_empty_clients_change_nothing_for_the_others(name):
     data = sample_data()
     index = (data.lengths > 0).nonzero().flatten()
-    server, client = method(name, epochs=2, batch_size=3)
+    server, client = method(name, batch_size=3)
     full, without = (play(server, client, one, 2) for one in (data, data.take(index)))
     if name == "fedamp":  # all start alike, and the server learns of it after one round
         before = play(server, client, data, 1)
@@ -122,7 +122,7 @@ def test_nobody_has_data(name, lengths):
 @pytest.mark.parametrize("chunk", [1, 4])
 def test_a_broken_client_is_refused_and_rolled_back(name, chunk):
     data = sample_data()
-    server, client = method(name, epochs=2, batch_size=3)
+    server, client = method(name, batch_size=3)
     good = play(server, client, data, 1, chunk)
     kept = good.store.take(data.ids)
     broken = tree.clone(data)
@@ -144,7 +144,7 @@ def test_a_broken_client_is_refused_and_rolled_back(name, chunk):
 @every_method
 def test_state_survives_a_checkpoint(name):
     data = sample_data()
-    server, client = method(name, epochs=2, batch_size=3)
+    server, client = method(name, batch_size=3)
     played = play(server, client, data, 2)
     again = restore(server.begin(KEY), tree.to_plain(played.state))
     assert type(again) is type(played.state)
@@ -164,7 +164,7 @@ def message(name, server, data):
 @every_method
 def test_uploads_depend_on_what_they_declare(name):
     data = sample_data()
-    server, client = method(name, epochs=2, batch_size=3)
+    server, client = method(name, batch_size=3)
     mine = play(server, client, data, 2).store.take(data.ids)
     split, key = SplitSamples.of(data, valid=data), SECRET.fold(data.ids)
     down = message(name, server, data)
@@ -183,7 +183,7 @@ def test_uploads_depend_on_what_they_declare(name):
 @every_method
 def test_steps_do_not_write_into_what_they_are_given(name):
     data = sample_data()
-    server, client = method(name, epochs=2, batch_size=3)
+    server, client = method(name, batch_size=3)
     mine = play(server, client, data, 2).store.take(data.ids)
     down, split = message(name, server, data), SplitSamples.of(data)
     before = tree.clone({"down": down, "mine": mine})
@@ -221,7 +221,7 @@ def test_float32_keeps_its_type(name):
 
     data = sample_data()
     data.samples.update({key: value.float() for key, value in data.samples.items()})
-    played = play(*method(name, Single, epochs=2, batch_size=3, fraction=0.6), data, 2)
+    played = play(*method(name, Single, batch_size=3, fraction=0.6), data, 2)
     kept = played.store.take(data.ids)
     for path, leaf in tree.tensors({"state": played.state, "kept": kept}):
         assert not leaf.is_floating_point() or leaf.dtype == torch.float32, path

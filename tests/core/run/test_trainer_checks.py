@@ -56,10 +56,10 @@ def new_run() -> FederatedRun:
     data = SampleData.from_clients(
         [
             {"x": key.fold("x", c).normal(n, 3).to(dtype), "y": torch.arange(n) % 2}
-            for c, n in enumerate((4, 7, 2))
+            for c, n in enumerate((3, 4, 1))
         ]
     )
-    settings = FedAvgSettings(rounds=ROUNDS, epochs=2, batch_size=2, lr=0.3)
+    settings = FedAvgSettings(rounds=ROUNDS, epochs=1, batch_size=2, lr=0.3)
     halves = FedAvgServer(Net, settings), FedAvgClient(Net(), settings)
     return FederatedRun(Federation(*halves, blocks=[SplitSamples.of(data, valid=data, test=data)]))
 

@@ -1,13 +1,16 @@
 """Commands with streams that are closed, full, or of an encoding that lacks a character."""
 
+import io
 import os
 import shlex
 import shutil
 import subprocess
 import sys
-from functools import cache
+from contextlib import redirect_stdout, suppress
 
 import pytest
+
+from coterie.core.cli.main import main
 
 COTERIE = [
     sys.executable,
@@ -16,17 +19,19 @@ COTERIE = [
 ]
 
 
+def whole(words):
+    """What a command prints, said in this process, which has imported what it needs."""
+    with redirect_stdout(io.StringIO()) as printed, suppress(SystemExit):
+        main(words.split())
+    return printed.getvalue()
+
+
 def run(words, redirections="", **environment):
     """Run in a shell, which closes streams as daemons do."""
     line = f"{shlex.join([*COTERIE, *words.split()])} {redirections}"
     return subprocess.run(
         ["bash", "-c", line], capture_output=True, env=os.environ | environment, check=False
     )
-
-
-@cache
-def whole(words):
-    return run(words, PYTHONIOENCODING="utf-8").stdout.decode()
 
 
 @pytest.mark.parametrize(
