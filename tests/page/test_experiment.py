@@ -125,7 +125,6 @@ def test_the_privacy_table_has_every_field_of_a_move(capsys):
     assert "What crosses the boundary in page" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
 def test_what_it_is_compared_with_runs_by_the_same_command(tmp_path, method):
     found = dict(numbers_in(summary_of(train(tmp_path, "--rounds", "2", method=method))))
@@ -152,7 +151,6 @@ def test_mistakes_end_in_one_line(tmp_path, capsys, flags, says):
     assert not list(tmp_path.glob("page/*"))
 
 
-@pytest.mark.usefixtures("blank_pictures")
 def test_a_method_without_a_game_takes_any_learning_rate(tmp_path):
     lowest = ("--train.lr", "1e-5", "--rounds", "1")  # below game.lr_min
     assert summary_of(train(tmp_path, *lowest, method="fedavg"))["rounds"] == 1
@@ -160,7 +158,6 @@ def test_a_method_without_a_game_takes_any_learning_rate(tmp_path):
     assert summary_of(train(tmp_path, *lowest, "--game.tune_lr", "false"))["rounds"] == 1
 
 
-@pytest.mark.usefixtures("blank_pictures")
 def test_a_server_without_validation_samples_is_refused(tmp_path, capsys, monkeypatch):
     """Four pictures leave it none; the methods without a game need none."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

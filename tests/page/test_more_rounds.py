@@ -22,8 +22,6 @@ from coterie.page.experiment import Experiment
 from coterie.page.settings.run import Settings, TaskSettings, TrainSettings
 
 SMALL = ["--data.clients=5", "--train.epochs=1", "--train.batch_size=75"]
-pytestmark = pytest.mark.usefixtures("blank_pictures")
-
 FLAGS = [*SMALL, "--logger.wandb=off", "--run.progress=false"]
 
 
