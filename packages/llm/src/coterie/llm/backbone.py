@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from coterie.core.errors import UserError
-from coterie.core.files import replacing, writing
+from coterie.core.files import replacing
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.device import moved
 from coterie.core.tensors.digest import digest
@@ -27,6 +27,7 @@ from coterie.llm.backbones.expert import make_expert
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.prompts import bigrec_template
 from coterie.llm.backbones.recformer.tokens import item_attributes
+from coterie.llm.backbones.tensor_files import writing_tensors
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.words import ItemWords
@@ -153,7 +154,7 @@ def _pretrained(
     public, limit = moved(data.public, torch.get_default_device()), settings.data.max_history
     shown = _progress(settings.pretrain.steps) if settings.run.progress else None
     pretrain(backbone, public.train, public.held_out, settings.pretrain, key, limit, shown)
-    with writing(path):
+    with writing_tensors(path):
         cache.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
             held = backbone.state_dict().items()

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
-from coterie.core.files import write_json, writing
+from coterie.core.files import write_json
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.tensor_files import writing_tensors
 from coterie.llm.data.examples import Examples
 
 WEIGHTS, ORIGIN, ITEMS = "adapter_model.safetensors", "coterie.json", "items.csv"
@@ -63,7 +64,7 @@ def export_adapter(
     if type(network).__name__.endswith("ForCausalLM"):
         config.task_type = "CAUSAL_LM"
     with _new(folder) as temporary:
-        with writing(folder):
+        with writing_tensors(folder):
             config.save_pretrained(str(temporary))
             tensors = {name: factor.contiguous() for name, factor in factors.items()}
             save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
@@ -194,7 +195,7 @@ def _reads_back(
 
 def _save_network(backbone: Backbone, folder: Path, *, merged: bool) -> None:
     """Write the network and its tokenizer by ``save_pretrained``, as if there were no LoRA."""
-    with writing(folder):
+    with writing_tensors(folder):
         state = plain_state(backbone, merged=merged)
         backbone.model.save_pretrained(str(folder), state_dict=state)
         if backbone.reader is not None:
@@ -230,7 +231,7 @@ def _describe(
     expert = backbone.expert
     if expert is not None and expert.words is not None:
         table["words"] = expert.words.titles  # may be other ones than titles
-    with writing(folder):
+    with writing_tensors(folder):
         table.to_csv(folder / ITEMS, index=False)
         if backbone.frozen_items is not None:
             save_file({_EMBEDDED: backbone.frozen_items.contiguous()}, folder / EMBEDDINGS)
@@ -249,13 +250,13 @@ def _new(folder: Path) -> Iterator[Path]:
     """
     if folder.exists():
         raise UserError(f"{folder} is there already: choose another folder by --to")
-    with writing(folder):
+    with writing_tensors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         yield temporary
         _open_to_others(temporary)
-        with writing(folder):
+        with writing_tensors(folder):
             os.rename(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
