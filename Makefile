@@ -30,8 +30,9 @@ define TESTED
 	typed=0; wait $$types || typed=$$?; cat "$$said"; rm -f "$$said"; exit $$((tests | typed))
 endef
 # Where the environment forbids bytecode, each of a hundred processes would compile the sources anew.
-# A worker that has nothing left takes half of what the other one has.
-PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 \
+# A worker that has nothing left takes half of what another one has. Three keep two cores busy, as
+# tests wait for processes.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 \
 	--dist worksteal --doctest-modules $(WHAT)
 
 # Checked while the Makefile is read, so that the one line comes before any installation.
