@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from coterie.core.cli.main import main
+from coterie.core.engines.host import ClientHost
 from coterie.core.errors import UserError
 from coterie.core.federation.alike import check_alike
 from coterie.core.registry.papers import find_paper
+from coterie.core.run.apart import make_server, write_folders, write_server
 from coterie.core.settings.configuration import configure
 from coterie.llm.experiment import Experiment
 
@@ -42,16 +45,27 @@ def test_a_run_is_not_read_with_another_backbone(
     assert main(["evaluate", "--run", run]) == 0
 
 
+def experiment(out: Path) -> Experiment:
+    flags = [*FLAGS, "--run.out", str(out)]
+    return Experiment(configure(find_paper("pplr"), flags).settings)
+
+
 def test_server_and_clients_with_different_backbones_are_told(
     tmp_path: Path, own_backbones: None
 ) -> None:
-    def experiment() -> Experiment:
-        flags = [*FLAGS, "--run.out", str(tmp_path)]
-        return Experiment(configure(find_paper("pplr"), flags).settings)
-
-    one = experiment().federation()
-    check_alike(one.server, experiment().federation().client)
+    one = experiment(tmp_path).federation()
+    check_alike(one.server, experiment(tmp_path).federation().client)
     (weights,) = tmp_path.glob("pplr/backbones/*.safetensors")
     moved(weights)
     with pytest.raises(UserError, match="another 'backbone'"):
-        check_alike(one.server, experiment().federation().client)
+        check_alike(one.server, experiment(tmp_path).federation().client)
+
+
+def test_halves_that_run_apart_name_the_backbone_too(tmp_path: Path) -> None:
+    given, ids = experiment(tmp_path), torch.arange(2)
+    named = given.backbone.constants()
+    assert list(named) == ["backbone"]
+    write_server(given, tmp_path / "server")
+    assert make_server(given, ids, tmp_path / "server").constants() == named
+    for folder in write_folders(given, tmp_path / "clients", list(ids.split(1))):
+        assert ClientHost(folder).client.constants() == named

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
-from coterie.core.files import write_json
+from coterie.core.files import write_json, writing
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.tensor_files import writing_tensors
@@ -250,13 +250,13 @@ def _new(folder: Path) -> Iterator[Path]:
     """
     if folder.exists():
         raise UserError(f"{folder} is there already: choose another folder by --to")
-    with writing_tensors(folder):
+    with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         yield temporary
         _open_to_others(temporary)
-        with writing_tensors(folder):
+        with writing(folder):
             os.rename(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
