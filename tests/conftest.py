@@ -13,6 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 from coterie.core import figures
+from coterie.core.files import write_bytes
 
 # What changes torch for a whole process, and so is never imported here.
 collect_ignore = ["far_device.py", "processors"]
@@ -51,26 +52,36 @@ def _one_thread() -> None:
 
 
 class DrawnOnce(Figure):
-    """A figure that is drawn if none of its size and panels was: laying one out takes a second."""
+    """A figure that is drawn if none of its width and panels was: laying one out takes a second."""
 
-    pictures: ClassVar[dict[object, bytes]] = {}
+    pictures: ClassVar[Path]
 
     def savefig(self, fname: Any, *, dpi: float, **options: Any) -> None:
         """Write the picture, or the first one that looks much like it."""
-        form = *self.get_size_inches().tolist(), dpi, len(self.axes)
-        if form not in self.pictures:
+        wide, _ = self.get_size_inches()
+        picture = self.pictures / f"{wide:.1f}-{dpi}-{len(self.axes)}.png"
+        if not picture.exists():
             image = io.BytesIO()
             super().savefig(image, dpi=dpi, **options)
-            self.pictures[form] = image.getvalue()
-        fname.write(self.pictures[form])
+            write_bytes(picture, image.getvalue())
+        fname.write(picture.read_bytes())
 
 
 real_figure = figures._figure
 
 
+@pytest.fixture(scope="session")
+def of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder for what is made once in a run of the tests, whatever the number of workers."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
 @pytest.fixture(autouse=True, scope="session")
-def _pictures_drawn_once() -> Iterator[None]:
+def _pictures_drawn_once(of_all_workers: Path) -> Iterator[None]:
     """Lay out few pictures; runs in processes of their own draw all."""
+    DrawnOnce.pictures = of_all_workers / "pictures"
+    DrawnOnce.pictures.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(figures, "_figure", lambda: DrawnOnce)
         yield

@@ -1,7 +1,7 @@
 """Fixtures of PPLR's tests."""
 
-import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.llm.split_process import Server
@@ -12,13 +12,10 @@ own_backbones_folder = Experiment._cache
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _pretrained_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _pretrained_once(of_all_workers: Path) -> Iterator[None]:
     """Pre-train a backbone once for all tests; all that it depends on names its file."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # of all workers
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Experiment, "_cache", folder / "backbones")
+        patched.setattr(Experiment, "_cache", of_all_workers / "backbones")
         yield
 
 

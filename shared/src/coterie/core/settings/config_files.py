@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ class Source:
 
     Attributes:
         name: the place, as a message names it.
-        values: by dotted key, checked.
+        values: by dotted key, checked; never changed, as others may hold them too.
     """
 
     name: str
@@ -125,7 +126,9 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+@lru_cache(maxsize=64)
 def _source(name: str, text: str, settings: type, paper: str) -> Source:
+    """A table of a hundred runs reads the same few files a hundred times."""
     tree = read_yaml(name, text, Plain)
     owner = tree.pop("paper", paper)
     if owner != paper:

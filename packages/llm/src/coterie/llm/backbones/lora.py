@@ -37,7 +37,7 @@ def add_lora(model: nn.Module, settings: LoraSettings, targets: tuple[str, ...],
         )
     config = LoraConfig(
         r=settings.rank,
-        lora_alpha=settings.alpha,  # type: ignore[arg-type]  # peft takes floats too
+        lora_alpha=settings.alpha,  # peft takes floats too
         lora_dropout=settings.dropout,
         target_modules=list(targets),
         bias="none",

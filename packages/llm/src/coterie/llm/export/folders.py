@@ -216,7 +216,7 @@ def plain_state(backbone: Backbone, *, merged: bool) -> dict[str, Tensor]:
         if isinstance(module, LoraLayer):
             for adapter in module.active_adapters:
                 weight = state[f"{name}.weight"]
-                delta: Tensor = module.get_delta_weight(adapter)  # type: ignore[attr-defined]
+                delta: Tensor = module.get_delta_weight(adapter)
                 state[f"{name}.weight"] = weight + delta.to(weight)
     return state
 
