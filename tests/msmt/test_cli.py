@@ -217,3 +217,22 @@ def test_the_budget_of_noise_is_counted(run: Path) -> None:
     column = header.split(",").index("privacy/epsilon")
     spent = [float(row.split(",")[column]) for row in rows]
     assert 0 < spent[0] < spent[1]
+
+
+def test_an_attack_is_on_the_data_that_the_run_was_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = {"NL": WHOLE, "ES": WHOLE}
+    data = table(tmp_path, parts)
+    assert train(tmp_path / "runs", "--run.name", "one", data=data) == 0
+    run = tmp_path / "runs" / "pf-msmtrec" / "one"
+    table(tmp_path, {**parts, "ES": {**WHOLE, "train": 31}})
+    capsys.readouterr()
+    attack = ["msmt", "attack", "--run", str(run), "--rounds", "1", "--scales", "0.1"]
+    assert main(attack) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "the data have changed since the run was trained" in said
+    assert not (run / "attack.json").exists()
+    table(tmp_path, parts)
+    assert main(attack) == 0
