@@ -104,9 +104,50 @@ def agree(
     return None
 
 
-def side_by_side(loss: Loss) -> Gradient:
+def side_by_side(loss: Loss, factored: bool = False) -> Gradient:
     """Gradients of stacked clients by autograd, for `agree`: nothing of them is recorded."""
-    return ByAutograd(masked(loss), factored=False, recording=False)
+    return ByAutograd(masked(loss), factored, recording=False)
+
+
+def by_factors(plain: Loss, form: Params, statistics: Params, batch: Batch) -> bool | None:
+    """Whether a client's gradients by taped layers are those of plain autograd.
+
+    They are not where a loss looks at more of a layer than its output: gradients of gradients,
+    hooks on what a layer gives, autocast.
+
+    Args:
+        plain: the loss of one client, as it is written.
+        form: parameters of a module.
+        statistics: what the loss writes into.
+        batch: of one client, each ``(n, ...)``.
+
+    Returns:
+        None where the loss has no value there, or no gradient.
+    """
+    params = at_nobody(form)
+
+    def loss(params: Params, batch: Batch) -> Tensor:
+        return plain({**params, **{n: value.clone() for n, value in statistics.items()}}, batch)
+
+    with _key().fold("draws").torch_rng():
+        slopes, value = _alone(loss, params, batch)
+    if not bool(value.isfinite()) or not any(bool(slope.any()) for slope in slopes.values()):
+        return None
+    one = [{name: value[None] for name, value in part.items()} for part in (params, batch)]
+    try:
+        with _key().fold("draws").torch_rng():
+            grads, values = ByAutograd(loss, factored=True, draws=True)(one[0], {}, one[1])
+        found = multiplied_out(grads)
+    except Exception:
+        return False
+    return _same(slopes, value, {name: grad[0] for name, grad in found.items()}, values[0])
+
+
+def depends(plain: Loss, form: Params, batch: Batch) -> bool:
+    """Whether the loss of a client's batch depends on parameters."""
+    free = {name: value.detach().requires_grad_() for name, value in form.items()}
+    with torch.enable_grad(), _key().fold("draws").torch_rng():
+        return plain(free, batch).requires_grad
 
 
 def measured_alike(measure: Loss, form: Params, parts: Iterator[Batch]) -> bool:
@@ -168,13 +209,19 @@ def _disagree(
         return f"the loss could not be tried ({(str(error).splitlines() or ['?'])[0][:120]})"
     found = multiplied_out(grads)
     for row, (slopes, value) in enumerate(right):
-        largest = max((float(g.abs().max()) for g in slopes.values() if g.numel()), default=0.0)
         if not bool(value.isfinite()):
             return "the loss is not finite where it was tried"
-        same = _near(value, values[row], largest)
-        if not same or not all(_near(slopes[n], found[n][row], largest) for n in slopes):
+        if not _same(slopes, value, {name: grad[row] for name, grad in found.items()}, values[row]):
             return DIFFERENT[0 if padded else 1]
     return None
+
+
+def _same(slopes: Params, value: Tensor, found: Params, measured: Tensor) -> bool:
+    """Whether the gradients and value of one client are those that were found."""
+    largest = max((float(g.abs().max()) for g in slopes.values() if g.numel()), default=0.0)
+    return _near(value, measured, largest) and all(
+        _near(slope, found[name], largest) for name, slope in slopes.items()
+    )
 
 
 def _padded(values: Tensor, length: int) -> Tensor:

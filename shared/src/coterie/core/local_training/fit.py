@@ -80,6 +80,7 @@ def fit(
     statistics: Params | None = None,
     width: int | None = None,
     deferrable: Iterable[str] = (),
+    factored: bool = True,
     recording: bool = True,
 ) -> Fitted:
     """Train C clients side by side in place, in a copy; who has made its steps leaves the stack.
@@ -100,6 +101,7 @@ def fit(
         statistics: what it writes into, each ``(C, ...)``; given, clients are trained singly.
         width: how many clients are stacked, None = all; 0 = one after the other as they stand.
         deferrable: weights whose steps may be added up late (`core.local_training.deferred`).
+        factored: whether linear layers may be taped (`coterie.core.local_training.taps`).
         recording: see `coterie.core.local_training.gradients.ByAutograd`.
 
     Example:
@@ -110,17 +112,18 @@ def fit(
     """
     first = next(iter(params.values()))
     alone, none = statistics is not None, first.new_zeros(len(first))
+    by_factors = factored and opt.factored and clip is None
     job = _Job(
         batches,
         opt,
         start=Fitted(params, state or opt.begin(params), _nothing(none, alone), statistics or {}),
         rates=_Rates(_rate(lr, first), None if clip is None else _rate(clip, first)),
         steps=torch.as_tensor(steps).expand(len(first)),
-        gradient=_gradient(loss, slope, opt.factored and clip is None, alone, recording),
+        gradient=_gradient(loss, slope, by_factors, alone, recording),
         pull=pull,
         context={} if context is None or pull is None else context,
         fixed=fixed or {},
-        deferring=_deferring(deferrable, first, opt, clip, pull, slope),
+        deferring=_deferring(deferrable if factored else (), first, opt, clip, pull, slope),
     )
     return job.run(_width(width, len(first), alone))
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 
-import torch
 from torch import nn
 
 from coterie.core.data.samples.samples import Samples
 from coterie.core.local_training.losses import AsBatch
-from coterie.core.local_training.probing import changes_itself
+from coterie.core.local_training.probing import changes_itself, first_batch
 from coterie.core.local_training.watching import Reading, Unwatchable, reading
 from coterie.core.tensors.keys import Key
 
@@ -72,9 +71,9 @@ class Habits:
         some = (data.lengths > 0).nonzero().flatten()
         if not some.numel():
             return False
-        first = data.take(some[:1]).batches(1, batch_size, None)(0, torch.tensor([0]))
-        batch = {name: values[0] for name, values in first.items()}
-        taken = batch if self._as_batch is None else self._as_batch(batch)
-        self.changing = changes_itself(self._module, taken, self._training, self._seed)
+        batch = first_batch(data, some[:1], batch_size)
+        self.changing = changes_itself(
+            self._module, batch, self._as_batch, self._training, self._seed
+        )
         self._tried = True
         return self.changing is not None

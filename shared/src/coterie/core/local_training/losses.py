@@ -76,7 +76,8 @@ class MethodOf:
 
     def __call__(self, params: Params, batch: Batch) -> Any:
         """Call the method with parameters and buffers by name; buffers may be written to."""
-        given = batch if self._as_batch is None else self._as_batch(batch)
+        # A dict of its own, from which it may take away what it likes.
+        given = dict(batch) if self._as_batch is None else self._as_batch(batch)
         if self._live:
             with _in_mode(self._module, self._training):
                 return _Placed(self._module, self._method, tapped=False).call_once(params, given)

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coterie.core.data.samples.samples import Samples
 from coterie.core.errors import UserError
 from coterie.core.local_training.alone import STATISTICS
-from coterie.core.local_training.losses import copied, one_number
+from coterie.core.local_training.losses import AsBatch, Batch, copied, one_number
 from coterie.core.local_training.stacking import drawing_nothing
 from coterie.core.local_training.watching import Unwatchable, attributes, reading
 from coterie.core.tensors.keys import Key
@@ -31,7 +32,8 @@ def check_layers(module: nn.Module) -> None:
     """Check what can be told of a module without a batch.
 
     Raises:
-        UserError: it has lazy layers without a shape, or embeddings that write into their weights.
+        UserError: it has lazy layers without a shape, embeddings that write into their weights,
+            hooks on gradients of parameters, or parts that torch has compiled.
 
     Example:
         >>> check_layers(nn.Linear(1, 1))
@@ -39,6 +41,11 @@ def check_layers(module: nn.Module) -> None:
     lazy = nn.parameter.is_lazy
     for path, part in module.named_modules():
         name = f"'{path}'" if path else type(module).__name__
+        if isinstance(part, torch.jit.ScriptModule) or hasattr(part, "_orig_mod"):
+            raise UserError(
+                f"{name} is compiled, and clients put parameters of their own in place: hand over "
+                "the module that it was made of"
+            )
         tensors = (*part._parameters.values(), *part._buffers.values())
         if any(value is not None and lazy(value) for value in tensors):
             raise UserError(
@@ -52,16 +59,35 @@ def check_layers(module: nn.Module) -> None:
                 f"{name} has 'max_norm', by which a look-up writes into the parameters: leave it "
                 "out and shorten the rows that are looked up"
             )
+        for leaf, value in part._parameters.items():
+            if value is not None and (value._backward_hooks or value._post_accumulate_grad_hooks):
+                raise UserError(
+                    f"'{leaf}' of {name} has a hook on its gradient, which clients with parameters "
+                    "of their own do not call: change the gradient in the loss"
+                )
+
+
+def first_batch(data: Samples, client: Tensor, batch_size: int | None) -> Batch:
+    """Take the first batch of the one client at ``client``, ``(1,)``, each ``(B, ...)``."""
+    if not int(data.lengths[client]):
+        return {}
+    batches = data.take(client).batches(1, batch_size, None)
+    return {name: values[0] for name, values in batches(0, torch.tensor([0])).items()}
 
 
 def changes_itself(
-    module: nn.Module, taken: Any, training: bool | None, seed: Key | None
+    module: nn.Module,
+    batch: Batch,
+    as_batch: AsBatch | None,
+    training: bool | None,
+    seed: Key | None,
 ) -> str | None:
     """Compute a loss twice on a copy, and see what changes beside its result.
 
     Args:
         module: has ``loss(batch)``.
-        taken: what that takes.
+        batch: of one client; is not written into.
+        as_batch: see `coterie.core.local_training.losses.MethodOf`.
         training: mode; None = as the module is.
         seed: of torch's generator, for what may draw from it; None = nothing may.
 
@@ -72,18 +98,19 @@ def changes_itself(
         UserError: the loss is no number, draws, or writes into tensors that it is not to train.
     """
     trial = copied(module)
+    batch = {name: value.clone() for name, value in batch.items()}
     if training is not None:
         trial.train(training)
     start = {name: value.clone() for name, value in trial.state_dict().items()}
     guard: Callable[[], Any] = drawing_nothing if seed is None else seed.torch_rng
     for _ in range(_TRIES):
         with guard():
-            first = _called(trial, taken)
+            first = _called(trial, batch, as_batch)
         trial.load_state_dict(start)
         before, tensors = _attributes(trial), _versions(trial)
         drawn = _drawn()
         with guard():
-            second = _called(trial, taken)
+            second = _called(trial, batch, as_batch)
         if drawn == _drawn():
             break
     else:
@@ -104,9 +131,17 @@ def changes_itself(
     return changed[0] if changed else None
 
 
-def _called(module: nn.Module, taken: Any) -> Tensor:
+def _called(module: nn.Module, batch: Batch, as_batch: AsBatch | None) -> Tensor:
+    name, taken = type(module).__name__, dict(batch)
     with torch.enable_grad():
-        return one_number(module.loss(taken), type(module).__name__).detach()  # type: ignore[operator]
+        value = module.loss(taken if as_batch is None else as_batch(taken))  # type: ignore[operator]
+    for field, values in batch.items():
+        if values._version:
+            raise UserError(
+                f"{name}.loss writes into '{field}' of its batch, which others read too: compute "
+                "with a copy"
+            )
+    return one_number(value, name).detach()
 
 
 def _attributes(module: nn.Module) -> dict[str, Any] | None:

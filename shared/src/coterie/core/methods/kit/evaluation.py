@@ -12,10 +12,17 @@ from coterie.core.data.samples.samples import SampleData, Samples
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training.agreement import measured_alike, pieces
-from coterie.core.local_training.alone import trained_alone
+from coterie.core.local_training.alone import STATISTICS, trained_alone
 from coterie.core.local_training.fit import of_clients
 from coterie.core.local_training.habits import Habits
-from coterie.core.local_training.losses import AsBatch, Batch, Loss, MethodOf, masked, scalar
+from coterie.core.local_training.losses import (
+    AsBatch,
+    Batch,
+    Loss,
+    MethodOf,
+    masked,
+    scalar,
+)
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.quality import MeasuresItself, Quality
 from coterie.core.methods.kit.side_by_side import Remembered
@@ -57,13 +64,16 @@ class Evaluator:
         if self._itself is not None:
             self._whole = made("predictions")
             return
-        self._means["loss"] = scalar(made("loss"), name)
+        self._means["loss"] = _valued(scalar(made("loss"), name))
         if hasattr(self._module, "correct"):
             self._means["accuracy"] = share_of(made("correct"), name)
 
-    def _look(self) -> None:
-        """Read anew what the module reads beside its tensors."""
-        if self._habits.read_again():
+    def _look(self, data: Samples | None) -> None:
+        """Read anew what the module reads beside its tensors; the first time see what it does."""
+        anew = data is not None and self._itself is None and self._habits.look(data, _BATCH)
+        if data is None or self._itself is not None or self._habits.changing is not None:
+            anew = self._habits.read_again() or anew
+        if anew:
             self._made()
             self._no_means.clear()
 
@@ -85,7 +95,7 @@ class Evaluator:
                 statistics of the module among them.
             data: of C clients.
         """
-        self._look()
+        self._look(data)
         if self._one_by_one or not isinstance(data, SampleData) or self._whole_only(data):
             places = torch.arange(len(data)).split(1) if len(data) else ()  # none is one empty part
             parts = [data] if len(data) == 1 else map(data.take, places)
@@ -106,6 +116,8 @@ class Evaluator:
         """Whether the measures must see all samples of a client at once, without padding."""
         if self._itself is not None or not isinstance(data, SampleData) or not len(data):
             return False
+        if self._habits.changing is not None:
+            return True
         whole = data.whole
         if int(whole.lengths.max()) <= _BATCH and (self._apart or whole.alike or len(whole) == 1):
             return False  # they do
@@ -130,10 +142,10 @@ class Evaluator:
             params: each ``(C, ...)``.
             samples: fields by name, each ``(n, ...)``; none gives NaN.
         """
-        self._look()
         count = len(next(iter(samples.values()), ()))
         n_models = len(next(iter(params.values())))
         data = self._as_one(samples) if count else None
+        self._look(data)
         if data is not None and (self._one_by_one or self._whole_only(data)):
             models = (_of_client(params, row) for row in range(n_models))
             return self._stacked([self._alone(model, data) for model in models])
@@ -165,6 +177,8 @@ class Evaluator:
     def _alone(self, params: Params, data: Samples) -> dict[str, Tensor]:
         """Measure one model on the samples of one client, batch by batch; each ``()``."""
         count = int(data.lengths[0])
+        if self._habits.changing is not None:  # for every client from where the module stands
+            self._made()
         if not count:
             return {name: torch.tensor(torch.nan, dtype=torch.float64) for name in self._names}
         size = None if self._whole_only(data) else _BATCH
@@ -197,6 +211,28 @@ class Evaluator:
         together = max(1, _NUMBERS // sum(values.numel() for values in part.values()))
         rows = torch.arange(n_models).split(together)
         return torch.cat([of_clients(measure, params, shared, some) for some in rows])
+
+
+def _valued(loss: Loss) -> Loss:
+    """Make a loss give its value outside of training too, where it takes gradients itself.
+
+    Such are penalties of gradients, and steps that a loss makes within (`torch.autograd.grad`).
+    """
+
+    def value(params: Params, batch: Batch) -> Tensor:
+        try:
+            return loss(params, batch)
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
+        with torch.enable_grad():
+            constant = [name for name in params if name.rpartition(".")[2] in STATISTICS]
+            free = {
+                n: v if n in constant else v.detach().requires_grad_() for n, v in params.items()
+            }
+            return loss(free, batch).detach()
+
+    return value
 
 
 def share_of(correct: Callable[[Params, Batch], Any], name: str) -> Loss:

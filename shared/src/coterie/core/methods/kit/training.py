@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -10,13 +11,21 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import CountedBatches, SampleData, Samples, batch_counts
 from coterie.core.errors import UserError
-from coterie.core.local_training.agreement import DIFFERENT, agree, pieces, side_by_side
+from coterie.core.local_training.agreement import (
+    DIFFERENT,
+    agree,
+    by_factors,
+    depends,
+    pieces,
+    side_by_side,
+)
 from coterie.core.local_training.alone import (
     SeededBatches,
     check_enough,
     drawing,
     mixes_samples,
     row_sparse,
+    statistics_of,
     trained_alone,
 )
 from coterie.core.local_training.dropout import DropoutBatches, keyed_layers
@@ -25,7 +34,7 @@ from coterie.core.local_training.gradients import of_trained
 from coterie.core.local_training.habits import Habits
 from coterie.core.local_training.losses import AsBatch, MethodOf, Pull, Slope, masked, scalar
 from coterie.core.local_training.parallel import runs_beside_others
-from coterie.core.local_training.probing import check_layers
+from coterie.core.local_training.probing import check_layers, first_batch
 from coterie.core.local_training.row_optimizer import (
     Params,
     RowAdam,
@@ -41,6 +50,8 @@ from coterie.core.tensors.keys import Key
 
 _PIECES = 4
 """Of the samples, by which a loss is compared again when an attribute of its module has changed."""
+_TRIED = 8
+"""Clients on whose samples a loss is tried before it is taken to have no value."""
 _ONE_BY_ONE = (
     "a method that trains clients one by one (fedavg, fedprox, ditto, fedamp, local, central)"
 )
@@ -107,6 +118,7 @@ class LocalTraining:
         mode, live = True if self.alone else None, self._habits.changing is not None
         name, method = type(self._module).__name__, self._module
         self._plain = scalar(MethodOf(method, "loss", mode, self._as_batch, live=live), name)
+        self._factored: bool | None = None
         self.loss = drawing(self._plain) if self.alone else masked(self._plain)
 
     @property
@@ -152,6 +164,8 @@ class LocalTraining:
             self._made()
             self._why_not.clear()
         changing = self._habits.changing
+        if changing is None and self._factored is None:
+            self._factored = self._by_factors(data.whole if isinstance(data, SampleData) else data)
         if changing is not None and not self._admits:
             raise UserError(
                 f"{type(self._module).__name__}.loss changes {changing}, so clients must be "
@@ -163,9 +177,9 @@ class LocalTraining:
                 "trained in their order: leave 'engine.workers' at 1"
             )
 
-    def _form(self) -> Params:
+    def _form(self, without: Collection[int] = ()) -> Params:
         named = self._module.named_parameters()
-        return {name: value.detach() for name, value in named if value.requires_grad}
+        return {n: v.detach() for n, v in named if v.requires_grad and id(v) not in without}
 
     def _disagreement(self, data: SampleData) -> str | None:
         """What speaks against training the clients of some samples side by side."""
@@ -175,7 +189,30 @@ class LocalTraining:
         most = None if not self._tried else _PIECES  # again: an attribute has changed
         self._tried += 1
         found = pieces(data.samples, least, form, most)
-        return agree(plain, side_by_side(plain), form, found, padded=not data.alike)
+        gradient = side_by_side(plain, bool(self._factored))
+        return agree(plain, gradient, form, found, padded=not data.alike)
+
+    def _by_factors(self, data: Samples) -> bool | None:
+        """Whether layers may be taped, tried on clients with many samples; None = not known.
+
+        Raises:
+            UserError: the loss depends on nothing that is trained.
+        """
+        tables = {id(part.weight) for part in self._module.modules() if row_sparse(part)}
+        kept, form = statistics_of(self._module), self._form(without=tables)
+        if not form:
+            return True
+        largest = data.lengths.argsort(descending=True, stable=True)[:_TRIED]
+        tried = [first_batch(data, client, self.settings.batch_size) for client in largest.split(1)]
+        for batch in filter(None, tried):
+            if (same := by_factors(self._plain, form, kept, batch)) is not None:
+                return same
+        if any(tried) and not any(depends(self._plain, form, one) for one in tried if one):
+            raise UserError(
+                f"{type(self._module).__name__}.loss depends on no parameter of the module, so "
+                "there is nothing to train: compute it with gradients, of what the module gives"
+            )
+        return None
 
     def _slope_disagreement(self, data: SampleData) -> str | None:
         """What is wrong with a module's own slope, as a class has that inherits it."""
@@ -245,6 +282,7 @@ class LocalTraining:
             statistics=(statistics or {}) if self.alone else None,
             width=self._width(batches, first.is_cpu) if self.slope is None else None,
             deferrable=() if self.alone else self._stack.deferrable,
+            factored=bool(self._factored),
             recording=self.recording,
         )
 
