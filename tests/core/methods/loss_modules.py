@@ -107,6 +107,73 @@ class Penalty(Linear):
         return super().loss(batch) + 0.05 * self.net.weight.square().sum()
 
 
+class GradientPenalty(nn.Module):
+    """Looks at a layer's weight by the gradient of its output, which training differentiates."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(WIDTH, 5), nn.Tanh(), nn.Linear(5, CLASSES)).double()
+
+    def loss(self, batch):
+        x = batch["x"].clone().requires_grad_()
+        scores = self.net(x)
+        (slope,) = torch.autograd.grad(scores.square().sum(), x, create_graph=True)
+        return F.cross_entropy(scores, batch["y"]) + slope.square().sum(1).mean()
+
+
+class NormedPenalty(GradientPenalty):
+    def __init__(self):
+        super().__init__()
+        self.net.insert(1, nn.BatchNorm1d(5).double())
+
+
+class InnerStep(Linear):
+    """The loss after a step, by the gradient of a gradient."""
+
+    def loss(self, batch):
+        (slope,) = torch.autograd.grad(super().loss(batch), self.net.weight, create_graph=True)
+        after = F.linear(batch["x"], self.net.weight - slope, self.net.bias)
+        return F.cross_entropy(after, batch["y"])
+
+
+class SlopeOfWeight(Linear):
+    """Goes on without a word where there is no gradient."""
+
+    def loss(self, batch):
+        value = super().loss(batch)
+        if torch.is_grad_enabled():
+            (slope,) = torch.autograd.grad(
+                value, self.net.weight, create_graph=True, allow_unused=True
+            )
+            value = value if slope is None else value + slope.square().sum()
+        return value
+
+
+class Hooked(Linear):
+    """Changes the gradient in what a layer gives, as reversal layers do."""
+
+    def scores(self, batch):
+        scores = super().scores(batch)
+        if scores.requires_grad:
+            scores.register_hook(lambda slope: -0.5 * slope)
+        return scores
+
+
+class HookedLayer(Linear):
+    def __init__(self):
+        super().__init__()
+        self.net.register_full_backward_pre_hook(lambda _, slopes: (3 * slopes[0],))
+
+
+class TakesAway(Linear):
+    """Leaves nothing in the dict that it is given."""
+
+    def loss(self, batch):
+        scores = self.scores({"x": batch.pop("x") * 2})
+        batch["y"] = batch["y"].flip(0).flip(0)
+        return F.cross_entropy(scores, batch.pop("y"))
+
+
 class Squeezed(Linear):
     """A batch of one loses its axis."""
 
@@ -250,4 +317,5 @@ MODULES = (
     *(Linear, ClassWeights, RareClassWeights, IgnoreIndex, Tokens, Contrastive, RootMeanSquare),
     *(Sum, Largest, BatchDetached, CentredByHand, Penalty, Squeezed, PaddingRow),
     *(PaddingByFunction, PaddingBag, ByFrequency, Tied, Normed, Recurrent, Packed),
+    *(GradientPenalty, NormedPenalty, InnerStep, SlopeOfWeight, Hooked, HookedLayer, TakesAway),
 )

@@ -1,5 +1,6 @@
 """Losses that cannot be trained are told in one line; what they read is read as a loop reads it."""
 
+import copy
 import itertools
 import logging
 import random
@@ -9,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.core.methods.labelled_clients import KEY, built, labelled, run, split
-from tests.core.methods.loss_modules import Linear
+from tests.core.methods.labelled_clients import KEY, built, labelled, run, samples_of, split
+from tests.core.methods.loss_modules import GradientPenalty, Linear
 from torch import nn
 
 from coterie.core.data.samples.samples import SampleData
@@ -117,7 +118,20 @@ LAYERS = {
     "lazy norm": (lambda: nn.Sequential(nn.LazyBatchNorm1d()), "'net.0' is a LazyBatchNorm1d"),
     "norm": (lambda: nn.Embedding(4, 2, max_norm=1.0), "'net' has 'max_norm'"),
     "bag": (lambda: nn.EmbeddingBag(4, 2, max_norm=1.0), "'net' has 'max_norm'"),
+    "hook": (lambda: hooked(nn.Parameter.register_hook), "'weight' of 'net' has a hook"),
+    "hook after": (
+        lambda: hooked(nn.Parameter.register_post_accumulate_grad_hook),
+        "'weight' of 'net' has a hook",
+    ),
+    "script": (lambda: torch.jit.script(nn.Linear(2, 3)), "'net' is compiled"),
+    "compiled": (lambda: torch.compile(nn.Linear(2, 3), backend="eager"), "'net' is compiled"),
 }
+
+
+def hooked(register):
+    layer = nn.Linear(2, 3)
+    register(layer.weight, lambda _: None)
+    return layer
 
 
 @pytest.mark.parametrize("kind", LAYERS)
@@ -156,6 +170,36 @@ def test_a_buffer_that_training_writes_is_told():
 
     with pytest.raises(UserError, match="writes into 'mean'"):
         federation(Moving).advance()
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, (5, 5)], ids=["unequal", "equal"])
+def test_a_batch_that_is_written_into_is_told(lengths):
+    class Halving(Linear):
+        def scores(self, batch):
+            return super().scores({"x": batch["x"].mul_(0.5)})
+
+    with pytest.raises(UserError, match="writes into 'x' of its batch"):
+        federation(Halving, data=SplitSamples.of(labelled(lengths))).advance()
+
+
+def test_a_loss_of_no_parameter_is_told():
+    class Counted(Linear):
+        def loss(self, batch):
+            return (self.scores(batch).argmax(-1) == batch["y"]).double().mean()
+
+    with pytest.raises(UserError, match=r"Counted\.loss depends on no parameter"):
+        federation(Counted).advance()
+
+
+def test_a_client_whose_loss_depends_on_nothing_is_none_to_judge_by():
+    class Skipping(Linear):
+        def loss(self, batch):
+            return super().loss(batch) if len(batch["y"]) < 10 else torch.zeros(())
+
+    running = federation(Skipping)  # the largest client has 12 samples
+    first = {name: value.clone() for name, value in running.server_state.weights.items()}
+    running.advance()
+    assert not torch.equal(running.server_state.weights["net.weight"], first["net.weight"])
 
 
 def test_a_module_that_cannot_be_copied_is_told():
@@ -284,6 +328,44 @@ def test_a_measure_reads_what_a_callback_changes(monkeypatch):
     module.scale = 1.0
     running.advance()
     assert running.journal.scalars["test/global_loss"] > 5 * before
+
+
+def test_a_loss_that_takes_gradients_is_measured():
+    data = split()
+    running = federation(GradientPenalty, data=data, measured=1)
+    running.advance()
+    module = built(GradientPenalty)
+    with torch.no_grad():
+        for name, value in module.named_parameters():
+            value.copy_(running.server_state.weights[name])
+    right = [float(module.loss(samples_of(data.test, c))) for c in range(len(data))]
+    found = running.journal.scalars["test/global_loss"]
+    assert found == pytest.approx(sum(right) / len(right), rel=1e-9)
+
+
+def test_a_loss_that_keeps_a_mean_is_measured_from_where_the_module_stands():
+    class Remembering(Linear):
+        def __init__(self):
+            super().__init__()
+            self.mean = torch.zeros(4, dtype=torch.float64)
+
+        def scores(self, batch):
+            scores = super().scores(batch)
+            self.mean = 0.9 * self.mean + 0.1 * scores.detach().mean(0)
+            return scores - self.mean
+
+    data, module = split(), built(Remembering)
+    running = federation(Remembering, module, data=data, measured=1)
+    running.advance()
+    right = []
+    for c in range(len(data)):
+        one = copy.deepcopy(module)
+        with torch.no_grad():
+            for name, value in one.named_parameters():
+                value.copy_(running.server_state.weights[name])
+        right.append(float(one.loss(samples_of(data.test, c)).detach()))
+    found = running.journal.scalars["test/global_loss"]
+    assert found == pytest.approx(sum(right) / len(right), rel=1e-9)
 
 
 _CALLS = itertools.count()

@@ -112,6 +112,7 @@ class PFedMeClient(ModelClient[OwnModel]):
             state=RowState(optimizer.begin(start).steps, {"w": start}),
             clip=self.settings.clip,
             slope=self.local.slope,
+            factored=self.local.factored,
             recording=self.local.recording,
         )
         change = changes(fitted.state.moments["w"], down.weights)

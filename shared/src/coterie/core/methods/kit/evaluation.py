@@ -221,7 +221,7 @@ def _valued(loss: Loss) -> Loss:
 
     def value(params: Params, batch: Batch) -> Tensor:
         try:
-            return loss(params, batch)
+            return loss(params, batch).detach()
         except RuntimeError as error:
             if "does not require grad" not in str(error):
                 raise

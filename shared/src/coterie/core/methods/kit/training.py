@@ -81,6 +81,7 @@ class LocalTraining:
         loss: of one client.
         slope: the module's own, if it has one.
         recording: whether steps may be recorded (`coterie.core.local_training.recorded`).
+        factored: whether linear layers may be taped (`coterie.core.local_training.taps`).
 
     Raises:
         UserError: the module has batch normalisation, torch's dropout or sparse gradients, and the
@@ -125,6 +126,11 @@ class LocalTraining:
     def recording(self) -> bool:
         """Whether steps may be recorded."""
         return self._habits.watchable and self._habits.changing is None
+
+    @property
+    def factored(self) -> bool:
+        """Whether linear layers may be taped (`coterie.core.local_training.taps`)."""
+        return bool(self._factored)
 
     def batches(
         self, data: Samples, key: Key, epochs: int | Tensor | None = None
@@ -189,7 +195,7 @@ class LocalTraining:
         most = None if not self._tried else _PIECES  # again: an attribute has changed
         self._tried += 1
         found = pieces(data.samples, least, form, most)
-        gradient = side_by_side(plain, bool(self._factored))
+        gradient = side_by_side(plain, self.factored)
         return agree(plain, gradient, form, found, padded=not data.alike)
 
     def _by_factors(self, data: Samples) -> bool | None:
@@ -282,7 +288,7 @@ class LocalTraining:
             statistics=(statistics or {}) if self.alone else None,
             width=self._width(batches, first.is_cpu) if self.slope is None else None,
             deferrable=() if self.alone else self._stack.deferrable,
-            factored=bool(self._factored),
+            factored=self.factored,
             recording=self.recording,
         )
 
