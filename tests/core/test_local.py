@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value
 
-from coterie.core.data.samples.samples import MiniBatches, SampleData
+from coterie.core.data.samples.samples import MASK, MiniBatches, SampleData
 from coterie.core.errors import Unstackable, UserError
 from coterie.core.federation.store import PrivateStore
 from coterie.core.local_training import stacking
@@ -226,7 +226,7 @@ def test_padded_batches_train_as_unpadded_ones(batch_size, lengths):
         sgd = torch.optim.SGD(reference.parameters(), lr=0.1)
         for number in range(int(alone.steps[0])):
             batch = alone(number, torch.tensor([0]))
-            assert "mask" not in batch
+            assert MASK not in batch
             sgd.zero_grad()
             reference.loss({k: v[0] for k, v in batch.items()}).backward()
             sgd.step()
@@ -253,7 +253,7 @@ def test_an_epoch_visits_every_sample_once(batch_size):
                 rows = (batches.steps > number).nonzero().flatten()
                 batch = batches(number, rows)
                 place = int((rows == c).nonzero())
-                mask = batch.get("mask", torch.ones_like(batch["x"], dtype=torch.bool))
+                mask = batch.get(MASK, torch.ones_like(batch["x"], dtype=torch.bool))
                 seen += batch["x"][place][mask[place]].tolist()
             assert sorted(seen) == [100 * c + i for i in range(lengths[c])]
             orders.add(tuple(seen))

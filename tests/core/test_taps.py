@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from coterie.core.data.samples.samples import MiniBatches, SampleData
+from coterie.core.data.samples.samples import MASK, MiniBatches, SampleData
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.gradients import ByAutograd
 from coterie.core.local_training.losses import MethodOf, masked
@@ -197,7 +197,7 @@ def torch_loop(make, params, batches, decay=0.0, rates=(LR,) * C) -> list[dict[s
         optimizer = torch.optim.SGD(module.parameters(), lr=rates[c], weight_decay=decay)
         for number in range(int(batches.steps[c])):
             batch = {n: v[0] for n, v in batches(number, torch.tensor([c])).items()}
-            kept = batch.pop("mask", torch.ones(len(batch["y"]), dtype=torch.bool))
+            kept = batch.pop(MASK, torch.ones(len(batch["y"]), dtype=torch.bool))
             optimizer.zero_grad()
             module.loss({n: v[kept] for n, v in batch.items()}).backward()
             optimizer.step()
@@ -227,7 +227,7 @@ def test_training_is_that_of_torch(make, decay, width):
 def test_samples_that_do_not_count_add_nothing(make, lengths):
     params, data = stacked_params(built(make)), sample_data(lengths)
     batches = MiniBatches(data, 2, 3, KEY.fold(data.ids))
-    assert any("mask" in batches(n, torch.arange(C)) for n in range(int(batches.steps.min())))
+    assert any(MASK in batches(n, torch.arange(C)) for n in range(int(batches.steps.min())))
     loss = masked(MethodOf(built(make), "loss"))
     fitted = fit(loss, params, batches, RowSGD(), LR, batches.steps)
     check(fitted.params, torch_loop(make, params, batches))

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.core.data.samples.samples import MiniBatches, SampleData, batch_counts
+from coterie.core.data.samples.samples import MASK, MiniBatches, SampleData, batch_counts
 from coterie.core.errors import UserError
 from coterie.core.local_training.alone import check_enough
 from coterie.core.tensors.keys import Key
@@ -53,7 +53,7 @@ def seen_together(batches, n_clients):
     for number in range(int(batches.steps.max())):
         rows = (batches.steps > number).nonzero().flatten()
         batch = batches(number, rows)
-        mask = batch.get("mask", torch.ones_like(batch["number"], dtype=torch.bool))
+        mask = batch.get(MASK, torch.ones_like(batch["number"], dtype=torch.bool))
         for row, values, counts in zip(rows.tolist(), batch["number"], mask, strict=True):
             found[row].append(values[counts].tolist())
     return found
@@ -88,7 +88,7 @@ def test_clients_alike_are_cut_as_others(n, count, size, least):
     fast, slow = numbered([n] * count), numbered([n] * count + [0])
     assert (fast.alike, slow.alike) == (True, False)
     ways = [MiniBatches(data, 2, size, keys(data), at_least=least) for data in (fast, slow)]
-    assert "mask" not in ways[0](0, torch.arange(count))
+    assert MASK not in ways[0](0, torch.arange(count))
     assert seen_together(ways[0], count) == seen_together(ways[1], count + 1)[:count]
 
 

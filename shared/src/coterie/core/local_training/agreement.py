@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from coterie.core.data.samples.samples import MASK
 from coterie.core.errors import Unstackable
 from coterie.core.local_training.gradients import ByAutograd, Gradient
 from coterie.core.local_training.losses import Batch, Loss, masked
@@ -165,7 +166,7 @@ def _one_by_one(measure: Loss, params: Params, part: Batch) -> bool:
             both = {name: torch.stack([value] * 2) for name, value in params.items()}
             batch = {name: torch.stack([value] * 2) for name, value in part.items()}
             mask = torch.ones(2, count, dtype=torch.bool)
-            found = stacked(masked(measure))(both, batch | {"mask": mask})[0]
+            found = stacked(masked(measure))(both, batch | {MASK: mask})[0]
         except Unstackable:  # a few samples by themselves, the rest in two parts
             sizes = [1] * min(count, 8)
             rest = count - len(sizes)
@@ -198,7 +199,7 @@ def _disagree(
     batch = {name: torch.stack([_padded(one[name], length) for one in clients]) for name in part}
     if padded:
         sizes = torch.tensor([len(next(iter(one.values()))) for one in clients])
-        batch["mask"] = torch.arange(length) < sizes[:, None]
+        batch[MASK] = torch.arange(length) < sizes[:, None]
     try:
         right = [_alone(plain, params, one) for one in clients]
         stack = {name: torch.stack([value] * 2) for name, value in params.items()}

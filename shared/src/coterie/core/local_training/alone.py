@@ -18,7 +18,7 @@ from coterie.core.local_training.losses import Batch, Loss
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.tensors.keys import Key
 
-SEED = "seed"
+SEED = "batch.seed"
 """Field of a batch: state of the key that its step draws by, ``(K,)`` int64."""
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 

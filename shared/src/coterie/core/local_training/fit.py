@@ -35,7 +35,7 @@ class Batches(Protocol):
 
     A batch is a dict of tensors with two leading axes ``(K, B, ...)``: K clients, B samples. Where
     clients have unequal numbers of samples, the shorter ones are padded (with finite values) and
-    ``batch["mask"]``, ``(K, B)`` bool, says which samples count; where all are equal there is no
+    ``batch[MASK]``, ``(K, B)`` bool, says which samples count; where all are equal there is no
     mask. `masked` turns a loss that knows no mask into one that obeys it.
     """
 

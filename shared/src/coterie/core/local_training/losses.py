@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from coterie.core.data.samples.samples import MASK
 from coterie.core.errors import UserError
 from coterie.core.local_training.padding_rows import keep_padding_rows
 from coterie.core.local_training.row_optimizer import Params
@@ -198,10 +199,10 @@ def masked(loss: Loss) -> Loss:
     """
 
     def obeying(params: Params, batch: Batch) -> Tensor:
-        if "mask" not in batch:
+        if MASK not in batch:
             return loss(params, batch)
-        samples = {name: value for name, value in batch.items() if name != "mask"}
-        mask = batch["mask"]
+        samples = {name: value for name, value in batch.items() if name != MASK}
+        mask = batch[MASK]
         values = per_sample(loss, params, samples)
         return torch.where(mask, values, 0.0).sum() / mask.sum()
 

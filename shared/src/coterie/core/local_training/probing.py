@@ -32,12 +32,15 @@ def check_layers(module: nn.Module) -> None:
     """Check what can be told of a module without a batch.
 
     Raises:
-        UserError: it has lazy layers without a shape, embeddings that write into their weights,
-            hooks on gradients of parameters, or parts that torch has compiled.
+        UserError: it is no module, or has lazy layers without a shape, embeddings that write into
+            their weights, hooks on gradients of parameters, or parts that torch has compiled.
 
     Example:
         >>> check_layers(nn.Linear(1, 1))
     """
+    if not isinstance(module, nn.Module):
+        made = f", as {module.__name__}()" if isinstance(module, type) else ""
+        raise UserError(f"clients train a torch.nn.Module, not {module!r:.60}: make one{made}")
     lazy = nn.parameter.is_lazy
     for path, part in module.named_modules():
         name = f"'{path}'" if path else type(module).__name__

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coterie.core.data.samples.samples import MASK
 from coterie.core.local_training.losses import Batch
 from coterie.core.local_training.row_optimizer import Params
 
@@ -87,15 +88,15 @@ class SoftmaxRegression(Classifier):
         Args:
             params: of K clients, ``head.weight`` ``(K, n_classes, width)``, ``head.bias``
                 ``(K, n_classes)``.
-            batch: ``x`` ``(K, B, width)``, ``y`` ``(K, B)``, perhaps ``mask`` ``(K, B)``.
+            batch: ``x`` ``(K, B, width)``, ``y`` ``(K, B)``, perhaps ``MASK`` ``(K, B)``.
         """
         x, y = batch["x"], batch["y"].unsqueeze(-1)
         weight, bias = params["head.weight"], params["head.bias"]
         logs = torch.baddbmm(bias.unsqueeze(1), x, weight.mT).log_softmax(-1)
         right = logs.gather(-1, y)  # (K, B, 1)
         residual = logs.exp_().scatter_(-1, y, right.expm1())  # P - Y
-        if "mask" in batch:
-            mask = batch["mask"].to(residual.dtype)
+        if MASK in batch:
+            mask = batch[MASK].to(residual.dtype)
             share = (mask / mask.sum(1, keepdim=True)).unsqueeze(-1)
             residual, loss = residual * share, -(right * share).sum((1, 2))
         else:

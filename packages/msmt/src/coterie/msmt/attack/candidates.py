@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.data.samples.samples import Samples
+from coterie.core.data.samples.samples import MASK, Samples
 from coterie.core.tensors.keys import Key
 from coterie.msmt.attack.occurrence import occurring
 from coterie.msmt.data.task import Task
@@ -64,7 +64,7 @@ def candidates(task: Task, most: int, key: Key) -> dict[int, Candidates]:
 def _drawn(samples: Samples, count: int, key: Key) -> Batch:
     """Draw some samples of a single scenario, without replacement."""
     batch = samples.batches(1, count, key.fold(samples.ids))(0, torch.tensor([0]))
-    return {name: value[0, :count] for name, value in batch.items() if name != "mask"}
+    return {name: value[0, :count] for name, value in batch.items() if name != MASK}
 
 
 def _occurring(samples: Samples, vocabularies: Sequence[int]) -> list[Tensor]:

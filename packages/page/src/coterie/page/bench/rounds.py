@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.bench.modules.client_loop import Batch, ClientLoop
+from coterie.core.data.samples.samples import MASK
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.run.driver import FederatedRun
@@ -99,6 +100,6 @@ def local_steps(rounds: FedAvgRounds) -> int:
 
 
 def _without_padding(batch: Batch) -> Batch:
-    mask = batch.pop("mask", None)
+    mask = batch.pop(MASK, None)
     alone = {name: values[0] for name, values in batch.items()}
     return alone if mask is None else {name: values[mask[0]] for name, values in alone.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -16,6 +17,9 @@ from coterie.core.tensors.ordering import adjacent
 from coterie.core.tensors.ragged import Ragged
 
 S = TypeVar("S", bound="Samples")
+
+MASK = "batch.mask"
+"""Field of a batch of unequal clients: which samples count; no name that a user's field has."""
 
 
 class CountedBatches(Protocol):
@@ -112,11 +116,16 @@ class SampleData:
         Args:
             clients: at least one.
             ids: ascending; 0, 1, … by default.
+
+        Raises:
+            UserError: a client has other fields than the first one, or fields of unequal lengths;
+                or ids do not ascend.
         """
+        numbers = range(len(clients)) if ids is None else ids
+        _check_clients(clients, numbers)
         samples = {name: torch.cat([client[name] for client in clients]) for name in clients[0]}
         lengths = [len(next(iter(client.values()))) for client in clients]
         offsets = torch.tensor([0, *lengths]).cumsum(0)
-        numbers = range(len(clients)) if ids is None else ids
         return SampleData(torch.tensor(list(numbers), dtype=torch.int64), samples, offsets)
 
     def __len__(self) -> int:
@@ -181,6 +190,30 @@ class SampleData:
         return sum(v[:1].numel() * v.element_size() for v in self.samples.values())
 
 
+def _check_clients(clients: Sequence[dict[str, Tensor]], ids: Sequence[int]) -> None:
+    """Check what `SampleData.from_clients` is given: to stack would hide most mistakes."""
+    if not clients or not clients[0]:
+        raise UserError("there are no samples: give one client with one field at least")
+    if len(ids) != len(clients) or any(a >= b for a, b in pairwise(ids)):
+        raise UserError(f"ids must ascend, one for each of {len(clients)} clients")
+    for number, client in zip(ids, clients, strict=True):
+        if client.keys() != clients[0].keys():
+            raise UserError(
+                f"client {number} has the fields {', '.join(client)}, the first one has "
+                f"{', '.join(clients[0])}: give all of them the same"
+            )
+        for name, values in client.items():
+            if not isinstance(values, Tensor) or not values.dim():
+                raise UserError(
+                    f"'{name}' of client {number} must be a tensor with one row a sample, as "
+                    "torch.as_tensor gives one"
+                )
+        lengths = {name: len(values) for name, values in client.items()}
+        if len(set(lengths.values())) > 1:
+            what = ", ".join(f"{length} of '{name}'" for name, length in lengths.items())
+            raise UserError(f"client {number} has rows of unequal numbers: {what}")
+
+
 def in_memory(samples: Samples) -> SampleData:
     """Give samples as tensors, for what must look into them.
 
@@ -219,7 +252,7 @@ class MiniBatches:
     Example:
         >>> data = SampleData.from_clients([{"x": torch.ones(2)}, {"x": torch.zeros(1)}])
         >>> batches = MiniBatches(data, 1, None, Key.from_seed(0).fold(data.ids))
-        >>> batches.steps.tolist(), batches(0, torch.tensor([0, 1]))["mask"].tolist()
+        >>> batches.steps.tolist(), batches(0, torch.tensor([0, 1]))[MASK].tolist()
         ([1, 1], [[True, True], [True, False]])
     """
 
@@ -263,7 +296,7 @@ class MiniBatches:
         epochs = number // self.per_epoch[rows]
         batch = self._samples(self._order[epochs[:, None], place])
         if bool((sizes < column.numel()).any()):
-            batch["mask"] = column < sizes[:, None]
+            batch[MASK] = column < sizes[:, None]
         return batch
 
     def _samples(self, place: Tensor) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.samples.samples import SampleData, Samples
+from coterie.core.errors import UserError
 
 if TYPE_CHECKING:  # before Python 3.13 a type variable has no default at run time
     from typing_extensions import TypeVar
@@ -51,7 +52,17 @@ class SplitSamples(Generic[S]):
     def of(
         train: SampleData, valid: SampleData | None = None, test: SampleData | None = None
     ) -> SplitSamples:
-        """Put parts together; those that are not given are empty."""
+        """Put parts together; those that are not given are empty.
+
+        Raises:
+            UserError: a part has other fields.
+        """
+        for part in filter(None, (valid, test)):
+            if part.samples.keys() != train.samples.keys():
+                raise UserError(
+                    f"samples to train on have the fields {', '.join(train.samples)}, others "
+                    f"{', '.join(part.samples)}: give all of them the same"
+                )
         return SplitSamples(train, valid or _none(train), test or _none(train))
 
     def __len__(self) -> int:

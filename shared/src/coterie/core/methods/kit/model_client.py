@@ -15,6 +15,7 @@ from coterie.core.errors import UserError
 from coterie.core.local_training.alone import as_clients, statistics_of
 from coterie.core.local_training.fit import Fitted
 from coterie.core.local_training.losses import AsBatch, Pull
+from coterie.core.local_training.probing import check_layers
 from coterie.core.local_training.row_optimizer import Params, RowSGD, RowState
 from coterie.core.methods.kit.branch import Branch
 from coterie.core.methods.kit.constants import constants_of
@@ -128,6 +129,7 @@ class ModelClient(Client[P, SplitSamples[SampleData]]):
     def __init__(
         self, module: nn.Module, settings: FedAvgSettings, as_batch: AsBatch | None = None
     ) -> None:
+        check_layers(module)
         self._constants = constants_of(module)  # as they are before anything is trained
         self.module, self.settings, self._as_batch = module, settings, as_batch
         self.local = LocalTraining(module, settings, as_batch, admits_alone=self.admits_alone)

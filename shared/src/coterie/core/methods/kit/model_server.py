@@ -91,6 +91,11 @@ class ModelServer(Server[S], Generic[S]):
         samples: ServerSamples | None = None,
         as_batch: AsBatch | None = None,
     ) -> None:
+        if isinstance(build, nn.Module):
+            raise UserError(
+                f"the server makes its module itself: give it what makes one, such as the class "
+                f"{type(build).__name__}, not a module"
+            )
         self.settings, self.rounds = settings, settings.rounds
         self.samples = samples or ServerSamples()
         self._build, self._as_batch = build, as_batch

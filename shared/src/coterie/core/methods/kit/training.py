@@ -98,6 +98,10 @@ class LocalTraining:
         admits_alone: bool = False,
     ) -> None:
         check_layers(module)
+        if not callable(getattr(module, "loss", None)):
+            raise UserError(
+                f"{type(module).__name__} has no method loss(batch), which is what is trained"
+            )
         self.settings = settings
         self.alone = trained_alone(module)
         if self.alone and not admits_alone:
