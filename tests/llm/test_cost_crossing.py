@@ -27,7 +27,8 @@ from coterie.llm.split.middle import Middle, Training
 
 CLIENTS = 3
 # One batch a client and histories that are not drawn, so that every epoch has the same padding.
-FIXED = f"--data.clients {CLIENTS} --data.shots 90 --data.span 10 --train.batch_size 512"
+FIXED = f"--data.clients {CLIENTS} --data.shots 60 --data.span 10 --train.batch_size 512"
+FIXED += " --data.public 0.8"  # few to validate and test
 SMALL = "--model.layers 3 --model.width 16 --pretrain.steps 1 --rounds 1 --engine.threads 1"
 TEXT = (
     "--model.name tiny-text --model.layers 4 --data.valid_users 8 --pretrain.steps 100 "

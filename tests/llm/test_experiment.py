@@ -21,7 +21,7 @@ from coterie.core.settings.configuration import configure
 from coterie.llm.experiment import Experiment
 
 SMALL = ["--rounds", "2", "--model.width", "16", "--pretrain.steps", "20", "--logger.wandb", "off"]
-SMALL += ["--data.shots", "100"]
+SMALL += ["--data.shots", "100", "--data.valid_users", "20", "--data.max_history", "5"]
 SPLIT = ["--model.layers", "3", "--lora.dropout", "0"]
 
 
