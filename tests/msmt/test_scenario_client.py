@@ -170,7 +170,9 @@ def test_psi_learns_by_the_inner_product_with_the_direction() -> None:
         assert float(found["psi_tower"][i]) == pytest.approx(inner, rel=1e-9)
 
 
-@each_form
+@pytest.mark.parametrize(
+    "form", [form for form in FORMS if form not in ("own centres", "per expert")]
+)
 def test_psi_learns_by_finite_differences_and_generators_go_on(form: str) -> None:
     run = run_of(settings(FORMS[form], QUIET), rounds=2)
     client, batch, mine = client_of(run), samples(1, 8, "train"), of_one(run, 1)
