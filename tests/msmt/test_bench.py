@@ -62,7 +62,7 @@ def test_steps_train_both() -> None:
         for make in (MMoE, PlainMMoE, TemplateMMoE):
             trained = steps.Trained(make(FORM, SIZES), BATCH)
             before = trained.network.loss(BATCH).item()
-            for _ in range(60):
+            for _ in range(30):
                 trained.step()
             assert trained.network.loss(BATCH).item() < before - 0.05
             trained.evaluate()
@@ -139,7 +139,7 @@ def test_coordination_is_certified(monkeypatch) -> None:
 
 
 def test_a_file_is_read_in_another_process() -> None:
-    *epochs, growth = loading.loading(samples=150_000)
+    *epochs, growth = loading.loading(samples=70_000)
     assert len(epochs) == 3
     assert all(row["ours"] > 1e4 for row in epochs)
     assert growth["ours"] < growth["reference"]
@@ -152,4 +152,4 @@ def test_a_file_holds_the_samples_that_are_asked_for(tmp_path) -> None:
 
 
 def test_text_is_converted(capsys) -> None:
-    assert large.report(20_000).startswith("20,000 rows of 0.0 GB text: ")
+    assert large.report(5_000).startswith("5,000 rows of 0.0 GB text: ")
