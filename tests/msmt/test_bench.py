@@ -62,7 +62,7 @@ def test_steps_train_both() -> None:
         for make in (MMoE, PlainMMoE, TemplateMMoE):
             trained = steps.Trained(make(FORM, SIZES), BATCH)
             before = trained.network.loss(BATCH).item()
-            for _ in range(30):
+            for _ in range(60):
                 trained.step()
             assert trained.network.loss(BATCH).item() < before - 0.05
             trained.evaluate()
@@ -152,4 +152,4 @@ def test_a_file_holds_the_samples_that_are_asked_for(tmp_path) -> None:
 
 
 def test_text_is_converted(capsys) -> None:
-    assert large.report(5_000).startswith("5,000 rows of 0.0 GB text: ")
+    assert large.report(20_000).startswith("20,000 rows of 0.0 GB text: ")
