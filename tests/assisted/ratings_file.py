@@ -7,7 +7,7 @@ from coterie.assisted.tables import make_table
 from coterie.core.settings.configuration import configure
 
 USERS, ITEMS = 24, 20
-TINY = ["--rounds=2", "--train.epochs=1", "--train.batch_rows=10", "--model.hidden=4"]
+TINY = ["--rounds=2", "--train.epochs=1", "--train.batch_rows=20", "--model.hidden=4"]
 TINY += ["--model.code=4", "--run.progress=false"]
 ITEMS_IN_COMMON = ["--data.align=item", "--data.domains=uniform", "--data.count=3"]
 

@@ -16,7 +16,7 @@ from coterie.core.cli.main import main
 from coterie.core.run.serving import open_run
 from coterie.core.tensors import tree
 
-WORDS = ["train", "mtal", "--rounds", "3", "--train.epochs", "1", "--model.hidden", "8"]
+WORDS = ["train", "mtal", "--rounds", "2", "--train.epochs", "1", "--model.hidden", "8"]
 WORDS += ["--model.code", "4", "--data.domains", "uniform", "--data.count", "3"]
 WORDS += ["--logger.wandb", "off", "--logger.transcript", "true", "--run.progress", "false"]
 ASSISTED, APART = "coterie.assisted.client:Organisation", "coterie.assisted.apart.client:Apart"
@@ -40,7 +40,6 @@ def summary(run: Path) -> dict[str, object]:
 
 CASES = {
     "residual": (ASSISTED, "residual", []),
-    "fit": (ASSISTED, "fit", []),
     "combine": (ASSISTED, "combine", []),
     "alone": (APART, "train", ALONE),
 }

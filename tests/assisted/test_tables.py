@@ -17,7 +17,7 @@ from coterie.assisted.tables import CATALOGUE, make_table, parts, study
 from coterie.assisted.tables.cells import Cell
 from coterie.assisted.tables.contrast import standing_notes
 from coterie.assisted.tables.parts import Part, with_best_rate
-from coterie.assisted.tables.rows import RATES, Row, own_rows, released_rows
+from coterie.assisted.tables.rows import RATES, Row, baselines, own_rows, released_rows
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
@@ -31,10 +31,23 @@ COMMON = [
     "smoothed rate, joint or alone",
     "MTAL",
 ]
+FEW = ["Joint Base", "Joint MF", "Joint AAE", "Alone AAE", COMMON[-2], "MTAL"]
+"""Rows of the released reading here: its list of baselines is that of the other reading."""
 OURS = [
     "MTAL, η by validation (ours)",
     "MTAL from own bias models, η by validation (ours)",
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_released():
+    def few(cell, settings):
+        every = baselines(cell, settings)
+        return [row for row in every if settings.reading != "released" or row.label in FEW]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "baselines", few)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +79,7 @@ def lines(report, reading):
 def test_rows_columns_and_notes(table):
     recommended, released = (lines(table, name) for name in ("recommended", "released"))
     assert list(recommended) == [*COMMON, *OURS]
-    assert list(released) == COMMON
+    assert list(released) == FEW
     assert list(table.view[0]) == ["reading", "method", EXPLICIT, IMPLICIT]
     for found in (recommended, released):
         assert found["smoothed rate, joint or alone"][EXPLICIT] == "-"
@@ -285,7 +298,7 @@ def test_flags_limit_the_table_and_name_its_file(file, out):
 def test_side_information_has_rows_of_its_own_and_one_seed(monkeypatch):
     settings = configure(PAPER, ["--data.side=true"]).settings
     assert next(row.label for row in own_rows(settings)) == "MTAL_s"
-    labels = [row.label for row in parts.baselines(Cell("explicit", "user", "genre"), settings)]
+    labels = [row.label for row in baselines(Cell("explicit", "user", "genre"), settings)]
     assert "Alone AAE_s" in labels
     assert "Alone bias model" in labels
     asked = []
@@ -301,6 +314,18 @@ def test_options_that_are_configured_have_a_row(file):
     assert rows["mtal-configured"] == settings
     assert (rows["mtal"].train.hide, rows["mtal"].assist.eta) == (0.0, 0.2)
     assert "mtal-configured" not in {row.name for row in own_rows(configure(PAPER, []).settings)}
+
+
+@pytest.mark.parametrize("feedback", ["explicit", "implicit"])
+def test_baselines_are_the_same_in_every_reading(feedback):
+    cell, every = Cell(feedback, "item", "uniform"), []
+    for name in study.READINGS:
+        flags = [f"--reading={name}", f"--data.feedback={feedback}"]
+        rows = baselines(cell, configure(PAPER, flags).settings)
+        every.append([row.label for row in rows])
+    blank = {"smoothed rate, joint or alone"} if feedback == "explicit" else set()
+    assert every[0] == every[1]
+    assert set(every[0]) == {*COMMON} - {"MTAL"} - blank
 
 
 def test_what_is_refused(file, out, tmp_path):

@@ -139,7 +139,7 @@ def test_coordination_is_certified(monkeypatch) -> None:
 
 
 def test_a_file_is_read_in_another_process() -> None:
-    *epochs, growth = loading.loading(samples=150_000)
+    *epochs, growth = loading.loading(samples=70_000)
     assert len(epochs) == 3
     assert all(row["ours"] > 1e4 for row in epochs)
     assert growth["ours"] < growth["reference"]

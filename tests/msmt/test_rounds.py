@@ -65,6 +65,8 @@ CASES: dict[str, dict[str, Any]] = {
         "pf.share": ("experts",),
     },
 }
+PARTS_OF_OTHERS = ("own", "A4")
+"""Cases whose experts and whose towers are each aggregated as in others."""
 MEASURED = ("recommended", "factored", "server step, dropout")
 
 
@@ -137,7 +139,7 @@ def assert_same_moments(state: Any, one: Scenario) -> None:
         assert_close(found, expected, f"{moment} of {one.j}")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in PARTS_OF_OTHERS])
 def test_rounds_are_those_of_a_plain_loop(case: str) -> None:
     loop = looped(case)
     assert_same(played(case), loop)
@@ -149,10 +151,10 @@ def test_rounds_are_those_of_a_plain_loop(case: str) -> None:
 def test_anchors_stay_where_the_scenarios_are(changes: dict[str, Any]) -> None:
     """Were those that are not drawn left behind, the anchor would run away from all of them."""
     few = {"train.participation": 0.4, "pf.lam": 2.0, "pf.psi": False}
-    run = run_of(settings(few, changes, QUIET, rounds=12), rounds=11)
+    run = run_of(settings(few, changes, QUIET, rounds=8), rounds=7)
     mine = kept(run)
     known = run.server_state.reference["scenario"]
-    assert sorted(mine.rounds.tolist()) != [11, 11, 11]
+    assert sorted(mine.rounds.tolist()) != [7, 7, 7]
     for j in range(3):
         torch.testing.assert_close(mine.held["scenario"][j], known, rtol=0, atol=1e-12)
     apart = (mine.held["scenario"] - mine.anchor["scenario"]).abs().max()
