@@ -1,13 +1,11 @@
 """How the clients are cut into chunks changes nothing; odd clients and cohorts."""
 
 import functools
-from itertools import product
 
 import pytest
 import torch
 from tests.continual.stream import (
     ABLATIONS,
-    BACKBONES,
     METHODS,
     F3CRec,
     block_data,
@@ -63,7 +61,13 @@ def test_chunks_float64(method, chunk):
 
 @pytest.mark.parametrize(
     ("method", "backbone"),
-    [("f3crec", "fedmf"), *product(["reg", "spp", "f3crec"], ["fedncf", "pfedrec"])],
+    [
+        ("f3crec", "fedmf"),
+        ("f3crec", "fedncf"),
+        ("f3crec", "pfedrec"),
+        ("reg", "pfedrec"),
+        ("spp", "fedncf"),
+    ],
 )
 def test_chunks_of_other_backbones(method, backbone):
     """And of two epochs; of one epoch all methods have been seen with FedMF."""
@@ -189,8 +193,9 @@ def test_nobody_has_a_validation_item():
     assert "test/block1/ndcg@20" not in run.scalars[-1]  # what was not measured is no number
 
 
-@pytest.mark.parametrize("backbone", BACKBONES)
-@pytest.mark.parametrize("batch_size", [1, 2, 512])
+@pytest.mark.parametrize(
+    ("backbone", "batch_size"), [("fedmf", 1), ("fedmf", 2), ("fedncf", 512), ("pfedrec", 2)]
+)
 def test_a_user_who_has_consumed_every_item(backbone, batch_size):
     data = block_data({0: (list(range(8)), [], []), 1: ([0, 1], [2], [3])})
     chosen = settings("f3crec", backbone, model={"batch_size": batch_size})

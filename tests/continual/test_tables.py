@@ -18,7 +18,15 @@ from coterie.continual.settings import (
     Settings,
     StreamSettings,
 )
-from coterie.continual.tables import CATALOGUE, make_table, references, runs, sweeps
+from coterie.continual.tables import (
+    CATALOGUE,
+    make_table,
+    noise,
+    references,
+    runs,
+    sweeps,
+    variants,
+)
 from coterie.continual.tables.items import ItemShift
 from coterie.continual.tables.main_table import BASELINES
 from coterie.continual.tables.noise import NOISES
@@ -207,30 +215,40 @@ def test_bit_equality_holds_for_other_backbones_and_readings(bases, changes):
     assert metrics.items() <= result.metrics.items()
 
 
-def test_probes_change_nothing(bases):
+@pytest.fixture(scope="module")
+def plain(bases):
+    """A run of F³CRec without a probe, and its result."""
     settings = essential(fast())
-    plain, _ = runs.train(settings, bases(settings))
-    for probe in (UserShift, ItemShift):
-        probed, result = runs.train(settings, bases(settings), probe)
-        assert_equal_runs(plain, probed)
+    return runs.train(settings, bases(settings))
+
+
+@pytest.fixture(scope="module")
+def probed(bases):
+    """The same run with either probe, and its result."""
+    settings = essential(fast())
+    probes = (UserShift, ItemShift)
+    return {probe: runs.train(settings, bases(settings), probe) for probe in probes}
+
+
+def test_probes_change_nothing(plain, probed):
+    for module, result in probed.values():
+        assert_equal_runs(plain[0], module)
         assert result.found
 
 
-def test_degradation_is_measured_on_the_base_blocks_test(bases):
-    settings = essential(fast())
-    _, result = runs.train(settings, bases(settings), UserShift)
-    _, without = runs.train(settings, bases(settings))
+def test_degradation_is_measured_on_the_base_blocks_test(plain, probed):
+    _, result = probed[UserShift]
+    _, without = plain
     base = dict(zip(without.clients["block0/ids"], without.clients["block0/ndcg"], strict=True))
-    first, second = Experiment(settings).blocks[:2]
+    first, second = Experiment(essential(fast())).blocks[:2]
     both = [u for u in first.ids.tolist() if u in second.ids.tolist() and not math.isnan(base[u])]
     assert result.found["before"] == pytest.approx([base[user] for user in both], rel=1e-12)
     assert len(result.found["after"]) == len(result.found["shift"]) == len(both)
     assert result.found["after"] != result.found["before"]
 
 
-def test_results_survive_the_disk(bases, tmp_path):
-    settings = essential(fast())
-    _, result = runs.train(settings, bases(settings))
+def test_results_survive_the_disk(plain, tmp_path):
+    _, result = plain
     result.write(tmp_path / "run.json")
     read = RunResult.read(tmp_path / "run.json")
     assert read.metrics == result.metrics
@@ -317,8 +335,8 @@ def test_one_or_two_seeds_claim_nothing(out, seeds):
 
 
 def test_streams_of_other_lengths(out):
-    for lengths, blocks in (([], 3), (ONE_LATER, 1)):
-        report = make(out, *lengths, "--model.name", "fedmf", table=2)
+    for fractions, blocks in (("[0.6, 0.2]", 2), ("[0.7]", 1)):
+        report = make(out, "--data.fractions", fractions, "--model.name", "fedmf", table=2)
         check(report, out)
         columns = {name for name in report.view[0] if name[0] == "D" and name[1:].isdigit()}
         assert columns == {f"D{block}" for block in range(1, blocks + 1)}
@@ -335,20 +353,22 @@ def test_the_other_tables_on_the_sample(out, table):
     assert (len(report.view), len(report.rows)) == size
 
 
-def test_table_8_on_the_sample(out):
+def test_table_8_on_the_sample(out, monkeypatch):
+    monkeypatch.setattr(noise, "NOISES", (0.0, 0.5))  # without noise, and most
     report = make(out, *ONE_LATER, "--rounds", "1", table=8)
     check(report, out)
-    assert (len(report.view), len(report.rows)) == (5, 5 * 6)
+    assert (len(report.view), len(report.rows)) == (5, 5 * 2)
     auc = {row["scale"]: row["mean"] for row in report.rows if row["metric"] == "attack/auc"}
     assert auc[0.0] > 0.8  # an upload without noise gives the positive items away
     assert auc[0.5] < auc[0.0]
 
 
-def test_table_9_on_the_sample(out):
-    """As in the paper and with three lists; two with smaller steps, one with both uses."""
+def test_table_9_on_the_sample(out, monkeypatch):
+    """As in the paper and with two lists; two with smaller steps, one with both uses."""
+    monkeypatch.setattr(variants, "LENGTHS", variants.LENGTHS[:1])
     report = make(out, *ONE_LATER, "--model.name", "fedmf", table=9)
     check(report, out)
-    assert len(report.view) == 3 * 4 + 2 * 2 + 1
+    assert len(report.view) == 3 * 3 + 2 * 2 + 1
     found = {
         (row["method"], row["variant"]): row["mean"]
         for row in report.rows
@@ -367,10 +387,11 @@ def test_table_9_on_the_sample(out):
     assert {r["method"]: r["mean"] for r in rows}["ft"] == unseen["ft", "as in the paper"]
 
 
-def test_table_10_on_the_sample(out):
+def test_table_10_on_the_sample(out, monkeypatch):
+    monkeypatch.setattr(variants, "STEPS", variants.STEPS[:2])
     report = make(out, *ONE_LATER, "--model.name", "fedmf", table=10)
     check(report, out)
-    assert len(report.view) == 2 * 6
+    assert len(report.view) == 2 * 3
     assert any("validation chooses" in note for note in report.notes)
     assert sum("it minus" in note for note in report.notes) == 2  # validation and test
 

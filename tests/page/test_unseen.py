@@ -82,9 +82,9 @@ def changes_the_report_alone(chosen, build, rounds=4):
 def test_other_validation_samples_do_change_the_game(reading, game):
     """The clients' or the server's, or the test above would tell nothing."""
     chosen, data = settings(reading, reward_ratio="1:1", **game), split(LENGTHS)
-    states, *_ = played(chosen, data)
+    states, *_ = played(chosen, data, rounds=2)
     for changed in (
-        played(chosen, replace(data, valid=STRANGE))[0],
-        played(chosen, data, valid=OTHER)[0],
+        played(chosen, replace(data, valid=STRANGE), rounds=2)[0],
+        played(chosen, data, valid=OTHER, rounds=2)[0],
     ):
         assert any(not torch.equal(changed[path], value) for path, value in states.items())
