@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie.core.callbacks import dashboard
 from coterie.core.callbacks.checkpoints import Checkpoints
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
@@ -24,14 +23,6 @@ from coterie.page.settings.run import Settings, TaskSettings, TrainSettings
 
 SMALL = ["--data.clients=5", "--train.epochs=1", "--train.batch_size=75"]
 FLAGS = [*SMALL, "--logger.wandb=off", "--run.progress=false"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_pictures():
-    """No test here looks at the curves of a run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dashboard, "render", lambda *_: [])
-        yield
 
 
 def train(out: Path, name: str, rounds: int, *flags: str) -> int:
