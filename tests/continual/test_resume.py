@@ -10,18 +10,9 @@ import torch
 from tests.continual import killed_run
 from tests.continual.killed_run import MOMENTS
 
-from coterie.core.callbacks import dashboard
 from coterie.core.tensors import tree
 
 KILLED = -9
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_pictures():
-    """No test here looks at the curves of a run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dashboard, "render", lambda *_: [])
-        yield
 
 
 def final_state(out):
