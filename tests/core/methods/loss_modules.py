@@ -1,7 +1,8 @@
 """Modules whose loss is no mean over samples, or that torch cannot stack; in float64.
 
 A sample has ``x``, ``(WIDTH,)``; ``i``, five numbers of words of which 0 is padding; ``y``, a
-class; ``t``, five classes of which some are -100: no label.
+class; ``t``, five classes of which some are -100: no label; ``mask``, which of these have none;
+``seed``, a number.
 """
 
 import torch
@@ -195,6 +196,14 @@ class PaddingRow(nn.Module):
         return F.cross_entropy(self.out(self.rows(batch)), batch["y"])
 
 
+class Masked(PaddingRow):
+    """Fields of the user's own by names that an engine may want for itself."""
+
+    def rows(self, batch):
+        kept = (batch["mask"] & (batch["seed"] > 0)[:, None]).double()
+        return (self.table(batch["i"]) * kept[..., None]).sum(1)
+
+
 class PaddingByFunction(PaddingRow):
     def __init__(self):
         super().__init__()
@@ -318,4 +327,5 @@ MODULES = (
     *(Sum, Largest, BatchDetached, CentredByHand, Penalty, Squeezed, PaddingRow),
     *(PaddingByFunction, PaddingBag, ByFrequency, Tied, Normed, Recurrent, Packed),
     *(GradientPenalty, NormedPenalty, InnerStep, SlopeOfWeight, Hooked, HookedLayer, TakesAway),
+    Masked,
 )

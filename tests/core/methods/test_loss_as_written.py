@@ -47,7 +47,8 @@ def clients(sizes, ignored=0.3) -> SampleData:
         unlabelled = key.fold("u").uniform(n, 5) < ignored
         x = key.normal(n, 3, dtype=torch.float64) + 0.3 * c
         y = key.fold("y").integers(4, torch.arange(n))
-        found.append({"x": x, "i": words, "y": y, "t": labels.masked_fill(unlabelled, -100)})
+        labels = labels.masked_fill(unlabelled, -100)
+        found.append({"x": x, "i": words, "y": y, "t": labels, "mask": unlabelled, "seed": y})
     return SampleData.from_clients(found)
 
 

@@ -202,6 +202,28 @@ def test_a_client_whose_loss_depends_on_nothing_is_none_to_judge_by():
     assert not torch.equal(running.server_state.weights["net.weight"], first["net.weight"])
 
 
+MISTAKES = {
+    "a class": (lambda: FedAvgClient(Linear, FedAvgSettings()), r"make one, as Linear\(\)"),
+    "a function": (lambda: FedAvgClient(print, FedAvgSettings()), "train a torch.nn.Module, not"),
+    "no loss": (
+        lambda: FedAvgClient(nn.Linear(1, 1), FedAvgSettings()),
+        r"Linear has no method loss\(batch\)",
+    ),
+    "a module for the server": (
+        lambda: FedAvgServer(Linear(), FedAvgSettings()),
+        "such as the class Linear, not a module",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_is_no_module_is_told(mistake):
+    make, words = MISTAKES[mistake]
+    with pytest.raises(UserError, match=words) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
 def test_a_module_that_cannot_be_copied_is_told():
     class Locked(Linear):
         def __init__(self):
