@@ -20,6 +20,7 @@ from coterie.core.local_training.gradients import ByAutograd, Gradient
 from coterie.core.local_training.losses import Batch, Loss, masked
 from coterie.core.local_training.row_optimizer import Params, multiplied_out
 from coterie.core.local_training.stacking import stacked
+from coterie.core.tensors.device import default_device
 from coterie.core.tensors.keys import Key
 
 PIECE = 256
@@ -45,9 +46,9 @@ def at_nobody(form: Params) -> Params:
         >>> bool(at_nobody({"w": torch.zeros(3)})["w"].all())
         True
     """
-    found = {}
+    found, here = {}, default_device()
     for name, value in form.items():
-        value = value.detach()
+        value = value.detach().to(here)
         if not value.is_floating_point() or not value.numel():
             found[name] = value.clone()
             continue
@@ -125,10 +126,11 @@ def by_factors(plain: Loss, form: Params, statistics: Params, batch: Batch) -> b
     Returns:
         None where the loss has no value there, or no gradient.
     """
-    params = at_nobody(form)
+    params, here = at_nobody(form), default_device()
 
     def loss(params: Params, batch: Batch) -> Tensor:
-        return plain({**params, **{n: value.clone() for n, value in statistics.items()}}, batch)
+        own = {name: value.to(here, copy=True) for name, value in statistics.items()}
+        return plain({**params, **own}, batch)
 
     with _key().fold("draws").torch_rng():
         slopes, value = _alone(loss, params, batch)
@@ -146,7 +148,8 @@ def by_factors(plain: Loss, form: Params, statistics: Params, batch: Batch) -> b
 
 def depends(plain: Loss, form: Params, batch: Batch) -> bool:
     """Whether the loss of a client's batch depends on parameters."""
-    free = {name: value.detach().requires_grad_() for name, value in form.items()}
+    here = default_device()
+    free = {name: value.detach().to(here).requires_grad_() for name, value in form.items()}
     with torch.enable_grad(), _key().fold("draws").torch_rng():
         return plain(free, batch).requires_grad
 

@@ -101,8 +101,7 @@ def fit(
         statistics: what it writes into, each ``(C, ...)``; given, clients are trained singly.
         width: how many clients are stacked, None = all; 0 = one after the other as they stand.
         deferrable: weights whose steps may be added up late (`core.local_training.deferred`).
-        factored: whether linear layers may be taped (`coterie.core.local_training.taps`).
-        recording: see `coterie.core.local_training.gradients.ByAutograd`.
+        factored, recording: see `coterie.core.local_training.gradients.ByAutograd`.
 
     Example:
         >>> loss = lambda params, batch: (params["w"] - batch["x"]).square().sum()
@@ -110,27 +109,25 @@ def fit(
         >>> fit(loss, {"w": torch.zeros(2)}, batches, RowSGD(), 0.5, torch.arange(2)).params
         {'w': tensor([0., 2.])}
     """
-    first = next(iter(params.values()))
-    alone, none = statistics is not None, first.new_zeros(len(first))
+    first, alone = next(iter(params.values())), statistics is not None
     by_factors = factored and opt.factored and clip is None
-    job = _Job(
+    return _Job(
         batches,
         opt,
-        start=Fitted(params, state or opt.begin(params), _nothing(none, alone), statistics or {}),
+        start=Fitted(params, state or opt.begin(params), _nothing(first, alone), statistics or {}),
         rates=_Rates(_rate(lr, first), None if clip is None else _rate(clip, first)),
         steps=torch.as_tensor(steps).expand(len(first)),
         gradient=_gradient(loss, slope, by_factors, alone, recording),
         pull=pull,
         context={} if context is None or pull is None else context,
         fixed=fixed or {},
-        deferring=_deferring(deferrable if factored else (), first, opt, clip, pull, slope),
-    )
-    return job.run(_width(width, len(first), alone))
+        deferring=_deferring(deferrable, first, opt, clip, pull, slope),
+    ).run(_width(width, len(first), alone))
 
 
-def _nothing(none: Tensor, counting: bool) -> Tensor:
+def _nothing(like: Tensor, counting: bool) -> Tensor:
     """Sums of losses before the first step, ``(C,)``; with counts of those that are NaN, (C, 2)."""
-    return torch.stack([none, none], 1) if counting else none
+    return like.new_zeros(len(like), 2) if counting else like.new_zeros(len(like))
 
 
 def _measured_in_part(found: Fitted) -> bool:

@@ -17,6 +17,7 @@ from coterie.core.local_training.padding_rows import keep_padding_rows
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.stacking import stacked
 from coterie.core.local_training.taps import tap_linear_layers
+from coterie.core.tensors.device import brought
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -84,7 +85,8 @@ class MethodOf:
                 return _Placed(self._module, self._method, tapped=False).call_once(params, given)
         placed: _Placed | None = getattr(self._of_thread, "placed", None)
         if placed is None:
-            placed = self._of_thread.placed = _Placed(copy.deepcopy(self._module), self._method)
+            own = brought(copy.deepcopy(self._module))
+            placed = self._of_thread.placed = _Placed(own, self._method)
         return placed.call(params, given)
 
 

@@ -22,6 +22,7 @@ from coterie.core.local_training.alone import STATISTICS
 from coterie.core.local_training.losses import AsBatch, Batch, copied, one_number
 from coterie.core.local_training.stacking import drawing_nothing
 from coterie.core.local_training.watching import Unwatchable, attributes, reading
+from coterie.core.tensors.device import brought
 from coterie.core.tensors.keys import Key
 
 _TRIES = 3
@@ -100,7 +101,7 @@ def changes_itself(
     Raises:
         UserError: the loss is no number, draws, or writes into tensors that it is not to train.
     """
-    trial = copied(module)
+    trial = brought(copied(module))
     batch = {name: value.clone() for name, value in batch.items()}
     if training is not None:
         trial.train(training)

@@ -127,6 +127,19 @@ def moved(values: T, device: torch.device) -> T:
     return tree.map_tensors(lambda leaf: leaf.to(device), values)
 
 
+def brought(module: M) -> M:
+    """Move a module to where tensors are made, if it is not there.
+
+    Example:
+        >>> layer = torch.nn.Linear(2, 1)
+        >>> brought(layer) is layer
+        True
+    """
+    here = default_device()
+    parts = (*module.parameters(), *module.buffers())
+    return module if all(part.device == here for part in parts) else module.to(here)
+
+
 def on_host(make: Callable[[], M]) -> M:
     """Make a module whose first parameters are drawn, then move it to where tensors are made.
 

@@ -291,7 +291,7 @@ class LocalTraining:
             fixed=fixed,
             statistics=(statistics or {}) if self.alone else None,
             width=self._width(batches, first.is_cpu) if self.slope is None else None,
-            deferrable=() if self.alone else self._stack.deferrable,
+            deferrable=self._stack.deferrable if self.factored and not self.alone else (),
             factored=self.factored,
             recording=self.recording,
         )
