@@ -101,7 +101,8 @@ def fit(
         statistics: what it writes into, each ``(C, ...)``; given, clients are trained singly.
         width: how many clients are stacked, None = all; 0 = one after the other as they stand.
         deferrable: weights whose steps may be added up late (`core.local_training.deferred`).
-        factored, recording: see `coterie.core.local_training.gradients.ByAutograd`.
+        factored: whether linear layers may be taped (`core.local_training.taps`).
+        recording: whether steps may be recorded (`core.local_training.recorded`).
 
     Example:
         >>> loss = lambda params, batch: (params["w"] - batch["x"]).square().sum()
@@ -110,14 +111,13 @@ def fit(
         {'w': tensor([0., 2.])}
     """
     first, alone = next(iter(params.values())), statistics is not None
-    by_factors = factored and opt.factored and clip is None
     return _Job(
         batches,
         opt,
         start=Fitted(params, state or opt.begin(params), _nothing(first, alone), statistics or {}),
         rates=_Rates(_rate(lr, first), None if clip is None else _rate(clip, first)),
         steps=torch.as_tensor(steps).expand(len(first)),
-        gradient=_gradient(loss, slope, by_factors, alone, recording),
+        gradient=_gradient(loss, slope, opt, clip, factored, alone, recording),
         pull=pull,
         context={} if context is None or pull is None else context,
         fixed=fixed or {},
@@ -151,8 +151,12 @@ def _width(asked: int | None, most: int, alone: bool) -> int:
     return min(width, 1) if alone else width
 
 
-def _gradient(loss: Loss, slope: Slope | None, *how: bool) -> Gradient:
-    return ByAutograd(loss, *how) if slope is None else of_trained(slope)
+def _gradient(
+    loss: Loss, slope: Slope | None, opt: RowOptimizer, clip: object, factored: bool, *how: bool
+) -> Gradient:
+    if slope is not None:
+        return of_trained(slope)
+    return ByAutograd(loss, factored and opt.factored and clip is None, *how)
 
 
 def of_clients(
