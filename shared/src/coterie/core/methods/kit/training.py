@@ -32,7 +32,15 @@ from coterie.core.local_training.dropout import DropoutBatches, keyed_layers
 from coterie.core.local_training.fit import Fitted, fit
 from coterie.core.local_training.gradients import of_trained
 from coterie.core.local_training.habits import Habits
-from coterie.core.local_training.losses import AsBatch, MethodOf, Pull, Slope, masked, scalar
+from coterie.core.local_training.losses import (
+    AsBatch,
+    Batch,
+    MethodOf,
+    Pull,
+    Slope,
+    masked,
+    scalar,
+)
 from coterie.core.local_training.parallel import runs_beside_others
 from coterie.core.local_training.probing import check_layers, first_batch
 from coterie.core.local_training.row_optimizer import (
@@ -212,12 +220,13 @@ class LocalTraining:
         kept, form = statistics_of(self._module), self._form(without=tables)
         if not form:
             return True
-        largest = data.lengths.argsort(descending=True, stable=True)[:_TRIED]
-        tried = [first_batch(data, client, self.settings.batch_size) for client in largest.split(1)]
-        for batch in filter(None, tried):
-            if (same := by_factors(self._plain, form, kept, batch)) is not None:
-                return same
-        if any(tried) and not any(depends(self._plain, form, one) for one in tried if one):
+        size, seen = self.settings.batch_size, list[Batch]()
+        for client in data.lengths.argsort(descending=True, stable=True)[:_TRIED].split(1):
+            if batch := first_batch(data, client, size):
+                if (same := by_factors(self._plain, form, kept, batch)) is not None:
+                    return same
+                seen.append(batch)
+        if seen and not any(depends(self._plain, form, batch) for batch in seen):
             raise UserError(
                 f"{type(self._module).__name__}.loss depends on no parameter of the module, so "
                 "there is nothing to train: compute it with gradients, of what the module gives"
