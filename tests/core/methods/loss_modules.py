@@ -204,6 +204,12 @@ class Masked(PaddingRow):
         return (self.table(batch["i"]) * kept[..., None]).sum(1)
 
 
+class MaskedNormed(Masked):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, CLASSES)).double()
+
+
 class PaddingByFunction(PaddingRow):
     def __init__(self):
         super().__init__()
@@ -327,5 +333,5 @@ MODULES = (
     *(Sum, Largest, BatchDetached, CentredByHand, Penalty, Squeezed, PaddingRow),
     *(PaddingByFunction, PaddingBag, ByFrequency, Tied, Normed, Recurrent, Packed),
     *(GradientPenalty, NormedPenalty, InnerStep, SlopeOfWeight, Hooked, HookedLayer, TakesAway),
-    Masked,
+    *(Masked, MaskedNormed),
 )

@@ -16,6 +16,7 @@ from tests.core.methods.loss_modules import (
     Contrastive,
     IgnoreIndex,
     Linear,
+    MaskedNormed,
     Normed,
     NormedPenalty,
     PaddingRow,
@@ -34,7 +35,7 @@ from coterie.core.local_training.fit import RowSGD, fit
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 
 FIRST = torch.tensor([0])
-MIXING = (Normed, NormedPenalty)
+MIXING = (Normed, NormedPenalty, MaskedNormed)
 each_module = pytest.mark.parametrize("build", MODULES, ids=lambda build: build.__name__)
 
 

@@ -11,13 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.core.methods.labelled_clients import KEY, built, labelled, run, samples_of, split
-from tests.core.methods.loss_modules import GradientPenalty, Linear
+from tests.core.methods.loss_modules import GradientPenalty, Linear, TakesAway
 from torch import nn
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
+from coterie.core.local_training.losses import MethodOf
 from coterie.core.local_training.probing import check_layers
 from coterie.core.local_training.watching import Unwatchable, reading
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
@@ -180,6 +181,13 @@ def test_a_batch_that_is_written_into_is_told(lengths):
 
     with pytest.raises(UserError, match="writes into 'x' of its batch"):
         federation(Halving, data=SplitSamples.of(labelled(lengths))).advance()
+
+
+def test_a_loss_may_take_from_the_dict_that_it_is_given():
+    loss = MethodOf(TakesAway(), "loss")
+    batch = samples_of(labelled(LENGTHS), 0)
+    assert loss({}, batch) == loss({}, batch)
+    assert set(batch) >= {"x", "y"}
 
 
 def test_a_loss_of_no_parameter_is_told():
