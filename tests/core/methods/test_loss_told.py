@@ -27,6 +27,7 @@ from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldServer
 from coterie.core.methods.settings.drift import ScaffoldSettings
 from coterie.core.models.classifier import SoftmaxRegression
 from coterie.core.run.driver import FederatedRun
+from coterie.core.tensors.keys import Key
 
 LENGTHS = (5, 9, 12)
 OFTEN = 18  # rounds: steps are recorded after five
@@ -181,6 +182,12 @@ def test_a_batch_that_is_written_into_is_told(lengths):
 
     with pytest.raises(UserError, match="writes into 'x' of its batch"):
         federation(Halving, data=SplitSamples.of(labelled(lengths))).advance()
+
+
+def test_who_draws_nothing_is_tried_without_the_generator_that_other_threads_see(monkeypatch):
+    running = federation(Linear)
+    monkeypatch.setattr(Key, "torch_rng", None)
+    running.advance()
 
 
 def test_a_loss_may_take_from_the_dict_that_it_is_given():

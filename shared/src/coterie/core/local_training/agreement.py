@@ -10,6 +10,7 @@ all samples, at parameters that are nobody's, and compared: values and gradients
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -111,7 +112,9 @@ def side_by_side(loss: Loss, factored: bool = False) -> Gradient:
     return ByAutograd(masked(loss), factored, recording=False)
 
 
-def by_factors(plain: Loss, form: Params, statistics: Params, batch: Batch) -> bool | None:
+def by_factors(
+    plain: Loss, form: Params, statistics: Params, batch: Batch, draws: bool
+) -> bool | None:
     """Whether a client's gradients by taped layers are those of plain autograd.
 
     They are not where a loss looks at more of a layer than its output: gradients of gradients,
@@ -122,6 +125,7 @@ def by_factors(plain: Loss, form: Params, statistics: Params, batch: Batch) -> b
         form: parameters of a module.
         statistics: what the loss writes into.
         batch: of one client, each ``(n, ...)``.
+        draws: whether the loss may draw from torch's generator, which other threads look at.
 
     Returns:
         None where the loss has no value there, or no gradient.
@@ -132,25 +136,29 @@ def by_factors(plain: Loss, form: Params, statistics: Params, batch: Batch) -> b
         own = {name: value.to(here, copy=True) for name, value in statistics.items()}
         return plain({**params, **own}, batch)
 
-    with _key().fold("draws").torch_rng():
+    with _seeded(draws):
         slopes, value = _alone(loss, params, batch)
     if not bool(value.isfinite()) or not any(bool(slope.any()) for slope in slopes.values()):
         return None
     one = [{name: value[None] for name, value in part.items()} for part in (params, batch)]
     try:
-        with _key().fold("draws").torch_rng():
-            grads, values = ByAutograd(loss, factored=True, draws=True)(one[0], {}, one[1])
+        with _seeded(draws):
+            grads, values = ByAutograd(loss, True, draws, recording=False)(one[0], {}, one[1])
         found = multiplied_out(grads)
     except Exception:
         return False
     return _same(slopes, value, {name: grad[0] for name, grad in found.items()}, values[0])
 
 
-def depends(plain: Loss, form: Params, batch: Batch) -> bool:
+def _seeded(draws: bool) -> AbstractContextManager[None]:
+    return _key().fold("draws").torch_rng() if draws else nullcontext()
+
+
+def depends(plain: Loss, form: Params, batch: Batch, draws: bool) -> bool:
     """Whether the loss of a client's batch depends on parameters."""
     here = default_device()
     free = {name: value.detach().to(here).requires_grad_() for name, value in form.items()}
-    with torch.enable_grad(), _key().fold("draws").torch_rng():
+    with torch.enable_grad(), _seeded(draws):
         return plain(free, batch).requires_grad
 
 

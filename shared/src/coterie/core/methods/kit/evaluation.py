@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -49,6 +50,7 @@ class Evaluator:
         self._habits = Habits(module, as_batch, False, draws=self._apart)
         self._no_means = Remembered(self._mixed)
         self._one_by_one = self._apart or self._itself is not None
+        self._looking = threading.Lock()
         self._held: dict[int, tuple[Batch, SampleData]] = {}
         self._made()
 
@@ -70,6 +72,10 @@ class Evaluator:
 
     def _look(self, data: Samples | None) -> None:
         """Read anew what the module reads beside its tensors; the first time see what it does."""
+        with self._looking:  # whoever comes meanwhile measures by what is made of it
+            self._look_now(data)
+
+    def _look_now(self, data: Samples | None) -> None:
         anew = data is not None and self._itself is None and self._habits.look(data, _BATCH)
         if data is None or self._itself is not None or self._habits.changing is not None:
             anew = self._habits.read_again() or anew

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Collection
 from functools import partial
 from typing import Any
@@ -123,7 +124,7 @@ class LocalTraining:
         self._habits = Habits(module, as_batch, True if self.alone else None, draws=self.alone)
         self._why_not = Remembered(self._disagreement)
         self._slope_differs = Remembered(self._slope_disagreement)
-        self._tried = 0
+        self._tried, self._looking = 0, threading.Lock()
         self._made()
 
     def _made(self) -> None:
@@ -157,7 +158,8 @@ class LocalTraining:
         size = self.settings.batch_size
         by_place = self.alone or self._dropping is not None  # draws differ from place to place
         self.check(data)
-        self._look(data)
+        with self._looking:  # whoever comes meanwhile trains what is made of it
+            self._look(data)
         least = 2 if self._mixes else 1
         batches = data.batches(passes, size, key, by_place=by_place, at_least=least)
         if self._dropping is not None:
@@ -223,10 +225,10 @@ class LocalTraining:
         size, seen = self.settings.batch_size, list[Batch]()
         for client in data.lengths.argsort(descending=True, stable=True)[:_TRIED].split(1):
             if batch := first_batch(data, client, size):
-                if (same := by_factors(self._plain, form, kept, batch)) is not None:
+                if (same := by_factors(self._plain, form, kept, batch, self.alone)) is not None:
                     return same
                 seen.append(batch)
-        if seen and not any(depends(self._plain, form, batch) for batch in seen):
+        if seen and not any(depends(self._plain, form, batch, self.alone) for batch in seen):
             raise UserError(
                 f"{type(self._module).__name__}.loss depends on no parameter of the module, so "
                 "there is nothing to train: compute it with gradients, of what the module gives"
