@@ -3,9 +3,12 @@
 import contextvars
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from tests.core.methods.labelled_clients import KEY, built, labelled
+from tests.core.methods.loss_modules import Linear
 from torch import nn
 
 from coterie.core.bench.modules.cases import Case, Labelled, numbers, small_cnn
@@ -14,7 +17,9 @@ from coterie.core.errors import UserError
 from coterie.core.federation.threads import Threads
 from coterie.core.local_training.losses import MethodOf
 from coterie.core.local_training.step_count import count_steps, counting_steps
-from coterie.core.methods.fedavg import FedAvgClient
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgSettings
+from coterie.core.methods.kit.evaluation import Evaluator
+from coterie.core.methods.kit.training import LocalTraining
 from coterie.core.tensors.keys import Key
 
 each_count = pytest.mark.parametrize("count", [1, 2, 5])
@@ -140,3 +145,42 @@ def test_a_round_has_the_same_bits(name):
     for _ in range(3):
         one, *others = [each.advance() for each in rounds]
         assert all(value.equal(other[n]) for other in others for n, value in one.items())
+
+
+def looking():
+    """Someone who trains and someone who measures, both of whom look at the module first."""
+    module = built(Linear)
+    module.scale = 1.0
+    data, local = labelled([3, 5]), LocalTraining(module, FedAvgSettings())
+    params = {name: value.detach()[None] for name, value in module.named_parameters()}
+    evaluator = Evaluator(module)
+    return module, {
+        "trains": (local, lambda: local.batches(data, KEY.fold(data.ids))),
+        "measures": (evaluator, lambda: evaluator.of_clients(params, data)),
+    }
+
+
+@pytest.mark.parametrize("who", ["trains", "measures"])
+def test_a_thread_waits_for_what_another_makes_of_a_changed_module(who, monkeypatch):
+    """Else it would go on with what was made before the change."""
+    module, both = looking()
+    looker, act = both[who]
+    act()
+    began, go, made = threading.Event(), threading.Event(), looker._made
+
+    def slowly():
+        began.set()
+        assert go.wait(10)
+        made()
+
+    monkeypatch.setattr(looker, "_made", slowly)
+    module.scale = 2.0
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(act)
+        assert began.wait(10)
+        second = pool.submit(act)
+        time.sleep(0.2)
+        waited = not second.done()
+        go.set()
+    assert first.exception() is second.exception() is None
+    assert waited

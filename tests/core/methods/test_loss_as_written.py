@@ -14,12 +14,15 @@ from tests.core.methods.loss_modules import (
     WORDS,
     ClassWeights,
     Contrastive,
+    GradientPenalty,
+    Hooked,
     IgnoreIndex,
     Linear,
     MaskedNormed,
     Normed,
     NormedPenalty,
     PaddingRow,
+    Penalty,
     RareClassWeights,
     Sum,
     Tied,
@@ -133,6 +136,15 @@ def test_a_round_is_that_of_a_plain_loop(build, sizes, options):
 def test_and_moves(build, sizes):
     moved = same(build, clients(sizes), epochs=2, batch_size=4, lr=0.05)
     assert max(moved.values()) > 1e-3, moved
+
+
+@pytest.mark.parametrize("build", [Linear, ClassWeights, Normed, Penalty, GradientPenalty, Hooked])
+def test_only_what_looks_behind_a_layer_gives_up_the_short_way(build):
+    """Which gradients by factors are; nothing else would tell that it is never gone."""
+    client = FedAvgClient(built(build), FedAvgSettings())
+    data = clients((5, 9, 6))
+    client.local.batches(data, KEY.fold(data.ids))
+    assert client.local.factored == (build not in (GradientPenalty, Hooked))
 
 
 @pytest.mark.parametrize("way", WAYS)
