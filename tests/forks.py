@@ -15,7 +15,7 @@ from collections.abc import Callable
 def status(work: Callable[[], object]) -> int:
     """Do the work in a fork: its exit status, or minus the signal that ended it."""
     sys.stdout.flush()
-    if (child := os.fork()) == 0:
+    if (child := os.fork()) == 0:  # noqa: TID251
         try:
             work()
         except BaseException:

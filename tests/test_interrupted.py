@@ -22,10 +22,12 @@ from coterie.core.tables import catalogue
 from coterie.core.tables.progress import Counting
 
 PATIENCE = 120.0  # seconds, on a machine that does other things
-# On one core, a table has one worker.
+# On one core, a table has one worker. Started in the background, pytest and so its children would
+# ignore Ctrl-C. That is set here: what Popen would run in a fork of a worker of pytest may crash
+# there, in the threads of what other tests have imported (gRPC's did in 7 of 822 forks).
 COTERIE = (
-    "import os, sys; os.cpu_count = lambda: 1; from coterie.core.cli.main import main;"
-    "sys.exit(main(sys.argv[1:]))"
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    "os.cpu_count = lambda: 1; from coterie.core.cli.main import main; sys.exit(main(sys.argv[1:]))"
 )
 QUIET = ["--logger.wandb", "off", "--run.progress", "false"]
 # A first round of minutes: PAGE's clients make as many steps as they are told to.
@@ -41,8 +43,6 @@ def start(*words: str, folder: Path, through: Sequence[str] = ()) -> subprocess.
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         start_new_session=True,
-        # Started in the background, pytest and so its children would ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -176,6 +179,19 @@ def train_in_child(folder: str, rounds: int) -> None:
     """The same, as what a process runs."""
     torch.set_num_threads(1)
     train(Path(folder), rounds)
+
+
+def train_and_die(folder: str, rounds: int, call: int, name: str) -> None:
+    """The same, killed at the given call (1 is the first) of a function of `os`."""
+    original, calls = getattr(os, name), count(1)
+
+    def counted(*words: object) -> object:
+        if next(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*words)
+
+    setattr(os, name, counted)
+    train_in_child(folder, rounds)
 
 
 def grown_cohort(entries: int, size: int = 4, ids: tuple[int, ...] = (2, 9)) -> OpenCohort:

@@ -12,7 +12,7 @@ import lightning
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from tests.core.growing import MONITOR, Model, run_of, train, train_in_child
+from tests.core.growing import MONITOR, Model, run_of, train, train_and_die, train_in_child
 
 from coterie.core.callbacks.checkpoints import BEST, LAST, Checkpoints, read_checkpoint
 from coterie.core.errors import UserError
@@ -215,18 +215,23 @@ def test_a_run_without_append_only_parts_has_no_such_folder(tmp_path):
 # Killed
 
 
+def processes():
+    """Where they are forked from: one process that has done nothing but import."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.core.growing"])
+    return context
+
+
 def test_killed_at_random_moments_and_resumed_to_the_same_bits(tmp_path):
     """Ten processes, ended by SIGKILL anywhere; then one that ends by itself."""
     rounds = 40
     start = time.perf_counter()
     whole = train(tmp_path / "whole", rounds)
     span = time.perf_counter() - start
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["tests.core.growing"])
     dice, folder, reached = random.Random(8), tmp_path / "run", []
     for _ in range(10):
         before = _inode(folder / LAST)
-        child = server.Process(target=train_in_child, args=(str(folder), rounds))
+        child = processes().Process(target=train_in_child, args=(str(folder), rounds))
         child.start()
         while _inode(folder / LAST) == before and child.is_alive():
             time.sleep(0.001)
@@ -251,27 +256,13 @@ def _inode(path):
 def test_killed_at_every_write_of_a_round(tmp_path, call):
     """Whichever file was being written, renamed or cleared away."""
     whole = train(tmp_path / "whole", 3)
-    pid = os.fork()
-    if pid == 0:  # pragma: no cover
-        _die_at(call, "fsync" if call % 2 else "replace")
-        train(tmp_path / "run", 3)
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(status)
+    arguments = str(tmp_path / "run"), 3, call, "fsync" if call % 2 else "replace"
+    child = processes().Process(target=train_and_die, args=arguments)
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
     assert bits(train(tmp_path / "run", 3)) == bits(whole)
     assert len(files(tmp_path / "run")) == len(files(tmp_path / "whole"))
-
-
-def _die_at(call, name):
-    original, calls = getattr(os, name), [0]
-
-    def counted(*arguments):
-        calls[0] += 1
-        if calls[0] == call:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(*arguments)
-
-    setattr(os, name, counted)
 
 
 # Elsewhere
