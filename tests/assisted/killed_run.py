@@ -10,7 +10,7 @@ import sys
 
 from tests.forks import status
 
-import coterie.core.run.train  # noqa: F401  (what every fork needs)
+import coterie.core.training.train  # noqa: F401  (what every fork needs)
 from coterie.core.callbacks import dashboard
 from coterie.core.cli.main import main
 from coterie.core.registry.papers import load

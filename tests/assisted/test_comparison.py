@@ -16,7 +16,7 @@ from coterie.assisted.settings.run import Settings
 from coterie.assisted.tables.runs import train as run_of
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.train import train
+from coterie.core.training.train import train
 from coterie.core.settings.configuration import configure
 
 UNIFORM = ["--data.domains=uniform", "--data.count=3", "--logger.wandb=off"]

@@ -20,7 +20,7 @@ from coterie.core.callbacks import dashboard
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.runfolder import RunFolder
-from coterie.core.run.train import train
+from coterie.core.training.train import train
 from coterie.core.settings.sections import (
     EngineSettings,
     LoggerSettings,

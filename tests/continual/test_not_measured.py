@@ -10,7 +10,7 @@ from io import StringIO
 import pytest
 import torch
 
-from coterie.core.callbacks.checkpoints import LAST, read_checkpoint
+from coterie.core.run.checkpoint import LAST, read_checkpoint
 from coterie.core.cli.main import main
 from coterie.core.federation.selection import unmeasured
 from coterie.core.metrics.clients import mean_of_known, worst_decile

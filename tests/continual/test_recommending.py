@@ -13,7 +13,7 @@ from coterie.core.errors import UserError
 from coterie.core.kernels import switch
 from coterie.core.registry.papers import find_paper
 from coterie.core.run import serving
-from coterie.core.run.train import train
+from coterie.core.training.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 
 USERS, ITEMS = 30, 24

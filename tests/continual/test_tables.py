@@ -36,7 +36,7 @@ from coterie.core.data.sources import sample
 from coterie.core.errors import UserError
 from coterie.core.methods.settings.ranking import MFSettings
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.train import fit
+from coterie.core.training.train import fit
 from coterie.core.settings.configuration import configure
 from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.tables.result import RunResult

@@ -9,7 +9,7 @@ from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
 from coterie.core.federation.federation import Federation
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.lightning_module import FederatedModule
+from coterie.core.training.module import FederatedModule
 from coterie.core.tensors import tree
 
 

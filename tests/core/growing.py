@@ -14,7 +14,7 @@ import torch
 from tests.in_process import OpenCohort, cohort_in_process
 from torch import Tensor
 
-from coterie.core.callbacks.checkpoints import LAST, Checkpoints
+from coterie.core.run.checkpoint import LAST, Checkpoints
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
@@ -26,7 +26,7 @@ from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, 
 from coterie.core.protocol.server import Decision, Server
 from coterie.core.protocol.step import ListStep
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.train import fit, resume
+from coterie.core.training.train import fit, resume
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged

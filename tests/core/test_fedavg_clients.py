@@ -161,7 +161,7 @@ def test_lightning_drives_it(tmp_path):
     from lightning import Trainer
 
     from coterie.core.run.driver import FederatedRun
-    from coterie.core.run.lightning_module import FederatedModule
+    from coterie.core.training.module import FederatedModule
 
     server, client = algorithm("fedavg", Linear, rounds=4)
     module = FederatedRun(

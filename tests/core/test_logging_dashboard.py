@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 from coterie.continual.settings import Settings
 from coterie.core.callbacks import dashboard
-from coterie.core.callbacks.dashboard import render
+from coterie.core.run.dashboard import render
 from coterie.core.errors import UserError
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.keys import KEYS, documented

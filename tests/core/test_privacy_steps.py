@@ -43,7 +43,7 @@ from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import Reveals, Up, leaves
 from coterie.core.protocol.step import ListStep, Step
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.train import fit
+from coterie.core.training.train import fit
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged

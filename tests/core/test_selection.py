@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from coterie.core.callbacks.checkpoints import Checkpoints, read_checkpoint
+from coterie.core.run.checkpoint import Checkpoints, read_checkpoint
 from coterie.core.callbacks.contract import restore
 from coterie.core.callbacks.stream import StreamScore
 from coterie.core.callbacks.wandb_logger import RunCard, WandbLog

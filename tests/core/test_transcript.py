@@ -17,9 +17,9 @@ from tests.core.liars import Own as Data
 from tests.core.relays import ROWS, Organisation, federation
 from tests.hosted import Hosts, each_alone, make_folders
 
-from coterie.core.callbacks.checkpoints import LAST, Checkpoints
-from coterie.core.callbacks.csv import read_metrics
-from coterie.core.callbacks.transcript import TranscriptFile
+from coterie.core.run.checkpoint import LAST, Checkpoints
+from coterie.core.run.metrics_file import read_metrics
+from coterie.core.training.callbacks.transcript import TranscriptFile
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
@@ -31,7 +31,7 @@ from coterie.core.protocol.cohort import Aligned
 from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.journal import Journal
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.train import fit, resume
+from coterie.core.training.train import fit, resume
 from coterie.core.tensors.keys import Key
 
 IDS = (2, 5, 9)

@@ -174,7 +174,7 @@ def test_a_split_model_keeps_the_expert_with_the_client(tmp_path):
 
 
 def test_a_trained_run_is_opened_with_its_expert(tmp_path):
-    from coterie.core.run.train import train
+    from coterie.core.training.train import train
 
     folder = tmp_path / "pplr" / "own"
     train(PAPER, chosen(tmp_path, "--run.name=own", "--run.progress=false", "--logger.wandb=off"))

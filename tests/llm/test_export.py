@@ -19,7 +19,7 @@ from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.serving import open_run
-from coterie.core.run.train import train
+from coterie.core.training.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors import saved
 from coterie.core.tensors.ragged import Ragged

@@ -20,7 +20,7 @@ from coterie.core.registry.papers import find_paper
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.resuming import reopened
 from coterie.core.run.serving import open_run
-from coterie.core.run.train import train
+from coterie.core.training.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.saved import save

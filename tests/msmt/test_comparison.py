@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.train import train
+from coterie.core.training.train import train
 from coterie.core.settings.configuration import configure
 from coterie.core.settings.schema import changed
 from coterie.core.settings.sections import PrivacySettings

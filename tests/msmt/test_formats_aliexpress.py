@@ -20,7 +20,7 @@ from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.streamed import StreamedSamples
 from coterie.core.data.sources import arrow_writer, csv_blocks
 from coterie.core.errors import UserError
-from coterie.core.run.train import train
+from coterie.core.training.train import train
 from coterie.core.settings.configuration import configure
 from coterie.core.tensors.keys import Key
 from coterie.msmt.comparison import TABLE

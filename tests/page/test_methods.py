@@ -12,7 +12,7 @@ from coterie.core.methods.registry import METHODS
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.train import fit
+from coterie.core.training.train import fit
 from coterie.core.settings.configuration import configure
 from coterie.core.settings.parser import leaves
 from coterie.page.experiment import ACCURACIES, Experiment

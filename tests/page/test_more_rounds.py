@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie.core.callbacks.checkpoints import Checkpoints
+from coterie.core.run.checkpoint import Checkpoints
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation

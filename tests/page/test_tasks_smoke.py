@@ -6,7 +6,7 @@ import pytest
 
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.train import fit
+from coterie.core.training.train import fit
 from coterie.core.settings.configuration import configure
 from coterie.page.experiment import ACCURACIES, Experiment
 

@@ -39,7 +39,7 @@ from coterie.core.methods.reference.central import CentralClient, CentralModel, 
 from coterie.core.methods.reference.local import LocalClient, LocalServer
 from coterie.core.methods.settings.reference import LocalSettings
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.lightning_module import FederatedModule
+from coterie.core.training.module import FederatedModule
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2, "weight_decay": 0.01, "clip": 0.5}
 SERVER = ServerSamples(labelled([15], "server").samples, labelled([9], "reported").samples)

@@ -21,7 +21,7 @@ from coterie.core.methods.registry import client_half, server_half
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.serving import evaluate, recommend
-from coterie.core.run.train import train
+from coterie.core.training.train import train
 from coterie.core.settings.configuration import configure
 
 FLAGS = ["--preset", "smoke", "--rounds", "1", "--logger.wandb", "off", "--run.progress", "false"]
@@ -141,7 +141,7 @@ def test_where_a_file_was_is_kept(tmp_path, monkeypatch):
 def test_a_trainers_checkpoint_knows_its_settings_and_data(tmp_path):
     import lightning
 
-    from coterie.core.run.lightning_module import FederatedModule
+    from coterie.core.training.module import FederatedModule
 
     file = write(tmp_path / "mine.csv", rows_of())
 

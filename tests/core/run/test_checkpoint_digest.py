@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from coterie.core.callbacks.checkpoints import read_checkpoint
+from coterie.core.run.checkpoint import read_checkpoint
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.tensors.saved import load, save

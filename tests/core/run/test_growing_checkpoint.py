@@ -14,9 +14,9 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from tests.core.growing import MONITOR, Model, run_of, train, train_and_die, train_in_child
 
-from coterie.core.callbacks.checkpoints import BEST, LAST, Checkpoints, read_checkpoint
+from coterie.core.run.checkpoint import BEST, LAST, Checkpoints, read_checkpoint
 from coterie.core.errors import UserError
-from coterie.core.run.lightning_module import FederatedModule
+from coterie.core.training.module import FederatedModule
 from coterie.core.tensors import tree
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.entries import refer

@@ -19,8 +19,8 @@ from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.lightning_module import FederatedModule
-from coterie.core.run.train import fit
+from coterie.core.training.module import FederatedModule
+from coterie.core.training.train import fit
 from coterie.core.settings.configuration import configure
 from coterie.core.tensors import tree
 

@@ -18,8 +18,8 @@ from coterie.core.federation.federation import Federation
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.registry.papers import find_paper, load, papers
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.lightning_module import FederatedModule
-from coterie.core.run.trainer_checks import REFUSED, check_callbacks
+from coterie.core.training.module import FederatedModule
+from coterie.core.training.checks import REFUSED, check_callbacks
 from coterie.core.settings.configuration import configure
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import as_written

@@ -39,7 +39,7 @@ def test_evaluating_meanwhile_is_fine(run, capsys):
 
 
 def test_a_run_holds_its_own_lock_while_it_trains(run, monkeypatch):
-    from coterie.core.callbacks.csv import CsvLog
+    from coterie.core.run.metrics_file import CsvLog
 
     seen = []
     write = CsvLog.write

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from coterie.core.callbacks.checkpoints import BEST, read_checkpoint
+from coterie.core.run.checkpoint import BEST, read_checkpoint
 from coterie.core.federation.federation import Federation
 from coterie.core.files import write_text
 from coterie.core.run.driver import FederatedRun

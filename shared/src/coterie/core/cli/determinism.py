@@ -7,10 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from coterie.core.callbacks.csv import read_metrics
 from coterie.core.cli.output import aside, say
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper
+from coterie.core.run.metrics_file import read_metrics
 from coterie.core.run.runfolder import RunFolder
 from coterie.core.settings.configuration import configure
 
@@ -39,7 +39,7 @@ def _numbers(paper: Paper, folder: Path, name: str) -> dict[str, Any]:
     flags = ["--out", str(folder), "--run.name", name, "--run.progress", "false"]
     flags += ["--preset", "smoke", "--logger.wandb", "off"]
     with aside(active=True):
-        import_module("coterie.core.run.train").train(paper, configure(paper, flags).settings)
+        import_module("coterie.core.training.train").train(paper, configure(paper, flags).settings)
     run = RunFolder.open(folder / paper.name / name)
     numbers = dict(run.read_json("summary.json")["metrics"])
     for row, values in enumerate(read_metrics(run.path)[1], 1):

@@ -82,7 +82,7 @@ def _train(paper: Paper, sweep: Sweep, chosen: dict[str, Any], flags: list[str])
     if not (folder / "summary.json").is_file():
         words += ["--resume"] if folder.is_dir() else []
         settings = configure_run(paper, words).settings
-        import_module("coterie.core.run.train").train(paper, settings)
+        import_module("coterie.core.training.train").train(paper, settings)
     return _measured(RunFolder.open(folder), sweep.metric)
 
 
@@ -91,7 +91,7 @@ def _measured(folder: RunFolder, metric: str) -> float | None:
     final = folder.read_json("summary.json")["metrics"]
     if metric in final:
         return final[metric]
-    from coterie.core.callbacks.csv import read_metrics  # imports torch: --help does not wait
+    from coterie.core.run.metrics_file import read_metrics  # imports torch: --help does not wait
 
     _, rows = read_metrics(folder.path)
     values = [row[metric] for row in rows if row.get(metric)]

@@ -30,7 +30,7 @@ def run(argv: Sequence[str]) -> None:
     if configuration.variants:
         files = ", ".join(f"configs/{paper.name}/{name}.yaml" for name in configuration.variants)
         say(f"Settings: {files} (--variant none for the general ones)")
-    heavy("coterie.core.run.train").train(paper, configuration.settings)
+    heavy("coterie.core.training.train").train(paper, configuration.settings)
 
 
 def configure_run(paper: Paper, argv: Sequence[str]) -> Configuration:

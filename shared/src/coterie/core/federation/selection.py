@@ -196,6 +196,10 @@ class Selecting(Server[S]):
         kept: Any = self.keep(state, cohort)
         return replace(kept, chosen=chosen)
 
+    def validate(self, state: S, cohort: Cohort) -> None:
+        """Measure the model of the round just done on the clients that validate."""
+        self.measure(state, cohort, "valid")
+
     def test(self, state: S, cohort: Cohort) -> None:
         """Test the best round on all clients."""
         self.measure(state, cohort, "test")

@@ -75,6 +75,13 @@ class Server(Generic[S]):
         """Note the final measurements of the newest block in the cohort's journal."""
         raise NotImplementedError(f"{type(self).__name__} has no test")
 
+    def validate(self, state: S, cohort: Cohort) -> None:
+        """Note how good the newest block's model is on validation data, as after a round.
+
+        By default a test measures that too.
+        """
+        self.test(state, cohort)
+
     def stop(self, state: S, history: Sequence[dict[str, float]]) -> Decision:
         """Decide after a round: go on, end this block, or end the run.
 

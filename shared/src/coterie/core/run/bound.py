@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coterie.core.callbacks.checkpoints import LAST, read_checkpoint
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.registry.data_sets import data_sets
+from coterie.core.run.checkpoint import LAST, read_checkpoint
 from coterie.core.run.runfolder import RunFolder, differing, fixed
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.digest import digest

@@ -51,6 +51,7 @@ class FederatedRun:
         block_round: rounds done in that block.
         block_open: whether that block goes on.
         finished: whether the run is complete.
+        closed: whether somebody else than the server ended the newest block.
         reopened: whether rounds follow after what was the end of the run when it was saved.
         history: what each round noted, the oldest first, over all blocks.
         results: final measurements, the journal's scalars named ``test/…`` or ``valid/…``.
@@ -71,7 +72,7 @@ class FederatedRun:
         self.history: list[dict[str, float]] = []
         self.results: dict[str, float] = {}
         self.client_results: Measured = {}
-        self.block_open = self.finished = self.reopened = False
+        self.block_open = self.finished = self.closed = self.reopened = False
         check_alike(federation.server, federation.client)
         with self.on_device():
             root = Key.from_seed(federation.seed)
@@ -122,9 +123,32 @@ class FederatedRun:
         self.history.append(dict(self.journal.scalars))
         decision = server.stop(self.server_state, self.block_history)
         if decision != "go":
-            self.server_state = server.end_block(self.server_state, cohort, key.fold("end"))
-            self.block_open = False
-            self.finished = decision == "end" or self.block + 1 == len(self.federation.blocks)
+            self._end_block(cohort, key)
+            self.finished |= decision == "end"
+        self._keep_results()
+
+    def close_block(self) -> None:
+        """End the block after the round that is done, though the server would go on.
+
+        What its end notes joins the journal of that round.
+
+        Raises:
+            UserError: no block is open.
+        """
+        if not self.block_open:
+            raise UserError("no block is open: it has ended by itself, or no round was run")
+        with self.on_device():
+            self._end_block(self._cohort(self.block_round), self._key(self.block_round))
+            self._keep_results()
+        self.closed = True
+
+    def _end_block(self, cohort: ExchangeCohort, key: Key) -> None:
+        server = self.federation.server
+        self.server_state = server.end_block(self.server_state, cohort, key.fold("end"))
+        self.block_open = False
+        self.finished = self.block + 1 == len(self.federation.blocks)
+
+    def _keep_results(self) -> None:
         final = ("test/", "valid/")
         self.results.update({n: v for n, v in self.journal.scalars.items() if n.startswith(final)})
         measured = {n: v for n, v in self.journal.clients.items() if n.startswith("test/")}
@@ -143,8 +167,11 @@ class FederatedRun:
             self.finished, self.block_open, self.reopened = False, True, True
 
     def ends_here(self) -> bool:
-        """Whether the server would end the block after the rounds that are done."""
-        return self.federation.server.stop(self.server_state, self.block_history) != "go"
+        """Whether the block ends after the rounds that are done, by the server or since closed."""
+        return (
+            self.closed
+            or self.federation.server.stop(self.server_state, self.block_history) != "go"
+        )
 
     @cached_property
     def bound(self) -> Bound:
@@ -169,6 +196,7 @@ class FederatedRun:
                 for name, (ids, values) in self.client_results.items()
             },
             **{name: getattr(self, name) for name in _POSITION},
+            "closed": self.closed,
         }
 
     def load_plain(self, saved: Mapping[str, Any]) -> None:
@@ -191,11 +219,24 @@ class FederatedRun:
             }
             for name in _POSITION:
                 setattr(self, name, saved[name])
+            self.closed = saved.get("closed", False)  # unknown to older versions
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise UserError(
                 f"the checkpoint does not fit this run ({error}): it is of another method, "
                 "backbone or version; start a new run with another --run.name"
             ) from error
+
+    def revalidate(self) -> dict[str, float]:
+        """Measure the newest block on its validation data, with the state that the run has."""
+        self.journal.clear()
+        with self.on_device():
+            self.federation.server.validate(self.server_state, self.newest_cohort())
+        return {n: v for n, v in self.journal.scalars.items() if not n.startswith("test/")}
+
+    def earlier_results(self) -> dict[str, float]:
+        """Final measurements of the blocks before the newest one."""
+        of_newest = f"/block{self.block}/"
+        return {n: v for n, v in self.results.items() if "/block" in n and of_newest not in n}
 
     def retest(self) -> dict[str, float]:
         """Measure the newest block again on its test data."""
@@ -238,6 +279,7 @@ class FederatedRun:
     def _open_block(self) -> None:
         self.block += 1
         self.block_round = 0
+        self.closed = False
         self.ledger.begin_round(self.block, 0)
         cohort = self._cohort(0)
         self.server_state = self.federation.server.start_block(

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coterie.core.callbacks.checkpoints import LAST, read_checkpoint
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.files import writing
 from coterie.core.registry.papers import Paper
+from coterie.core.run.checkpoint import LAST, read_checkpoint
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.lock import held
 from coterie.core.run.runfolder import RunFolder, resumable

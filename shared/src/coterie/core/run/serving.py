@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.callbacks.checkpoints import LAST, read_checkpoint
 from coterie.core.data.interactions.dropped import in_words
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.sources.catalogue import load as load_data
@@ -20,6 +19,7 @@ from coterie.core.metrics.ranking import top_k
 from coterie.core.privacy.attack import plot_curve
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.bound import check_data_there, check_settings, naming
+from coterie.core.run.checkpoint import LAST, read_checkpoint
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment, RecommendsToUsers
 from coterie.core.run.histories import read_history

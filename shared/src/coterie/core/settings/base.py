@@ -11,9 +11,9 @@ from coterie.core.settings.sections import (
     NamedData,
     PrivacySettings,
     RunSettings,
-    TrainerSettings,
     at_least,
 )
+from coterie.core.settings.trainer import TrainerSettings
 
 Reading = Literal["recommended", "literal", "released"]
 

@@ -11,6 +11,7 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from coterie.core.errors import UserError
+from coterie.core.settings.trainer import ELSEWHERE
 
 Settings = TypeVar("Settings")
 
@@ -191,6 +192,8 @@ def suggest(key: str, known: Iterable[str]) -> str:
     """
     known = list(known)
     section, _, word = key.rpartition(".")
+    if section == "trainer" and word in ELSEWHERE:
+        return ELSEWHERE[word]
     inside = {_last(other): other for other in known if other.rpartition(".")[0] == section}
     if section and inside:
         return _closest(word, inside, 0.5) or _known(inside.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -232,40 +231,6 @@ class LoggerSettings:
     def __post_init__(self) -> None:
         at_least("logger.client_rows", self.client_rows, 0)
         at_least("logger.histogram_every", self.histogram_every, 1)
-
-
-@dataclass(frozen=True)
-class TrainerSettings:
-    """Lightning's Trainer, which drives the rounds where one of these is given."""
-
-    logger: Literal["none", "csv", "tensorboard", "wandb", "mlflow"] = "none"
-    """One of Lightning's loggers, besides what `logger` says; it writes into the run folder."""
-    callbacks: tuple[str, ...] = ()
-    """Callbacks of Lightning as package.module:Class, or a function in place of the class; made
-    without arguments. They may monitor every column of metrics.csv."""
-    max_epochs: int = -1
-    """Stop after so many rounds, to go on by --resume; -1 for never."""
-    max_time: str | None = None
-    """Stop after DD:HH:MM:SS, to go on by --resume."""
-    enable_model_summary: bool = False
-    """Print Lightning's table of the server's tensors."""
-    profiler: Literal["simple", "advanced"] | None = None
-    """Print Lightning's profile of the run."""
-
-    def __post_init__(self) -> None:
-        at_least("trainer.max_epochs", self.max_epochs, -1)
-        if self.max_time is not None and not re.fullmatch(r"\d\d:\d\d:\d\d:\d\d", self.max_time):
-            raise UserError(
-                f"'trainer.max_time' must be DD:HH:MM:SS, as 00:01:30:00, not {self.max_time!r}"
-            )
-        for name in self.callbacks:
-            if not re.fullmatch(r"[\w.]+:\w+", name):
-                raise UserError(f"'trainer.callbacks' must be package.module:Class, not {name!r}")
-
-    @property
-    def is_asked_for(self) -> bool:
-        """Whether a setting is another than its default."""
-        return self != TrainerSettings()
 
 
 @dataclass(frozen=True)

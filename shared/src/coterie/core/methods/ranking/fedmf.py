@@ -302,6 +302,11 @@ class FedMFServer(RankingServer[ItemTable]):
         self._introduce(state.public, cohort)
         return super().round(state, cohort, key)
 
+    def validate(self, state: RankingState, cohort: Cohort) -> None:
+        """Measure the model of the round just done."""
+        self._introduce(state.public, cohort)
+        super().validate(state, cohort)
+
     def test(self, state: RankingState, cohort: Cohort) -> None:
         """Test the best round on all clients."""
         self._introduce(state.best, cohort)

@@ -4,25 +4,30 @@ import json
 import logging
 import os
 import struct
+import subprocess
 import sys
+import threading
+import time
+import types
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests.core.callbacks.leet import history_of, inspect, records
+from tests.core.training.leet import history_of, inspect, records
 
 from coterie.continual.keys import CLIENT_COLUMNS
 from coterie.continual.keys import KEYS as F3CREC_KEYS
-from coterie.core.callbacks import wandb_run
-from coterie.core.callbacks.client_log import ClientRows, histogram
-from coterie.core.callbacks.costs import Costs
-from coterie.core.callbacks.refusals import Refusals
-from coterie.core.callbacks.stream import StreamScore
-from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.keys import KEYS
 from coterie.core.settings.sections import LoggerSettings
+from coterie.core.training.callbacks.notes import Costs, Refusals, StreamScore
+from coterie.core.training.loggers import wandb as wandb_module
+from coterie.core.training.loggers.client_rows import ClientRows, histogram
+from coterie.core.training.loggers.metrics_csv import MetricsLogger
+from coterie.core.training.loggers.wandb import RoundWandbLogger, RunCard
 
+ROOT = Path(__file__).parents[3]
 NDCG = Monitor("eval/ndcg@20")
 CARD = RunCard("f3crec", "ft", "ml-100k", 3, tags=("smoke",))
 CONFIG = {"method": "ft", "seed": 3, "model": {"dim": 32, "lr": 1.0}, "data": {"name": "ml-100k"}}
@@ -44,7 +49,7 @@ def home(tmp_path_factory):
 def logger_of(folder, **settings):
     folder.mkdir(exist_ok=True)
     chosen = LoggerSettings(**{"histogram_every": 2} | settings)
-    return WandbLog(chosen, folder, CARD, CONFIG, NDCG, CLIENT_COLUMNS, F3CREC_KEYS)
+    return RoundWandbLogger(chosen, folder, CARD, NDCG, CLIENT_COLUMNS, F3CREC_KEYS)
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +59,14 @@ def written(tmp_path_factory, PretendedRounds, fit):
     log = logger_of(folder)
 
     class Refusing(PretendedRounds):
+        settings = CONFIG
+
         def _measure(self, number):
             super()._measure(number)
             self.journal.refuse("update", 900_000_000_004, "NaN or infinity in upload 'items'")
 
-    fit(Refusing(), [Refusals(), Costs(), StreamScore(NDCG), log], folder)
+    beside = [Refusals(), Costs(), StreamScore(NDCG), MetricsLogger(folder), log]
+    fit(Refusing(), beside, folder)
     [file] = folder.glob("wandb/offline-run-*/run-*.wandb")
     return log, folder / "wandb", records(file)
 
@@ -102,7 +110,8 @@ def test_name_group_job_type_tags_and_resolved_settings(written):
     assert run["job_type"] == "federated"
     assert run["tags"] == ["smoke"]
     assert run["project"] == "coterie"
-    assert {k: v for k, v in run["config"]["update"].items() if k != "_wandb"} == CONFIG
+    configs = [line["config"]["update"] for line in written[2] if line["type"] == "config"]
+    assert {k: v for config in configs for k, v in config.items() if k != "_wandb"} == CONFIG
 
 
 def test_histograms_every_other_round_count_every_client(written):
@@ -142,9 +151,12 @@ def test_no_private_state_and_no_client_id_leaves(written):
     assert written[0].rows.salt.encode() not in everything
 
 
-def test_no_artifact_but_the_tables_own(written):
-    kinds = {line["artifact"]["type"] for line in written[2] if line["type"] == "artifact"}
-    assert kinds == {"wandb-run-incremental-table"}
+def test_the_results_are_an_artifact_and_no_checkpoint_is(written):
+    found = [line["artifact"] for line in written[2] if line["type"] == "artifact"]
+    assert {one["type"] for one in found} == {"wandb-run-incremental-table", "results"}
+    [results] = [one for one in found if one["type"] == "results"]
+    names = {content["path"] for content in results["manifest"]["contents"]}
+    assert names == {"metrics.csv"}  # of what a command writes: settings and curves, too
 
 
 def test_nothing_is_left_outside_the_run_folder(written, home):
@@ -171,106 +183,183 @@ def test_a_resumed_run_has_the_same_id_names_and_axis(PretendedRounds, fit, tmp_
     assert steps == [1, 2, 3, 4, 5]
 
 
-def test_off_writes_nothing(PretendedRounds, fit, tmp_path):
-    fit(PretendedRounds(), [logger_of(tmp_path, wandb="off")], tmp_path)
-    assert not (tmp_path / "wandb").exists()
-
-
 def warned(caplog):
     return [record.message for record in caplog.records if "W&B" in record.message]
 
 
-PRETENDED_WANDB = """
-import json, os, sys, time
-INIT, LOG, FINISH = {actions!r}
-class Settings:
-    def __init__(self, **given): self.given = given
-class Table:
-    def __init__(self, **_): pass
-    def add_data(self, *_): pass
-class Histogram(Table): pass
-class Run:
-    def define_metric(self, *_, **__): pass
+class Pretended(types.ModuleType):
+    """A module ``wandb`` whose init, third log and finish do as told."""
+
+    def __init__(self, init=None, log=None, finish=None):
+        super().__init__("wandb")
+        self.notes, self.actions = [], {"init": init, "log": log, "finish": finish}
+        self.config = types.SimpleNamespace(update=lambda *_, **__: None)
+
+    def _act(self, name):
+        if (action := self.actions[name]) is not None:
+            action()
+
+    class Settings:
+        def __init__(self, **given):
+            self.given = given
+
+    class Table:
+        def __init__(self, *_, **__): ...
+
+        def add_data(self, *_): ...
+
+        add_file = add_data
+
+    Histogram = Artifact = Table
+
+    def init(self, settings, **given):
+        self.notes.append({"init": given | {"mode": settings.given["mode"]}})
+        self._act("init")
+        return self
+
+    def define_metric(self, *_, **__): ...
+
+    log_artifact = teardown = define_metric
+
     def log(self, line, step, commit):
-        note({{"step": step}})
-        if step == 3: exec(LOG)
+        self.notes.append({"step": step})
+        if step == 3:
+            self._act("log")
+
     def finish(self, exit_code):
-        note({{"finish": exit_code}})
-        exec(FINISH)
-def note(what):
-    with open({notes!r}, "a") as file: file.write(json.dumps(what) + "\\n")
-def init(settings, **given):
-    note({{"init": given | {{"mode": settings.given["mode"]}}}})
-    exec(INIT)
-    return Run()
-"""
+        self.notes.append({"finish": exit_code})
+        self._act("finish")
 
 
 @pytest.fixture
-def pretend_wandb(tmp_path, monkeypatch):
+def pretend_wandb(monkeypatch):
     """Put a module `wandb` in the way whose init, third log and finish do as told."""
 
-    def put(init="", log="", finish="", text=PRETENDED_WANDB):
-        notes, package = tmp_path / "notes", tmp_path / "path"
-        package.mkdir()
-        source = text.format(actions=(init, log, finish), notes=str(notes))
-        (package / "wandb.py").write_text(source)
-        monkeypatch.setenv("PYTHONPATH", str(package))
-        return lambda: [json.loads(line) for line in notes.read_text().splitlines()]
+    def put(**actions):
+        pretended = Pretended(**actions)
+        monkeypatch.setitem(sys.modules, "wandb", pretended)
+        return pretended.notes
 
     return put
+
+
+def raising(error):
+    def action():
+        raise error
+
+    return action
 
 
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
-        ({"init": "raise OSError('no space')"}, "OSError: no space"),
-        ({"log": "raise RuntimeError('gone\\nfor good')"}, "RuntimeError: gone for good"),
-        ({"finish": "raise ValueError('late')"}, "ValueError: late"),
-        ({"log": "os._exit(0)"}, "its process ended"),
-        ({"init": "os.kill(os.getpid(), 9)"}, "its process ended"),
-        ({"text": "raise ImportError('half installed')"}, "ImportError: half installed"),
-        (
-            {"text": "raise ModuleNotFoundError('no', name='wandb')"},
-            "wandb is not installed (pip install wandb)",
-        ),
+        ({"init": raising(OSError("no space"))}, "OSError: no space"),
+        ({"log": raising(RuntimeError("gone\nfor good"))}, "RuntimeError: gone for good"),
+        ({"log": raising(SystemExit(3))}, "SystemExit: 3"),
+        ({"finish": raising(ValueError("late"))}, "ValueError: late"),
     ],
 )
 def test_a_run_goes_on_where_wandb_breaks(
     PretendedRounds, fit, tmp_path, caplog, pretend_wandb, broken, why
 ):
-    pretend_wandb(**broken)
+    notes = pretend_wandb(**broken)
     module = PretendedRounds()
     with caplog.at_level(logging.WARNING):
         fit(module, [logger_of(tmp_path)], tmp_path)
     assert module.round == 6
     assert warned(caplog) == [f"W&B logging is off, metrics.csv goes on: {why}"]
+    if "log" in broken:
+        assert notes[1:] == [{"step": 1}, {"step": 2}, {"step": 3}, {"finish": 1}]
 
 
-def test_a_run_ends_where_wandb_hangs(
-    PretendedRounds, fit, tmp_path, caplog, pretend_wandb, monkeypatch
+def test_a_run_goes_on_where_wandb_is_half_installed(
+    PretendedRounds, fit, tmp_path, caplog, monkeypatch
 ):
-    monkeypatch.setattr(wandb_run, "PATIENCE", 1.0)
-    pretend_wandb(log="time.sleep(600)")
+    monkeypatch.setitem(sys.modules, "wandb", None)
     module = PretendedRounds()
     fit(module, [logger_of(tmp_path)], tmp_path)
     assert module.round == 6
     [line] = warned(caplog)
-    assert line.endswith("its process did not finish within 1 s")
+    assert "ModuleNotFoundError" in line
 
 
-def test_a_run_goes_on_where_no_process_can_start(
-    PretendedRounds, fit, tmp_path, caplog, monkeypatch
+def test_wandb_that_is_not_installed_is_said_with_the_remedy(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(wandb_module, "find_spec", lambda name: None)
+    assert wandb_module.wandb_logger(LoggerSettings(), tmp_path, CARD) is None
+    assert warned(caplog) == [
+        "W&B logging is off, metrics.csv goes on: wandb is not installed (pip install wandb)"
+    ]
+
+
+def test_a_run_neither_waits_for_wandb_nor_for_ever(
+    PretendedRounds, fit, tmp_path, caplog, pretend_wandb, monkeypatch
 ):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
-    module = PretendedRounds()
+    monkeypatch.setattr(wandb_module, "PATIENCE", 1.0)
+    hanging = threading.Event()
+    pretend_wandb(log=lambda: hanging.wait(600))
+    module, began = PretendedRounds(), time.monotonic()
     fit(module, [logger_of(tmp_path)], tmp_path)
     assert module.round == 6
-    assert len(warned(caplog)) == 1
+    assert time.monotonic() - began < 30
+    [line] = warned(caplog)
+    assert line.endswith("it did not finish within 1 s")
+    hanging.set()
+
+
+KILLED = """
+import logging, os, signal, subprocess, sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+logging.basicConfig(level=logging.WARNING, format="%(message)s")
+from tests.core.training.conftest import PretendedRounds, fit
+from coterie.core.training.loggers import wandb
+from coterie.core.settings.sections import LoggerSettings
+
+wandb.PATIENCE = 5.0
+folder = Path({folder!r})
+log = wandb.RoundWandbLogger(LoggerSettings(), folder, wandb.RunCard("p", "m", "d", 0))
+
+
+class Killing(PretendedRounds):
+    def _measure(self, number):
+        super()._measure(number)
+        if number == 3:
+            log._aside.wait(60)
+            found = subprocess.run(["pgrep", "-P", str(os.getpid())], stdout=subprocess.PIPE)
+            services = found.stdout.split()
+            assert services, "W&B has no service"
+            for pid in services:
+                try:
+                    os.kill(int(pid), signal.{signal})
+                except ProcessLookupError:  # pgrep itself
+                    pass
+
+
+rounds = Killing(rounds=8)
+fit(rounds, [log], folder)
+print("rounds", rounds.round)
+"""
+
+
+def run_of(code):
+    """Run Python with a service of W&B of its own, not that of this process."""
+    environment = {name: v for name, v in os.environ.items() if name != "WANDB_SERVICE"}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_a_run_ends_well_where_wandbs_service_is_killed_or_hangs(tmp_path, how):
+    done = run_of(KILLED.format(root=str(ROOT), folder=str(tmp_path), signal=how))
+    assert (done.returncode, done.stdout) == (0, "rounds 8\n"), done.stderr
+    said = [line for line in done.stderr.splitlines() if "W&B logging is off" in line]
+    assert len(said) == 1, done.stderr
 
 
 def test_private_state_among_the_measurements_ends_the_log_not_the_run(
-    PretendedRounds, fit, tmp_path, caplog, pretend_wandb, monkeypatch
+    PretendedRounds, fit, tmp_path, caplog, pretend_wandb
 ):
     class Leaking(PretendedRounds):
         def _measure(self, number):
@@ -279,34 +368,30 @@ def test_private_state_among_the_measurements_ends_the_log_not_the_run(
 
     notes = pretend_wandb()
     module, log = Leaking(), logger_of(tmp_path)
-    started = []
-    spawn = wandb_run.WandbRun._spawn
-    monkeypatch.setattr(wandb_run.WandbRun, "_spawn", lambda run: started.append(run) or spawn(run))
     fit(module, [log], tmp_path)
-    started[0]._process.wait(60)
     assert module.round == 6
     [line] = warned(caplog)
     assert "one number a client" in line
-    assert notes()[1:] == [{"finish": 1}]
+    assert not any("step" in note for note in notes)
+    assert notes[1:] in ([], [{"finish": 1}])  # W&B may not have begun yet
 
 
 def test_a_failed_run_is_finished_as_failed(PretendedRounds, fit, tmp_path, pretend_wandb):
     notes = pretend_wandb()
     with pytest.raises(RuntimeError, match="the round failed"):
         fit(PretendedRounds(fail_at=4), [logger_of(tmp_path)], tmp_path)
-    assert notes()[1:] == [{"step": 1}, {"step": 2}, {"step": 3}, {"finish": 1}]
+    assert notes[1:] == [{"step": 1}, {"step": 2}, {"step": 3}, {"finish": 1}]
 
 
-def test_a_killed_run_is_finished_as_failed(tmp_path, pretend_wandb):
-    notes = pretend_wandb()
-    about = {"namespaces": (), "summaries": {}, "columns": ("round", "client"), "init": {"id": "x"}}
-    run = wandb_run.WandbRun(tmp_path, False, **about)
-    for step in (1, 2):
-        run.log(step, scalars={"fed/loss": 1.0}, histograms={}, rows=[])
-    run._thread.submit(run._process.stdin.close).result()  # what the system does for a dead process
-    run._process.wait(60)
-    run._thread.shutdown()
-    assert notes()[1:] == [{"step": 1}, {"step": 2}, {"finish": 1}]
+def test_what_a_killed_run_logged_is_in_its_file(tmp_path):
+    code = KILLED.format(root=str(ROOT), folder=str(tmp_path), signal="SIGCONT")
+    code = code.replace("number == 3", "number == 4").replace(
+        "services = ", "time.sleep(2.5); os.kill(os.getpid(), 9); services = "
+    )
+    done = run_of(f"import time{code}")
+    assert done.returncode == -9, done.stderr
+    [file] = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert [item["round"] for item in history_of(records(file))] == [1, 2, 3]
 
 
 def test_a_run_of_a_sweeps_agent_is_online_under_the_agents_id(
@@ -316,7 +401,7 @@ def test_a_run_of_a_sweeps_agent_is_online_under_the_agents_id(
     monkeypatch.setenv("WANDB_RUN_ID", "given")
     notes = pretend_wandb()
     fit(PretendedRounds(rounds=1), [logger_of(tmp_path)], tmp_path)
-    asked = notes()[0]["init"]
+    asked = notes[0]["init"]
     assert (asked["id"], asked["mode"]) == ("given", "online")
 
 

@@ -8,20 +8,19 @@ import os
 import pytest
 
 from coterie.continual.keys import KEYS as F3CREC_KEYS
-from coterie.core.callbacks.costs import Costs
-from coterie.core.callbacks.csv import CsvLog, number
-from coterie.core.callbacks.progress import RoundProgress
-from coterie.core.callbacks.refusals import Refusals
-from coterie.core.callbacks.stream import StreamScore
 from coterie.core.errors import UserError
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.keys import KEYS, documented
+from coterie.core.run.metrics_file import number
+from coterie.core.training.callbacks.notes import Costs, Refusals, StreamScore
+from coterie.core.training.callbacks.progress import RoundProgress
+from coterie.core.training.loggers.metrics_csv import MetricsLogger
 
 NDCG = Monitor("eval/ndcg@20")
 
 
 def callbacks_of(folder):
-    return [Refusals(), Costs(), StreamScore(NDCG), CsvLog(folder)]
+    return [Refusals(), Costs(), StreamScore(NDCG), MetricsLogger(folder)]
 
 
 def lines_of(folder):
@@ -94,26 +93,26 @@ def test_a_new_run_in_an_old_folder_starts_afresh(PretendedRounds, fit, tmp_path
 def test_an_unwritable_folder_is_one_clear_line(PretendedRounds, fit, tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(UserError, match=r"cannot write .*metrics.csv"):
-        fit(PretendedRounds(), [CsvLog(tmp_path)], tmp_path)
+        fit(PretendedRounds(), [MetricsLogger(tmp_path)], tmp_path)
 
 
 def test_a_file_in_place_of_the_folder_is_one_clear_line(PretendedRounds, fit, tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(UserError, match=r"cannot write .*metrics.csv.*--out"):
-        fit(PretendedRounds(), [CsvLog(tmp_path / "taken")], tmp_path)
+        fit(PretendedRounds(), [MetricsLogger(tmp_path / "taken")], tmp_path)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_is_one_clear_line_and_loses_no_round(PretendedRounds, fit, tmp_path):
-    log = CsvLog(tmp_path)
+    log = MetricsLogger(tmp_path)
 
     class FillsUp(PretendedRounds):
         def _measure(self, number):
             super()._measure(number)
             if number == 3:
                 del self.journal.scalars["test/block0/ndcg@20"]
-                log._file.close()
-                log._file = open("/dev/full", "a")  # noqa: SIM115
+                log.file._file.close()
+                log.file._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
 
     with pytest.raises(UserError, match=r"no space left for .*go on by --resume"):
         fit(FillsUp(), [log], tmp_path)
@@ -145,7 +144,7 @@ def test_a_refused_client_is_named_once_a_step(PretendedRounds, fit, tmp_path, c
 
 
 def test_plain_lines_are_few(PretendedRounds, fit, tmp_path, capsys):
-    bar = RoundProgress(3, every=2, live=False, metric=NDCG.key)
+    bar = RoundProgress(every=2, live=False)
     fit(PretendedRounds(), [bar], tmp_path)
     out = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Block")]
     assert out == [
@@ -159,27 +158,27 @@ def test_plain_lines_are_few(PretendedRounds, fit, tmp_path, capsys):
 def test_slow_rounds_are_not_silent(PretendedRounds, fit, tmp_path, capsys):
     """Ten seconds a round: a line every third one, and the last of each block."""
     seconds = iter(range(0, 10**6, 10))
-    bar = RoundProgress(3, every=99, live=False, clock=lambda: next(seconds))
+    bar = RoundProgress(every=99, live=False, clock=lambda: next(seconds))
     fit(PretendedRounds(), [bar], tmp_path)
     out = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Block")]
     slow = iter(range(0, 10**6, 31))
-    bar = RoundProgress(3, every=99, live=False, clock=lambda: next(slow))
+    bar = RoundProgress(every=99, live=False, clock=lambda: next(slow))
     fit(PretendedRounds(), [bar], tmp_path)
     all_of = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Block")]
     assert len(out) < len(all_of) == 6
 
 
 def test_the_bar_goes_on_in_its_block_after_a_resume(PretendedRounds, fit, tmp_path, capsys):
-    fit(PretendedRounds(rounds=4), [RoundProgress(3, every=1, live=False)], tmp_path)
+    fit(PretendedRounds(rounds=4), [RoundProgress(every=1, live=False)], tmp_path)
     capsys.readouterr()
-    bar = RoundProgress(3, every=1, live=False, metric=NDCG.key)
+    bar = RoundProgress(every=1, live=False)
     fit(PretendedRounds(rounds=6), [bar], tmp_path, resume=tmp_path / "last.ckpt")
     out = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Block")]
     assert [line.split(" loss")[0] for line in out] == ["Block 1 round 2/3", "Block 1 round 3/3"]
 
 
 def test_on_a_terminal_each_block_leaves_its_bar(PretendedRounds, fit, tmp_path, capsys):
-    fit(PretendedRounds(seconds=0.02), [RoundProgress(3, live=True, metric=NDCG.key)], tmp_path)
+    fit(PretendedRounds(seconds=0.02), [RoundProgress(live=True)], tmp_path)
     shown = capsys.readouterr().out.replace("\r", "\n")
     for block in (0, 1):
         assert f"Block {block} round 3/3" in shown

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
-from coterie.core.callbacks.contract import RoundCallback, Rounds
+import lightning
+
 from coterie.core.errors import UserError
 from coterie.core.federation.transcript import Transcript
 from coterie.core.files import writing
@@ -13,7 +15,7 @@ from coterie.core.files import writing
 _THEN = "then go on by --resume"
 
 
-class TranscriptFile(RoundCallback):
+class TranscriptFile(lightning.Callback):
     """Append every crossing to ``transcript.jsonl`` once its ask is complete.
 
     The file equals the ledger. A checkpoint holds its length, so that lines of rounds that are not
@@ -26,14 +28,13 @@ class TranscriptFile(RoundCallback):
         UserError: the file cannot be written, or is not that of the run that is resumed.
     """
 
-    kept = ("size",)
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / "transcript.jsonl"
         self.size: int | None = None
 
-    def start(self, run: Rounds) -> None:
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Cut what came after the restored round, all for a new run; then listen to the ledger."""
+        run = pl_module.run
         size = self.size if run.round else 0
         with writing(self.path, _THEN):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,10 +46,18 @@ class TranscriptFile(RoundCallback):
         self.size = size
         run.ledger.transcript = Transcript(self._append)
 
-    def write(self, run: Rounds) -> None:
+    def on_train_epoch_end(self, *_: Any) -> None:
         """Hand the round's lines to the disk, before a checkpoint counts on them."""
         with writing(self.path, _THEN), self.path.open("ab") as file:
             os.fsync(file.fileno())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The size."""
+        return {"size": self.size}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore it."""
+        self.size = state_dict["size"]
 
     def _append(self, lines: str) -> None:
         assert self.size is not None

@@ -5,10 +5,11 @@ import os
 import socket
 
 import pytest
-from tests.core.callbacks.leet import history_of, records
+from tests.core.training.leet import history_of, records
 
-from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
 from coterie.core.settings.sections import LoggerSettings
+from coterie.core.training.loggers import wandb
+from coterie.core.training.loggers.wandb import RoundWandbLogger, RunCard
 
 CARD = RunCard("f3crec", "ft", "sample", 3)
 
@@ -29,7 +30,7 @@ def deaf():
 
 
 def check(folder, caplog, PretendedRounds, fit):
-    log = WandbLog(LoggerSettings(wandb="online"), folder, CARD, {})
+    log = RoundWandbLogger(LoggerSettings(wandb="online"), folder, CARD)
     with caplog.at_level(logging.WARNING):
         fit(PretendedRounds(), [log], folder)
     [line] = [line for line in caplog.messages if "W&B" in line]
@@ -48,22 +49,7 @@ def test_without_a_login(tmp_path, caplog, PretendedRounds, fit):
 def test_a_server_that_does_not_answer(tmp_path, monkeypatch, caplog, deaf, PretendedRounds, fit):
     monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", deaf)
-    short(monkeypatch, tmp_path)
+    monkeypatch.setattr(wandb, "CONNECT_SECONDS", 2)
     folder = tmp_path / "my run"
     folder.mkdir()
     check(folder, caplog, PretendedRounds, fit)
-
-
-def short(monkeypatch, tmp_path):
-    """Wait for two seconds only, in W&B's process."""
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(
-        "import coterie.core.callbacks.wandb_process as p\n"
-        "import runpy, sys\n"
-        "if sys.orig_argv[1:3] == ['-m', p.__name__]:\n"
-        "    import wandb\n"
-        "    usual = wandb.Settings\n"
-        "    wandb.Settings = lambda **given: usual(**given | {'init_timeout': 2})\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(site))

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import callbacks as theirs
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from coterie.core.callbacks.budget import PrivacyBudget
-from coterie.core.callbacks.checkpoints import LAST, Checkpoints, read_checkpoint
-from coterie.core.callbacks.contract import RoundCallback, restore
-from coterie.core.callbacks.costs import Costs
-from coterie.core.callbacks.csv import CsvLog
-from coterie.core.callbacks.dashboard import Curves
-from coterie.core.callbacks.progress import RoundProgress
-from coterie.core.callbacks.refusals import Refusals
-from coterie.core.callbacks.stream import StreamScore
-from coterie.core.callbacks.transcript import TranscriptFile
-from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
 from coterie.core.data.interactions.dropped import in_words
 from coterie.core.errors import Interrupted, UserError
 from coterie.core.federation.federation import Federation
@@ -30,6 +22,7 @@ from coterie.core.files import write_json, writing
 from coterie.core.kernels import switch
 from coterie.core.privacy.build import remarks
 from coterie.core.registry.papers import Paper, load
+from coterie.core.run.checkpoint import LAST
 from coterie.core.run.console import show_data, show_results, show_stopped
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import check
@@ -37,10 +30,25 @@ from coterie.core.run.experiment import Experiment
 from coterie.core.run.resuming import open_folder
 from coterie.core.run.runfolder import RunFolder, Summary
 from coterie.core.settings.schema import values_of
+from coterie.core.training.callbacks.checkpoints import Checkpoints
+from coterie.core.training.callbacks.curves import Curves
+from coterie.core.training.callbacks.notes import Costs, PrivacyBudget, Refusals, StreamScore
+from coterie.core.training.callbacks.progress import RoundProgress
+from coterie.core.training.callbacks.transcript import TranscriptFile
+from coterie.core.training.checks import check_callbacks
+from coterie.core.training.loggers.metrics_csv import MetricsLogger
+from coterie.core.training.loggers.wandb import RunCard, wandb_logger
+from coterie.core.training.module import FederatedModule
+from coterie.core.training.trainer import asked_callbacks, asked_loggers, fit
 
 
-def train(paper: Paper, settings: Any) -> Path:
+def train(paper: Paper, settings: Any, callbacks: Sequence[theirs.Callback] = ()) -> Path:
     """Train, log, checkpoint and summarise one run of a paper; return its folder.
+
+    Args:
+        paper: to train.
+        settings: of the run.
+        callbacks: of Lightning, besides those that the settings name.
 
     Raises:
         UserError: data, settings or the run folder are unusable; says what to do.
@@ -50,19 +58,23 @@ def train(paper: Paper, settings: Any) -> Path:
     experiment: Experiment[Any] = load(paper.experiment)(settings)
     check(experiment.needs())
     federation = experiment.federation()
-    asked = settings.trainer
-    trainer = import_module("coterie.core.run.trainer") if asked.is_asked_for else None
-    theirs = [] if trainer is None else trainer.asked_for(asked)
-    with open_folder(paper, experiment.settings, federation) as folder:
+    own = [*callbacks, *asked_callbacks(settings.trainer)]
+    check_callbacks(own)
+    with _opened(paper, experiment.settings, federation) as folder:
         show_data(paper, experiment)
         run, costs = FederatedRun(federation), Costs()
-        using = callbacks(paper, experiment, federation, folder, costs)
+        module = FederatedModule(run, values_of(experiment.settings))
+        beside = [costs, *_beside(paper, experiment, federation, folder), *own]
+        beside.append(_checkpoints(folder, experiment.settings, federation))
         with _interruptible(folder), writing(folder.path, "then go on by --resume"):
-            saved = resume(run, using, folder.checkpoints / LAST)
-            if trainer is None:
-                fit(run, using)
-            else:
-                trainer.fit(run, using, asked, theirs, folder.path, saved)
+            fit(
+                module,
+                beside,
+                _loggers(paper, experiment, federation, folder),
+                settings.trainer,
+                ckpt_path=_last(folder),
+                folder=folder.path,
+            )
             check_accepted(run.history)
             if not run.finished:
                 show_stopped(folder.path, run.round)
@@ -112,45 +124,6 @@ def _unmeasured(run: FederatedRun) -> list[str]:
     return [] if monitor is None else unmeasured(run.history, run.results, monitor)
 
 
-def fit(run: FederatedRun, using: Sequence[RoundCallback] = ()) -> None:
-    """Run all rounds of a federation that are left, with what happens beside them in this order.
-
-    A Trainer would do no more, at 6 s of imports.
-    """
-    try:
-        run.reopen()
-        for callback in using:
-            callback.start(run)
-        while not run.finished:
-            for callback in using:
-                callback.before_round(run)
-            run.advance()
-            for callback in using:
-                callback.note(run)
-            for callback in using:
-                callback.write(run)
-        for callback in using:
-            callback.end(run)
-    except BaseException:
-        for callback in using:
-            callback.failed(run)
-        raise
-
-
-def resume(run: FederatedRun, using: Sequence[RoundCallback], last: Path) -> dict[str, Any] | None:
-    """Restore a run, and what happens beside it, from its last checkpoint; None if it has none.
-
-    Raises:
-        UserError: the checkpoint is damaged or of another run.
-    """
-    if not last.is_file():
-        return None
-    saved = read_checkpoint(last)
-    run.load_plain(saved["federation"])
-    restore(using, saved["callbacks"])
-    return saved
-
-
 def check_accepted(history: Sequence[dict[str, float]]) -> None:
     """Refuse the result of a run that never accepted an answer: it would be the first model's.
 
@@ -165,38 +138,65 @@ def check_accepted(history: Sequence[dict[str, float]]) -> None:
         )
 
 
-def callbacks(
-    paper: Paper,
-    experiment: Experiment[Any],
-    federation: Federation,
-    folder: RunFolder,
-    costs: Costs,
-) -> list[RoundCallback]:
-    """List what happens beside the rounds; the checkpoint, which is last, holds all others."""
-    settings = experiment.settings
-    monitor = federation.monitor
-    found: list[RoundCallback] = [costs, Refusals()]
+def _beside(
+    paper: Paper, experiment: Experiment[Any], federation: Federation, folder: RunFolder
+) -> list[theirs.Callback]:
+    """List what happens beside the rounds."""
+    settings, monitor = experiment.settings, federation.monitor
+    found: list[theirs.Callback] = [Refusals()]
     if monitor is not None:
         found.append(StreamScore(monitor))
     if settings.privacy.noise != "none":
         found.append(PrivacyBudget(settings.privacy))
     if settings.run.progress:
-        found.append(RoundProgress(federation.rounds, monitor.key if monitor else None))
+        found.append(RoundProgress())
     if settings.logger.transcript:
         found.append(TranscriptFile(folder.path))
-    found.append(CsvLog(folder.path))
     found.append(Curves(folder.path, paper, monitor, f"seed {settings.seed}"))
+    return found
+
+
+def _checkpoints(folder: RunFolder, settings: Any, federation: Federation) -> Checkpoints:
+    return Checkpoints(folder.checkpoints, settings.run.checkpoint_every, federation.monitor)
+
+
+def _loggers(
+    paper: Paper, experiment: Experiment[Any], federation: Federation, folder: RunFolder
+) -> list[Logger]:
+    """List where numbers of the rounds go."""
+    settings = experiment.settings
+    found: list[Logger] = [MetricsLogger(folder.path)]
     if settings.logger.wandb != "off":
         config = values_of(settings)
         kinds = [str(config[key]) for key in paper.named_by(settings.method)]
         method = "-".join([settings.method, *kinds])
         tags = (settings.reading, *kinds)
         card = RunCard(paper.name, method, settings.data.name, settings.seed, tags=tags)
-        shown = (monitor, federation.client_columns, paper.keys)
-        found.append(WandbLog(settings.logger, folder.path, card, config, *shown))
-    every = settings.run.checkpoint_every
-    found.append(Checkpoints(folder.checkpoints, every, monitor, tuple(found)))
-    return found
+        shown = (federation.monitor, federation.client_columns, paper.keys)
+        if (logger := wandb_logger(settings.logger, folder.path, card, *shown)) is not None:
+            found.append(logger)
+    return [*found, *asked_loggers(settings.trainer, folder.path)]
+
+
+def _last(folder: RunFolder) -> Path | None:
+    """The checkpoint to go on from; None for a run that has none."""
+    last = folder.checkpoints / LAST
+    return last if last.is_file() else None
+
+
+@contextmanager
+def _opened(paper: Paper, settings: Any, federation: Federation) -> Iterator[RunFolder]:
+    """Open the run folder; one that is gone afterwards where nothing is to be kept."""
+    if not settings.trainer.fast_dev_run:
+        with open_folder(paper, settings, federation) as folder:
+            yield folder
+        return
+    if settings.run.resume:
+        raise UserError("'trainer.fast_dev_run' keeps nothing, so there is no run to resume")
+    with tempfile.TemporaryDirectory() as name:
+        section = replace(settings.run, out=name, name="fast_dev_run")
+        with open_folder(paper, replace(settings, run=section), federation) as folder:
+            yield folder
 
 
 @contextmanager
@@ -204,6 +204,8 @@ def _interruptible(folder: RunFolder) -> Iterator[None]:
     """Tell an interruption whether it left a checkpoint; Lightning turns one into exit(1)."""
     try:
         yield
+    except SIGTERMException:
+        raise Interrupted(saved=(folder.checkpoints / LAST).is_file()) from None
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and not isinstance(end.__context__, KeyboardInterrupt):
             raise

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.core.callbacks.contract import RoundCallback, Rounds
-from coterie.core.callbacks.csv import read_metrics
 from coterie.core.errors import UserError
 from coterie.core.figures import draw_png
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.keys import KEYS, NAMESPACES, PANELS, X_AXIS, Panel, documented
 from coterie.core.registry.papers import Paper, papers
+from coterie.core.run.metrics_file import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,21 +23,6 @@ if TYPE_CHECKING:
 Table = Mapping[str, NDArray[np.float64]]
 """Columns of ``metrics.csv`` by name, NaN where a cell is empty."""
 COLUMNS = 3
-
-
-class Curves(RoundCallback):
-    """Draw ``curves.png`` by `render` when the rounds are done.
-
-    It stands before `WandbLog`, whose process starts and writes meanwhile: what draws takes as long
-    to import as that. Arguments as in `render`.
-    """
-
-    def __init__(self, folder: Path, paper: Paper, monitor: Monitor | None, title: str) -> None:
-        self.arguments = folder, paper, monitor, title
-
-    def end(self, run: Rounds) -> None:
-        """Draw."""
-        render(*self.arguments)
 
 
 def sections() -> dict[str, tuple[Panel, ...]]:

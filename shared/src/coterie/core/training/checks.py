@@ -12,8 +12,11 @@ from typing import Any
 
 import lightning
 from lightning.pytorch import callbacks as theirs
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from coterie.core.errors import UserError
+from coterie.core.training.checkpoint_io import RunCheckpointIO
 
 _AVERAGES = "it averages the module's own parameters, which rounds do not train"
 _PARAMETERS = "it changes the module's own parameters, which rounds do not train"
@@ -105,16 +108,36 @@ def check_trainer(trainer: Any) -> None:
             f"the Trainer has {trainer.world_size} processes, and each would run the whole "
             "federation: give it devices=1; clients run beside each other by 'engine.workers'"
         )
-    if getattr(trainer.precision_plugin, "scaler", None) is not None:
+    if not isinstance(trainer.strategy, SingleDeviceStrategy):
         raise UserError(
-            f"the Trainer's precision '{trainer.precision}' scales gradients, and has none: leave "
-            "it out; the clients' is 'engine.dtype'"
+            f"the Trainer's strategy {type(trainer.strategy).__name__} is for several devices: "
+            "leave it out; clients run beside each other by 'engine.workers'"
+        )
+    if trainer.precision != "32-true":
+        raise UserError(
+            f"the Trainer's precision '{trainer.precision}' has no effect on clients: leave it "
+            "out; theirs is 'engine.dtype'"
+        )
+    if trainer.gradient_clip_val:
+        raise UserError(
+            "the Trainer has no gradients to clip: leave 'gradient_clip_val' out; clients clip by "
+            "the 'clip' of their method"
+        )
+    if trainer.accumulate_grad_batches != 1:
+        raise UserError(
+            "the Trainer has no gradients to accumulate: leave 'accumulate_grad_batches' out; set "
+            "the size of the clients' batches"
+        )
+    plugin = trainer.strategy.checkpoint_io
+    if type(plugin) not in (TorchCheckpointIO, RunCheckpointIO):
+        raise UserError(
+            f"checkpoints of a federation are written in one way: leave {type(plugin).__name__} out"
         )
     if getattr(trainer.lightning_module, "_compiler_ctx", None) is not None:
         raise UserError("a federation is no module for torch.compile: give it as it is")
-    name = {"fit": "train", "test": "test"}.get(str(trainer.state.fn.value))
+    name = {"fit": "train", "validate": "val", "test": "test"}.get(str(trainer.state.fn.value))
     if name is not None and getattr(trainer, f"limit_{name}_batches") == 0:
-        raise UserError(f"'limit_{name}_batches' 0 leaves nothing to {name}: leave it out")
+        raise UserError(f"'limit_{name}_batches' 0 leaves nothing to do: leave it out")
     if trainer.check_val_every_n_epoch != 1 or trainer.val_check_interval not in (1.0, None):
         raise UserError(
             "'check_val_every_n_epoch' and 'val_check_interval' are of Lightning's own validation, "

@@ -1,15 +1,19 @@
-"""Something that pretends to run rounds, in the loop of `coterie train`, for the loggers' tests."""
+"""Something that pretends to run rounds under the Trainer, for the loggers' tests."""
 
 import time
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
+from lightning.pytorch.loggers import Logger
 
-from coterie.core.callbacks.contract import restore, states
 from coterie.core.federation.ledger import Ledger
+from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.journal import Journal
-from coterie.core.run.train import fit as fit_rounds
-from coterie.core.tensors.saved import load, save
+from coterie.core.training.callbacks.checkpoints import Checkpoints
+from coterie.core.training.module import FederatedModule
+from coterie.core.training.trainer import fit as fit_rounds
 
 CLIENT_IDS = tuple(range(900_000_000_001, 900_000_000_006))  # numbers that occur nowhere else
 
@@ -31,8 +35,18 @@ class PretendedRounds:
         self.secret = torch.full((len(ids), 4), 0.123456789)
         self.journal, self.ledger = Journal(), Ledger()
         self.round, self.block, self.finished, self.reopened = 0, -1, False, False
+        self.server_state = {"items": torch.zeros(2)}
+        self.federation = SimpleNamespace(
+            settings=self.settings,
+            seed=0,
+            rounds=per_block,
+            monitor=self.monitor,
+            device=torch.device("cpu"),
+        )
 
     block_open = True
+    monitor = Monitor("eval/ndcg@20")
+    settings: ClassVar[dict] = {}
 
     def reopen(self):
         self.finished = self.round == self.rounds
@@ -67,21 +81,23 @@ class PretendedRounds:
         return [0.1, 0.5, 0.3][(number - 1) % 3] / (1 + self.block)
 
     def to_plain(self):
-        return {"round": self.round, "block": self.block, "ledger": self.ledger.rows()}
+        return {
+            "round": self.round,
+            "block": self.block,
+            "ledger": self.ledger.rows(),
+            "bound": {"settings": {**self.settings, "seed": 0}},
+        }
 
     def load_plain(self, saved):
         self.round, self.block = saved["round"], saved["block"]
         self.ledger.load(saved["ledger"])
 
 
-def fit(run, callbacks, folder, resume=None):
+def fit(run, beside, folder, resume=None):
     """Run the rounds; the last checkpoint is ``folder/last.ckpt``."""
-    if resume is not None:
-        saved = load(resume)
-        run.load_plain(saved["run"])
-        restore(callbacks, saved["callbacks"])
-    fit_rounds(run, callbacks)
-    save({"run": run.to_plain(), "callbacks": states(callbacks)}, folder / "last.ckpt")
+    loggers = [one for one in beside if isinstance(one, Logger)]
+    callbacks = [one for one in beside if not isinstance(one, Logger)]
+    fit_rounds(FederatedModule(run), [*callbacks, Checkpoints(folder)], loggers, ckpt_path=resume)
 
 
 @pytest.fixture(name="PretendedRounds", scope="session")

@@ -1,0 +1,1 @@
+"""Trainings by Lightning: the module, what happens beside its rounds, the commands."""

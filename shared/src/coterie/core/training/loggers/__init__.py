@@ -1,0 +1,1 @@
+"""Where the numbers of rounds go, as loggers of Lightning."""
