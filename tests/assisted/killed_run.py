@@ -11,9 +11,9 @@ import sys
 from tests.forks import status
 
 import coterie.core.training.train  # noqa: F401  (what every fork needs)
-from coterie.core.callbacks import dashboard
 from coterie.core.cli.main import main
 from coterie.core.registry.papers import load
+from coterie.core.training.callbacks import curves
 
 
 def run(path, step, *words):
@@ -32,7 +32,7 @@ def run(path, step, *words):
 
 if __name__ == "__main__":
     jobs = json.loads(sys.argv[1])
-    dashboard.render = lambda *_: []  # what draws is imported for longer than these rounds take
+    curves.render = lambda *_: []  # what draws is imported for longer than these rounds take
     for path, *_ in jobs:
         load(path)
     print(json.dumps([status(lambda job=job: run(*job)) for job in jobs]))

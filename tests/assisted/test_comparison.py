@@ -16,8 +16,8 @@ from coterie.assisted.settings.run import Settings
 from coterie.assisted.tables.runs import train as run_of
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.run.driver import FederatedRun
-from coterie.core.training.train import train
 from coterie.core.settings.configuration import configure
+from coterie.core.training.train import train
 
 UNIFORM = ["--data.domains=uniform", "--data.count=3", "--logger.wandb=off"]
 

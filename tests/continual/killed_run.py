@@ -16,11 +16,9 @@ from tests.forks import status
 from coterie.continual.client import ContinualClient
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import ModelSettings, Settings, StreamSettings
-from coterie.core.callbacks import dashboard
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.runfolder import RunFolder
-from coterie.core.training.train import train
 from coterie.core.settings.sections import (
     EngineSettings,
     LoggerSettings,
@@ -28,6 +26,8 @@ from coterie.core.settings.sections import (
     RunSettings,
     ValidationSettings,
 )
+from coterie.core.training.callbacks import curves
+from coterie.core.training.train import train
 
 MOMENTS = ("round", "asks", "switch", "write", "summary")
 SCALE = 0.05
@@ -88,7 +88,7 @@ def run(out, kill_at="none", resume=False):
 
 
 def main(out, *moments):
-    dashboard.render = lambda *_: []  # what draws is imported for longer than these rounds take
+    curves.render = lambda *_: []  # what draws is imported for longer than these rounds take
     assert Experiment(settings(out)).blocks  # data and imports that every fork then has
     for kill_at in moments:
         print(kill_at, status(lambda at=kill_at: run(f"{out}/{at}", at)))

@@ -13,8 +13,8 @@ from coterie.core.errors import UserError
 from coterie.core.kernels import switch
 from coterie.core.registry.papers import find_paper
 from coterie.core.run import serving
-from coterie.core.training.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
+from coterie.core.training.train import train
 
 USERS, ITEMS = 30, 24
 COLUMNS = {"user": "who", "item": "movieId", "rating": "stars", "title": "film", "time": "at"}

@@ -16,10 +16,10 @@ from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
 from coterie.core.run import serving
-from coterie.core.training.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
+from coterie.core.training.train import train
 
 
 def train_small(out, **changes):

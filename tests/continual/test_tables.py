@@ -36,11 +36,11 @@ from coterie.core.data.sources import sample
 from coterie.core.errors import UserError
 from coterie.core.methods.settings.ranking import MFSettings
 from coterie.core.run.driver import FederatedRun
-from coterie.core.training.train import fit
 from coterie.core.settings.configuration import configure
 from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.tables.result import RunResult
 from coterie.core.tensors import tree
+from coterie.core.training.trainer import fit
 
 COLUMNS = ("ids", "ndcg", "recall", "ndcg_unseen", "recall_unseen")
 BACKBONES = ("fedmf", "fedncf", "pfedrec")

@@ -9,8 +9,8 @@ from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
 from coterie.core.federation.federation import Federation
 from coterie.core.run.driver import FederatedRun
-from coterie.core.training.module import FederatedModule
 from coterie.core.tensors import tree
+from coterie.core.training.module import FederatedModule
 
 
 @pytest.mark.parametrize("method", ["f3crec", "spp"])

@@ -14,7 +14,6 @@ import torch
 from tests.in_process import OpenCohort, cohort_in_process
 from torch import Tensor
 
-from coterie.core.run.checkpoint import LAST, Checkpoints
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
@@ -25,11 +24,13 @@ from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
 from coterie.core.protocol.server import Decision, Server
 from coterie.core.protocol.step import ListStep
+from coterie.core.run.checkpoint import LAST
 from coterie.core.run.driver import FederatedRun
-from coterie.core.training.train import fit, resume
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
+from coterie.core.training.callbacks.checkpoints import Checkpoints
+from coterie.core.training.trainer import fit
 
 MONITOR = Monitor("eval/loss", lower_is_better=True)
 
@@ -169,9 +170,8 @@ def run_of(rounds: int = 8, ids: tuple[int, ...] = (2, 5, 9)) -> FederatedRun:
 def train(folder: Path, rounds: int = 8) -> FederatedRun:
     """Train to the end, from the last checkpoint of a folder if it has one."""
     run = run_of(rounds)
-    using = [Checkpoints(folder, 1, MONITOR)]
-    resume(run, using, folder / LAST)
-    fit(run, using)
+    last = folder / LAST
+    fit(run, [Checkpoints(folder, 1, MONITOR)], ckpt_path=last if last.is_file() else None)
     return run
 
 

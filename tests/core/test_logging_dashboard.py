@@ -11,12 +11,12 @@ import yaml
 from matplotlib.image import imread
 
 from coterie.continual.settings import Settings
-from coterie.core.callbacks import dashboard
-from coterie.core.run.dashboard import render
 from coterie.core.errors import UserError
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.keys import KEYS, documented
 from coterie.core.registry.papers import find_paper, papers
+from coterie.core.run import dashboard
+from coterie.core.run.dashboard import render
 
 pytestmark = pytest.mark.usefixtures("drawn_anew")
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,8 +9,6 @@ from tests.core.linear_client import MEASURE, UPDATE, Error, Intercept, LinearCl
 from tests.in_process import OpenCohort, cohort_in_process
 from torch import Tensor
 
-from coterie.core.callbacks.budget import PrivacyBudget
-from coterie.core.callbacks.contract import restore, states
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
 from coterie.core.federation.ledger import Ledger
@@ -19,6 +17,7 @@ from coterie.core.privacy.build import middleware
 from coterie.core.protocol.journal import Journal
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors.keys import Key
+from coterie.core.training.callbacks.notes import PrivacyBudget
 
 SETTINGS = PrivacySettings(clip=1.0, noise="laplace", scale=4.0)
 ONE = 2 * 1.0 / 4.0  # ε of an upload: any two are 2 C apart in L1, over λ
@@ -96,8 +95,8 @@ def test_the_budget_goes_on_after_a_resume() -> None:
 def test_a_budget_goes_on_where_it_was_and_of_another_version_is_refused() -> None:
     spent, resumed, journal = PrivacyBudget(SETTINGS), PrivacyBudget(SETTINGS), Journal()
     spent.releases = 3
-    restore([resumed], states([spent]))
+    resumed.load_state_dict(spent.state_dict())
     resumed.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
     assert journal.scalars["privacy/epsilon"] == pytest.approx(3 * ONE)
     with pytest.raises(UserError, match=r"PrivacyBudget: 'releases'.*another version.*--run\.name"):
-        restore([resumed], {"PrivacyBudget": {"steps": 3}})
+        resumed.load_state_dict({"steps": 3})

@@ -26,7 +26,6 @@ from tests.core.relays import (
 from tests.hosted import Hosts, bits, each_alone, make_folders
 from torch import Tensor
 
-from coterie.core.callbacks.budget import PrivacyBudget
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
@@ -43,11 +42,12 @@ from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import Reveals, Up, leaves
 from coterie.core.protocol.step import ListStep, Step
 from coterie.core.run.driver import FederatedRun
-from coterie.core.training.train import fit
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import DenseRows, FactoredRows, Rows, TouchedRows
+from coterie.core.training.callbacks.notes import PrivacyBudget
+from coterie.core.training.trainer import fit
 
 IDS = torch.tensor([2, 5, 9])
 STEPS = Organisation.steps()

@@ -5,19 +5,20 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from tests.core.saving_trainer import SavingTrainer
 
-from coterie.core.run.checkpoint import Checkpoints, read_checkpoint
-from coterie.core.callbacks.contract import restore
-from coterie.core.callbacks.stream import StreamScore
-from coterie.core.callbacks.wandb_logger import RunCard, WandbLog
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting, best_of
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.metrics.ranking_report import rank_all
 from coterie.core.protocol.journal import Journal
+from coterie.core.run.checkpoint import read_checkpoint
 from coterie.core.settings.sections import LoggerSettings, ValidationSettings
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
+from coterie.core.training.callbacks.checkpoints import Checkpoints
+from coterie.core.training.callbacks.notes import StreamScore
+from coterie.core.training.loggers.wandb import RoundWandbLogger, RunCard
 
 RMSE = Monitor("eval/rmse", lower_is_better=True)
 AUC = Monitor("eval/auc")
@@ -183,7 +184,7 @@ def test_checkpoints_and_the_streams_score_follow_the_direction(tmp_path, monito
         rounds.round = number
         rounds.block, rounds.finished = int(number > 3), number == 6
         score.note(rounds)
-        checkpoints.write(rounds)
+        SavingTrainer(rounds, [checkpoints]).end_round()
     assert saved_round(tmp_path / "best.ckpt") == best
     assert rounds.journal.scalars[f"{monitor.key}_stream"] == stream
 
@@ -202,12 +203,12 @@ def test_after_a_kill_no_worse_round_becomes_the_best_checkpoint(
         if (tmp_path / "last.ckpt").exists():
             saved = read_checkpoint(tmp_path / "last.ckpt")
             rounds.round = saved["federation"]["round"]
-            restore([checkpoints], saved["callbacks"])
+            checkpoints.load_state_dict(saved["callbacks"]["Checkpoints"])
         while rounds.round < last:
             rounds.journal.scalar(monitor.key, scores[rounds.round])
             rounds.round += 1
             rounds.block = int(rounds.round > 3)
-            checkpoints.write(rounds)
+            SavingTrainer(rounds, [checkpoints]).end_round()
 
     go_on(killed)
     go_on(6)
@@ -222,14 +223,14 @@ def test_the_best_checkpoint_is_of_the_round_that_is_tested(tmp_path):
     for number, value in enumerate(scores, start=1):
         rounds.journal.scalar(monitor.key, value)
         rounds.round = number
-        checkpoints.write(rounds)
+        SavingTrainer(rounds, [checkpoints]).end_round()
     chosen = best_of([{monitor.key: score} for score in scores], monitor)
     assert saved_round(tmp_path / "best.ckpt") == chosen.round == 1
 
 
 def test_w_and_b_keeps_the_better_end(tmp_path):
     card = RunCard("mtal", "mtal", "sample", 0)
-    log = WandbLog(LoggerSettings(), tmp_path, card, {}, RMSE)
+    log = RoundWandbLogger(LoggerSettings(), tmp_path, card, RMSE)
     assert log.summaries["eval/rmse"] == "min"
     assert log.summaries["fed/loss"] == "min"
     assert log.summaries["cost/seconds"] is None

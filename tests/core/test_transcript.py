@@ -9,6 +9,7 @@ import os
 import signal
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,9 +18,6 @@ from tests.core.liars import Own as Data
 from tests.core.relays import ROWS, Organisation, federation
 from tests.hosted import Hosts, each_alone, make_folders
 
-from coterie.core.run.checkpoint import LAST, Checkpoints
-from coterie.core.run.metrics_file import read_metrics
-from coterie.core.training.callbacks.transcript import TranscriptFile
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
@@ -30,9 +28,13 @@ from coterie.core.methods.kit.averaging import Weighted
 from coterie.core.protocol.cohort import Aligned
 from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.journal import Journal
+from coterie.core.run.checkpoint import LAST
 from coterie.core.run.driver import FederatedRun
-from coterie.core.training.train import fit, resume
+from coterie.core.run.metrics_file import read_metrics
 from coterie.core.tensors.keys import Key
+from coterie.core.training.callbacks.checkpoints import Checkpoints
+from coterie.core.training.callbacks.transcript import TranscriptFile
+from coterie.core.training.trainer import fit
 
 IDS = (2, 5, 9)
 ROUNDS, BLOCKS = 3, 2
@@ -42,10 +44,8 @@ PARTIES = ("block", "round", "step", "direction", "field", "sender", "receiver",
 def train(folder: Path, **options) -> FederatedRun:
     """Train to the end, from the last checkpoint of the folder if it has one."""
     run = FederatedRun(federation(IDS, ROUNDS, blocks=BLOCKS, **options))
-    using = [TranscriptFile(folder)]
-    using.append(Checkpoints(folder, 2, None, tuple(using)))
-    resume(run, using, folder / LAST)
-    fit(run, using)
+    using, last = [TranscriptFile(folder), Checkpoints(folder, 2)], folder / LAST
+    fit(run, using, ckpt_path=last if last.is_file() else None)
     return run
 
 
@@ -79,7 +79,7 @@ def heard(ledger: Ledger) -> list[dict]:
 def test_the_transcript_is_the_ledger_line_by_line(tmp_path):
     run = FederatedRun(federation(IDS, ROUNDS, blocks=BLOCKS))
     file, parties = TranscriptFile(tmp_path), {}
-    file.start(run)
+    file.on_train_start(None, SimpleNamespace(run=run))
     while not run.finished:
         run.advance()
         for row in run.ledger.parties():
@@ -220,7 +220,7 @@ def test_a_file_that_is_too_short_or_missing_is_refused_in_one_line(tmp_path):
     run = FederatedRun(federation(IDS, ROUNDS, blocks=BLOCKS))
     run.round = 2
     with pytest.raises(UserError, match=r"no transcript of the rounds so far.*--run\.name"):
-        TranscriptFile(tmp_path).start(run)
+        TranscriptFile(tmp_path).on_train_start(None, SimpleNamespace(run=run))
 
 
 def test_worker_processes_give_the_same_transcript(tmp_path):

@@ -19,10 +19,10 @@ from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.serving import open_run
-from coterie.core.training.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors import saved
 from coterie.core.tensors.ragged import Ragged
+from coterie.core.training.train import train
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.recformer.model import RecformerModel
 from coterie.llm.export import folders

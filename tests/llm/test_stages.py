@@ -20,10 +20,10 @@ from coterie.core.registry.papers import find_paper
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.resuming import reopened
 from coterie.core.run.serving import open_run
-from coterie.core.training.train import train
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.saved import save
+from coterie.core.training.train import train
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbone import halves_of
 from coterie.llm.client import Organisation

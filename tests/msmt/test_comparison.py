@@ -11,10 +11,10 @@ from sklearn.metrics import roc_auc_score
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.run.driver import FederatedRun
-from coterie.core.training.train import train
 from coterie.core.settings.configuration import configure
 from coterie.core.settings.schema import changed
 from coterie.core.settings.sections import PrivacySettings
+from coterie.core.training.train import train
 from coterie.msmt.comparison import PICTURE, TABLE, followed, of_scenarios, oracle, panels, table
 from coterie.msmt.data.schema import Schema
 from coterie.msmt.data.task import Task

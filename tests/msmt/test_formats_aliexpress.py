@@ -20,9 +20,9 @@ from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.streamed import StreamedSamples
 from coterie.core.data.sources import arrow_writer, csv_blocks
 from coterie.core.errors import UserError
-from coterie.core.training.train import train
 from coterie.core.settings.configuration import configure
 from coterie.core.tensors.keys import Key
+from coterie.core.training.train import train
 from coterie.msmt.comparison import TABLE
 from coterie.msmt.data.formats.aliexpress import CATEGORIES, NUMBERS, read_aliexpress
 from coterie.msmt.data.formats.pages import Pages

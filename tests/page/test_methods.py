@@ -12,9 +12,9 @@ from coterie.core.methods.registry import METHODS
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.driver import FederatedRun
-from coterie.core.training.train import fit
 from coterie.core.settings.configuration import configure
 from coterie.core.settings.parser import leaves
+from coterie.core.training.trainer import fit
 from coterie.page.experiment import ACCURACIES, Experiment
 from coterie.page.methods import remarks, settings_of
 from coterie.page.readings import resolve

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie.core.run.checkpoint import Checkpoints
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
@@ -18,6 +17,7 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.run.resuming import reopened
 from coterie.core.tensors import tree
 from coterie.core.tensors.saved import save
+from coterie.core.training.callbacks.checkpoints import Checkpoints
 from coterie.page.experiment import Experiment
 from coterie.page.settings.run import Settings, TaskSettings, TrainSettings
 
@@ -51,7 +51,7 @@ def federation(rounds: int) -> Federation:
     return Experiment(settings).federation()
 
 
-def interrupt_after_two(self, run):
+def interrupt_after_two(checkpoints, trainer, module):
     """Stands for what keeps checkpoints, until the user stops it."""
     save({"federation": run.to_plain(), "callbacks": {}}, self.folder / "last.ckpt")
     if run.round == 2:
@@ -89,7 +89,7 @@ def test_more_rounds_end_in_the_bits_of_a_run_of_as_many(tmp_path, method):
 
 def test_an_unfinished_run_without_a_name_goes_on_as_it_was_said_how(tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as changed:
-        changed.setattr(Checkpoints, "write", interrupt_after_two)
+        changed.setattr(Checkpoints, "on_train_epoch_end", interrupt_after_two)
         assert main(["train", "page", *FLAGS, f"--run.out={tmp_path}", "--rounds=4"]) == 130
     folder = tmp_path / "page" / "synthetic-page-softmax-seed0"
     assert saved(folder)["round"] == 2

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from matplotlib.image import imread
 
-from coterie.core.callbacks import dashboard
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
+from coterie.core.run import dashboard
 from coterie.core.settings.configuration import configure
 from coterie.core.tables import plots
 from coterie.page.paper import PAPER

@@ -6,8 +6,8 @@ import pytest
 
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.driver import FederatedRun
-from coterie.core.training.train import fit
 from coterie.core.settings.configuration import configure
+from coterie.core.training.trainer import fit
 from coterie.page.experiment import ACCURACIES, Experiment
 
 

@@ -21,8 +21,8 @@ from coterie.core.methods.registry import client_half, server_half
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.serving import evaluate, recommend
-from coterie.core.training.train import train
 from coterie.core.settings.configuration import configure
+from coterie.core.training.train import train
 
 FLAGS = ["--preset", "smoke", "--rounds", "1", "--logger.wandb", "off", "--run.progress", "false"]
 

@@ -6,9 +6,9 @@ import os
 import pytest
 import torch
 
-from coterie.core.run.checkpoint import read_checkpoint
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
+from coterie.core.run.checkpoint import read_checkpoint
 from coterie.core.tensors.saved import load, save
 
 CONTENT = {"federation": {"rows": torch.arange(5000.0), "round": 3}, "callbacks": {}}

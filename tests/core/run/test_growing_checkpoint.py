@@ -12,15 +12,17 @@ import lightning
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from tests.core.growing import MONITOR, Model, run_of, train, train_and_die, train_in_child
+from tests.core.growing import Model, run_of, train, train_and_die, train_in_child
+from tests.core.saving_trainer import SavingTrainer
 
-from coterie.core.run.checkpoint import BEST, LAST, Checkpoints, read_checkpoint
 from coterie.core.errors import UserError
-from coterie.core.training.module import FederatedModule
+from coterie.core.run.checkpoint import BEST, LAST, read_checkpoint
 from coterie.core.tensors import tree
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.entries import refer
 from coterie.core.tensors.saved import save
+from coterie.core.training.callbacks.checkpoints import Checkpoints
+from coterie.core.training.module import FederatedModule
 from coterie.core.wire.restoring import restore
 
 ROUNDS = 8
@@ -152,14 +154,14 @@ def test_a_missing_entry_is_named_in_one_line(trained):
 
 def test_an_entry_that_was_written_into_is_not_saved(tmp_path):
     run = run_of(ROUNDS)
-    saving = Checkpoints(tmp_path, 1, None)
+    trainer = SavingTrainer(run, [Checkpoints(tmp_path)])
     for _ in range(2):
         run.advance()
-        saving.write(run)
+        trainer.end_round()
     models = run.store.take(torch.tensor([2])).models
     models[0].weights["w"].add_(1.0)
     with pytest.raises(TypeError, match="entry 0 of an append-only part was written into"):
-        saving.write(run)
+        trainer.end_round()
 
 
 # What nobody refers to
@@ -170,7 +172,7 @@ def test_what_a_kill_left_is_cleared_away_and_nothing_else(tmp_path):
     wanted = files(tmp_path)
     (tmp_path / "entries" / f"{'0' * 64}.pt").write_bytes(b"never referred to")
     (tmp_path / "entries" / "new.pt.partial").write_bytes(b"half")
-    Checkpoints(tmp_path, 1, MONITOR).start(run_of(ROUNDS))
+    SavingTrainer(run_of(ROUNDS), [Checkpoints(tmp_path)]).call("on_train_start")
     assert files(tmp_path) == wanted
 
 
@@ -178,11 +180,11 @@ def test_what_only_the_best_round_refers_to_stays(tmp_path):
     one, other = ({"federation": Appended([torch.full((2,), value)])} for value in (1.0, 2.0))
     for name, content in ((BEST, one), (LAST, other)):
         save(refer(content, tmp_path), tmp_path / name)
-    Checkpoints(tmp_path, 1, MONITOR).end(run_of(ROUNDS))
+    SavingTrainer(run_of(ROUNDS), [Checkpoints(tmp_path)]).call("on_train_end")
     assert len(files(tmp_path)) == 2
     assert read_checkpoint(tmp_path / BEST)["federation"][0].tolist() == [1.0, 1.0]
     shutil.copyfile(tmp_path / LAST, tmp_path / BEST)
-    Checkpoints(tmp_path, 1, MONITOR).end(run_of(ROUNDS))
+    SavingTrainer(run_of(ROUNDS), [Checkpoints(tmp_path)]).call("on_train_end")
     assert len(files(tmp_path)) == 1
     assert read_checkpoint(tmp_path / LAST)["federation"][0].tolist() == [2.0, 2.0]
 
@@ -192,7 +194,7 @@ def test_entries_stay_while_a_checkpoint_cannot_be_read(tmp_path):
     save(refer({"federation": Appended([torch.ones(2)])}, tmp_path), tmp_path / BEST)
     wanted, best = files(tmp_path), (tmp_path / BEST).read_bytes()
     (tmp_path / BEST).write_bytes(b"damaged")
-    Checkpoints(tmp_path, 1, MONITOR).start(run_of(ROUNDS))
+    SavingTrainer(run_of(ROUNDS), [Checkpoints(tmp_path)]).call("on_train_start")
     assert files(tmp_path) == wanted
     (tmp_path / BEST).write_bytes(best)  # a copy was put back
     assert len(read_checkpoint(tmp_path / BEST)["federation"]) == 1
@@ -205,10 +207,9 @@ def test_a_run_without_append_only_parts_has_no_such_folder(tmp_path):
         def to_plain(self):
             return {"server": {"w": torch.ones(2)}, "store": {"rows": [None]}}
 
-    saving = Checkpoints(tmp_path, 1, None)
-    saving.start(Plain())
-    saving.write(Plain())
-    saving.end(Plain())
+    trainer = SavingTrainer(Plain(), [Checkpoints(tmp_path)])
+    for hook in ("on_train_start", "on_train_epoch_end", "on_train_end"):
+        trainer.call(hook)
     assert [path.name for path in tmp_path.iterdir()] == [LAST]
 
 
@@ -277,7 +278,7 @@ def test_lightnings_own_checkpoint_holds_all_in_one_file(tmp_path):
         callbacks=[saving],
         enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(FederatedModule(run, []))
+    ).fit(FederatedModule(run))
     saved = torch.load(tmp_path / "one.ckpt", weights_only=True)["federation"]
     back = run_of(4)
     back.load_plain(saved)

@@ -1,6 +1,8 @@
 """A federation under a `lightning.Trainer` of the user's own, and under `coterie train`'s."""
 
 import csv
+import dataclasses
+import inspect
 import json
 import re
 import struct
@@ -19,10 +21,12 @@ from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.driver import FederatedRun
-from coterie.core.training.module import FederatedModule
-from coterie.core.training.train import fit
 from coterie.core.settings.configuration import configure
+from coterie.core.settings.trainer import ELSEWHERE, TrainerSettings
 from coterie.core.tensors import tree
+from coterie.core.training.callbacks.checkpoints import Checkpoints
+from coterie.core.training.loggers.metrics_csv import MetricsLogger
+from coterie.core.training.module import FederatedModule
 
 SMALL = ["--rounds=3", "--model.dim=4", "--patience=9", "--data.fractions=[0.9]"]
 PLAIN = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
@@ -114,22 +118,119 @@ def test_every_round_reaches_lightnings_csv(tmp_path, expected):
     assert trainer.global_step == run.round
 
 
-def test_early_stopping_stops_in_the_round_where_its_patience_ends():
-    class Falling(Callback):
-        def on_train_batch_end(self, trainer, module, *_):
-            module.log("falling", -float(module.run.round), on_epoch=True)
+class Falling(Callback):
+    """Logs something that gets worse in every round, and never better in a later block."""
 
+    def on_train_batch_end(self, trainer, module, *_):
+        module.log("falling", -float(module.run.round), on_epoch=True)
+
+
+def quiet_trainer(*callbacks, **asked):
+    options = {"max_epochs": -1, "logger": False, **PLAIN, **asked}
+    return lightning.Trainer(callbacks=list(callbacks), **options)
+
+
+def test_early_stopping_ends_the_block_in_the_round_where_its_patience_ends():
     run = new_run("--rounds=6")
     stop = EarlyStopping(monitor="falling", mode="max", patience=2)
-    trainer = lightning.Trainer(
-        max_epochs=-1,
-        logger=False,
-        enable_checkpointing=False,
-        callbacks=[Falling(), stop],
-        **PLAIN,
-    )
+    quiet_trainer(Falling(), stop, enable_checkpointing=False).fit(FederatedModule(run))
+    assert (run.round, run.finished, stop.stopped_epoch) == (3, True, 2)
+    assert "test/block0/ndcg@20" in run.results
+
+
+BLOCKS = ["--data.fractions=[.6,.2,.2]", "--rounds=6"]
+
+
+def test_early_stopping_and_the_best_checkpoint_are_per_block(tmp_path):
+    """Each block stops after two rounds without a better one, and the next has all its patience."""
+    run, module = (made := new_run(*BLOCKS)), FederatedModule(made)
+    stop = EarlyStopping(monitor="falling", mode="max", patience=2)
+    keep = ModelCheckpoint(tmp_path, monitor="falling", mode="max", filename="{epoch}")
+    trainer = quiet_trainer(Falling(), stop, keep, logger=MetricsLogger(tmp_path))
+    trainer.fit(module)
+    assert run.finished
+    with (tmp_path / "metrics.csv").open() as opened:
+        rows = list(csv.DictReader(opened))
+    assert [row["block"] for row in rows] == list("000111222")
+    assert [row["round"] for row in rows] == list("123456789")
+    for block in range(3):  # what a block's end measures is in the line of its last round
+        tests = [row[f"test/block{block}/ndcg@20"] != "" for row in rows]
+        assert tests == [n == 3 * block + 2 for n in range(9)]
+    assert rows[1]["falling"] == "-2"  # a callback's own number is in the line of its round
+    # The best round of each block is its first.
+    assert [path.name for path in sorted(tmp_path.glob("*.ckpt"))] == [
+        f"epoch={n}.ckpt" for n in (0, 3, 6)
+    ]
+    assert keep.best_model_path.endswith("epoch=6.ckpt")
+    after = run.retest()
+    [tested] = trainer.test(module, ckpt_path="best", verbose=False)
+    names = [f"test/block{block}/ndcg@20" for block in range(3)]
+    assert [tested[name] for name in names[:2]] == [float(run.results[name]) for name in names[:2]]
+    assert set(after) <= set(tested)
+    assert run.round == 7  # the state is that of the best round
+
+
+def test_early_stopping_that_is_resumed_gives_the_same_bits(tmp_path):
+    """From the checkpoints of every round: in a block, at its end, and at the end of the run."""
+
+    def fit(run, folder, ckpt_path=None):
+        beside = [
+            Falling(),
+            EarlyStopping(monitor="falling", mode="max", patience=1),
+            Checkpoints(folder),
+            ModelCheckpoint(folder / "all", save_top_k=-1, filename="{epoch}"),
+        ]
+        quiet_trainer(*beside).fit(FederatedModule(run), ckpt_path=ckpt_path)
+        return run
+
+    whole = fit(new_run(*BLOCKS), tmp_path)
+    assert whole.round == 6
+    for number in range(6):
+        folder = tmp_path / str(number)
+        path = tmp_path / "all" / f"epoch={number}.ckpt"
+        assert same(fit(new_run(*BLOCKS), folder, path), whole)
+    assert same(fit(new_run(*BLOCKS), tmp_path, tmp_path / "last.ckpt"), whole)
+
+
+def test_a_block_that_was_ended_stays_so_with_more_rounds(tmp_path):
+    run = new_run("--rounds=6")
+    stop = EarlyStopping(monitor="falling", mode="max", patience=1)
+    quiet_trainer(Falling(), stop, Checkpoints(tmp_path)).fit(FederatedModule(run))
+    again = new_run("--rounds=9")
+    quiet_trainer().fit(FederatedModule(again), ckpt_path=tmp_path / "last.ckpt")
+    assert (again.round, again.finished) == (2, True)
+
+
+def test_what_else_stops_a_trainer_leaves_the_run_unfinished():
+    class Stopping(Callback):
+        def on_train_batch_end(self, trainer, *_):
+            trainer.should_stop = True
+
+    run = new_run()
+    quiet_trainer(Stopping(), enable_checkpointing=False).fit(FederatedModule(run))
+    assert (run.round, run.block_open, run.finished) == (1, True, False)
+
+
+def test_the_least_rounds_hold_early_stopping_back():
+    run = new_run("--rounds=6")
+    stop = EarlyStopping(monitor="falling", mode="max", patience=1)
+    trainer = quiet_trainer(Falling(), stop, min_epochs=4, enable_checkpointing=False)
     trainer.fit(FederatedModule(run))
-    assert (run.round, run.finished, stop.stopped_epoch) == (3, False, 2)
+    assert (run.round, run.finished) == (4, True)
+
+
+def test_validating_and_the_settings(tmp_path, expected):
+    run, rounds = expected
+    module = FederatedModule(new_run())
+    trainer = quiet_trainer(logger=(log := CSVLogger(tmp_path)), enable_checkpointing=False)
+    with pytest.raises(UserError, match=r"nothing to validate: no round was run"):
+        trainer.validate(module, verbose=False)
+    trainer.fit(module)
+    [measured] = trainer.validate(module, verbose=False)
+    assert measured["eval/ndcg@20"] == pytest.approx(rounds[-1]["eval/ndcg@20"])
+    assert not any(name.startswith("test/") for name in measured)
+    assert module.hparams["model.dim"] == 4
+    assert "model.dim: 4" in (Path(log.log_dir) / "hparams.yaml").read_text()
 
 
 def test_a_checkpoint_of_lightnings_goes_on_to_the_same_bits(tmp_path, expected):
@@ -191,12 +292,16 @@ def test_the_trainer_of_the_command_line_gives_the_same_run(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert train(tmp_path, "plain") == 0
-    flags = ["--trainer.logger=csv", "--trainer.callbacks=[mine:patient]"]
+    patient = {"class_path": "EarlyStopping", "init_args": {"monitor": "fed/loss", "patience": 60}}
+    flags = [
+        "--trainer.logger=[lightning.pytorch.loggers.CSVLogger]",
+        f"--trainer.callbacks=[mine:patient, {json.dumps(patient)}]",
+    ]
     assert train(tmp_path, "stopped", *flags, "--trainer.max_epochs=2") == 0
     stopped = tmp_path / "f3crec" / "stopped"
     assert not (stopped / "summary.json").exists()
-    [state] = [v for k, v in checkpoint(stopped)["trainer"].items() if "EarlyStopping" in k]
-    assert state["best_score"] > -1
+    states = {k: v for k, v in checkpoint(stopped)["callbacks"].items() if "EarlyStopping" in k}
+    assert [state["patience"] for state in states.values()] == [50, 60]
     assert train(tmp_path, "stopped", *flags, "--trainer.max_epochs=-1", "--resume") == 0
     plain = tmp_path / "f3crec" / "plain"
     numbers = [json.loads((f / "summary.json").read_text())["metrics"] for f in (plain, stopped)]
@@ -204,7 +309,7 @@ def test_the_trainer_of_the_command_line_gives_the_same_run(tmp_path, monkeypatc
     rounds = [list(csv.DictReader((f / "metrics.csv").open())) for f in (plain, stopped)]
     first, second = ([row["eval/ndcg@20"] for row in rows] for rows in rounds)
     assert first == second
-    logged = [row for file in stopped.glob("lightning/*/metrics.csv") for row in file.open()]
+    logged = [row for file in stopped.rglob("version_*/metrics.csv") for row in file.open()]
     assert len(logged) == 2 + len(rounds[0])
 
 
@@ -217,8 +322,14 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flag", "said"),
     [
-        ("--trainer.logger=tensorbored", "did you mean"),
-        ("--trainer.callbacks=[nothing]", "must be package.module:Class, not 'nothing'"),
+        ("--trainer.logger=[tensorbored]", "tensorbored' cannot be made (AttributeError"),
+        ("--trainer.callbacks=[Nothing]", "'Nothing'"),
+        ("--trainer.callbacks=[{class_path: EarlyStopping}]", "TypeError"),
+        ("--trainer.callbacks=[{init_args: {}}]", "must be package.module.Class or {class_path"),
+        ("--trainer.callbacks=[{class_path: a.B, init_args: 3}]", "init_args of a.B must be pairs"),
+        ("--trainer.gradient_clip_val=1", "set the 'clip' of their method"),
+        ("--trainer.precision=16-mixed", "unknown setting '--trainer.precision': clients compute"),
+        ("--trainer.devices=2", "by 'engine.workers'"),
         ("--trainer.callbacks=[no.such:Thing]", "ModuleNotFoundError"),
         ("--trainer.callbacks=[lightning.pytorch.callbacks:Nope]", "AttributeError"),
         ("--trainer.callbacks=[collections:Counter]", "gives a Counter: a callback of Lightning"),
@@ -235,13 +346,10 @@ def test_what_is_wrong_is_one_line_and_leaves_no_folder(tmp_path, capsys, flag, 
     assert not (tmp_path / "f3crec").exists()
 
 
-def test_lightning_is_imported_by_no_command_that_does_not_ask_for_it(tmp_path):
+def test_lightning_is_imported_by_no_command_that_only_looks_into_a_run(tmp_path):
+    assert train(tmp_path, "one") == 0
     of_run = ["--run", str(tmp_path / "f3crec" / "one")]
-    commands = [
-        ["train", "f3crec", *FLAGS, "--run.out", str(tmp_path), "--run.name=one"],
-        ["evaluate", *of_run],
-        ["recommend", "--user=42", *of_run],
-    ]
+    commands = [["evaluate", *of_run], ["recommend", "--user=42", *of_run]]
     heavy = {"lightning", "torchmetrics", "transformers", "wandb", "torch._dynamo"}
     code = (
         "import sys\nfrom coterie.core.cli.main import main\n"
@@ -254,18 +362,15 @@ def test_lightning_is_imported_by_no_command_that_does_not_ask_for_it(tmp_path):
     assert told == [f"heavy {words[0]} []" for words in commands]
 
 
-def test_the_loop_tells_callbacks_of_an_exception():
-    run, told = new_run(), []
+def test_every_argument_of_the_trainer_is_a_flag_or_says_what_does_it():
+    arguments = set(inspect.signature(lightning.Trainer).parameters)
+    flags = {field.name for field in dataclasses.fields(TrainerSettings)}
+    assert not flags & set(ELSEWHERE)
+    assert arguments <= flags | set(ELSEWHERE)
+    assert flags <= arguments
 
-    class Telling:
-        def __getattr__(self, name):
-            def called(_):
-                told.append(name)
-                if name == "write":
-                    raise KeyboardInterrupt
 
-            return called
-
-    with pytest.raises(KeyboardInterrupt):
-        fit(run, [Telling()])
-    assert told == ["start", "before_round", "note", "write", "failed"]
+def test_a_try_keeps_nothing(tmp_path, capsys):
+    assert train(tmp_path, "one", "--trainer.fast_dev_run=1") == 0
+    assert "stopped by the Trainer after round 1" in " ".join(capsys.readouterr().out.split())
+    assert not (tmp_path / "f3crec").exists()

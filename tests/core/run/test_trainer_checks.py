@@ -7,6 +7,7 @@ import lightning
 import pytest
 import torch
 from lightning.pytorch import callbacks as theirs
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -18,12 +19,12 @@ from coterie.core.federation.federation import Federation
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.registry.papers import find_paper, load, papers
 from coterie.core.run.driver import FederatedRun
-from coterie.core.training.module import FederatedModule
-from coterie.core.training.checks import REFUSED, check_callbacks
 from coterie.core.settings.configuration import configure
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import as_written
 from coterie.core.tensors.keys import Key
+from coterie.core.training.checks import REFUSED, check_callbacks
+from coterie.core.training.module import FederatedModule
 
 PLAIN = {
     "accelerator": "cpu",
@@ -101,7 +102,6 @@ def fitted(tmp_path, **asked):
 @pytest.mark.parametrize(
     "asked",
     [
-        *({"precision": name} for name in ("bf16-mixed", "bf16-true", "16-true", "64-true")),
         {"inference_mode": False},
         {"limit_train_batches": 3},
         {"overfit_batches": 1},
@@ -139,11 +139,19 @@ def test_what_stops_a_run_earlier_stops_it_there(tmp_path, expected, asked, roun
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"limit_train_batches": 0}, "'limit_train_batches' 0 leaves nothing to train"),
+        ({"limit_train_batches": 0}, "'limit_train_batches' 0 leaves nothing to do"),
         ({"check_val_every_n_epoch": 2}, "no.* of: leave them out; .*'validation.every'"),
         ({"num_nodes": 2, "strategy": "ddp"}, "2 processes, and each would run the whole"),
         ({"devices": 2, "strategy": "ddp_spawn"}, "cannot be copied, nor sent"),
         ({"precision": "bf16-mixed", "devices": 2, "strategy": "ddp_spawn"}, "cannot be copied"),
+        ({"strategy": "ddp"}, "strategy DDPStrategy is for several devices.*'engine.workers'"),
+        ({"gradient_clip_val": 1.0}, "no gradients to clip: .*the 'clip' of their method"),
+        ({"accumulate_grad_batches": 2}, "to accumulate: .*the clients' batches"),
+        ({"plugins": [AsyncCheckpointIO()]}, "written in one way: leave AsyncCheckpointIO out"),
+        *(
+            ({"precision": name}, f"'{name}' has no effect on clients: .*'engine.dtype'")
+            for name in ("bf16-mixed", "bf16-true", "16-true", "64-true")
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
 )
@@ -162,13 +170,13 @@ def test_a_trainer_that_scales_gradients_is_refused(tmp_path):
     trainer.strategy.precision_plugin = lightning.pytorch.plugins.MixedPrecision(
         "16-mixed", "cuda", torch.amp.GradScaler("cpu")
     )
-    with pytest.raises(UserError, match="'16-mixed' scales gradients, and has none"):
+    with pytest.raises(UserError, match="'16-mixed' has no effect on clients"):
         trainer.fit(FederatedModule(new_run()))
 
 
 def test_nothing_is_tested_only_if_that_is_said(tmp_path):
     module, trainer = fitted(tmp_path, limit_test_batches=0)
-    with pytest.raises(UserError, match="leaves nothing to test"):
+    with pytest.raises(UserError, match="leaves nothing to do"):
         trainer.test(module)
 
 

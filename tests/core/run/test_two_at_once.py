@@ -7,6 +7,7 @@ import pytest
 
 from coterie.core.cli.main import main
 from coterie.core.run.lock import LOCK, held
+from coterie.core.run.metrics_file import MetricsFile
 
 RUN = ["train", "f3crec", "--preset", "smoke", "--logger.wandb", "off", "--run.name", "one"]
 
@@ -39,12 +40,9 @@ def test_evaluating_meanwhile_is_fine(run, capsys):
 
 
 def test_a_run_holds_its_own_lock_while_it_trains(run, monkeypatch):
-    from coterie.core.run.metrics_file import CsvLog
-
-    seen = []
-    write = CsvLog.write
+    seen, put = [], MetricsFile.write
     monkeypatch.setattr(
-        CsvLog, "write", lambda log, r: (seen.append((run / LOCK).read_text()), write(log, r))[1]
+        MetricsFile, "write", lambda *given: (seen.append((run / LOCK).read_text()), put(*given))[1]
     )
     assert main([*RUN, "--out", str(run.parents[1]), "--resume", "--trainer.max_epochs", "4"]) == 0
     assert set(seen) == {f"process {os.getpid()} on {socket.gethostname()}"}

@@ -14,6 +14,7 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Curve, Curves, plot_panels
 from coterie.core.tables.progress import Counting
+from coterie.core.training.trainer import fit
 
 FILE = "mtal.png"
 _SHORT = {"rmse": "RMSE", "map@10": "MAP@10"}
@@ -65,7 +66,8 @@ def compare(
     done = {}
     with Counting(FILE, len(wanted), settings.run.progress) as bar:
         for name, how in wanted.items():
-            done[name] = finished(FederatedRun(make(how)))
+            done[name] = FederatedRun(make(how))
+            fit(done[name])
             bar.done(name)
     start = done.pop("base").history[0][monitor.key]
     tests = {name: tested(run, monitor) for name, run in done.items()}
@@ -75,13 +77,6 @@ def compare(
     metric = _SHORT[monitor.key.removeprefix("eval/")]
     said = [f"{name} {value:.4f}" for name, value in tests.items()]
     return f"{FILE}: test {metric} of MTAL {tested(module, monitor):.4f}, {', '.join(said)}"
-
-
-def finished(run: FederatedRun) -> FederatedRun:
-    """Run to the end."""
-    while not run.finished:
-        run.advance()
-    return run
 
 
 def tested(run: FederatedRun, monitor: Monitor) -> float:

@@ -1,11 +1,10 @@
-"""What is kept of a run on disk, and how a run is followed to its end."""
+"""What is kept of a run on disk."""
 
 from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -14,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.files import write_json
-from coterie.core.run.driver import FederatedRun
 
 NAN = float("nan")
 Values = Sequence[float] | NDArray[np.float64]
@@ -102,35 +100,6 @@ Make = Callable[[Any], RunResult]
 """Makes a result of its (pickled) argument, in a worker: a function of a module's top level."""
 
 
-def follow(
-    run: FederatedRun,
-    measuring: Collection[str] = ("evaluate",),
-    after_round: Callable[[RunResult], None] = lambda result: None,
-) -> RunResult:
-    """Run a federation to its end and keep the numbers of its rounds.
-
-    Beside what the run notes, ``cost/up_bytes`` and ``cost/down_bytes`` are what crossed without
-    measuring, ``cost/cpu_seconds`` the processor time with it.
-
-    Args:
-        run: from where it stands.
-        measuring: names of the steps that measure, or make ready to measure.
-        after_round: notes more after every round.
-    """
-    monitor, traffic = run.federation.monitor, _traffic(run, measuring)
-    result = RunResult()
-    if monitor is not None:
-        result.chosen_by, result.lower_is_better = monitor.key, monitor.lower_is_better
-    while not run.finished:
-        began = time.process_time()
-        run.advance()
-        noted = run.journal.scalars | {"cost/cpu_seconds": time.process_time() - began}
-        before, traffic = traffic, _traffic(run, measuring)
-        result.note(noted | {name: size - before[name] for name, size in traffic.items()})
-        after_round(result)
-    return result
-
-
 def column(results: Sequence[RunResult], metric: str) -> list[float]:
     """A number of the whole run, one value a seed; NaN where a run has none."""
     return [result.metrics.get(metric, NAN) for result in results]
@@ -149,15 +118,6 @@ def known(values: Values) -> list[float]:
         [0.5]
     """
     return [value for value in values if value == value]
-
-
-def _traffic(run: FederatedRun, measuring: Collection[str]) -> dict[str, float]:
-    """Bytes so far, without those of measuring."""
-    found = {"cost/up_bytes": 0.0, "cost/down_bytes": 0.0}
-    for row in run.ledger.rows():
-        if row["step"] not in measuring:
-            found[f"cost/{row['direction']}_bytes"] += row["bytes"]
-    return found
 
 
 def _with_nan(content: Any) -> Any:

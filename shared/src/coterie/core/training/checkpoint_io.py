@@ -54,7 +54,13 @@ class RunCheckpointIO(CheckpointIO):
         Raises:
             UserError: it is missing, damaged or no checkpoint of a federation.
         """
-        return read_checkpoint(Path(path))
+        found = read_checkpoint(Path(path))
+        if "loops" not in found:
+            raise UserError(
+                f"{path} is of an older version, which can be measured but not trained on: start a "
+                "new run with another --run.name"
+            )
+        return found
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Remove it."""

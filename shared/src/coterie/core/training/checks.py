@@ -160,10 +160,3 @@ def check_data(loader: Any, own: Any) -> None:
             "the Trainer was given data, and a federation's are with its clients: leave "
             "'dataloaders' and 'datamodule' out"
         )
-
-
-def let_stop(trainer: lightning.Trainer) -> None:
-    """Stop after this round, as the run has come to its end, whatever least number was asked."""
-    trainer.fit_loop.min_epochs = None
-    trainer.fit_loop.epoch_loop.min_steps = None
-    trainer.should_stop = True

@@ -5,7 +5,8 @@ from __future__ import annotations
 from coterie.assisted.experiment import Experiment
 from coterie.assisted.settings.run import Settings
 from coterie.core.run.driver import FederatedRun
-from coterie.core.tables.result import RunResult, follow
+from coterie.core.tables.following import follow
+from coterie.core.tables.result import RunResult
 
 _MEASURING = ("measure", "query", "answer")
 

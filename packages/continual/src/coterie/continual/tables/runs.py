@@ -13,7 +13,8 @@ from coterie.continual.settings import Settings
 from coterie.core.files import writing
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import changed
-from coterie.core.tables.result import RunResult, follow
+from coterie.core.tables.following import follow
+from coterie.core.tables.result import RunResult
 from coterie.core.tensors.saved import load, save
 
 Base = dict[str, Any]

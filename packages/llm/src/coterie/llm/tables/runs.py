@@ -12,7 +12,8 @@ import torch
 from coterie.core.methods.ranking.bpr import CentralResult, train_lightgcn, train_mf
 from coterie.core.metrics.clients import imbalance
 from coterie.core.run.driver import FederatedRun
-from coterie.core.tables.result import NAN, Make, RunResult, column, follow, known
+from coterie.core.tables.following import follow
+from coterie.core.tables.result import NAN, Make, RunResult, column, known
 from coterie.core.tables.sheet import cell
 from coterie.core.tensors.keys import Key
 from coterie.llm.baselines import all_users, measure_popularity

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from coterie.core.run.driver import FederatedRun
-from coterie.core.tables.result import RunResult, follow
+from coterie.core.tables.following import follow
+from coterie.core.tables.result import RunResult
 from coterie.page.certificate.of_run import before_learning, certify_run
 from coterie.page.experiment import Experiment
 from coterie.page.settings.run import Settings

@@ -10,7 +10,6 @@ import torch
 from lightning.pytorch import callbacks as theirs
 
 from coterie.core.training.callbacks.notes import StreamScore
-from coterie.core.training.checks import let_stop
 
 
 class Blocks(theirs.EarlyStopping):
@@ -89,3 +88,10 @@ def _callbacks(trainer: lightning.Trainer) -> list[theirs.Callback]:
 def _stoppers(trainer: lightning.Trainer) -> list[theirs.EarlyStopping]:
     found = [one for one in _callbacks(trainer) if isinstance(one, theirs.EarlyStopping)]
     return [one for one in found if not isinstance(one, Blocks)]
+
+
+def let_stop(trainer: lightning.Trainer) -> None:
+    """Stop after this round, as the run has come to its end, whatever least number was asked."""
+    trainer.fit_loop.min_epochs = None
+    trainer.fit_loop.epoch_loop.min_steps = None
+    trainer.should_stop = True

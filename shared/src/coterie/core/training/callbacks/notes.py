@@ -9,6 +9,7 @@ from typing import Any
 
 import lightning
 
+from coterie.core.errors import UserError
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.privacy.accountant import epsilon, price
 from coterie.core.run.driver import FederatedRun
@@ -47,8 +48,17 @@ class Note(lightning.Callback):
         return {name: getattr(self, name) for name in self.kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore them."""
+        """Restore them.
+
+        Raises:
+            UserError: they are of another version.
+        """
         for name in self.kept:
+            if name not in state_dict:
+                raise UserError(
+                    f"the checkpoint does not fit ({type(self).__name__}: '{name}'): it is of "
+                    "another version; start a new run with another --run.name"
+                )
             setattr(self, name, state_dict[name])
 
 
@@ -59,10 +69,16 @@ class Costs(Note):
     what is exchanged between blocks counts too.
 
     Attributes:
+        names: of all that it notes.
         seconds: wall time of all rounds so far, those before a resume included.
         local_steps: the same of local steps.
     """
 
+    names = frozenset(
+        f"cost/{name}{total}"
+        for name in ("up_bytes", "down_bytes", "seconds", "local_steps")
+        for total in ("", "_total")
+    ) - {"cost/local_steps"}  # the run's own
     kept = ("seconds", "local_steps")
 
     def __init__(self) -> None:
