@@ -51,10 +51,13 @@ def federation(rounds: int) -> Federation:
     return Experiment(settings).federation()
 
 
+keep = Checkpoints.on_train_epoch_end
+
+
 def interrupt_after_two(checkpoints, trainer, module):
     """Stands for what keeps checkpoints, until the user stops it."""
-    save({"federation": run.to_plain(), "callbacks": {}}, self.folder / "last.ckpt")
-    if run.round == 2:
+    keep(checkpoints, trainer, module)
+    if module.run.round == 2:
         raise KeyboardInterrupt
 
 

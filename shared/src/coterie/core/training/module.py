@@ -12,6 +12,7 @@ An epoch is a round because that is when Lightning's own callbacks look at a met
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MethodType
 from typing import Any
 
 import lightning
@@ -60,16 +61,16 @@ class FederatedModule(lightning.LightningModule):
         self.run = run
         self.save_hyperparameters(dict(settings or run.federation.settings or {}))
         self.server = _ServerTensors(run.server_state)
+        self._logged = {"step"}
         self._logger_states: dict[str, dict[str, Any]] = {}
 
     def train_dataloader(self) -> DataLoader[Tensor]:
         """One tick, of the round to come."""
         return DataLoader(_TICK, batch_size=None)
 
-    def val_dataloader(self) -> list[DataLoader[Tensor]]:
-        """One tick for ``trainer.validate``; while it fits, rounds validate by themselves."""
-        validating = self.trainer.state.fn is TrainerFn.VALIDATING
-        return [DataLoader(_TICK, batch_size=None)] if validating else []
+    def val_dataloader(self) -> DataLoader[Tensor]:
+        """One tick for ``trainer.validate``."""
+        return DataLoader(_TICK, batch_size=None)
 
     def test_dataloader(self) -> DataLoader[Tensor]:
         """One tick."""
@@ -84,6 +85,7 @@ class FederatedModule(lightning.LightningModule):
         present: list[theirs.Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         check_trainer(self.trainer)
         check_callbacks(present)
+        self._offer_validation(self.trainer.state.fn is not TrainerFn.FITTING)
         if self.trainer.state.fn is TrainerFn.FITTING:
             notes = (Refusals, Costs)
             first: list[theirs.Callback] = [kind() for kind in notes if not _has(present, kind)]
@@ -147,12 +149,18 @@ class FederatedModule(lightning.LightningModule):
         if self.run.finished:
             let_stop(self.trainer)
 
+    def on_train_epoch_end(self) -> None:
+        """Have what callbacks logged in their own ways stand against the round, too."""
+        if self.trainer.callback_metrics.keys() - self._logged:
+            self.log("step", float(self.run.round))
+
     def log_round(self, scalars: Mapping[str, float]) -> None:
         """Log numbers of the round that was run last.
 
         Loggers get them at once, as a checkpoint may be written before Lightning would tell them.
         """
         self._log_all(scalars)
+        self._logged |= scalars.keys()
         for logger in self.loggers:
             logger.log_metrics({**scalars, "block": self.run.block}, step=self.run.round)
             logger.save()
@@ -212,6 +220,14 @@ class FederatedModule(lightning.LightningModule):
         check_settings(saved, self.run.federation)
         self.run.load_plain(saved)
         self._logger_states = checkpoint.get("loggers", {})
+
+    def _offer_validation(self, offered: bool) -> None:
+        """Have ``fit`` see no validation of Lightning's: rounds validate by themselves."""
+        for name in ("val_dataloader", "validation_step"):
+            self.__dict__.pop(name, None)
+            if not offered:
+                hidden = MethodType(getattr(lightning.LightningModule, name), self)
+                self.__dict__[name] = hidden
 
     def _round_loggers(self) -> list[RoundLogger]:
         return [logger for logger in self.loggers if isinstance(logger, RoundLogger)]

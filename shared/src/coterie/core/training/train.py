@@ -152,7 +152,8 @@ def _beside(
         found.append(RoundProgress())
     if settings.logger.transcript:
         found.append(TranscriptFile(folder.path))
-    found.append(Curves(folder.path, paper, monitor, f"seed {settings.seed}"))
+    if not settings.trainer.fast_dev_run:
+        found.append(Curves(folder.path, paper, monitor, f"seed {settings.seed}"))
     return found
 
 

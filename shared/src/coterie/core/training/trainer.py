@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
@@ -133,7 +134,8 @@ def _made(given: Class, flag: str, kind: type, home: str, default: dict[str, Any
         sys.path.append(os.getcwd())
     with _named(f"{flag} {path}"):
         maker = getattr(import_module(module or home), attribute)
-        made = maker(**{**(default if module == "" else {}), **arguments})
+        taken = inspect.signature(maker).parameters
+        made = maker(**{**{n: v for n, v in default.items() if n in taken}, **arguments})
     if not isinstance(made, kind):
         needed = f"a {kind.__name__.lower()} of Lightning is needed, a subclass of {kind.__name__}"
         raise UserError(f"'{flag} {path}' gives a {type(made).__name__}: {needed}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,12 +17,18 @@ Measured = Mapping[str, tuple[Tensor, Tensor]]
 class RoundLogger(Logger):
     """A logger of Lightning that goes on with a resumed run, and may log what clients measured.
 
-    Any other logger gets the numbers of each round alone.
+    Any other logger gets the numbers of each round alone. What it logs belongs to the round in
+    which the run stands, whatever Lightning counts.
+
+    Attributes:
+        run: that is logged, once it has begun.
     """
 
-    @abstractmethod
+    run: FederatedRun
+
     def begin(self, run: FederatedRun) -> None:
         """Start, or go on after the round in which the run stands."""
+        self.run = run
 
     def log_clients(self, measured: Measured, step: int) -> None:
         """Log what each client measured in a round. Default: nothing."""

@@ -50,12 +50,13 @@ class MetricsLogger(RoundLogger):
 
     def begin(self, run: FederatedRun) -> None:
         """Keep the lines up to the restored round, none for a new run."""
+        super().begin(run)
         # What was noted for being the end, is not the end's once more rounds follow.
         self.file.begin(run.round, without=STREAM if run.reopened else None)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Write numbers of a round; more numbers of it join its line."""
-        self.file.write(int(step or 0), {n: v for n, v in metrics.items() if n != "epoch"})
+        self.file.write(self.run.round, {n: v for n, v in metrics.items() if n != "epoch"})
 
     def log_hyperparams(self, *_: Any, **__: Any) -> None:
         """Do nothing: ``config.yaml`` has them."""

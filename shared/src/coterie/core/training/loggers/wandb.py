@@ -115,6 +115,7 @@ class RoundWandbLogger(WandbLogger, RoundLogger):
 
     def begin(self, run: FederatedRun) -> None:
         """Start the run."""
+        super().begin(run)
         self._run_id = self._run_id or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         self._wandb_init["id"] = self._id = self._run_id
         self._aside.do(self._start)
@@ -126,7 +127,7 @@ class RoundWandbLogger(WandbLogger, RoundLogger):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log numbers of a round."""
-        self._add(int(step or 0), {n: v for n, v in metrics.items() if n != "epoch"})
+        self._add(self.run.round, {n: v for n, v in metrics.items() if n != "epoch"})
 
     def log_clients(self, measured: Measured, step: int) -> None:
         """Log histograms, every so many rounds, and rows of the client table."""
