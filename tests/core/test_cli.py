@@ -49,7 +49,7 @@ def trained(toy: Paper, monkeypatch: pytest.MonkeyPatch) -> Trained:
         )
         run.write_summary(Summary(2, {"test/ndcg@20": 0.1}, {}, 1, 1, 1.0))
 
-    fake(monkeypatch, "run.train", train=train)
+    fake(monkeypatch, "training.train", train=train)
     return found
 
 
@@ -275,7 +275,7 @@ def test_a_paper_without_its_configuration_says_so(trained: Trained, capsys: Cap
 def test_what_cannot_be_allocated_is_one_line(
     toy: Paper, monkeypatch: pytest.MonkeyPatch, capsys: Capture, broken: Callable[[], Any]
 ) -> None:
-    fake(monkeypatch, "run.train", train=lambda *_: broken())
+    fake(monkeypatch, "training.train", train=lambda *_: broken())
     assert error(capsys, "train", "toyrec").startswith("this machine has too little memory")
 
 
@@ -346,7 +346,7 @@ def test_interruption_says_how_to_go_on(
     def interrupt(*_: Any) -> None:
         raise stop
 
-    fake(monkeypatch, "run.train", train=interrupt)
+    fake(monkeypatch, "training.train", train=interrupt)
     assert main(["train", "toyrec", "--data", "my file.csv"]) == 130
     again = "coterie train toyrec --data 'my file.csv'"
     assert capsys.readouterr().err == f"coterie: interrupted{advice.format(again)}\n"
@@ -356,7 +356,7 @@ def test_bugs_keep_their_traceback(toy: Paper, monkeypatch: pytest.MonkeyPatch) 
     def bug(*_: Any) -> None:
         raise ZeroDivisionError
 
-    fake(monkeypatch, "run.train", train=bug)
+    fake(monkeypatch, "training.train", train=bug)
     with pytest.raises(ZeroDivisionError):
         main(["train", "toyrec"])
 
@@ -367,7 +367,7 @@ def test_error_of_many_lines_becomes_one(
     def fail(*_: Any) -> None:
         raise UserError("first\n  second")
 
-    fake(monkeypatch, "run.train", train=fail)
+    fake(monkeypatch, "training.train", train=fail)
     assert error(capsys, "train", "toyrec") == "first second"
 
 
@@ -541,7 +541,7 @@ def test_determinism_compares_all_but_times(
         (run.path / "metrics.csv").write_text(f"round,loss\n1,{settings.run.name}\n")
         run.write_summary(Summary(2, {}, {}, 1, 1, 1.0))
 
-    fake(monkeypatch, "run.train", train=drifting)
+    fake(monkeypatch, "training.train", train=drifting)
     with pytest.raises(UserError) as caught:
         determinism.check(toy)
     assert str(caught.value) == (

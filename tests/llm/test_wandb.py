@@ -93,7 +93,7 @@ def client_table(run, records):
 def pseudonym(run, client):
     """The name of a client, by the salt that stays in the run's checkpoint."""
     checkpoint = torch.load(run / "checkpoints" / "last.ckpt", weights_only=False)
-    [salt] = [s["salt"] for s in checkpoint["callbacks"].values() if "salt" in s]
+    [salt] = [s["salt"] for s in checkpoint["loggers"].values() if "salt" in s]
     key = bytes.fromhex(salt)
     return hashlib.blake2b(str(client).encode(), key=key, digest_size=6).hexdigest()
 

@@ -18,7 +18,8 @@ def never_in_an_import() -> Iterator[None]:
 
     Modules with compiled parts do not expect it there: numpy goes on with half of itself, a
     module of matplotlib says that it cannot be initialised, C++ of torch ends the process. In
-    5 of 120 interruptions at the start of a command, that was a traceback or no end at all.
+    5 of 120 interruptions at the start of a command, that was a traceback or no end at all. Nor in
+    a ``__del__``, where Python prints the exception and goes on as if nothing had been pressed.
 
     Does nothing where signals cannot be heard (not in the main thread) or are not to be (nohup).
 
@@ -41,15 +42,15 @@ def never_in_an_import() -> Iterator[None]:
 
 
 def _raise_or_put_off(number: int, frame: FrameType | None) -> None:
-    if _importing(frame):
+    if _out_of_place(frame):
         signal.setitimer(signal.ITIMER_REAL, _AGAIN)
     else:
         signal.default_int_handler(number, frame)
 
 
-def _importing(frame: FrameType | None) -> bool:
+def _out_of_place(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_filename == _IMPORTING:
+        if frame.f_code.co_filename == _IMPORTING or frame.f_code.co_name == "__del__":
             return True
         frame = frame.f_back
     return False
