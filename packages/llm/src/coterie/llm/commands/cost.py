@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.cli.arguments import Arguments, positive
-from coterie.core.cli.output import aside, print_json, print_rows, say
+from coterie.core.cli.output import JSON_HELP, aside, print_json, print_rows, tell
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.settings.configuration import configure
@@ -41,12 +41,11 @@ def run(argv: Sequence[str]) -> None:
         experiment = load(paper.experiment)(settings)
         title, rows, plain, notes = (_measured if given.measure else _derived)(experiment, given)
     if given.json:
-        for row in plain:
-            print_json(row)
+        print_json(plain)
         return
     print_rows(rows, title)
     for line in notes:
-        say(line)
+        tell(line)
 
 
 def _parser() -> Arguments:
@@ -71,7 +70,7 @@ def _parser() -> Arguments:
     parser.add_argument(
         "--repeats", type=positive, default=5, help="timed steps for each k (default: 5)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     return parser
 
 
