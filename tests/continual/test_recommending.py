@@ -334,11 +334,11 @@ def test_training_and_data_print_what_their_filters_left_out(table, tmp_path, ca
     assert printed[-1].startswith("Rows left out: 2 of ")
     assert printed[-1].endswith("rows, of an item that the user has in the same block before")
     columns = ",".join(f"{role}={name}" for role, name in COLUMNS.items())
-    asked = ["data", str(path), "--columns", columns, "--min_interactions", "2"]
+    asked = ["data", str(path), "--data.columns", columns, "--data.min_interactions", "2"]
     assert main(asked) == 0
     told = capsys.readouterr()
     assert printed[0] in told.out.splitlines()
     assert main([*asked, "--json"]) == 0
     told = capsys.readouterr()
     assert f"coterie: {printed[0].replace('Rows', 'rows')}" in told.err.splitlines()
-    assert all(json.loads(line) for line in told.out.splitlines())
+    assert all(json.loads(told.out))

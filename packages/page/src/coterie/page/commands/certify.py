@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> None:
         say(parser.format_help().rstrip())
         say("\nSettings of the test; those not given are the run's own, usually the defaults:")
         for leaf in leaves(CertificateSettings).values():
-            say(f"  --{leaf.key:<14} {leaf.help} (default: {leaf.default})")
+            tell(f"{leaf.help} (default: {leaf.default})", f"  --{leaf.key:<14} ")
         return
     given, rest = parser.parse_known_args(list(argv))
     typed = split(CertificateSettings, rest)
