@@ -1,6 +1,6 @@
 """Tables and facts for people, as wide as there is room for; no word is cut. Torch-free.
 
-A table that is too wide has fewer columns, not narrower ones: the last ones go first, and a line
+A table that is too wide has fewer columns, not narrower ones: the least important go, and a line
 says which. What is left has the width of its content; only prose is folded, between words. The one
 thing that may be wider than the room is a single word that is, such as a path: it has a line of its
 own.
@@ -60,14 +60,16 @@ def table(
     rows: Sequence[Mapping[str, str]],
     room: int,
     right: Collection[str] = (),
+    first: Sequence[str] = (),
     more: str = "where the terminal is wider",
 ) -> list[str]:
     """Lay out rows as a table: names, a rule, and the rows.
 
     Args:
-        rows: texts by column; the columns stand in order of their importance.
+        rows: texts by column; a column matters more than those behind it.
         room: columns of a line.
         right: columns of numbers, which stand to the right.
+        first: columns that matter most, beside the one that stands first.
         more: where the columns are to be seen that had no room.
 
     Returns:
@@ -89,12 +91,13 @@ def table(
         return []
     cells = {name: [one_line(row.get(name, "-")) for row in rows] for name in columns}
     least = {name: _least(name, cells[name], name in right) for name in columns}
-    shown = list(columns)
-    while len(shown) > 1 and _wide(least[name] for name in shown) > room:
-        shown.pop()
+    ranks = list(dict.fromkeys((columns[0], *(n for n in first if n in least), *columns)))
+    while len(ranks) > 1 and _wide(least[name] for name in ranks) > room:
+        ranks.pop()
+    shown = [name for name in columns if name in ranks]
     alone = len(shown) == 1 and len(columns) > 1
     if alone or _wide(least[name] for name in shown) > room:
-        return [line for row in rows for line in facts("", row, room)]
+        return [line for row in rows for line in [*facts("", row, room), ""]][:-1]
     widths, spare = {}, room - _wide(least[name] for name in shown)
     for name in shown:
         wanted = max(map(cell_len, (one_line(name), *cells[name])))
@@ -104,7 +107,7 @@ def table(
     lines += _row({name: "-" * widths[name] for name in shown}, widths, right)
     for number in range(len(rows)):
         lines += _row({name: cells[name][number] for name in shown}, widths, right)
-    if left := columns[len(shown) :]:
+    if left := [name for name in columns if name not in shown]:
         lines += folded(f"Left out at {room} columns: {', '.join(left)}. Shown {more}.", room)
     return lines
 

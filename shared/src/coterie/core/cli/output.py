@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -58,15 +58,17 @@ def print_rows(
     rows: Iterable[Mapping[str, Any]],
     title: str | None = None,
     as_json: bool = False,
+    first: Sequence[str] = (),
     more: str = "by --json, or where the terminal (COLUMNS) is wider",
 ) -> None:
     """Print rows as a table, numbers to the right; or as a JSON array, which has all columns.
 
     Args:
-        rows: by column; the columns stand in order of their importance, the last ones are left out
-            where there is no room.
+        rows: by column; a column matters more than those behind it, which are left out first where
+            there is no room.
         title: a line above the table.
         as_json: print the array instead.
+        first: columns that matter most, beside the one that stands first.
         more: where columns are to be seen that had no room.
     """
     rows = list(rows)
@@ -82,13 +84,14 @@ def print_rows(
     texts = [{name: cell(row.get(name)) for name in columns} for row in rows]
     if title:
         tell(title)
-    for line in table(texts, width(), numbers, more):
+    for line in table(texts, width(), numbers, first, more):
         say(line)
 
 
 def print_report(report: Report, saved: Path) -> None:
     """Print a report for people, and where it was written."""
-    print_rows(report.view or report.rows, report.title, more=f"by --json, and in {saved.name}")
+    more = f"by --json, and in {saved.name}"
+    print_rows(report.view or report.rows, report.title, first=report.first, more=more)
     for note in report.notes:
         tell(note)
     tell(f"Written to {saved}")

@@ -48,7 +48,9 @@ def run(argv: Sequence[str]) -> None:
     if given.seeds is not None:
         rows = _over_seeds(rows, sweep.metric)
     rows.sort(key=lambda row: _rank(row[sweep.metric], sweep.maximize))
-    report = Report("sweep", f"Sweep of {paper.name}, best first", rows)
+    report = Report(
+        "sweep", f"Sweep of {paper.name}, best first", rows, first=(sweep.metric, "sd", "seeds")
+    )
     saved = report.save(folder)
     if not given.json:
         print_report(report, saved)

@@ -16,6 +16,7 @@ from coterie.llm.cost.formulas import Cost, costs, spread_of_splits, verdict
 _Shown = tuple[str, list[dict[str, Any]], list[dict[str, Any]], list[str]]
 """Title, rows for people, rows for programs, notes."""
 
+_FIRST = ("storage MB", "round MB", "x FedAvg", "cheaper for", "client ms", "memory MB")
 ABOUT = (
     "Compare what FedAvg and PPLR cost a client over k, the layers below the server's: storage, "
     "layers run, bytes sent. Every setting of `coterie train pplr` may be given too."
@@ -43,7 +44,7 @@ def run(argv: Sequence[str]) -> None:
     if given.json:
         print_json(plain)
         return
-    print_rows(rows, title)
+    print_rows(rows, title, first=_FIRST)
     for line in notes:
         tell(line)
 
