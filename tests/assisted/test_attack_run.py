@@ -142,7 +142,8 @@ def stored(tmp_path, **more):
 
 
 @pytest.mark.parametrize("feedback", ["explicit", "implicit"])
-def test_the_command_writes_and_prints_the_same(tmp_path, capsys, feedback) -> None:
+def test_the_command_writes_and_prints_the_same(tmp_path, capsys, feedback, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "500")  # sentences in one line
     run = stored(tmp_path, data={"feedback": feedback}, protect=ProtectSettings("dp", alpha=3.0))
     assert main(["assisted", "attack", "--run", str(run), "--draws", "2", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)

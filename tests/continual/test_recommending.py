@@ -322,7 +322,8 @@ def test_a_run_says_what_its_filters_left_out(run, table, capsys):
     ]
 
 
-def test_training_and_data_print_what_their_filters_left_out(table, tmp_path, capsys):
+def test_training_and_data_print_what_their_filters_left_out(table, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")  # sentences in one line
     again = table[(table.stars > 2) & (table["at"] < 100)].iloc[:2]  # at one time
     twice = pd.concat([table, again])
     path = tmp_path / "r.csv"

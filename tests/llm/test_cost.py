@@ -285,6 +285,7 @@ def test_the_command_prints_the_table(capsys, tmp_path, monkeypatch):
 
 
 def test_the_command_counts_the_items_of_a_recformer(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "500")  # sentences in one line
     monkeypatch.chdir(tmp_path)
     argv = ["llm", "cost", "--model.name", "recformer", "--model.layers", "3", "--data.shots", "50"]
     argv += ["--data.valid_users", "4"]

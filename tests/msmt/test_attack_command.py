@@ -50,7 +50,8 @@ def printed(capsys, *words):
     return capsys.readouterr().out
 
 
-def test_the_command_writes_and_prints_the_same(tmp_path, capsys):
+def test_the_command_writes_and_prints_the_same(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")  # sentences in one line
     run = stored(tmp_path, method="fedavg")
     words = ("--run", run, "--scales", "0.1", "--rows", "15")
     text = printed(capsys, *words, "--rounds", "1")
