@@ -142,10 +142,11 @@ def stored(tmp_path, **more):
 
 
 @pytest.mark.parametrize("feedback", ["explicit", "implicit"])
-def test_the_command_writes_and_prints_the_same(tmp_path, capsys, feedback) -> None:
+def test_the_command_writes_and_prints_the_same(tmp_path, capsys, feedback, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "500")  # sentences in one line
     run = stored(tmp_path, data={"feedback": feedback}, protect=ProtectSettings("dp", alpha=3.0))
-    assert main(["assisted", "attack", str(run), "--draws", "2", "--json"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert main(["assisted", "attack", "--run", str(run), "--draws", "2", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
     kept = json.loads((run / "attack.json").read_text())
     assert kept["rows"] == rows
     assert [row["residuals"] for row in rows[::2]][:2] == ["dp-3 *", "none"]
@@ -158,7 +159,7 @@ def test_the_command_writes_and_prints_the_same(tmp_path, capsys, feedback) -> N
     assert none[share] == none["pattern"] == 1
     assert 0 < none[trivial] < 1
     assert (run / "attack.png").read_bytes().startswith(b"\x89PNG")
-    assert main(["mtal", "attack", str(run), "--draws", "1", "--reader", "1"]) == 0
+    assert main(["mtal", "attack", "--run", str(run), "--draws", "1", "--reader", "1"]) == 0
     printed, page = capsys.readouterr().out, (run / "attack.md").read_text()
     for text in (printed, page):
         assert "organisation 1" in text
@@ -173,12 +174,12 @@ def test_mistakes_are_one_line(tmp_path, capsys) -> None:
     alone = stored(tmp_path, method="alone")
     (tmp_path / "empty").mkdir()
     wrong = {
-        "there is no run": [str(tmp_path / "nowhere")],
-        "not the folder of a run": [str(tmp_path / "empty")],
-        "nothing is exchanged": [str(alone)],
-        "no organisation '9'": [str(run), "--reader", "9"],
-        "--epsilon must be": [str(run), "--epsilon", "0"],
-        "RUN": [],
+        "there is no run": ["--run", str(tmp_path / "nowhere")],
+        "not the folder of a run": ["--run", str(tmp_path / "empty")],
+        "nothing is exchanged": ["--run", str(alone)],
+        "no organisation '9'": ["--run", str(run), "--reader", "9"],
+        "--epsilon must be": ["--run", str(run), "--epsilon", "0"],
+        "are required: --run": [str(run)],
     }
     for words, argv in wrong.items():
         assert main(["assisted", "attack", *argv]) == 2, words
@@ -193,7 +194,7 @@ def test_the_run_of_another_paper_is_refused(tmp_path, capsys) -> None:
     paper = find_paper("f3crec")
     settings = replace(load(paper.settings)(), run=RunSettings(out=str(tmp_path)))
     run = RunFolder.create(paper, settings).path
-    assert main(["assisted", "attack", str(run)]) == 2
+    assert main(["assisted", "attack", "--run", str(run)]) == 2
     assert "a run of f3crec" in capsys.readouterr().err
 
 
@@ -201,7 +202,7 @@ def test_ratings_without_a_scale_are_refused(tmp_path, capsys, monkeypatch) -> N
     from coterie.assisted.attack import report as module
 
     monkeypatch.setattr(module, "MOST_VALUES", 3)
-    assert main(["assisted", "attack", str(stored(tmp_path))]) == 2
+    assert main(["assisted", "attack", "--run", str(stored(tmp_path))]) == 2
     assert "different values" in capsys.readouterr().err
 
 

@@ -117,6 +117,6 @@ def test_an_attack_is_on_the_data_that_the_run_was_trained_on(
     csv(tmp_path, [*rows, "11,b9,5,b"])
     run = tmp_path / "runs" / "mtal" / "one"
     capsys.readouterr()
-    assert main(["assisted", "attack", str(run), "--draws", "1"]) == 2
+    assert main(["assisted", "attack", "--run", str(run), "--draws", "1"]) == 2
     assert "the data have changed since the run was trained" in capsys.readouterr().err
     assert not (run / "attack.json").exists()

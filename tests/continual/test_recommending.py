@@ -322,7 +322,8 @@ def test_a_run_says_what_its_filters_left_out(run, table, capsys):
     ]
 
 
-def test_training_and_data_print_what_their_filters_left_out(table, tmp_path, capsys):
+def test_training_and_data_print_what_their_filters_left_out(table, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")  # sentences in one line
     again = table[(table.stars > 2) & (table["at"] < 100)].iloc[:2]  # at one time
     twice = pd.concat([table, again])
     path = tmp_path / "r.csv"
@@ -334,11 +335,11 @@ def test_training_and_data_print_what_their_filters_left_out(table, tmp_path, ca
     assert printed[-1].startswith("Rows left out: 2 of ")
     assert printed[-1].endswith("rows, of an item that the user has in the same block before")
     columns = ",".join(f"{role}={name}" for role, name in COLUMNS.items())
-    asked = ["data", str(path), "--columns", columns, "--min_interactions", "2"]
+    asked = ["data", str(path), "--data.columns", columns, "--data.min_interactions", "2"]
     assert main(asked) == 0
     told = capsys.readouterr()
     assert printed[0] in told.out.splitlines()
     assert main([*asked, "--json"]) == 0
     told = capsys.readouterr()
     assert f"coterie: {printed[0].replace('Rows', 'rows')}" in told.err.splitlines()
-    assert all(json.loads(line) for line in told.out.splitlines())
+    assert all(json.loads(told.out))

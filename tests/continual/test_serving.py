@@ -171,7 +171,8 @@ def test_unknown_items_among_known_ones_are_said(run, tmp_path, capsys):
     assert capsys.readouterr() == (output.out, "")
 
 
-def test_everybody_is_recommended_what_each_one_is(run, tmp_path, capsys):
+def test_everybody_is_recommended_what_each_one_is(run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")  # sentences in one line
     out = tmp_path / "recs.csv"
     assert main(["recommend", "--run", str(run), "--all", "--out", str(out), "--top", "3"]) == 0
     data = serving.open_run(run)[0].interactions

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from torch import Tensor
 
-from coterie.core.cli.output import print_rows
+from coterie.core.cli.output import tell_facts
 from coterie.core.privacy.table import COLUMNS, protocol_table
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
@@ -73,7 +73,8 @@ def test_renderings(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == len(rows) + 2
     # An escaped bar in a cell must not make a column.
     assert {line.replace("\\|", "").count("|") for line in lines} == {len(COLUMNS) + 1}
-    print_rows(rows, "toy [protocol]")
+    for row in rows:
+        tell_facts("toy [protocol]", row)
     text = capsys.readouterr().out
     assert "toy [protocol]" in text
     assert "a | b" in text

@@ -200,14 +200,14 @@ def test_the_command_attacks_a_backbone(capsys, tmp_path):
     argv = ["llm", "attack", "--steps", "30", "--seeds", "2", "--examples", "200", "--json"]
     quick = ["--pretrain.steps", "40", "--run.out", str(tmp_path)]
     assert main([*argv, *quick]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = json.loads(capsys.readouterr().out)
     assert [row["layer"] for row in found] == list(range(1, len(found) + 1))
     assert all(row["recovery"] > 5 * row["trivial_recovery"] for row in found)
     assert found[0]["seeds"] == 2
     (png,) = tmp_path.rglob("*.png")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert main([*argv, *quick]) == 0
-    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == found
+    assert json.loads(capsys.readouterr().out) == found
 
 
 @pytest.mark.usefixtures("own_backbones")

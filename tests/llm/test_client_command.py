@@ -119,7 +119,7 @@ def test_mistakes_are_one_line(taken_apart, tmp_path: Path, capsys) -> None:
     _, folders, _ = taken_apart
     for words, told in (
         (["--folder", str(tmp_path / "nowhere")], "cannot read"),
-        (["--folder", str(folders[0]), "--server", "nobody"], "write host:port"),
+        (["--folder", str(folders[0]), "--split.server", "nobody"], "write host:port"),
         ([], "--folder"),
     ):
         assert main(["llm", "client", *words]) == 2

@@ -236,12 +236,12 @@ def test_the_attack_on_item_rows(runs, plain, of_users, capsys):
 
     def attacked(run):
         capsys.readouterr()
-        code = main(["privacy", "pplr", "--attack", str(run), "--noise", "0", "100", "--json"])
+        code = main(["privacy", "pplr", "--attack", str(run), "--scales", "0", "100", "--json"])
         return code, capsys.readouterr()
 
     code, found = attacked(of_users("fedmf"))
     assert code == 0
-    rows = [json.loads(line) for line in found.out.splitlines()]
+    rows = json.loads(found.out)
     auc = {(row["noise"], row["scorer"]): row["auc"] for row in rows}
     assert auc[0, "norm"] > 0.9
     # Squared loss: negatives hardly move a new table, against what sets the sign of this scorer.

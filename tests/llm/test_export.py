@@ -240,7 +240,7 @@ def test_the_other_half_is_found_where_its_server_keeps_it(run, tmp_path):
     part = here._state.best_middle.part
     elsewhere = Kept(number=1, run="abc")
     there._state = replace(there._state, best_middle=elsewhere)
-    with pytest.raises(UserError, match="give its folder, as --server"):
+    with pytest.raises(UserError, match="give its folder, as --state"):
         there.row(0)
     there._server = tmp_path
     with pytest.raises(UserError, match=r"abc/1\.pt is missing"):
@@ -278,9 +278,9 @@ def test_the_command_exports_a_client(run, tmp_path, capsys, monkeypatch):
 def test_the_command_attacks_a_run(run, capsys):
     argv = ["llm", "attack", "--run", str(run), "--steps", "20", "--seeds", "1"]
     assert main([*argv, "--json"]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = json.loads(capsys.readouterr().out)
     assert main([*argv, "--client", "1", "--json"]) == 0
-    of_one = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    of_one = json.loads(capsys.readouterr().out)
     assert len(found) == len(of_one) == 3
     assert of_one[0]["users"] < found[0]["users"]
     assert (run / "attack.png").read_bytes().startswith(b"\x89PNG")

@@ -50,7 +50,8 @@ def printed(capsys, *words):
     return capsys.readouterr().out
 
 
-def test_the_command_writes_and_prints_the_same(tmp_path, capsys):
+def test_the_command_writes_and_prints_the_same(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")  # sentences in one line
     run = stored(tmp_path, method="fedavg")
     words = ("--run", run, "--scales", "0.1", "--rows", "15")
     text = printed(capsys, *words, "--rounds", "1")
@@ -59,7 +60,7 @@ def test_the_command_writes_and_prints_the_same(tmp_path, capsys):
         assert word in text
         assert word in (run / "attack.md").read_text()
     words = (*words, "--rounds", "2,1")
-    rows = [json.loads(line) for line in printed(capsys, *words, "--json").splitlines()]
+    rows = json.loads(printed(capsys, *words, "--json"))
     kept = json.loads((run / "attack.json").read_text())
     assert kept["rows"] == rows
     assert kept["method"] == "fedavg"
@@ -91,7 +92,7 @@ def test_the_default_rounds_are_those_that_the_run_has_and_numbers_are_the_runs_
     run = tmp_path / "pf-msmtrec" / "trained"
     capsys.readouterr()
     out = printed(capsys, "--run", run, "--scales", "0.1", "--json")
-    rows = [json.loads(line) for line in out.splitlines()]
+    rows = json.loads(out)
     assert [row["rounds"] for row in rows] == [1, 3, 1, 3]
     assert "category_auc" not in rows[0]
     with (run / "metrics.csv").open() as file:
@@ -110,7 +111,7 @@ def test_a_run_with_noise_is_attacked_as_it_is_and_without(tmp_path, capsys):
     own = {"privacy__clip": 0.5, "privacy__noise": "gaussian", "privacy__scale": 0.05}
     run = stored(tmp_path, method="fedavg", **own)
     out = printed(capsys, "--run", run, "--rounds", 1, "--scales", "0.1", "--json")
-    rows = [json.loads(line) for line in out.splitlines()]
+    rows = json.loads(out)
     assert [row["protection"] for row in rows] == [
         "none",
         "clip 0.5, gaussian 0.05 *",

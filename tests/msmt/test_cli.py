@@ -186,7 +186,7 @@ def test_there_is_nothing_to_recommend(run: Path, capsys: pytest.CaptureFixture[
 
 def test_the_privacy_table_has_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["privacy", "pf-msmtrec", "--json"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    rows = json.loads(capsys.readouterr().out)
     up = {row["field"]: row for row in rows if row["message"] == "ScenarioUpdate"}
     assert set(up) == {"scenario", "towers", "affine", "shared", "samples", "loss"}
     covered = {name for name, row in up.items() if row["noise"] == "covered"}

@@ -116,7 +116,7 @@ def test_there_are_no_items_to_attack(run, capsys):
 
 def test_the_privacy_table_has_every_field_of_a_move(capsys):
     assert main(["privacy", "page", "--json"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    rows = json.loads(capsys.readouterr().out)
     moves = {row["field"]: row for row in rows if row["message"] == "Move"}
     assert set(moves) == {"change", "samples", "loss", "local_loss", "lr", "epochs", "diverged"}
     assert moves["samples"]["depends on"] == "-"

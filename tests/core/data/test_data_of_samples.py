@@ -90,14 +90,15 @@ def test_they_are_listed_with_what_is_here(here):
 
 def test_one_is_shown(here, capsys):
     main(["data", "pictures", "--data_root", str(here), "--json"])
-    assert json.loads(capsys.readouterr().out) == {"name": "pictures", "part": "all", "samples": 3}
+    (part,) = json.loads(capsys.readouterr().out)
+    assert part == {"name": "pictures", "part": "all", "samples": 3}
     main(["data", "drawn", "--data_root", str(here)])
     assert "when a run begins" in capsys.readouterr().out
     main(["data", "pictures", "--data_root", str(here)])
     assert "three pictures" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("flag", ["--min_interactions=3", "--columns=user=u"])
+@pytest.mark.parametrize("flag", ["--data.min_interactions=3", "--data.columns=user=u"])
 def test_flags_of_interactions_are_refused(here, flag, capsys):
     assert main(["data", "pictures", "--data_root", str(here), flag]) == 2
     assert "leave them out" in " ".join(capsys.readouterr().err.split())

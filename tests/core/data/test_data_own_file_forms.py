@@ -416,7 +416,7 @@ def test_what_can_be_read_once_only_is_refused(tmp_path):
 
 def test_columns_that_a_paper_does_not_read_are_refused(write, capsys):
     path = str(write("user,item,time,part\na,x,1,train\nb,y,2,test\n"))
-    assert main(["data", path, "--columns", "split=part", "--min_interactions", "0"]) == 0
+    assert main(["data", path, "--data.columns", "split=part", "--data.min_interactions", "0"]) == 0
     capsys.readouterr()
     for paper, role in (
         ("f3crec", "split"),

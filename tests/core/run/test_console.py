@@ -18,5 +18,5 @@ def test_a_row_of_the_table_is_a_block(capsys):
             return [{"block": 0, "users": 1234}, {"block": 1, "users": 5}]
 
     show_data(find_paper("page"), Described(BaseSettings(method="mine")))
-    _, head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    _, head, _, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
     assert (head, rows) == (["block", "users"], [["0", "1,234"], ["1", "5"]])

@@ -27,7 +27,9 @@ class Arguments(argparse.ArgumentParser):
         unknown = re.match(r"unrecognized arguments: (\S+)", message)
         if unknown:
             word = unknown[1].partition("=")[0]
-            close = difflib.get_close_matches(word, self._option_string_actions, n=1)
+            known = list(self._option_string_actions)
+            whole = [name for name in known if name.endswith(f".{word.lstrip('-')}")]
+            close = whole or difflib.get_close_matches(word, known, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"see {self.prog} --help"
             raise UserError(f"unknown argument '{word}': {hint}")
         raise UserError(f"{message} (see {self.prog} --help)")

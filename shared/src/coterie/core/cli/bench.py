@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.core.cli.arguments import Arguments
-from coterie.core.cli.output import print_json, print_report
+from coterie.core.cli.output import JSON_HELP, aside, print_json, print_report
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import load
 from coterie.core.settings.configuration import configure
@@ -20,17 +20,16 @@ ABOUT = (
 def run(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("bench PAPER", ABOUT)
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     paper, given, flags = parser.of_paper(argv)
     if paper.bench is None:
         raise UserError(f"{paper.name} has no benchmark")
     settings = configure(paper, flags).settings
-    rows = []
-    for row in load(paper.bench)(settings):
-        rows.append(row)
-        if given.json:
-            print_json(row)
+    with aside(given.json):
+        rows = list(load(paper.bench)(settings))
     report = Report("bench", f"Speed of {paper.name}", rows)
     saved = report.save(settings.run.folder / paper.name / "bench")
-    if not given.json:
+    if given.json:
+        print_json(rows)
+    else:
         print_report(report, saved)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.cli.arguments import Arguments
-from coterie.core.cli.output import print_rows, say
+from coterie.core.cli.output import JSON_HELP, cell, print_json, print_rows, say, tell, tell_facts
 from coterie.core.data.interactions.blocks import temporal_blocks
 from coterie.core.data.interactions.dropped import in_words
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Interactions
@@ -21,22 +21,24 @@ from coterie.core.registry.data_sets import DataSet, data_sets, default_core
 from coterie.core.settings.parser import settings_parser
 from coterie.core.settings.sections import DataSettings
 
+_COUNTED = ("users", "items", "interactions")
+
 
 def run(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("data", "Show the data sets that are here, or the blocks of one.")
     parser.add_argument("name", nargs="?", help="a data set, or the path of a file")
-    parser.add_argument("--data_root", metavar="DIR", help="default: $COTERIE_DATA")
-    parser.add_argument("--columns", metavar="user=u,item=i,time=t", help="of a file")
-    parser.add_argument("--min_rating", metavar="R", help="lowest rating that counts")
-    parser.add_argument("--min_interactions", metavar="K", help="k of the k-core filter")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--data_root", "--data.root", metavar="DIR", help="default: $COTERIE_DATA")
+    parser.add_argument("--data.columns", metavar="user=u,item=i,time=t", help="of a file")
+    parser.add_argument("--data.min_rating", metavar="R", help="lowest rating that counts")
+    parser.add_argument("--data.min_interactions", metavar="K", help="k of the k-core filter")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     given = parser.parse_args(argv)
     if given.name is None:
         _all(given.data_root, given.json)
         return
     names = ("columns", "min_rating", "min_interactions")
-    flags = {name: text for name in names if (text := getattr(given, name)) is not None}
+    flags = {name: text for name in names if (text := vars(given)[f"data.{name}"]) is not None}
     words = [f"--{key}={text}" for key, text in flags.items()]
     typed, _ = settings_parser(DataSettings).flags(words)
     settings = DataSettings(name=given.name, root=given.data_root, **typed)
@@ -48,10 +50,15 @@ def _all(root: str | None, as_json: bool) -> None:
     rows: list[dict[str, Any]] = [
         row | {"folder": None if row["folder"] is None else str(row["folder"])} for row in listings
     ]
-    if not as_json and not any(row["problem"] for row in rows):
-        for row in rows:
-            del row["problem"]
-    print_rows(rows, as_json=as_json)
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        tell(row["about"], f"{row['name']}: ")
+        counts = [f"{cell(row[what])} {what}" for what in _COUNTED if row[what] is not None]
+        here = [cell(row["present"]), *([row["folder"]] if row["folder"] else [])]
+        more = {"terms": row["terms"], "here": here, "problem": row["problem"]}
+        tell_facts("", {"counts": counts or None} | more)
 
 
 def _one(settings: DataSettings, as_json: bool) -> None:
@@ -65,15 +72,15 @@ def _one(settings: DataSettings, as_json: bool) -> None:
 def _samples(entry: DataSet, settings: DataSettings, as_json: bool) -> None:
     if settings != DataSettings(name=settings.name, root=settings.root):
         raise UserError(
-            f"'{entry.name}' holds labelled samples: --columns, --min_rating and "
-            "--min_interactions are for interactions, leave them out"
+            f"'{entry.name}' holds labelled samples: --data.columns, --data.min_rating "
+            "and --data.min_interactions are for interactions, leave them out"
         )
     rows = sample_counts(entry.name, settings.root)
     if as_json:
         named = rows or [{"part": "generated", "samples": None}]
-        print_rows(({"name": entry.name} | row for row in named), as_json=True)
+        print_json([{"name": entry.name} | row for row in named])
         return
-    say(f"{entry.name}: {entry.about}")
+    tell(entry.about, f"{entry.name}: ")
     if rows:
         print_rows(rows, title="Labelled samples")
     else:
@@ -93,12 +100,12 @@ def _interactions(settings: DataSettings, as_json: bool) -> None:
         what = "Parts it comes in"
     if not as_json:
         users = f"{found.n_users:,} users, {found.n_items:,} items"
-        say(f"{found.source}: {len(found):,} interactions, {users}")
+        tell(f"{found.source}: {len(found):,} interactions, {users}")
     for line in in_words(kept.dropped):
         if as_json:
             sys.stderr.write(f"coterie: rows {line}\n")  # stdout holds the table only
         else:
-            say(f"Rows {line}")
+            tell(f"Rows {line}")
     title = f"{what} after the {core}-core filter ({len(kept):,} interactions)"
     print_rows(statistics, title, as_json)
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from coterie.core.cli.output import aside, say
+from coterie.core.cli.output import aside
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper
 from coterie.core.run.metrics_file import read_metrics
@@ -15,8 +15,8 @@ from coterie.core.run.runfolder import RunFolder
 from coterie.core.settings.configuration import configure
 
 
-def check(paper: Paper) -> None:
-    """Train the smoke preset twice and compare all numbers but times.
+def check(paper: Paper) -> int:
+    """Train the smoke preset twice and compare all numbers but times; return how many there are.
 
     Raises:
         UserError: they differ; the first difference is named.
@@ -31,7 +31,7 @@ def check(paper: Paper) -> None:
             raise UserError(
                 f"two equal runs of {paper.name} differ in '{name}': {value} and {second[name]}"
             )
-    say(f"Two equal runs of {paper.name} gave the same {len(first)} numbers.")
+    return len(first)
 
 
 def _numbers(paper: Paper, folder: Path, name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments
-from coterie.core.cli.output import print_rows, say
+from coterie.core.cli.output import JSON_HELP, print_json, say, tell
 from coterie.core.errors import UserError
 from coterie.core.kernels import switch
 from coterie.core.registry.data_sets import data_root, data_sets, find_file
@@ -28,21 +28,31 @@ _ENOUGH = 1 << 30  # bytes on the disk
 def run(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("doctor", "Check this machine and the installation.")
-    parser.add_argument("--out", type=Path, default=RunSettings().folder, help="folder of all runs")
-    parser.add_argument("--data_root", metavar="DIR", help="default: $COTERIE_DATA")
+    out = RunSettings().folder
+    parser.add_argument("--out", "--run.out", type=Path, default=out, help="folder of all runs")
+    parser.add_argument("--data_root", "--data.root", metavar="DIR", help="default: $COTERIE_DATA")
     parser.add_argument("--determinism", metavar="PAPER", help="train twice in brief and compare")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     given = parser.parse_args(argv)
     if given.determinism:
-        import_module("coterie.core.cli.determinism").check(find_paper(given.determinism))
+        paper = find_paper(given.determinism)
+        numbers = import_module("coterie.core.cli.determinism").check(paper)
+        if given.json:
+            print_json({"paper": paper.name, "equal numbers": numbers})
+        else:
+            tell(f"Two equal runs of {paper.name} gave the same {numbers} numbers.")
         return
     rows = [
         {"check": what, "state": "ok" if fine else "look", "found": words}
         for what, fine, words in _checks(given.out, given.data_root)
     ]
-    print_rows(rows, as_json=given.json)
-    if not given.json:
-        say("All is well." if all(row["state"] == "ok" for row in rows) else "See what says look.")
+    if given.json:
+        print_json(rows)
+        return
+    longest = max(len(row["check"]) for row in rows)
+    for row in rows:
+        tell(row["found"], f"{row['check']:<{longest}}  {row['state']:<4}  ")
+    say("All is well." if all(row["state"] == "ok" for row in rows) else "See what says look.")
 
 
 def _checks(out: Path, root: str | None) -> Iterator[Check]:

@@ -1,28 +1,22 @@
-"""What commands print: tables for people, JSON lines for programs."""
+"""What commands print: tables and facts for people, one JSON document for programs."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from coterie.core.files import finite
+from coterie.core.layout import facts, folded, table, width
 from coterie.core.tables.report import Report
-from coterie.core.terminal import console as as_it_stands
-from coterie.core.terminal import one_line
+from coterie.core.terminal import console
 
-_PIPE_WIDTH = 200  # columns where no terminal tells its own
-
-
-def console() -> Any:
-    """Make a console on stdout, wide where the output goes into a file or a pipe."""
-    return as_it_stands(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+JSON_HELP = "print one JSON document, with everything, and nothing else"
 
 
 def say(line: str) -> None:
@@ -30,48 +24,77 @@ def say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
+def tell(text: str, head: str = "") -> None:
+    """Print a text for people, behind a head, folded between words to the width there is."""
+    say("\n".join(folded(text, width(), head)))
+
+
+def tell_facts(title: str, row: Mapping[str, Any], style: str = "") -> None:
+    """Print one thing for people: a line for each of its facts, but for those it lacks.
+
+    Args:
+        title: what it is; none for ``""``.
+        row: facts by name.
+        style: of rich, for terminals.
+    """
+    known = {name: cell(value) for name, value in row.items() if cell(value) != "-"}
+    text = Text("\n".join(facts(title, known, width())), style)
+    console().print(text, soft_wrap=True)
+
+
 @contextmanager
 def aside(active: bool) -> Iterator[None]:
-    """Send what others print to stderr, so that stdout holds JSON lines only."""
+    """Send what others print to stderr, so that stdout holds a JSON document only."""
     with redirect_stdout(sys.stderr) if active else nullcontext():
         yield
 
 
-def print_json(row: Any) -> None:
-    """Print one JSON object on one line; numbers that are not finite become null."""
-    say(json.dumps(finite(row), ensure_ascii=False))
+def print_json(document: Any) -> None:
+    """Print one JSON document on one line; numbers that are not finite become null."""
+    say(json.dumps(finite(document), ensure_ascii=False))
 
 
 def print_rows(
     rows: Iterable[Mapping[str, Any]],
     title: str | None = None,
     as_json: bool = False,
-    style: Callable[[Mapping[str, Any]], str | None] = lambda row: None,
+    first: Sequence[str] = (),
+    more: str = "by --json, or where the terminal (COLUMNS) is wider",
 ) -> None:
-    """Print rows with equal keys as a table, numbers to the right; or as JSON, one a line."""
+    """Print rows as a table, numbers to the right; or as a JSON array, which has all columns.
+
+    Args:
+        rows: by column; a column matters more than those behind it, which are left out first where
+            there is no room.
+        title: a line above the table.
+        as_json: print the array instead.
+        first: columns that matter most, beside the one that stands first.
+        more: where columns are to be seen that had no room.
+    """
     rows = list(rows)
     if as_json:
-        for row in rows:
-            print_json(row)
+        print_json(rows)
         return
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table()
-    for name in columns:
-        numbers = all(isinstance(row.get(name), int | float | None) for row in rows)
-        table.add_column(one_line(name), justify="right" if numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(one_line(cell(row.get(name)))) for name in columns), style=style(row))
+    columns = dict.fromkeys(name for row in rows for name in row)
+    numbers = {
+        name
+        for name in columns
+        if all(isinstance(row.get(name), int | float | None) for row in rows)
+    }
+    texts = [{name: cell(row.get(name)) for name in columns} for row in rows]
     if title:
-        say(one_line(title))  # a title of the table would be folded to the width of narrow columns
-    console().print(table)
+        tell(title)
+    for line in table(texts, width(), numbers, first, more):
+        say(line)
 
 
 def print_report(report: Report, saved: Path) -> None:
     """Print a report for people, and where it was written."""
-    print_rows(report.view or report.rows, title=report.title)
+    more = f"by --json, and in {saved.name}"
+    print_rows(report.view or report.rows, report.title, first=report.first, more=more)
     for note in report.notes:
-        say(note)
-    say(f"Written to {one_line(str(saved))}")
+        tell(note)
+    tell(f"Written to {saved}")
 
 
 def cell(value: Any) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments, positive
-from coterie.core.cli.output import print_json, print_rows, say
+from coterie.core.cli.output import JSON_HELP, aside, print_json, print_rows, tell
 from coterie.core.data.sources.opening import existing
 from coterie.core.errors import UserError
 from coterie.core.registry.importing import heavy
@@ -38,7 +38,7 @@ def run(argv: Sequence[str]) -> None:
         "or .parquet",
     )
     parser.add_argument("--top", type=positive, default=10, help="how many items (default: 10)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     given = parser.parse_args(argv)
     paper_of(given.run)
     if given.new_user is not None:
@@ -46,13 +46,14 @@ def run(argv: Sequence[str]) -> None:
     if given.all or given.out is not None:
         _all(given)
         return
-    rows, notes = heavy("coterie.core.run.serving").recommend(
-        given.run, user=given.user, new_user=given.new_user, top=given.top
-    )
+    with aside(given.json):
+        rows, notes = heavy("coterie.core.run.serving").recommend(
+            given.run, user=given.user, new_user=given.new_user, top=given.top
+        )
     for note in notes:
         sys.stderr.write(f"coterie: {note}\n")
     who_for = f"user {given.user}" if given.user is not None else str(given.new_user)
-    if rows:
+    if rows or given.json:
         print_rows(rows, f"For {who_for}", given.json)
 
 
@@ -60,12 +61,13 @@ def _all(given: Namespace) -> None:
     if not given.all or given.out is None:
         raise UserError("--all and --out FILE.csv go together: give both or neither")
     check_out(given.out)
-    served = heavy("coterie.core.run.serving").recommend_all(given.run, given.out, given.top)
+    with aside(given.json):
+        served = heavy("coterie.core.run.serving").recommend_all(given.run, given.out, given.top)
     if given.json:
         print_json({**served._asdict(), "file": str(given.out)})
         return
     without = f" ({served.left_out:,} took no part and have none)" if served.left_out else ""
-    say(f"Written to {given.out}: {served.users:,} users{without}")
+    tell(f"Written to {given.out}: {served.users:,} users{without}")
     if served.finished:
         sys.stderr.write(
             f"coterie: nothing is left to recommend to {served.finished:,} more users: they have "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.cli.arguments import Arguments, positive, seeds
-from coterie.core.cli.output import aside, print_json, print_report, say
+from coterie.core.cli.output import JSON_HELP, aside, print_json, print_report, tell
 from coterie.core.cli.train import configure_run
 from coterie.core.registry.papers import Paper, load
 from coterie.core.run.runfolder import RunFolder
@@ -33,22 +33,24 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--file", type=Path, help="another sweep file")
     parser.add_argument("--count", type=positive, help="most runs; default is the file's cap")
     parser.add_argument("--seeds", type=seeds, help="compare means over seeds: 5, or '0 1 2'")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a run")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     paper, given, flags = parser.of_paper(argv)
     sweep = _read(paper, given.file)
     if sweep.method == "bayes" and not given.json:
-        say("Without a W&B server there is no Bayesian search: values are drawn at random.")
+        tell("Without a W&B server there is no Bayesian search: values are drawn at random.")
     folder = configure_run(paper, flags).settings.run.folder / paper.name / "sweep"
     rows = []
     for chosen in _settings(sweep, given.count, given.seeds):
         with aside(given.json):
             rows.append({**chosen, sweep.metric: _train(paper, sweep, chosen, flags)})
-        if given.json:
-            print_json(rows[-1])
+    if given.json:
+        print_json(rows)
     if given.seeds is not None:
         rows = _over_seeds(rows, sweep.metric)
     rows.sort(key=lambda row: _rank(row[sweep.metric], sweep.maximize))
-    report = Report("sweep", f"Sweep of {paper.name}, best first", rows)
+    report = Report(
+        "sweep", f"Sweep of {paper.name}, best first", rows, first=(sweep.metric, "sd", "seeds")
+    )
     saved = report.save(folder)
     if not given.json:
         print_report(report, saved)

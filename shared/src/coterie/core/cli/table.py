@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.core.cli.arguments import Arguments, positive, seeds
-from coterie.core.cli.output import aside, print_report, print_rows
+from coterie.core.cli.output import JSON_HELP, aside, print_json, print_report
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import load
 from coterie.core.settings.configuration import configure
@@ -23,7 +23,7 @@ def run(argv: Sequence[str]) -> None:
     which.add_argument("--table", type=positive, metavar="N", help="number of the paper's table")
     which.add_argument("--figure", type=positive, metavar="N", help="number of the paper's figure")
     parser.add_argument("--seeds", type=seeds, help="how many, or which: 5, or '0 1 2'")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     paper, given, flags = parser.of_paper(argv)
     if paper.tables is None:
         raise UserError(f"{paper.name} reproduces no tables")
@@ -34,6 +34,6 @@ def run(argv: Sequence[str]) -> None:
         )
     saved = report.save(chosen.settings.run.folder / paper.name / "tables")
     if given.json:
-        print_rows(report.rows, as_json=True)
+        print_json(report.rows)
     else:
         print_report(report, saved)

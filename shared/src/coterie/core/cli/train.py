@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.core.cli.arguments import paper_first, wants_help
-from coterie.core.cli.output import say
+from coterie.core.cli.output import say, tell
 from coterie.core.registry.importing import heavy
 from coterie.core.registry.papers import Paper, load, papers
 from coterie.core.run.runfolder import resumable, stored_settings
@@ -26,10 +26,10 @@ def run(argv: Sequence[str]) -> None:
         return
     general = f"configs/{paper.name}.yaml"
     if general not in configuration.sources and not configuration.settings.run.resume:
-        say(f"Settings: there is no {general}, packed or in the checkout: its defaults are used")
+        tell(f"Settings: there is no {general}, packed or in the checkout: its defaults are used")
     if configuration.variants:
         files = ", ".join(f"configs/{paper.name}/{name}.yaml" for name in configuration.variants)
-        say(f"Settings: {files} (--variant none for the general ones)")
+        tell(f"Settings: {files} (--variant none for the general ones)")
     heavy("coterie.core.training.train").train(paper, configuration.settings)
 
 
@@ -64,6 +64,6 @@ def _help(argv: Sequence[str]) -> None:
         say("Train a paper on a data set. Settings of a paper: coterie train PAPER --help\n")
         say("papers:")
         for paper in papers().values():
-            say(f"  {paper.name:<12} {paper.title} ({paper.reference})")
+            tell(f"{paper.title} ({paper.reference})", f"  {paper.name:<12} ")
     else:
         print_help(paper_first(argv, "train")[0], "train")

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from coterie.core.data.interactions.dropped import in_words
+from coterie.core.layout import folded, table, width
 from coterie.core.registry.papers import Paper
 from coterie.core.run.experiment import Experiment
 from coterie.core.run.runfolder import Summary
-from coterie.core.terminal import console, one_line
+from coterie.core.terminal import console
 
 _MOST_CLIENTS = 20  # rows of a table that one still reads
 
@@ -21,16 +21,18 @@ _MOST_CLIENTS = 20  # rows of a table that one still reads
 def show_data(paper: Paper, experiment: Experiment[Any]) -> None:
     """Print what is trained on what, with the statistics of every block."""
     settings = experiment.settings
-    printed = console()
+    printed = console(soft_wrap=True)
     about = (
         f": {settings.method} ({settings.reading} reading), "
-        f"seed {settings.seed}, on {one_line(experiment.source)}"
+        f"seed {settings.seed}, on {experiment.source}"
     )
-    printed.print(Text.assemble((paper.name, "bold"), about))
+    text = Text(_folded(paper.name + about))
+    text.stylize("bold", 0, len(paper.name))
+    printed.print(text)
     if rows := experiment.describe_data():
         printed.print(_table(rows))
     for line in in_words(experiment.left_out()):
-        printed.print(f"Rows {line}", highlight=False, markup=False, soft_wrap=True)
+        printed.print(_folded(f"Rows {line}"))
 
 
 def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any]] = ()) -> None:
@@ -45,14 +47,16 @@ def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any
         {"metric": name, "ours": value, "paper": summary.reference.get(name, "")}
         for name, value in summary.metrics.items()
     ]
-    printed.print(_table(metrics, "metric", "ours", "paper"))
+    printed.print(_table(metrics))
     for note in summary.notes:
-        printed.print(f"Note: {one_line(note)}")
+        printed.print(_folded(f"Note: {note}"))
     printed.print(
-        f"{summary.rounds} rounds in {summary.seconds:.1f} s; clients sent "
-        f"{summary.up_bytes / 1e6:.1f} MB and received {summary.down_bytes / 1e6:.1f} MB\n"
-        f"written to {one_line(str(folder))}: {', '.join(_there(folder))}"
+        _folded(
+            f"{summary.rounds} rounds in {summary.seconds:.1f} s; clients sent "
+            f"{summary.up_bytes / 1e6:.1f} MB and received {summary.down_bytes / 1e6:.1f} MB"
+        )
     )
+    printed.print(_folded(f"written to {folder}: {', '.join(_there(folder))}"))
 
 
 def _there(folder: Path) -> list[str]:
@@ -64,21 +68,22 @@ def _there(folder: Path) -> list[str]:
 
 def show_stopped(folder: Path, rounds: int) -> None:
     """Say that the Trainer stopped a run before its end, and what can be done with it."""
-    console(soft_wrap=True).print(
+    text = (
         f"stopped by the Trainer after round {rounds}, before the run's end: --resume goes on, "
-        f"coterie evaluate --run {one_line(str(folder))} measures it as it is"
+        f"coterie evaluate --run {folder} measures it as it is"
     )
+    console(soft_wrap=True).print(_folded(text))
 
 
-def _table(rows: Sequence[dict[str, Any]], *columns: str) -> Table:
-    table = Table(box=None, header_style="dim")
-    for name in columns or rows[0]:
-        table.add_column(
-            one_line(name), overflow="fold"
-        )  # cut short, a number would be another one
-    for row in rows:
-        table.add_row(*(one_line(_cell(value)) for value in row.values()))
-    return table
+def _folded(text: str) -> str:
+    return "\n".join(folded(text, width()))
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    """Lay out rows; a table of a run has no other place where columns are that had no room."""
+    texts = [{name: _cell(value) for name, value in row.items()} for row in rows]
+    numbers = {name for name in rows[0] if all(isinstance(row[name], int | float) for row in rows)}
+    return "\n".join(table(texts, width(), numbers))
 
 
 def _cell(value: Any) -> str:

@@ -121,7 +121,8 @@ def print_help(paper: Paper, command: str) -> None:
     """Print all settings of a paper with their docstrings."""
     parser = settings_parser(load(paper.settings))
     own = f"coterie {command} {paper.name} [--config FILE] [--preset NAME]"
-    parser.usage = f"{own} [--data NAME] [--data_root DIR] [--out DIR] [--resume] [--KEY VALUE ...]"
+    short = "[--data NAME] [--data_root DIR] [--out DIR] [--resume] [--KEY VALUE ...]"
+    parser.usage = f"{own}\n       {short}"
     parser.print_help(sys.stdout)
 
 

@@ -21,6 +21,7 @@ class Report:
         view: the same for people, as the paper lays it out; default is ``rows``.
         notes: lines below the table.
         figure: PNG that belongs to it, in the folder of the report.
+        first: columns that matter most, where a terminal has no room for all.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Report:
     view: Sequence[Mapping[str, Any]] = ()
     notes: Sequence[str] = field(default_factory=tuple)
     figure: Path | None = None
+    first: Sequence[str] = ()
 
     def markdown(self) -> str:
         """Write the report as markdown: heading, `markdown_table`, figure and notes."""

@@ -83,6 +83,7 @@ def report(rows: Sequence[Mapping[str, Any]], reader: str, folder: Path) -> Repo
         title=f"Ratings that {reader} recovers from the residuals of round 1",
         rows=rows,
         view=[_shown(row) for row in rows],
+        first=("seen", "differential privacy"),
         notes=_notes(rows),
         figure=draw(rows, folder / f"{NAME}.png"),
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments, positive
-from coterie.core.cli.output import aside, print_json, print_report
+from coterie.core.cli.output import JSON_HELP, aside, print_json, print_report
 from coterie.core.errors import UserError
 from coterie.core.files import write_json
 from coterie.core.run.runfolder import RunFolder
@@ -56,15 +56,16 @@ def run(argv: Sequence[str]) -> None:
         about = {"reader": given.reader, "notes": list(found.notes), "rows": rows}
         write_json(folder.path / f"{NAME}.json", about)
     if given.json:
-        for row in rows:
-            print_json(row)
+        print_json(rows)
         return
     print_report(found, path)
 
 
 def _parser() -> Arguments:
     parser = Arguments("assisted attack", ABOUT)
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run of MTAL")
+    parser.add_argument(
+        "--run", type=Path, required=True, metavar="RUN", help="folder of a run of MTAL"
+    )
     parser.add_argument(
         "--reader",
         default="server",
@@ -76,7 +77,7 @@ def _parser() -> Arguments:
     parser.add_argument(
         "--epsilon", type=_above_0, default=1.0, help="of Laplace noise, in a round (default: 1)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object a row")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     return parser
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coterie.core.cli.arguments import Arguments, positive, seeds
-from coterie.core.cli.output import aside, print_json, print_rows, say
+from coterie.core.cli.output import JSON_HELP, aside, print_json, print_rows, tell
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.settings.configuration import configure
@@ -42,12 +43,11 @@ def run(argv: Sequence[str]) -> None:
     with aside(given.json):
         rows, notes = _attacked(given, flags)
     if given.json:
-        for row in rows:
-            print_json(row)
+        print_json(rows)
         return
     print_rows([_shown(row) for row in rows], "How well unseen users' tokens are found from h_l")
     for line in notes:
-        say(line)
+        tell(line)
 
 
 def _parser() -> Arguments:
@@ -66,9 +66,10 @@ def _parser() -> Arguments:
     )
     parser.add_argument("--out", type=Path, help="PNG (default: in the run's folder)")
     parser.add_argument(
-        "--server", type=Path, metavar="DIR", help="what `llm serve` has kept of a run split there"
+        "--state", type=Path, metavar="DIR", help="what `llm serve` has kept of a run split there"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object a layer")
+    parser.add_argument("--server", dest="state", type=Path, default=SUPPRESS, help=SUPPRESS)
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     return parser
 
 
@@ -115,7 +116,7 @@ def _victims(given: Any, flags: Sequence[str]) -> tuple[tuple[Any, Any], Any, Pa
     from coterie.llm.export.trained import TrainedRun
 
     if given.run:
-        run = TrainedRun(given.run, given.server)
+        run = TrainedRun(given.run, given.state)
         experiment, path = run.experiment, given.run / "attack.png"
         clients = range(run.n_clients) if given.client is None else [given.client]
         run.check(clients[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from argparse import SUPPRESS
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -19,6 +20,14 @@ ABOUT = (
     "what the split server gets. It knows neither the server's secret nor the coordinator's token."
 )
 
+_OWN = {
+    "server": "host:port of the split server (default: the card's)",
+    "ca": "certificate that the server's must follow from (PEM)",
+    "cert": "certificate of this side, if the server demands one (PEM)",
+    "key": "its key (PEM)",
+}
+"""Settings of the split that each side has its own of."""
+
 
 def run(argv: Sequence[str]) -> None:
     """Run the command until standard input ends.
@@ -28,10 +37,9 @@ def run(argv: Sequence[str]) -> None:
     """
     parser = Arguments("llm client", ABOUT)
     parser.add_argument("--folder", type=Path, required=True, help="the clients' own")
-    parser.add_argument("--server", help="host:port of the split server (default: the card's)")
-    parser.add_argument("--ca", help="certificate that the server's must follow from (PEM)")
-    parser.add_argument("--cert", help="certificate of this side, if the server demands one (PEM)")
-    parser.add_argument("--key", help="its key (PEM)")
+    for name, text in _OWN.items():
+        parser.add_argument(f"--split.{name}", dest=name, help=text)
+        parser.add_argument(f"--{name}", dest=name, default=SUPPRESS, help=SUPPRESS)
     given = parser.parse_args(list(argv))
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     with redirect_stdout(sys.stderr):  # for people; replies are for the coordinator
@@ -52,12 +60,13 @@ def _service(given: Any) -> Any:
     if card.paper != "pplr":
         raise UserError(f"{given.folder} is a client's of {card.paper}, not of pplr")
     settings: Settings = resolve(card.read(Settings))
-    own = {name: getattr(given, name) for name in ("server", "ca", "cert", "key")}
+    own = {name: getattr(given, name) for name in _OWN}
     own = {name: value for name, value in own.items() if value is not None}
     if settings.split.k is None:
         if own:
             raise UserError(
-                "--server, --ca, --cert and --key are for a split model; the card's is not"
+                "--split.server, --split.ca, --split.cert and --split.key are for a split model; "
+                "the card's is not"
             )
         return Service(given.folder, make_client(card, given.folder))
     # Files that the card names are on the coordinator's machine.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.cli.arguments import Arguments, positive
-from coterie.core.cli.output import aside, print_json, print_rows, say
+from coterie.core.cli.output import JSON_HELP, aside, print_json, print_rows, tell
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.settings.configuration import configure
@@ -16,6 +16,7 @@ from coterie.llm.cost.formulas import Cost, costs, spread_of_splits, verdict
 _Shown = tuple[str, list[dict[str, Any]], list[dict[str, Any]], list[str]]
 """Title, rows for people, rows for programs, notes."""
 
+_FIRST = ("storage MB", "round MB", "x FedAvg", "cheaper for", "client ms", "memory MB")
 ABOUT = (
     "Compare what FedAvg and PPLR cost a client over k, the layers below the server's: storage, "
     "layers run, bytes sent. Every setting of `coterie train pplr` may be given too."
@@ -41,12 +42,11 @@ def run(argv: Sequence[str]) -> None:
         experiment = load(paper.experiment)(settings)
         title, rows, plain, notes = (_measured if given.measure else _derived)(experiment, given)
     if given.json:
-        for row in plain:
-            print_json(row)
+        print_json(plain)
         return
-    print_rows(rows, title)
+    print_rows(rows, title, first=_FIRST)
     for line in notes:
-        say(line)
+        tell(line)
 
 
 def _parser() -> Arguments:
@@ -71,7 +71,7 @@ def _parser() -> Arguments:
     parser.add_argument(
         "--repeats", type=positive, default=5, help="timed steps for each k (default: 5)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     return parser
 
 

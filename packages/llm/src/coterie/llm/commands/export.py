@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from coterie.core.cli.arguments import Arguments
-from coterie.core.cli.output import aside, print_json, say
+from coterie.core.cli.output import JSON_HELP, aside, print_json, tell
 
 ABOUT = (
     "Save a client's adapter of the best round as a folder of peft, with the frozen model that it "
@@ -30,9 +31,10 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="a new folder")
     parser.add_argument("--merged", action="store_true", help="the whole model, adapter merged")
     parser.add_argument(
-        "--server", type=Path, metavar="DIR", help="what `llm serve` has kept of a run split there"
+        "--state", type=Path, metavar="DIR", help="what `llm serve` has kept of a run split there"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--server", dest="state", type=Path, default=SUPPRESS, help=SUPPRESS)
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     given = parser.parse_args(list(argv))
     with aside(given.json):
         found = _export(given)
@@ -41,10 +43,10 @@ def run(argv: Sequence[str]) -> None:
         return
     what = "model" if given.merged else "adapter"
     exact = "bit for bit" if not found["difference"] else f"to {found['difference']:.1e}"
-    say(f"Saved the {what} of client {given.client}, round {found['round']}, in {found['folder']}")
-    say(f"Read back, it answers as before, {exact}.")
+    tell(f"Saved the {what} of client {given.client}, round {found['round']}, in {found['folder']}")
+    tell(f"Read back, it answers as before, {exact}.")
     if found["items"]:
-        say(f"Its items are scored by their embeddings in {found['items']}, frozen in stage 2.")
+        tell(f"Its items are scored by their embeddings in {found['items']}, frozen in stage 2.")
 
 
 def _export(given: Any) -> dict[str, object]:
@@ -56,7 +58,7 @@ def _export(given: Any) -> dict[str, object]:
 
     logging.disable_progress_bar()
     client, to, merged = given.client, given.to.expanduser(), given.merged
-    trained = TrainedRun(given.run, given.server)
+    trained = TrainedRun(given.run, given.state)
     trained.check_trained(client)
     backbone, examples = trained.backbone(client), trained.examples(client, _CHECKED)
     origin = {"run": given.run.resolve().name, "client": client, "round": trained.best_round}

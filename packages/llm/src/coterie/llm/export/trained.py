@@ -103,7 +103,7 @@ class TrainedRun:
         if self._server is None:
             raise UserError(
                 "the adapters of the server's layers are with `coterie llm serve`, not in the run: "
-                "give its folder, as --server OUT/pplr/server/kept"
+                "give its folder, as --state OUT/pplr/server/kept"
             )
         path = self._server / kept.run / f"{kept.number}.pt"
         if not path.is_file():

@@ -128,6 +128,7 @@ def report(rows: Sequence[Row], title: str, folder: Path) -> Report:
         title=title,
         rows=rows,
         view=[_shown(row) for row in rows],
+        first=("rounds", "membership", "ε", "test AUC"),
         notes=notes(rows),
         figure=plot_panels(_panels(rows), title, folder / f"{NAME}.png"),
     )

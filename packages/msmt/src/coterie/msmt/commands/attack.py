@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments, positive
-from coterie.core.cli.output import aside, print_json, print_report
+from coterie.core.cli.output import JSON_HELP, aside, print_json, print_report
 from coterie.core.errors import UserError
 from coterie.core.files import write_json
 from coterie.core.run.runfolder import RunFolder
@@ -66,8 +66,7 @@ def run(argv: Sequence[str]) -> None:
         about = {"method": settings.method, "notes": list(found.notes), "rows": rows}
         write_json(folder.path / f"{NAME}.json", about)
     if given.json:
-        for row in rows:
-            print_json(row)
+        print_json(rows)
         return
     print_report(found, path)
 
@@ -96,7 +95,7 @@ def _parser() -> Arguments:
         metavar="N",
         help="most training rows, and test rows, of a scenario to tell apart (default: 1000)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object a row")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
     return parser
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments, wants_help
-from coterie.core.cli.output import aside, print_json, print_rows, say
+from coterie.core.cli.output import aside, print_json, print_rows, say, tell
 from coterie.core.errors import UserError
 from coterie.core.settings.configuration import split
 from coterie.core.settings.parser import leaves
@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> None:
         say(parser.format_help().rstrip())
         say("\nSettings of the test; those not given are the run's own, usually the defaults:")
         for leaf in leaves(CertificateSettings).values():
-            say(f"  --{leaf.key:<14} {leaf.help} (default: {leaf.default})")
+            tell(f"{leaf.help} (default: {leaf.default})", f"  --{leaf.key:<14} ")
         return
     given, rest = parser.parse_known_args(list(argv))
     typed = split(CertificateSettings, rest)
@@ -63,9 +63,9 @@ def run(argv: Sequence[str]) -> None:
     if given.json:
         print_json(certificate.to_dict())
     else:
-        print_rows(report.view, title=report.title)
+        print_rows(report.view, report.title, more="by --json, and in certificate.md")
         for note in report.notes:
-            say(note)
-        say(f"Written to {given.run}: certificate.json, certificate.md, certificate.png")
+            tell(note)
+        tell(f"Written to {given.run}: certificate.json, certificate.md, certificate.png")
     if not certificate.holds:
         raise SystemExit(1)
