@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.cli.arguments import Arguments
+from coterie.core.cli.export import export_data
 from coterie.core.cli.output import print_rows, say
 from coterie.core.data.interactions.blocks import temporal_blocks
 from coterie.core.data.interactions.dropped import in_words
@@ -30,9 +31,13 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--columns", metavar="user=u,item=i,time=t", help="of a file")
     parser.add_argument("--min_rating", metavar="R", help="lowest rating that counts")
     parser.add_argument("--min_interactions", metavar="K", help="k of the k-core filter")
+    parser.add_argument("--out", metavar="DIR", help="export the filtered interactions to a folder")
+    parser.add_argument("--format", metavar="F", help="of the export: hf (default), parquet, csv")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     given = parser.parse_args(argv)
     if given.name is None:
+        if given.out is not None:
+            raise UserError("--out exports one data set: name it, as coterie data NAME --out DIR")
         _all(given.data_root, given.json)
         return
     names = ("columns", "min_rating", "min_interactions")
@@ -40,7 +45,8 @@ def run(argv: Sequence[str]) -> None:
     words = [f"--{key}={text}" for key, text in flags.items()]
     typed, _ = settings_parser(DataSettings).flags(words)
     settings = DataSettings(name=given.name, root=given.data_root, **typed)
-    _one(settings, given.json)
+    if not export_data(settings, given.out, given.format):
+        _one(settings, given.json)
 
 
 def _all(root: str | None, as_json: bool) -> None:
