@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def _fetch(wanted: HubName, target: Path) -> None:
     except (MemoryError, UserError):
         raise
     except Exception as error:  # of four libraries, with classes of their own or none
-        why = " ".join(str(error).split())[:240] or type(error).__name__
+        why = " ".join(str(error).split())[:120] or type(error).__name__
         raise UserError(f"cannot fetch {wanted} ({why}): check name, revision and access") from None
     if not len(found):
         raise UserError(f"{wanted} has no rows: choose another split")
@@ -118,17 +119,17 @@ def _split(datasets: Any, wanted: HubName, commit: str | None) -> str:
     """
     kinds = datasets.get_dataset_config_names(wanted.repository, revision=commit)
     if wanted.config not in kinds and (wanted.config is not None or len(kinds) > 1):
-        raise UserError(_choose(wanted, "configurations", kinds, ":"))
+        raise UserError(_choose(wanted, "configurations", kinds, replace(wanted, config=kinds[0])))
     splits = datasets.get_dataset_split_names(
         wanted.repository, wanted.config or kinds[0], revision=commit
     )
     if wanted.split is None and len(splits) == 1:
         return str(splits[0])
     if wanted.split not in splits:
-        raise UserError(_choose(wanted, "splits", splits, "#"))
+        raise UserError(_choose(wanted, "splits", splits, replace(wanted, split=splits[0])))
     return str(wanted.split)
 
 
-def _choose(wanted: HubName, what: str, names: list[str], mark: str) -> str:
+def _choose(wanted: HubName, what: str, names: list[str], one: HubName) -> str:
     some = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-    return f"{wanted} has the {what} {some}: name one, as hf:{wanted.repository}{mark}{names[0]}"
+    return f"{wanted} has the {what} {some}: name one, as {one}"
