@@ -14,6 +14,7 @@ from coterie.core.data.interactions.digest import data_digest
 from coterie.core.data.sources.catalogue import load
 from coterie.core.data.sources.dataset_objects import is_dataset, saved_copy
 from coterie.core.errors import UserError
+from coterie.core.registry.hub_names import hub_name
 
 datasets = pytest.importorskip("datasets")
 datasets.disable_progress_bars()
@@ -291,3 +292,24 @@ def test_objects_that_cannot_be_kept_are_refused(tmp_path):
             saved_copy(value, tmp_path)
         assert is_dataset(value)
     assert not is_dataset(pd.DataFrame())
+
+
+def test_where_there_is_no_writing_it_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write .*: set \$COTERIE_DATA to another folder"):
+        saved_copy(small(), tmp_path / "file")
+
+
+def test_a_run_on_a_data_set_of_the_hub_that_is_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    name = hub_name("hf:owner/films@v1#train")
+    datasets.Dataset.from_dict(rows()).save_to_disk(name.folder(tmp_path / "data"))
+    words = ["train", "f3crec", "--preset", "smoke", "--data", str(name), "--out", str(tmp_path)]
+    assert main([*words, "--data.columns", COLUMNS]) == 0, capsys.readouterr().err
+    (run,) = (tmp_path / "f3crec").iterdir()
+    assert run.name.startswith("films-train-")
+    assert str(name) in (run / "config.yaml").read_text()
+    assert main(["evaluate", "--run", str(run)]) == 0, capsys.readouterr().err
+    assert main(["recommend", "--run", str(run), "--user", "u1"]) == 0, capsys.readouterr().err
+    assert "The Film of" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -13,7 +14,7 @@ from typing import Any
 
 from coterie.core.data.sources.saved_sets import INFO
 from coterie.core.errors import UserError
-from coterie.core.files import writing
+from coterie.core.files import storage_error
 from coterie.core.registry.data_sets import data_root
 
 _CHUNK = 1 << 20
@@ -45,14 +46,30 @@ def saved_copy(dataset: Any, root: str | Path | None = None) -> Path:
     """
     _check(dataset)
     folder = data_root(root) / "datasets"
-    remedy = "or set $COTERIE_DATA to another folder"
-    with writing(folder, remedy):
+    with keeping(folder) as temporary:
+        dataset.save_to_disk(str(temporary))
+        target = folder / _digest(temporary)
+        put(temporary, target)
+    return target
+
+
+@contextmanager
+def keeping(folder: Path) -> Iterator[Path]:
+    """Make a folder below the data root, and give a new one within, see `temporary_in`.
+
+    Raises:
+        UserError: the disk is full, or there is no writing there.
+    """
+    elsewhere = "set $COTERIE_DATA to another folder"
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         with temporary_in(folder) as temporary:
-            dataset.save_to_disk(str(temporary))
-            target = folder / _digest(temporary)
-            put(temporary, target)
-    return target
+            yield temporary
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise storage_error(error, folder, f"or {elsewhere}") from None
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"cannot write {folder} ({reason}): {elsewhere}") from None
 
 
 @contextmanager

@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie.core.data.sources.dataset_objects import put, temporary_in
+from coterie.core.data.sources.dataset_objects import keeping, put
 from coterie.core.data.sources.saved_sets import INFO, STATE
 from coterie.core.errors import UserError
-from coterie.core.files import writing
 from coterie.core.registry.data_sets import data_root
 from coterie.core.registry.hub_names import HubName, hub_name, is_hub_name
 
@@ -60,13 +59,11 @@ def _fetch(wanted: HubName, target: Path) -> None:
         raise UserError(f"cannot fetch {wanted} ({why}): check name, revision and access") from None
     if not len(found):
         raise UserError(f"{wanted} has no rows: choose another split")
-    with writing(target, "or set $COTERIE_DATA to another folder"):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_in(target.parent) as temporary:
-            found.save_to_disk(str(temporary))
-            about = {"name": str(wanted), "commit": commit}
-            (temporary / "_hub.json").write_text(json.dumps(about) + "\n")
-            put(temporary, target)
+    with keeping(target.parent) as temporary:
+        found.save_to_disk(str(temporary))
+        about = {"name": str(wanted), "commit": commit}
+        (temporary / "_hub.json").write_text(json.dumps(about) + "\n")
+        put(temporary, target)
     log.info("fetched %s at commit %s into %s", wanted, commit or "?", target)
 
 
