@@ -273,7 +273,9 @@ def test_an_object_is_kept_once_by_its_rows(tmp_path):
     assert saved_copy(datasets.Dataset.from_dict(rows()), tmp_path) == path
     assert saved_copy(found.select(range(1199)), tmp_path) != path
     assert saved_copy(found.shuffle(seed=1), tmp_path) != path
-    assert len(list((tmp_path / "datasets").iterdir())) == 3  # nothing is left behind
+    other = found.add_column("more", [0] * 1200), found.add_column("more", [1] * 1200)
+    assert saved_copy(other[0], tmp_path) != saved_copy(other[1], tmp_path)  # of one size
+    assert len(list((tmp_path / "datasets").iterdir())) == 5  # nothing is left behind
     pd.DataFrame(rows()).to_csv(tmp_path / "my.csv", index=False)
     as_text = load(tmp_path / "my.csv", columns=ROLES)
     assert data_digest(load(path, columns=ROLES)) == data_digest(as_text)
