@@ -18,8 +18,12 @@ MARK = "_coterie.json"
 
 
 def exportable(found: Interactions) -> Interactions:
-    """Interactions without what files of one's own have no column for, and what filters noted."""
-    return replace(found, brands=None, user_features=None, dropped=(), besides=None)
+    """Interactions without what files of one's own have no column for, and what filters noted.
+
+    Titles are trimmed, as they are in every file of one's own.
+    """
+    titles = found.titles and [title.strip() for title in found.titles]
+    return replace(found, titles=titles, brands=None, user_features=None, dropped=(), besides=None)
 
 
 def mark_of(found: Interactions) -> str:
