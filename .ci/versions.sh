@@ -12,7 +12,7 @@ reader=$PWD/.venv/bin/python # W&B's own reader came with 0.29
 "${PYTHON:-python3}" -m venv "$folder"
 "$python" -m pip install -qq -U pip
 torch=$(grep '^torch==' constraints.txt)
-packages=(./shared ./packages/*/)
+packages=("./shared[datasets]" ./packages/*/)
 case $which in
 lowest) "$python" -m pip install -qq --no-compile -c constraints-lowest.txt "$torch" "${packages[@]}" ;;
 newest) "$python" -m pip install -qq --no-compile -U --upgrade-strategy eager "$torch" "${packages[@]}" ;;
@@ -33,4 +33,7 @@ for paper in f3crec pplr mtal page pf-msmtrec; do
     [ "$rounds" -gt 0 ] && [ "$rounds" = "$logged" ] || failed=1
     ! grep -i "warning\|W&B logging is off" "$folder/$paper.log" || failed=1
 done
+"$folder/bin/coterie" data sample --out "$folder/sample" > "$folder/export.log" 2>&1 || failed=1
+count='import sys, datasets; print("export:", len(datasets.load_from_disk(sys.argv[1])), "rows")'
+"$python" -c "$count" "$folder/sample" || failed=1
 exit $failed

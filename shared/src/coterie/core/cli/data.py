@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.cli.arguments import Arguments
+from coterie.core.cli.export import export_data
 from coterie.core.cli.output import JSON_HELP, cell, print_json, print_rows, say, tell, tell_facts
 from coterie.core.data.interactions.blocks import temporal_blocks
 from coterie.core.data.interactions.dropped import in_words
@@ -32,9 +33,13 @@ def run(argv: Sequence[str]) -> None:
     parser.add_argument("--data.columns", metavar="user=u,item=i,time=t", help="of a file")
     parser.add_argument("--data.min_rating", metavar="R", help="lowest rating that counts")
     parser.add_argument("--data.min_interactions", metavar="K", help="k of the k-core filter")
+    parser.add_argument("--out", metavar="DIR", help="export the filtered interactions to a folder")
+    parser.add_argument("--format", metavar="F", help="of the export: hf (default), parquet, csv")
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
     given = parser.parse_args(argv)
     if given.name is None:
+        if given.out is not None:
+            raise UserError("--out exports one data set: name it, as coterie data NAME --out DIR")
         _all(given.data_root, given.json)
         return
     names = ("columns", "min_rating", "min_interactions")
@@ -42,7 +47,8 @@ def run(argv: Sequence[str]) -> None:
     words = [f"--{key}={text}" for key, text in flags.items()]
     typed, _ = settings_parser(DataSettings).flags(words)
     settings = DataSettings(name=given.name, root=given.data_root, **typed)
-    _one(settings, given.json)
+    if not export_data(settings, given.out, given.format):
+        _one(settings, given.json)
 
 
 def _all(root: str | None, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.registry.data_sets import data_sets
+from coterie.core.registry.hub_names import is_hub_name
 from coterie.core.run.checkpoint import LAST, read_checkpoint
 from coterie.core.run.runfolder import RunFolder, differing, fixed
 from coterie.core.settings.schema import values_of
@@ -121,7 +122,8 @@ def check_data_there(folder: RunFolder) -> None:
     """
     name = str(values_of(folder.settings).get("data.name"))
     path = Path(name).expanduser()
-    if "/" in name and name not in data_sets() and not path.exists():
+    own = "/" in name and name not in data_sets() and not is_hub_name(name)
+    if own and not path.exists():
         raise UserError(
             f"{folder.path} was trained on {path.absolute()}, which is not there: put the file "
             f"back, or {_REMEDY}"

@@ -20,6 +20,7 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.files import write_json, write_text, writing
 from coterie.core.kernels import switch
 from coterie.core.registry.data_sets import data_sets
+from coterie.core.registry.hub_names import stem
 from coterie.core.registry.papers import Paper, find_paper, load
 from coterie.core.run.lock import holder, in_use
 from coterie.core.settings.config_files import Source, read_config, read_text, read_yaml
@@ -179,11 +180,11 @@ def versions() -> dict[str, str]:
 def default_name(paper: Paper, settings: Any) -> str:
     """Name a run by data set, method, what else chooses the variant, and seed.
 
-    A file of the user's own is named by its stem.
+    A file of the user's own, or a data set on the hub, is named by its stem.
     """
     values = values_of(settings)
     others = [values.get(key) for key in paper.named_by(str(values.get("method")))]
-    data = Path(str(values.get("data.name"))).name.split(".")[0]
+    data = stem(str(values.get("data.name")))
     parts = [data, values.get("method"), *others, f"seed{values.get('seed')}"]
     return "-".join(str(part) for part in parts if part is not None)
 

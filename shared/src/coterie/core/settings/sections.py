@@ -79,7 +79,8 @@ class DataSettings(NamedData):
 
     name: str = "sample"
     """Name of a data set (`coterie data` lists them), or the path of a file (CSV, JSON lines,
-    Parquet, Arrow, plain or packed) or of a folder of its parts."""
+    Parquet, Arrow, plain or packed), of a folder of its parts or of one made by save_to_disk of
+    Hugging Face's datasets, or hf:OWNER/NAME[:CONFIG][@REVISION][#SPLIT] of their hub."""
     columns: dict[str, str] | None = None
     """Columns of a file, as user=NAME,item=NAME,time=NAME. Other roles: rating, title, genres,
     split (train, valid or test: the parts that the file gives), order (the position among the

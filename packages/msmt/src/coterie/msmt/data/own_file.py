@@ -1,4 +1,4 @@
-"""A file of the user's own, CSV, Parquet or Arrow: a sample a row, with columns of any names."""
+"""A file of the user's own, or data of ``datasets``: a sample a row, columns of any names."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from coterie.core.data.sources.columns import columns_hint
 from coterie.core.data.sources.file_forms import form_of
 from coterie.core.data.sources.given_split import parts_of
+from coterie.core.data.sources.hub_sets import own_path
 from coterie.core.data.sources.opening import existing
 from coterie.core.data.sources.own_file import read_columns
 from coterie.core.data.sources.part_folders import parts_in
@@ -73,7 +74,7 @@ def read_own_file(settings: ScenarioData, key: Key, dtype: torch.dtype = torch.f
         UserError: no such file or column, a label that is neither 0 nor 1, a scenario with a single
             sample, no rows, no inputs.
     """
-    path = Path(settings.name).expanduser()
+    path = own_path(settings.name, settings.root)
     table = _table(path, settings)
     scenario, names = _scenarios(table, str(settings.scenario))
     labels = {name: _label(table, name) for name in settings.tasks}
@@ -113,7 +114,8 @@ def _table(path: Path, settings: ScenarioData) -> Table:
                 raise located(path, 1, what, columns_hint(column, names))
     is_named = bool(settings.categories or settings.numbers)
     needed = {str(column) for columns in wanted.values() for column in columns}
-    return read_columns(path, needed if is_named else set(names), remedy=_REMEDY)
+    asked = needed if is_named else set(names)
+    return read_columns(path, asked, remedy=_REMEDY, labels=settings.tasks)
 
 
 def _names(path: Path, settings: ScenarioData) -> tuple[str, ...]:

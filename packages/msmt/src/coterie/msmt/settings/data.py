@@ -24,7 +24,8 @@ class ScenarioData(NamedData):
 
     name: str = "sample"
     """sample (a small generated world), world, teacher, ml-1m, census-income, another name that
-    `coterie data` lists for this paper, or the path of a CSV or Parquet file."""
+    `coterie data` lists for this paper, the path of a CSV or Parquet file or of a folder made by
+    save_to_disk of Hugging Face's datasets, or hf:OWNER/NAME of their hub."""
     shift: float | None = None
     """world, teacher: how far scenarios disagree, from 0 (not at all) to 1 (they have nothing in
     common); default 0.3 for world, 0 for teacher."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from coterie.core.data.sources.class_names import class_names, with_names
 from coterie.core.data.sources.file_forms import Form
 from coterie.core.data.sources.opening import opened, packed_as
 from coterie.core.data.sources.plain_columns import plain
@@ -20,24 +21,32 @@ _NAMES = {"parquet": "Parquet", "arrow file": "Arrow", "arrow stream": "Arrow"}
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 
 
-def read_arrow_table(path: Path, form: Form, wanted: Collection[str], remedy: str) -> Table:
-    """Read those of the wanted columns that a file has, see `plain`.
+def read_arrow_table(
+    path: Path, form: Form, wanted: Collection[str], remedy: str, labels: Collection[str] = ()
+) -> Table:
+    """Read those of the wanted columns that a file has, see `plain`; classes by their names.
 
     Args:
         path: the file, plain or packed.
         form: of it.
         wanted: names of columns; white space around a file's names is left out.
         remedy: what to do about a malformed file.
+        labels: columns of which the numbers of classes are wanted in place of their names.
 
     Raises:
-        UserError: the file is damaged, has no rows, or a name twice.
+        UserError: the file is damaged, has no rows, or a name twice; or a class has no name.
     """
     try:
         written, found = _READ[form](path, wanted)
         names = tuple(name.strip() for name in written)
         found.validate(full=True)
+        classes = {name.strip(): words for name, words in class_names(found.schema).items()}
         found = found.rename_columns([name.strip() for name in found.column_names])
-        columns = {name: _plain(path, name, found[name]) for name in found.column_names}
+        columns = {name: found[name] for name in found.column_names}
+        for name in classes.keys() & columns.keys():
+            what = f"{path}: column '{name}'"
+            columns[name] = with_names(columns[name], classes[name], what, name in labels)
+        columns = {name: _plain(path, name, column) for name, column in columns.items()}
     except (OSError, EOFError) as error:
         why = getattr(error, "strerror", None) or (str(error).splitlines() or ["cut off"])[0][:80]
         raise UserError(f"{path} cannot be read ({why}): check the file") from None

@@ -11,6 +11,7 @@ from coterie.core.data.interactions.canonical import canonical
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.sources.download import download
+from coterie.core.data.sources.exported_order import is_as_exported
 from coterie.core.data.sources.file_forms import ARROW, JSON, PARQUET, TEXT
 from coterie.core.data.sources.opening import existing
 from coterie.core.data.sources.sample import generate
@@ -82,8 +83,8 @@ def load(
     """Load a data set by name, or a file of the user's own by path.
 
     Args:
-        name_or_path: one of `coterie.core.registry.data_sets.data_sets`, or the path of a file or
-            of a folder of parts.
+        name_or_path: one of `coterie.core.registry.data_sets.data_sets`, the path of a file or of
+            a folder of parts, or a name on the hub, as ``hf:OWNER/NAME``.
         root: folder of the data sets; default $COTERIE_DATA, else ~/.cache/coterie. A set that is
             missing there is downloaded from its official address.
         columns: of a file, see `coterie.core.data.sources.own_file.read_own`.
@@ -117,10 +118,13 @@ def _load(
     name: str, root: str | Path | None, columns: Mapping[str, str] | None, targets: bool
 ) -> Interactions:
     if _is_path(name) and name not in data_sets():
-        path = existing(Path(name).expanduser())
-        from coterie.core.data.sources.own_file import read_own  # pyarrow is heavy
+        from coterie.core.data.sources.hub_sets import own_path  # pyarrow is heavy
 
-        return canonical(read_own(path, columns, targets))
+        path = existing(own_path(name, root))
+        from coterie.core.data.sources.own_file import read_own
+
+        rows = read_own(path, columns, targets)
+        return rows if is_as_exported(path, rows) else canonical(rows)
     entry = data_set(name)
     if entry.kind != "interactions":
         raise UserError(

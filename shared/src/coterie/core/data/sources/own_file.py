@@ -96,28 +96,31 @@ def read_columns(
     remedy: str = _REMEDY,
     repeated: Collection[str] = (),
     numbers: Collection[str] = (),
+    labels: Collection[str] = (),
 ) -> Table:
     """Read those of the wanted columns that a file has.
 
     Args:
         path: CSV in UTF-8 with a header line, JSON lines, Parquet or Arrow (Feather), plain or
             packed by gzip, bzip2, xz or zip, as the first bytes tell; or a folder of such files
-            with the same columns, which are joined. The separator of a CSV file (comma, tab or
-            semicolon) is the one that finds most of the columns in the header. White space around
-            names of columns and around text is left out.
+            with the same columns, which are joined, or of ``save_to_disk``. The separator of a CSV
+            file (comma, tab or semicolon) is the one that finds most of the columns in the header.
+            White space around names of columns and around text is left out.
         wanted: names of columns.
         remedy: what to do about a malformed line.
         repeated: see `coterie.core.data.sources.tables.parse_table`.
         numbers: the same.
+        labels: see `coterie.core.data.sources.arrow_files.read_arrow_table`.
 
     Raises:
         UserError: the file cannot be read, or is malformed.
     """
     existing(path)
-    if path.is_dir():
-        parts = iter(parts_in(path))
-        return joined(path, parts, lambda part: _table(part, wanted, remedy, repeated, numbers))
-    return _table(path, wanted, remedy, repeated, numbers)
+
+    def read(part: Path) -> Table:
+        return _table(part, wanted, remedy, repeated, numbers, labels)
+
+    return joined(path, iter(parts_in(path)), read) if path.is_dir() else read(path)
 
 
 def _table(
@@ -126,12 +129,13 @@ def _table(
     remedy: str,
     repeated: Collection[str],
     numbers: Collection[str],
+    labels: Collection[str],
 ) -> Table:
     form = form_of(path)
     if form == "json":
         return read_json_table(path, wanted, remedy)
     if form != "csv":
-        return read_arrow_table(path, form, wanted, remedy)
+        return read_arrow_table(path, form, wanted, remedy, labels)
     quotes = check_text(path, Layout((), remedy=remedy))
     text = head(path, Layout(()))
     names = header(text, wanted)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from coterie.core.data.sources.plain_columns import TEXT
+from coterie.core.data.sources.saved_sets import is_saved_set, saved_parts
 from coterie.core.data.sources.tables import Table
 from coterie.core.data.sources.text_files import NoRows
 from coterie.core.errors import UserError
@@ -22,9 +23,13 @@ _OF_A_LAKE = ("_delta_log", "_hudi", ".hoodie", "metadata")
 def parts_in(folder: Path) -> list[Path]:
     """List the files of a folder, ``part-2`` before ``part-10``, without hidden ones and marks.
 
+    Of a folder made by ``save_to_disk`` those that it lists itself, in that order.
+
     Raises:
-        UserError: it has none, or folders within.
+        UserError: it has none, or folders within; or as `saved_parts`.
     """
+    if is_saved_set(folder):
+        return saved_parts(folder)
     try:
         inside = list(folder.iterdir())
     except OSError as error:
