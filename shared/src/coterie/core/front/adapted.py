@@ -79,14 +79,14 @@ class Adapted(nn.Module):
         logs: where training steps log to; None = nowhere.
     """
 
-    _inner: lightning.LightningModule
+    itself: lightning.LightningModule
 
     def __init__(self, module: lightning.LightningModule, logs: StepLogs | None = None) -> None:
         super().__init__()
         inner = as_client(module)
         self._parameters, self._buffers = inner._parameters, inner._buffers
         self._modules = inner._modules
-        self.__dict__["_inner"] = inner  # no part: its parts are ours
+        self.__dict__["itself"] = inner  # no part: its parts are ours
         self._listen = None if logs is None else logs.listener()
         self.training = inner.training
         own = {"__module__": __name__}
@@ -95,14 +95,14 @@ class Adapted(nn.Module):
     def train(self, mode: bool = True) -> Adapted:
         """Set the mode, of the module within too."""
         super().train(mode)
-        self._inner.training = mode
+        self.itself.training = mode
         return self
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Adapted:
         super()._apply(fn, recurse)
         first = next(iter(self.parameters()), None)
         if first is not None:
-            self._inner.__dict__["_device"] = first.device  # what Lightning gives as self.device
+            self.itself.__dict__["_device"] = first.device  # what Lightning gives as self.device
         return self
 
     def loss(self, taken: Taken) -> Tensor:
@@ -120,13 +120,13 @@ class Adapted(nn.Module):
         Raises:
             UserError: it gives no loss.
         """
-        self._inner.training = self.training
-        return loss_of(called(self._inner, "training_step", taken.batch), self.called)
+        self.itself.training = self.training
+        return loss_of(called(self.itself, "training_step", taken.batch), self.called)
 
     @property
     def called(self) -> str:
         """Name of the user's class."""
-        return type(self._inner).__name__
+        return type(self.itself).__name__
 
 
 class AdaptedMeasured(Adapted):
@@ -165,7 +165,7 @@ class AdaptedMeasured(Adapted):
         finally:
             for part, mode in modes:
                 part.training = mode
-            self._inner.training = self.training
+            self.itself.training = self.training
         missing = torch.full((), torch.nan, dtype=torch.float64)
         return {name: found.get(name, missing).expand(size) for name in self.measure_names}
 
@@ -173,14 +173,15 @@ class AdaptedMeasured(Adapted):
         found = {"loss": self.training_loss(taken).detach().double()}
         expected = self._names.get(taken.part, ())
         if expected:
-            step = step_of(self._inner, taken.part)
-            heard = heard_in(self._inner, step, taken.batch)
+            step = step_of(self.itself, taken.part)
+            logged = heard_in(self.itself, step, taken.batch)
+            heard = {measured_as(name): value for name, value in logged.items()}
             if set(heard) != set(expected):
                 raise UserError(
                     f"{step} of {self.called} logs {', '.join(heard) or 'nothing'} for one batch "
                     f"and {', '.join(expected)} for another: log the same for all"
                 )
-            found |= {measured_as(name): number(name, value) for name, value in heard.items()}
+            found |= {name: number(name, value) for name, value in heard.items()}
         return found
 
     def measures(self, predictions: Batch) -> dict[str, Tensor]:
