@@ -34,7 +34,7 @@ def plain_logs(kind, rounds, epochs, lr):
             for _ in range(epochs):
                 scores = local(x)
                 loss = local.loss(scores, y)
-                seen.append((float(loss), float(scores.abs().mean())))
+                seen.append((float(loss.detach()), float(scores.detach().abs().mean())))
                 steps.zero_grad()
                 loss.backward()
                 steps.step()
@@ -125,7 +125,7 @@ def test_validation_and_test_steps_say_what_is_measured():
     assert row["eval/server_val_acc"] == pytest.approx(accuracy(model, *server.tensors))
     both = (row["eval/server_val_acc"] + row["eval/personal_val_acc"]) / 2
     assert row["eval/val_acc"] == pytest.approx(both)
-    tops = [float(model(d.tensors[0]).max()) for d in test]
+    tops = [float(model(d.tensors[0]).detach().max()) for d in test]
     assert row["test/global_top"] == pytest.approx(sum(tops) / 3, rel=1e-5)
     assert not [name for name in row if name.startswith("eval/") and name.endswith("top")]
     assert not [name for name in row if name.startswith("test/") and "val_" in name]
@@ -158,7 +158,8 @@ def test_batches_weigh_by_their_samples():
 def test_what_rounds_are_compared_by_can_be_said():
     options = {"valid": 0.3, "rounds": 1}
     made = federate(Measured(), datasets(), monitor="val_nll", **options)
-    assert (made.run.federation.monitor.key) == "eval/val_nll"
+    assert made.run.federation.monitor.key == "eval/val_nll"
+    assert made.run.federation.monitor.lower_is_better
     made = federate(Lit(), datasets(), **options)
     assert made.run.federation.monitor is None
     with pytest.raises(UserError, match=r"monitor='val_nl' is not what.*did you mean 'val_nll'"):

@@ -1,9 +1,18 @@
-"""One call makes a federation of a module and the data of clients."""
+"""One call makes a federation of a module and the data of clients.
+
+The run ends after its rounds, or after the Trainer's ``max_epochs`` if these are fewer. The module
+is copied; training begins with its parameters. Data sets are torch Datasets, `datasets.Dataset`s,
+dicts of tensors or DataFrames, all of one kind; a batch is what torch's `default_collate` makes of
+samples, such as a list ``[x, y]`` of tuples. Of pFedMe, ``lr`` is the η of the local model, and the
+rate of `configure_optimizers` is its ``personal_lr``, of the steps on the loss. A monitor is better
+if lower where its name has loss, nll, error, mse, mae or perplexity in it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import lightning
@@ -103,71 +112,80 @@ def federate(
     workers: int = 1,
     **settings: Any,
 ) -> Federated:
-    """Make a federation of any module; `lightning.Trainer.fit` trains it.
-
-    The run ends after ``rounds``, or after the Trainer's ``max_epochs`` if these are fewer.
+    """Make a federation of any module, which `lightning.Trainer.fit` trains.
 
     Args:
-        module: a `lightning.LightningModule` with a training step, or an `nn.Module` with
-            ``loss(batch)``. It is copied; training begins with its parameters.
-        clients: a list of data sets or a mapping from a client's id to one: torch Datasets,
-            `datasets.Dataset`s, dicts of tensors, DataFrames. Or one of these with
-            ``client_column`` or ``partition``.
+        module: a `LightningModule` with a training step, or an `nn.Module` with ``loss(batch)``.
+        clients: a list of data sets, a mapping from ids to them, or one that is shared out.
         method: a name of docs/methods.md, or its settings, such as ``ScaffoldSettings(lr_g=0.5)``.
-        client_column: column of one data set that says whose a sample is; the module does not get
-            it.
-        partition: deals one data set out, as `coterie.core.front.partition.dirichlet` does.
-        valid: what choices are made by, as ``eval/…``: a share of each client's samples, or data of
-            the same clients.
-        test: what is reported, as ``test/…``; as ``valid``.
-        server_valid: one data set that the server holds, as ``valid``.
-        server_test: one data set that the server holds, as ``test``.
-        collate_fn: pads samples of Datasets to a batch; it is called once, with all samples.
-        rounds: communication rounds; by default those of the method's settings, 100.
+        client_column: of the one data set; says whose a sample is. The module does not get it.
+        partition: deals the one data set out, see `coterie.core.front.partition`.
+        valid: a share of each client's samples or data of theirs, measured as ``eval/…``.
+        test: the same, measured as ``test/…``.
+        server_valid: one data set that the server holds, measured as ``eval/server_…``.
+        server_test: the same, measured as ``test/server_…``.
+        collate_fn: makes a batch of samples of Datasets; called once, with all: it may only pad.
+        rounds: of the run, or the Trainer's ``max_epochs`` if these are fewer; by default 100.
         epochs: passes of a client over its samples in a round; by default 1.
-        batch_size: by default all samples of a client in one batch.
-        lr: learning rate of the clients. It wins over `configure_optimizers`; of pFedMe it is the η
-            of the local model, and `configure_optimizers` gives its ``personal_lr``.
-        seed: of all draws: shares, batches, who takes part.
-        monitor: name of what `validation_step` logs that rounds are compared by; by default the
-            first. Lower is better if the name has loss, error, mse, mae or perplexity in it.
+        batch_size: by default all samples of a client.
+        lr: of the clients; wins over `configure_optimizers`.
+        seed: of all draws.
+        monitor: which of what `validation_step` logs rounds are compared by; the first by default.
         device: "cpu", "cuda" or "auto".
         workers: threads that train clients.
-        settings: more of the method's, such as ``fraction=0.1`` or SCAFFOLD's ``lr_g``.
+        settings: more of the method's, such as ``fraction=0.1``.
 
     Raises:
-        UserError: module, data, or settings cannot be federated as they are; says why.
+        UserError: module, data or settings cannot be federated as they are; says why.
 
     Example:
-        federated = federate(Net(), [first, second], "scaffold", test=0.2, rounds=20, lr=0.1)
+        federated = federate(Net(), [first, second], "scaffold", test=0.2, rounds=20)
         lightning.Trainer(max_epochs=-1).fit(federated)
-        model = federated.server_model()
     """
-    check_layers(module)
-    name = method_named(method)
-    _check_seed(seed, workers)
     reader = Reader(client_column, partition, collate_fn, seed)
-    data = reader.read(clients, valid, test, server_valid, server_test)
-    door = _door(module, data, monitor)
+    held = (valid, test, server_valid, server_test)
     spelt = {"rounds": rounds, "epochs": epochs, "batch_size": batch_size, "lr": lr}
-    chosen = settings_for(method, {**spelt, **settings}, door.configured)
-    check = METHODS[name].check
-    if check is not None:
-        check(chosen, door.data.split.lengths)
-    server, client = _halves(name, door, chosen)
-    federation = Federation(
-        server,
-        client,
-        blocks=[door.data.split],
-        seed=seed,
-        rounds=chosen.rounds,
-        workers=workers,
-        device=choose_device(device),
-        monitor=door.monitor,
-        origin=lambda: hashlib.sha256(repr(data.ids).encode()).hexdigest(),
-    )
-    run = FederatedRun(federation)
-    return Federated(run, TrainedModels(door.original, run, data.ids, name), data.ids)
+    how = _How(method, {**spelt, **settings}, monitor, device, workers)
+    return how.made(module, reader, clients, held)
+
+
+@dataclass(frozen=True)
+class _How:
+    """What is said beside module and data."""
+
+    method: str | FedAvgSettings
+    settings: dict[str, Any]
+    monitor: str | Monitor | None
+    device: str
+    workers: int
+
+    def made(
+        self, module: nn.Module, reader: Reader, clients: Given, held: tuple[Any, ...]
+    ) -> Federated:
+        """Make the federation."""
+        check_layers(module)
+        name, seed = method_named(self.method), reader.seed
+        _check_seed(seed, self.workers)
+        door = _door(module, reader.read(clients, *held), self.monitor)
+        settings = settings_for(self.method, self.settings, door.configured)
+        check = METHODS[name].check
+        if check is not None:
+            check(settings, door.data.split.lengths)
+        server, client = _halves(name, door, settings)
+        ids = door.data.ids
+        federation = Federation(
+            server,
+            client,
+            blocks=[door.data.split],
+            seed=seed,
+            rounds=settings.rounds,
+            workers=self.workers,
+            device=choose_device(self.device),
+            monitor=door.monitor,
+            origin=lambda: hashlib.sha256(repr(ids).encode()).hexdigest(),
+        )
+        run = FederatedRun(federation)
+        return Federated(run, TrainedModels(door.original, run, ids, name), ids)
 
 
 def _check_seed(seed: int, workers: int) -> None:

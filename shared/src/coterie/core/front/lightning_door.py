@@ -37,7 +37,7 @@ from coterie.core.tensors.device import as_written
 from coterie.core.tensors.keys import Key
 
 _TRIED = 8
-_LOWER = ("loss", "error", "mse", "mae", "perplexity")
+_LOWER = ("loss", "nll", "error", "mse", "mae", "perplexity")
 """In the name of what is better if lower; rmse among them."""
 
 

@@ -138,8 +138,8 @@ def read_together(
     some, same = taken_apart(collate(items[:2]))
     if same != form or not all(_same_rows(fields[n][:2], values) for n, values in some.items()):
         raise UserError(
-            "collate_fn gives a sample other rows in another batch: let it only pad, by one number "
-            "on one side, and do in the step what draws or mixes samples"
+            "collate_fn gives a sample other rows in another batch: let it only pad, on "
+            "one side, and leave out what draws or mixes samples"
         )
     lengths = [len(source) for source in sources]
     parts = {name: values.split(lengths) for name, values in fields.items()}
@@ -164,8 +164,8 @@ def _items(source: Any, whose: str) -> list[Any]:
     for place in range(min(_TRIED, len(items))):
         if not _equal(items[place], source[place]):
             raise UserError(
-                f"{whose} gives another sample {place} each time: samples are read once, so draw "
-                "augmentation in the step"
+                f"{whose} gives another sample {place} each time: samples are read once, so leave "
+                "augmentation out, or make the augmented samples beforehand"
             )
     return items
 
