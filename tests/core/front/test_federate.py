@@ -356,3 +356,43 @@ def test_ragged_samples_are_padded_by_the_user_once():
     made = fitted(Pooled(), clients, collate_fn=padded)
     right, _ = plain_fedavg(Pooled(), lambda c, _: batches[c], [12] * 3, 3, Lit.lr)
     same(made.server_model(), right)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_may_be_on_either_side(side):
+    def pad(items):
+        longest = max(len(x) for x, _ in items)
+        zeros = [torch.zeros(longest - len(x)) for x, _ in items]
+        rows = [(torch.tensor(x), z) for (x, _), z in zip(items, zeros, strict=True)]
+        rows = [torch.cat(pair if side == "right" else pair[::-1]) for pair in rows]
+        return torch.stack(rows), torch.tensor([y for _, y in items])
+
+    clients = [[([1.0, 2.0], 0), ([3.0], 1)], [([1.0, 2.0, 3.0], 2)]]
+    made = federate(Pooled(), clients, collate_fn=pad)
+    assert made.run.federation.blocks[0].train.samples["0"].shape == (3, 3)
+
+
+class InMode(Lit):
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * (1.0 if self.training else 0.0)
+
+
+def test_a_module_that_was_in_evaluation_mode_is_trained():
+    same(fitted(InMode().eval(), datasets()).server_model(), plain(Lit)[0])
+
+
+class Penalised(Lit):
+    def training_step(self, batch, batch_idx):
+        x = batch[0].clone().requires_grad_()
+        value = self.loss(self(x), batch[1])
+        (slope,) = torch.autograd.grad(value, x, create_graph=True)
+        return value + slope.square().sum()
+
+    def validation_step(self, batch, batch_idx):
+        self.log("rows", float(len(batch[0])))
+
+
+def test_a_loss_that_takes_gradients_is_measured():
+    made = federate(Penalised(), datasets(), rounds=1, valid=0.3)
+    made.run.advance()
+    assert made.run.history[0]["eval/global_loss"] > 0

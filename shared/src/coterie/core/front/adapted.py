@@ -170,7 +170,7 @@ class AdaptedMeasured(Adapted):
         return {name: found.get(name, missing).expand(size) for name in self.measure_names}
 
     def _measured(self, taken: Taken) -> Batch:
-        found = {"loss": self.training_loss(taken).detach().double()}
+        found = {"loss": self._value(taken).detach().double()}
         expected = self._names.get(taken.part, ())
         if expected:
             step = step_of(self.itself, taken.part)
@@ -183,6 +183,16 @@ class AdaptedMeasured(Adapted):
                 )
             found |= {name: number(name, value) for name, value in heard.items()}
         return found
+
+    def _value(self, taken: Taken) -> Tensor:
+        """The loss outside of training; with gradients where it takes some itself, as penalties."""
+        try:
+            return self.training_loss(taken)
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
+        with torch.enable_grad():
+            return self.training_loss(taken)
 
     def measures(self, predictions: Batch) -> dict[str, Tensor]:
         """Mean over batches, weighted by their samples; each ``()``."""
