@@ -1,0 +1,208 @@
+"""A `LightningModule` made ready: tried once on samples of a client, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import lightning
+import torch
+from torch import Tensor, nn
+
+from coterie.core.data.samples.samples import SampleData
+from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.errors import UserError, nearest
+from coterie.core.front.adapted import (
+    PART,
+    Adapted,
+    AdaptedMeasured,
+    AsTaken,
+    called,
+    has_step,
+    heard_in,
+    loss_of,
+    measured_as,
+    step_of,
+)
+from coterie.core.front.client_data import ClientData
+from coterie.core.front.lightning_part import as_client, check_module
+from coterie.core.front.optimizers import optimizer_settings
+from coterie.core.front.sources import Fields
+from coterie.core.front.step_logs import StepLogs, listening, number
+from coterie.core.local_training.losses import AsBatch, copied
+from coterie.core.methods.kit.model_server import ServerSamples
+from coterie.core.metrics.monitor import Monitor
+from coterie.core.tensors.device import as_written
+from coterie.core.tensors.keys import Key
+
+_TRIED = 8
+_LOWER = ("loss", "nll", "error", "mse", "mae", "perplexity")
+"""In the name of what is better if lower; rmse among them."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """What a federation is made of.
+
+    Attributes:
+        original: copied for the caller.
+        module: with a loss, in the core's sense.
+        data: with the fields that it is measured by.
+        as_batch: makes of fields what the module takes; None = a dict of them.
+        configured: what the module says of its optimizer.
+        logs: where training steps log to; None = nowhere.
+        monitor: what rounds are chosen by; None = nothing is measured.
+    """
+
+    original: nn.Module
+    module: nn.Module
+    data: ClientData
+    as_batch: AsBatch | None
+    configured: Mapping[str, Any] = field(default_factory=dict)
+    logs: StepLogs | None = None
+    monitor: Monitor | None = None
+
+
+def open_door(
+    module: lightning.LightningModule, data: ClientData, monitor: str | Monitor | None
+) -> Door:
+    """Try a module, and make it ready.
+
+    Args:
+        module: is set up, and given back to nobody but as copies.
+        data: of the clients.
+        monitor: see `coterie.core.front.federate.federate`.
+
+    Raises:
+        UserError: it cannot be federated as it is.
+    """
+    check_module(module)
+    _set_up(module)
+    ready = as_client(copied(module))
+    configured = optimizer_settings(as_client(copied(module)))
+    ready.train()
+    parts = {1: (data.split.valid, data.server.valid), 2: (data.split.test, data.server.test)}
+    with as_written(torch.get_default_dtype()), Key.from_seed(0).fold("door").torch_rng():
+        logs = _tried(as_client(copied(ready)), data)
+        names = {
+            part: found
+            for part, held in parts.items()
+            if (found := _measured(as_client(copied(ready)), part, held, data))
+        }
+    as_batch = AsTaken(data.form)
+    chosen = _monitor(names, monitor)
+    if not names:
+        return Door(module, Adapted(ready, logs), data, as_batch, configured, logs, chosen)
+    shown = {part: tuple(map(measured_as, found)) for part, found in names.items()}
+    for part, found in shown.items():
+        if len(set(found)) < len(found):
+            raise UserError(f"two names that {step_of(ready, part)} logs differ in '/' alone")
+    own = chosen or Monitor("eval/loss", lower_is_better=True)
+    adapted = AdaptedMeasured(ready, logs, shown, own)
+    return Door(module, adapted, _marked(data), as_batch, configured, logs, chosen)
+
+
+def _set_up(module: lightning.LightningModule) -> None:
+    """Call the two hooks that make parts of a module, once, as a Trainer would."""
+    kind, base = type(module), lightning.LightningModule
+    client = as_client(copied(module))
+    made = kind.configure_model is not base.configure_model, kind.setup is not base.setup
+    if not any(made):
+        return
+    if made[0]:
+        client.configure_model()
+    if made[1]:
+        client.setup("fit")
+    client.__class__ = kind
+    module.__dict__.update(client.__dict__)
+
+
+def _tried(module: lightning.LightningModule, data: ClientData) -> StepLogs | None:
+    """Make a training step, to see that it gives a loss, and what it logs."""
+    batch = data.form(_some(data.split.train))
+    with torch.enable_grad(), listening() as heard:
+        loss = loss_of(called(module, "training_step", batch), type(module).__name__)
+    if not heard:
+        return StepLogs((), collected=False)
+    for name, value in heard.items():
+        number(name, value)
+    itself = tuple(name for name, value in heard.items() if _is(value, loss))
+    return StepLogs(itself, collected=len(itself) < len(heard))
+
+
+def _is(value: Any, loss: Tensor) -> bool:
+    """Whether a logged value is the loss, detached or not."""
+    return isinstance(value, Tensor) and (
+        value is loss or (value.shape == loss.shape and value.data_ptr() == loss.data_ptr())
+    )
+
+
+def _measured(
+    module: lightning.LightningModule,
+    part: int,
+    held: tuple[SampleData, Fields],
+    data: ClientData,
+) -> tuple[str, ...]:
+    """Names of what the step of a part logs; none where there are no samples, or no such step."""
+    of_clients, of_server = held
+    step = step_of(module, part)
+    some = _some(of_clients) or {n: values[:_TRIED] for n, values in of_server.items()}
+    if not some or not has_step(module, step):
+        return ()
+    module.eval()
+    heard = heard_in(module, step, data.form(some))
+    for name, value in heard.items():
+        number(name, value)
+    return tuple(heard)
+
+
+def _some(data: SampleData) -> Fields:
+    """First samples of the client with most of them; empty where nobody has any."""
+    most = int(data.lengths.argmax())
+    start, end = int(data.offsets[most]), int(data.offsets[most + 1])
+    end = min(end, start + _TRIED)
+    return {n: v[start:end].clone() for n, v in data.samples.items()} if end > start else {}
+
+
+def _monitor(names: Mapping[int, tuple[str, ...]], monitor: str | Monitor | None) -> Monitor | None:
+    known = names.get(1, ())
+    if isinstance(monitor, Monitor):
+        name = monitor.key.removeprefix("eval/")
+        if name not in map(measured_as, known):
+            raise UserError(
+                f"monitor '{monitor.key}' is not logged: validation_step logs "
+                f"{', '.join(known) or 'nothing'}"
+            )
+        return monitor
+    if monitor is not None and monitor not in known:
+        raise UserError(
+            f"monitor='{monitor}' is not what validation_step logs on samples of valid= or "
+            f"server_valid=: {nearest(monitor, known) if known else 'nothing is'}"
+        )
+    if not known:
+        return None
+    chosen = known[0] if monitor is None else monitor
+    lower = any(word in chosen.lower() for word in _LOWER)
+    return Monitor(f"eval/{measured_as(chosen)}", lower_is_better=lower)
+
+
+def _marked(data: ClientData) -> ClientData:
+    """Mark samples by what they are to be measured by."""
+    split, server = data.split, data.server
+    of_clients = SplitSamples(
+        *(_part(one, n) for n, one in enumerate((split.train, split.valid, split.test)))
+    )
+    of_server = ServerSamples(*(_with(one, n) for n, one in ((1, server.valid), (2, server.test))))
+    return replace(data, split=of_clients, server=of_server)
+
+
+def _part(data: SampleData, part: int) -> SampleData:
+    return replace(data, samples=_with(data.samples, part))
+
+
+def _with(samples: Fields, part: int) -> Fields:
+    if not samples:
+        return {}
+    size = len(next(iter(samples.values())))
+    return {**samples, PART: torch.full((size,), part, dtype=torch.int8)}

@@ -1,0 +1,192 @@
+"""How one data set is dealt out to clients, as objects: `federate(..., partition=dirichlet(...))`.
+
+The schemes are those of `coterie.core.data.samples.partitions`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from coterie.core.data.samples import partitions
+from coterie.core.errors import UserError, nearest
+from coterie.core.front.batch_form import BatchForm
+from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
+
+_LABELS = ("y", "label", "labels", "target", "targets")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition(ABC):
+    """How one data set is dealt out; made by the functions of this module."""
+
+    @abstractmethod
+    def deal(self, samples: Mapping[str, Tensor], form: BatchForm, key: Key) -> Ragged:
+        """Give each client sample numbers, a row each.
+
+        Args:
+            samples: fields by name, each ``(n, ...)``.
+            form: of a batch of them.
+            key: of the draws.
+
+        Raises:
+            UserError: it cannot be dealt out so.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Uniform(Partition):
+    n_clients: int
+
+    def deal(self, samples: Mapping[str, Tensor], form: BatchForm, key: Key) -> Ragged:
+        return partitions.uniform(len(next(iter(samples.values()))), self.n_clients, key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Dirichlet(Partition):
+    alpha: float
+    n_clients: int
+    labels: str | None
+    min_size: int
+
+    def deal(self, samples: Mapping[str, Tensor], form: BatchForm, key: Key) -> Ragged:
+        labels = labels_of(samples, form, self.labels)
+        return partitions.dirichlet(labels, self.n_clients, self.alpha, key, min_size=self.min_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _QuantitySkew(Partition):
+    alpha: float
+    sigma: float
+    n_clients: int
+    labels: str | None
+    min_size: int
+
+    def deal(self, samples: Mapping[str, Tensor], form: BatchForm, key: Key) -> Ragged:
+        labels = labels_of(samples, form, self.labels)
+        skew = (self.n_clients, self.alpha, self.sigma)
+        return partitions.quantity_skew(labels, *skew, key, min_size=self.min_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shards(Partition):
+    n_clients: int
+    per_client: int
+    labels: str | None
+
+    def deal(self, samples: Mapping[str, Tensor], form: BatchForm, key: Key) -> Ragged:
+        labels = labels_of(samples, form, self.labels)
+        return partitions.shards(labels, self.n_clients, key, per_client=self.per_client)
+
+
+def uniform(n_clients: int = 10) -> Partition:
+    """Deal samples out at random, in equal parts.
+
+    Args:
+        n_clients: number of clients.
+
+    Raises:
+        UserError: the number is none.
+
+    Example:
+        >>> uniform(4).n_clients
+        4
+    """
+    return _Uniform(n_clients=_some(n_clients))
+
+
+def dirichlet(
+    alpha: float, n_clients: int = 10, *, labels: str | None = None, min_size: int = 10
+) -> Partition:
+    """Label skew (Yurochkin et al., ICML 2019): each class is divided in ratios from Dir(alpha).
+
+    Args:
+        alpha: concentration; the smaller, the fewer classes a client has.
+        n_clients: number of clients.
+        labels: field of the classes, whole numbers; None = the last entry of a tuple, or the field
+            "y", "label", "labels", "target" or "targets" of a dict.
+        min_size: samples that each client must have.
+
+    Raises:
+        UserError: the number of clients is none.
+    """
+    return _Dirichlet(alpha=alpha, n_clients=_some(n_clients), labels=labels, min_size=min_size)
+
+
+def quantity_skew(
+    alpha: float,
+    sigma: float,
+    n_clients: int = 10,
+    *,
+    labels: str | None = None,
+    min_size: int = 1,
+) -> Partition:
+    """Log-normal sizes, and label skew.
+
+    Args:
+        alpha: as of `dirichlet`.
+        sigma: standard deviation of the logarithm of a size; 0 = equal parts.
+        n_clients: number of clients.
+        labels: as of `dirichlet`.
+        min_size: samples that each client has at least.
+
+    Raises:
+        UserError: the number of clients is none.
+    """
+    return _QuantitySkew(
+        alpha=alpha, sigma=sigma, n_clients=_some(n_clients), labels=labels, min_size=min_size
+    )
+
+
+def shards(n_clients: int = 10, *, per_client: int = 2, labels: str | None = None) -> Partition:
+    """Sort by class, cut into shards, deal each client as many (McMahan et al., 2017).
+
+    Args:
+        n_clients: number of clients.
+        per_client: shards a client, about its number of classes.
+        labels: as of `dirichlet`.
+
+    Raises:
+        UserError: the number of clients is none.
+    """
+    return _Shards(n_clients=_some(n_clients), per_client=per_client, labels=labels)
+
+
+def labels_of(samples: Mapping[str, Tensor], form: BatchForm, name: str | None) -> Tensor:
+    """The field of the classes, ``(n,)`` int64.
+
+    Args:
+        samples: fields by name.
+        form: of a batch of them.
+        name: of the field; None = see `dirichlet`.
+
+    Raises:
+        UserError: there is none of that name, or it holds no whole numbers.
+    """
+    if name is None:
+        usual = [field for field in _LABELS if field in samples]
+        name = usual[0] if form.is_dict and usual else form.names[-1]
+        if form.is_dict and not usual:
+            raise UserError(
+                f"a partition by classes needs a field of them: name it by labels=, one of "
+                f"{', '.join(form.names)}"
+            )
+    if name not in samples:
+        raise UserError(f"labels='{name}' is no field: {nearest(name, samples)}")
+    found = samples[name]
+    if found.dim() != 1 or found.is_floating_point() or found.is_complex():
+        raise UserError(
+            f"labels='{name}' must be one whole number a sample: name another field by labels=, or "
+            "use partition.uniform"
+        )
+    return found.long()
+
+
+def _some(n_clients: int) -> int:
+    if isinstance(n_clients, bool) or not isinstance(n_clients, int) or n_clients < 1:
+        raise UserError(f"n_clients is {n_clients}: choose 1 or more")
+    return n_clients
