@@ -1,0 +1,1 @@
+"""The front door: what ``import coterie`` offers. Light to import; work loads what it needs."""
