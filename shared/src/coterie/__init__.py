@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING, Any
 
-from coterie._portions import Portions as _Portions
+from coterie.core.portions import Portions as _Portions
 
 if TYPE_CHECKING:
     from coterie.core.errors import UserError

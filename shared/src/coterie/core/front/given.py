@@ -187,12 +187,14 @@ def _whole(paper: Paper, own: Any) -> Source:
         UserError: it is of another paper, or no settings object at all, or a field of it does not
             fit.
     """
-    wanted, name = load(paper.settings), "the settings object"
-    if type(own) is wanted:
+    wanted: Any = load(paper.settings)
+    name = "the settings object"
+    kind: Any = type(own)
+    if kind is wanted:
         return Source(name, settings_parser(wanted).file(values_of(own), name))
     makes = f"coterie.settings('{paper.name}') makes what fits"
     for other in papers().values():
-        if type(own) is load(other.settings):
+        if kind is load(other.settings):
             raise UserError(f"these settings are of {other.name}, not of {paper.name}: {makes}")
     raise UserError(
         f"{type(own).__name__} is no settings object of {paper.name}: {makes}, or give settings "

@@ -19,7 +19,7 @@ from coterie.core.run.serving import best_items
 from coterie.core.tensors.ragged import Ragged
 
 if TYPE_CHECKING:
-    pass
+    import pandas as pd
 
 Items = Iterable[str | int]
 Histories: TypeAlias = "str | os.PathLike[str] | Items | Mapping[str, Items] | pd.DataFrame"
