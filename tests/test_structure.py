@@ -21,6 +21,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def package_of(path: Path) -> str:
+    """`core` or the package of a paper; `coterie` itself is the core's."""
+    if path.parent.name == "coterie":
+        return "core"
     return path.as_posix().split("/src/coterie/")[1].split("/")[0]
 
 

@@ -1,7 +1,10 @@
 """The one exception for mistakes that a user can make and mend."""
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -22,11 +25,13 @@ class Interrupted(KeyboardInterrupt):
 
     Attributes:
         saved: whether there is a checkpoint to go on from.
+        folder: of the run, where the one who was interrupted knows it.
     """
 
-    def __init__(self, saved: bool) -> None:
+    def __init__(self, saved: bool, folder: Path | None = None) -> None:
         super().__init__(saved)
         self.saved = saved
+        self.folder = folder
 
 
 class Unstackable(RuntimeError):

@@ -47,6 +47,17 @@ def draw_png(path: Path, draw: Callable[[Any], Any], dpi: int = 150) -> bool:
     return True
 
 
+def shown_figure() -> Any:
+    """Make a class of matplotlib's figures that a notebook shows by itself, without pyplot."""
+
+    def picture(figure: Any) -> bytes:
+        image = io.BytesIO()
+        figure.savefig(image, format="png", dpi=80)
+        return image.getvalue()
+
+    return type("Shown", (_figure(),), {"_repr_png_": picture})
+
+
 def _figure() -> Any:
     """Import the class alone: a backend that the environment names need not be installed here."""
     backend = os.environ.pop("MPLBACKEND", None)

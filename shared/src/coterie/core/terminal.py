@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -22,7 +26,28 @@ def console(**options: Any) -> Console:
     """
     from rich.console import Console  # nothing that `coterie --help` needs
 
-    return Console(**{"markup": False, "emoji": False, "highlight": False} | options)
+    plain = {"markup": False, "emoji": False, "highlight": False, "quiet": _silent.get()}
+    return Console(**plain | options)
+
+
+@contextmanager
+def silenced(active: bool = True) -> Iterator[None]:
+    """Let the consoles of this thread print nothing meanwhile; other threads print as ever.
+
+    Args:
+        active: whether to; false changes nothing.
+
+    Example:
+        >>> with silenced():
+        ...     console().print("nobody hears this")
+        >>> console().print("this one is heard")
+        this one is heard
+    """
+    token = _silent.set(active or _silent.get())
+    try:
+        yield
+    finally:
+        _silent.reset(token)
 
 
 def one_line(text: str) -> str:

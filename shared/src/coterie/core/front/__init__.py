@@ -1,1 +1,1 @@
-"""The front door: one call makes a federation of any module and any form of clients' data."""
+"""The front door: what ``import coterie`` offers. Light to import; work loads what it needs."""

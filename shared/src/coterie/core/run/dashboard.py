@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,10 +93,22 @@ def render(
     Raises:
         UserError: there is no readable ``metrics.csv``.
     """
+    draw = drawing(run_folder, paper, monitor, title)
+    path = run_folder / "curves.png"
+    return [path] if draw is not None and draw_png(path, draw, dpi=120) else []
+
+
+def drawing(
+    run_folder: Path, paper: Paper | None = None, monitor: Monitor | None = None, title: str = ""
+) -> Callable[[Any], Any] | None:
+    """What draws the dashboard of a run on a figure of the class that it is given.
+
+    Arguments and errors as for `render`; None for a run without rounds.
+    """
     table = _metrics(run_folder)
     chosen = _panels(table, paper, monitor)
     if not chosen:
-        return []
+        return None
     heading = ", ".join(filter(None, (run_folder.name, title)))
     units = {key.name: key.unit for key in (*KEYS, *(paper.keys if paper else ()))}
 
@@ -115,8 +127,7 @@ def render(
             ax.remove()
         return figure
 
-    path = run_folder / "curves.png"
-    return [path] if draw_png(path, draw, dpi=120) else []
+    return draw
 
 
 def best_rounds(table: Table, monitor: Monitor) -> list[int]:

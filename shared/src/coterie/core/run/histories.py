@@ -56,15 +56,18 @@ def read_history(path: Path, data: Interactions, rules: DataSettings) -> History
     """
     from coterie.core.data.sources.own_file import read_columns  # pyarrow is heavy
 
-    named = rules.columns or {}
-    wanted = {role: _columns(role, named) for role in _ROLES}
-    if data.domains is None:
-        wanted["domain"] = []
-    table = read_columns(
-        path,
-        {column for columns in wanted.values() for column in columns},
-        remedy="correct or delete the line",
-    )
+    remedy = "correct or delete the line"
+    return history_of(read_columns(path, columns_of(data, rules), remedy), data, rules)
+
+
+def columns_of(data: Interactions, rules: DataSettings) -> set[str]:
+    """Columns that a history for a run may have; arguments as for `read_history`."""
+    return {column for columns in _wanted(data, rules).values() for column in columns}
+
+
+def history_of(table: Table, data: Interactions, rules: DataSettings) -> History:
+    """Take the history of a new user from a table; arguments and errors as for `read_history`."""
+    wanted, path = _wanted(data, rules), table.path
     found = {
         role: column
         for role, columns in wanted.items()
@@ -89,6 +92,13 @@ def read_history(path: Path, data: Interactions, rules: DataSettings) -> History
     had = sorted(set(_places(places, words)))
     notes = [*_choice(wanted, found, table), *_unknown(places), *_shared(places, column), *remarks]
     return History(torch.tensor(liked), torch.tensor(had), notes)
+
+
+def _wanted(data: Interactions, rules: DataSettings) -> dict[str, list[str]]:
+    """Columns that may play a role, by role."""
+    named = rules.columns or {}
+    roles = (role for role in _ROLES if role != "domain" or data.domains is not None)
+    return {role: _columns(role, named) for role in roles}
 
 
 def _columns(role: str, named: Mapping[str, str]) -> list[str]:

@@ -115,7 +115,7 @@ def recommend(
         else:
             known, scores, notes = _of_user(experiment, module, str(user))
     data = experiment.interactions
-    best = _best(scores, Ragged.from_lists([known.tolist()]), top)[0]
+    best = best_items(scores, Ragged.from_lists([known.tolist()]), top)[0]
     if not best:
         notes.append(f"nothing is left to recommend: all {data.n_items:,} items are consumed")
     rows = [
@@ -167,30 +167,61 @@ def recommend_all(run: Path, out: Path, top: int = 10) -> Served:
     return served
 
 
-def _of_everybody(
-    experiment: RecommendsToUsers[Any], module: FederatedRun, top: int
-) -> tuple[Recommendations, Served]:
+class Lists(NamedTuple):
+    """Recommendations to some users of a run.
+
+    Attributes:
+        table: of those who have any.
+        left_out: users, by number, who have none because they took no part, and why.
+        finished: users, by number, who have none because they have consumed all that there is.
+    """
+
+    table: Recommendations
+    left_out: dict[int, UserError]
+    finished: list[int]
+
+
+def lists_of(
+    experiment: RecommendsToUsers[Any], module: FederatedRun, users: Sequence[int], top: int
+) -> Lists:
+    """Recommend to users of a run.
+
+    Args:
+        experiment: of the run, opened by `open_run`.
+        module: its state.
+        users: numbers, in the order of the table.
+        top: how many items a user gets, at most.
+    """
     data = experiment.interactions
     items = Ragged.from_pairs(*data.had(), data.n_users)
-    table, batch = Recommendations(), []
-    served, finished, refusal = 0, 0, None
-    for number in range(data.n_users):
+    found, batch = Lists(Recommendations(), {}, []), []
+    for place, number in enumerate(users, 1):
         try:
             batch.append((number, experiment.scores(module, number)))
         except UserError as error:
-            refusal = error
-        if batch and (len(batch) == _BATCH or number + 1 == data.n_users):
-            users = torch.tensor([user for user, _ in batch])
-            found = _best(torch.cat([scores for _, scores in batch]), items.take(users), top)
-            for user, best in zip(users.tolist(), found, strict=True):
-                for rank, item, score in best:
-                    table.add(data.user_names[user], rank, data.item_names[item], score)
-            served += sum(map(bool, found))
-            finished += sum(not best for best in found)
+            found.left_out[number] = error
+        if batch and (len(batch) == _BATCH or place == len(users)):
+            known = items.take(torch.tensor([user for user, _ in batch]))
+            best = best_items(torch.cat([scores for _, scores in batch]), known, top)
+            for (user, _), ranked in zip(batch, best, strict=True):
+                for rank, item, score in ranked:
+                    found.table.add(data.user_names[user], rank, data.item_names[item], score)
+                if not ranked:
+                    found.finished.append(user)
             batch = []
-    if not served + finished:
+    return found
+
+
+def _of_everybody(
+    experiment: RecommendsToUsers[Any], module: FederatedRun, top: int
+) -> tuple[Recommendations, Served]:
+    users = experiment.interactions.n_users
+    found = lists_of(experiment, module, range(users), top)
+    left_out, finished = len(found.left_out), len(found.finished)
+    if left_out == users:
+        refusal = list(found.left_out.values())[-1]
         raise UserError(f"there is nobody to recommend to: {refusal}")
-    return table, Served(served, data.n_users - served - finished, finished)
+    return found.table, Served(users - left_out - finished, left_out, finished)
 
 
 def _of_newcomer(
@@ -206,15 +237,18 @@ def _of_user(
 ) -> tuple[Tensor, Tensor, list[str]]:
     """Do the same for a user of the run."""
     data = experiment.interactions
-    number = _user_number(name, data, experiment.settings.data)
+    number = user_number(name, data, experiment.settings.data)
     users, items = data.had()
     return items[users == number].unique(), experiment.scores(module, number), []
 
 
-def _best(scores: Tensor, known: Ragged, top: int) -> list[list[tuple[int, int, float]]]:
+def best_items(scores: Tensor, known: Ragged, top: int) -> list[list[tuple[int, int, float]]]:
     """Rank, item and score of the best items that each user does not know, best first.
 
-    Scores of -inf are of items that nobody can score for the user.
+    Args:
+        scores: ``(U, items)``; those of -inf are of items that nobody can score for the user.
+        known: items that each of the U users has had.
+        top: how many items a user gets, at most.
     """
     inside = known.values < scores.shape[1]
     unscored = scores == -torch.inf
@@ -257,10 +291,20 @@ def attack(run: Path, scales: Sequence[float]) -> tuple[list[dict[str, Any]], Pa
 
 def _open_recommender(run: Path) -> tuple[RecommendsToUsers[Any], FederatedRun]:
     experiment, module = open_run(run)
+    return check_recommends(experiment), module
+
+
+def check_recommends(experiment: Experiment[Any]) -> RecommendsToUsers[Any]:
+    """Refuse what has no items.
+
+    Raises:
+        UserError: it classifies samples.
+    """
     if not isinstance(experiment, RecommendsToUsers):
-        paper = RunFolder.open(run).paper
-        raise UserError(f"{paper} classifies samples: there are no items to recommend or to attack")
-    return experiment, module
+        raise UserError(
+            f"{experiment.paper} classifies samples: there are no items to recommend or to attack"
+        )
+    return experiment
 
 
 def _here(folder: RunFolder) -> Any:
@@ -272,7 +316,17 @@ def _here(folder: RunFolder) -> Any:
     return dataclasses.replace(folder.settings, run=run)
 
 
-def _user_number(name: str, data: Interactions, rules: DataSettings) -> int:
+def user_number(name: str, data: Interactions, rules: DataSettings) -> int:
+    """Find the number of a user.
+
+    Args:
+        name: as in the data set.
+        data: of the run.
+        rules: section ``data`` of the run's settings.
+
+    Raises:
+        UserError: there is no such user, or filters left it out.
+    """
     with suppress(ValueError):
         return data.user_names.index(name)
     some = f"({data.n_users} users, such as {', '.join(data.user_names[:3])})"

@@ -134,12 +134,23 @@ def _source(name: str, text: str, settings: type, paper: str) -> Source:
     if owner != paper:
         raise UserError(f"{name} is a configuration of {owner}, not of {paper}")
     parser = settings_parser(settings)
-    return Source(name, parser.file(dict(_flatten(name, tree, "", parser)), name))
+    return Source(name, parser.file(dict(flattened(name, tree, parser)), name))
 
 
-def _flatten(
-    name: str, tree: Mapping[Any, Any], prefix: str, parser: SettingsParser
+def flattened(
+    name: str, tree: Mapping[Any, Any], parser: SettingsParser, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a tree by dotted key.
+
+    Args:
+        name: what messages call the place that it is from.
+        tree: sections as mappings, or dotted keys.
+        parser: of the settings that are known.
+        prefix: the section that the tree is, with a dot.
+
+    Raises:
+        UserError: a key is unknown, or a section is one value.
+    """
     for word, value in tree.items():
         key = f"{prefix}{word}"
         if key in parser.leaves:
@@ -148,7 +159,7 @@ def _flatten(
             meant = parser.sections if isinstance(value, Mapping) else parser.leaves
             raise UserError(f"unknown setting '{key}' in {name}: {suggest(key, meant)}")
         elif isinstance(value, Mapping):
-            yield from _flatten(name, value, f"{key}.", parser)
+            yield from flattened(name, value, parser, f"{key}.")
         else:
             below = ", ".join(k for k in parser.leaves if k.rpartition(".")[0] == key)
             raise UserError(f"'{key}' in {name} is a section, not one value: it has {below}")

@@ -73,8 +73,21 @@ def configure(paper: Paper, argv: Sequence[str], base: Source | None = None) -> 
     Raises:
         UserError: for anything that does not fit, in one line.
     """
+    return arranged(paper, split(load(paper.settings), argv), base)
+
+
+def arranged(paper: Paper, given: Given, base: Source | None = None) -> Configuration:
+    """Lay the sources of a run's settings over each other, as a command line or a call names them.
+
+    Args:
+        paper: whose settings.
+        given: what the caller gives; its flags win.
+        base: as for `configure`.
+
+    Raises:
+        UserError: as `configure`.
+    """
     settings = load(paper.settings)
-    given = split(settings, argv)
     above = [read_config(file, settings, paper.name) for file in given.configs]
     said = {key for source in above for key in source.values} | set(given.flags)
     if "logger.wandb" in leaves(settings) and "logger.wandb" not in said:

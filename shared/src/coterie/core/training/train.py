@@ -210,4 +210,5 @@ def _interruptible(folder: RunFolder) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and not isinstance(end.__context__, KeyboardInterrupt):
             raise
-        raise Interrupted(saved=(folder.checkpoints / LAST).is_file()) from None
+        saved = (folder.checkpoints / LAST).is_file()
+        raise Interrupted(saved, folder.path) from None

@@ -1,0 +1,97 @@
+"""Recommend to people who are not in the data, by histories that a caller has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from coterie.core.data.sources.tables import Table
+from coterie.core.errors import UserError
+from coterie.core.run.driver import FederatedRun
+from coterie.core.run.experiment import RecommendsToUsers
+from coterie.core.run.histories import History, columns_of, history_of, read_history
+from coterie.core.run.recommendation_files import Recommendations
+from coterie.core.run.serving import best_items
+from coterie.core.tensors.ragged import Ragged
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Items = Iterable[str | int]
+Histories: TypeAlias = "str | os.PathLike[str] | Items | Mapping[str, Items] | pd.DataFrame"
+"""What people had: of one a list of items or a file, of several lists by name or a data frame."""
+NEW = "new"
+"""What a person without a name is called."""
+
+
+def recommended(
+    experiment: RecommendsToUsers[Any], module: FederatedRun, given: Any, top: int
+) -> tuple[Recommendations, list[str]]:
+    """Recommend to each of some new people.
+
+    Args:
+        experiment: that recommends.
+        module: its state.
+        given: what they had, see `Histories`.
+        top: how many items each gets, at most.
+
+    Returns:
+        The recommendations, and what one should know of them, a line each.
+
+    Raises:
+        UserError: a history cannot be read or has nothing that is known.
+    """
+    found, notes, data = Recommendations(), [], experiment.interactions
+    for name, history in _histories(given, experiment):
+        scores = experiment.scores_for_newcomer(module, history.liked)
+        (best,) = best_items(scores, Ragged.from_lists([history.had.tolist()]), top)
+        for rank, item, score in best:
+            found.add(name, rank, data.item_names[item], score)
+        said = history.notes if best else [*history.notes, "nothing is left to recommend"]
+        notes += said if name == NEW else [f"{name}: {note}" for note in said]
+    return found, notes
+
+
+def _histories(given: Any, experiment: RecommendsToUsers[Any]) -> Iterator[tuple[str, History]]:
+    data, rules = experiment.interactions, experiment.settings.data
+    if isinstance(given, str | os.PathLike):
+        yield NEW, read_history(Path(given).expanduser(), data, rules)
+        return
+    for name, table in _tables(given, columns_of(data, rules), rules.columns or {}):
+        yield name, history_of(table, data, rules)
+
+
+def _tables(given: Any, wanted: set[str], named: Mapping[str, str]) -> Iterator[tuple[str, Table]]:
+    """The history of each person as a table."""
+    if hasattr(given, "columns") and hasattr(given, "groupby"):  # a data frame of pandas
+        user = named.get("user", "user")
+        people = given.groupby(user, sort=False) if user in given.columns else [(NEW, given)]
+        for name, rows in people:
+            columns = {column: rows[column] for column in rows.columns if column in wanted - {user}}
+            yield str(name), _table(str(name), columns, map(str, rows.columns))
+    elif isinstance(given, Mapping):
+        for name, items in given.items():
+            yield str(name), _of_items(str(name), items)
+    else:
+        yield NEW, _of_items(NEW, given)
+
+
+def _of_items(name: str, items: Any) -> Table:
+    if isinstance(items, str) or not isinstance(items, Iterable):
+        raise UserError(f"the history of '{name}' must be a list of ids of items, not {items!r}")
+    return _table(name, {"item": list(map(str, items))}, ["item"])
+
+
+def _table(name: str, columns: Mapping[str, Any], names: Iterable[str]) -> Table:
+    where = "the history" if name == NEW else f"the history of '{name}'"
+    try:
+        found = pa.table({column: pa.array(values) for column, values in columns.items()})
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UserError(f"{where} is no table: {' '.join(str(error).split())}") from None
+    if columns and not len(found):
+        raise UserError(f"{where} is empty: give at least one item")
+    return Table(Path(where), tuple(names), found, lambda row: row + 1, "correct it", "row")
