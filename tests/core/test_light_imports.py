@@ -28,7 +28,8 @@ CASES = {
     ),
     # Half a second that small runs do without: it is imported only to run a loop.
     "kernels": (
-        "import coterie.continual.client, coterie.core.run.driver, coterie.core.tensors.sparse_rows",
+        "import coterie.continual.client, coterie.core.run.driver\n"
+        "import coterie.core.tensors.sparse_rows",
         {"numba"},
     ),
     "the sample": (

@@ -17,11 +17,11 @@ from coterie.core.portions import Portions as _Portions
 
 if TYPE_CHECKING:
     from coterie.core.errors import UserError
+    from coterie.core.front import partition
     from coterie.core.front.federate import federate
     from coterie.core.front.given import settings
     from coterie.core.front.listing import data_sets, papers
     from coterie.core.front.methods import methods
-    from coterie.core.front.partition import partition
     from coterie.core.front.run import Run
     from coterie.core.front.training import load, train
 
@@ -49,7 +49,6 @@ _HOMES = {
     "load": "coterie.core.front.training",
     "methods": "coterie.core.front.methods",
     "papers": "coterie.core.front.listing",
-    "partition": "coterie.core.front.partition",
     "settings": "coterie.core.front.given",
     "train": "coterie.core.front.training",
 }
@@ -60,6 +59,8 @@ __path__ = _Portions(__name__, __path__)  # type: ignore[assignment]
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         found = _version()
+    elif name == "partition":  # a module
+        found = _import_module("coterie.core.front.partition")
     elif name in _HOMES:
         found = getattr(_import_module(_HOMES[name]), name)
     else:

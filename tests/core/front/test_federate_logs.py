@@ -9,7 +9,7 @@ from tests.core.front.plain_loop import QUIET
 from coterie.core.errors import UserError
 from coterie.core.front.federate import federate
 from coterie.core.local_training import stacking
-from coterie.core.run.train import fit
+from coterie.core.training.trainer import fit
 
 
 def rounds_of(*arguments, **options):

@@ -13,7 +13,7 @@ from coterie.core.methods.fedprox import FedProxSettings
 from coterie.core.methods.registry import METHODS
 from coterie.core.methods.scaffold import ScaffoldSettings
 from coterie.core.models.classifier import Classifier
-from coterie.core.run.train import fit
+from coterie.core.training.trainer import fit
 
 HEADED = ("fed-rod", "fedrecon")
 ALONE = ("fedavg", "fedprox", "ditto", "fedamp", "local", "central")

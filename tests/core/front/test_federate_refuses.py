@@ -24,7 +24,7 @@ from coterie.core.front import partition
 from coterie.core.front.federate import federate
 from coterie.core.methods.fedavg import FedAvgSettings
 from coterie.core.methods.scaffold import ScaffoldSettings
-from coterie.core.run.train import fit
+from coterie.core.training.trainer import fit
 
 
 def refused(words, *arguments, run=False, **options):

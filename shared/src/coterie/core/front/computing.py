@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +39,7 @@ def computing(engine: Any) -> Iterator[None]:
         yield
 
 
-def trained(paper: Paper, settings: Any, quiet: bool) -> Path:
+def trained(paper: Paper, settings: Any, quiet: bool, callbacks: Sequence[Any] = ()) -> Path:
     """Train a run, or go on with one, and give its folder: the one place that does.
 
     An interruption (Ctrl-C, the stop button of a notebook) ends it after a warning, and the folder
@@ -49,15 +49,16 @@ def trained(paper: Paper, settings: Any, quiet: bool) -> Path:
         paper: to train.
         settings: of the run.
         quiet: whether nothing is printed.
+        callbacks: of Lightning.
 
     Raises:
-        UserError: as `coterie.core.run.train.train`.
+        UserError: as `coterie.core.training.train.train`.
     """
     if quiet:
         settings = replace(settings, run=replace(settings.run, progress=False))
     with silenced(quiet), in_python(), computing(settings.engine):
         try:
-            folder: Path = heavy("coterie.core.run.train").train(paper, settings)
+            folder: Path = heavy("coterie.core.training.train").train(paper, settings, callbacks)
         except Interrupted as end:
             if end.folder is None:
                 raise

@@ -37,9 +37,9 @@ from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.lightning_module import FederatedModule
 from coterie.core.tensors.device import choose_device
 from coterie.core.tensors.keys import Key
+from coterie.core.training.module import FederatedModule
 
 
 class Federated(FederatedModule):

@@ -93,7 +93,7 @@ class Run:
         """
         import pandas as pd
 
-        csv = heavy("coterie.core.callbacks.csv")
+        csv = heavy("coterie.core.run.metrics_file")
         columns, lines = csv.read_metrics(self.folder)
         try:
             table = {name: [float(line[name] or "nan") for line in lines] for name in columns}
@@ -242,9 +242,7 @@ class Run:
             UserError: no round has been run, or there is nothing to see in those that were.
         """
         title = f"seed {self.config.seed}"
-        draw = heavy("coterie.core.callbacks.dashboard").drawing(
-            self.folder, self._paper, title=title
-        )
+        draw = heavy("coterie.core.run.dashboard").drawing(self.folder, self._paper, title=title)
         if draw is None:
             raise UserError(f"{self.folder} has nothing to draw yet: let it run some rounds")
         figure: Figure = draw(heavy("coterie.core.figures").shown_figure())
@@ -309,7 +307,7 @@ class Run:
         return find_paper(self.paper)
 
     def _rounds(self) -> str:
-        done = len(heavy("coterie.core.callbacks.csv").read_metrics(self.folder)[1])
+        done = len(heavy("coterie.core.run.metrics_file").read_metrics(self.folder)[1])
         return f"{done} round{'s' * (done != 1)} done"
 
     def _unfinished(self) -> UserError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import UserError
 from coterie.core.front.computing import in_python, trained
@@ -13,7 +14,10 @@ from coterie.core.registry.papers import Paper, find_paper
 from coterie.core.settings.base import BaseSettings
 from coterie.core.terminal import console
 
-_NAMES = ("settings", "config", "preset", "variant", "out", "name", "quiet")
+if TYPE_CHECKING:
+    from lightning.pytorch.callbacks import Callback
+
+_NAMES = ("settings", "config", "preset", "variant", "out", "name", "quiet", "callbacks")
 
 
 def train(
@@ -27,6 +31,7 @@ def train(
     out: str | os.PathLike[str] | None = None,
     name: str | None = None,
     quiet: bool = False,
+    callbacks: Sequence[Callback] = (),
     **changes: Any,
 ) -> Run:
     """Train a paper as ``coterie train`` does, with the same numbers, in a new folder.
@@ -49,6 +54,8 @@ def train(
         out: folder of all runs; default is ``runs`` in the folder where Python runs.
         name: of this run's folder; by default made of data, method and seed, and numbered.
         quiet: print neither tables nor progress.
+        callbacks: of Lightning, as `lightning.pytorch.callbacks.EarlyStopping`; they may monitor
+            every column of ``metrics.csv``.
         changes: more settings by name; a section is a dict, or its dataclass.
 
     Raises:
@@ -63,7 +70,7 @@ def train(
     short = {"data": data, "run.out": out, "run.name": name}
     given = {**{key: value for key, value in short.items() if value is not None}, **changes}
     wanted = _wanted(found, settings, given, Files(config, preset, variant), quiet)
-    return Run(trained(found, wanted, quiet))
+    return Run(trained(found, wanted, quiet, callbacks))
 
 
 def load(folder: str | os.PathLike[str]) -> Run:

@@ -206,7 +206,7 @@ def _interruptible(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except SIGTERMException:
-        raise Interrupted(saved=(folder.checkpoints / LAST).is_file()) from None
+        raise Interrupted((folder.checkpoints / LAST).is_file(), folder.path) from None
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and not isinstance(end.__context__, KeyboardInterrupt):
             raise
