@@ -71,8 +71,9 @@ def _tables(given: Any, wanted: set[str], named: Mapping[str, str]) -> Iterator[
         user = named.get("user", "user")
         people = given.groupby(user, sort=False) if user in given.columns else [(NEW, given)]
         for name, rows in people:
-            columns = {column: rows[column] for column in rows.columns if column in wanted - {user}}
-            yield str(name), _table(str(name), columns, map(str, rows.columns))
+            others = [column for column in rows.columns if column != user]
+            columns = {column: rows[column] for column in others if column in wanted}
+            yield str(name), _table(str(name), columns, map(str, others))
     elif isinstance(given, Mapping):
         for name, items in given.items():
             yield str(name), _of_items(str(name), items)

@@ -66,15 +66,15 @@ class FederatedModule(lightning.LightningModule):
 
     def train_dataloader(self) -> DataLoader[Tensor]:
         """One tick, of the round to come."""
-        return DataLoader(_TICK, batch_size=None)
+        return _ticks()
 
     def val_dataloader(self) -> DataLoader[Tensor]:
         """One tick for ``trainer.validate``."""
-        return DataLoader(_TICK, batch_size=None)
+        return _ticks()
 
     def test_dataloader(self) -> DataLoader[Tensor]:
         """One tick."""
-        return DataLoader(_TICK, batch_size=None)
+        return _ticks()
 
     def configure_callbacks(self) -> list[theirs.Callback]:
         """Give the Trainer what every federation needs and it has not: notes, progress, blocks.
@@ -241,6 +241,11 @@ class FederatedModule(lightning.LightningModule):
         # In float64, as counts of bytes are beyond what float32 holds.
         values = {name: torch.tensor(value, dtype=torch.float64) for name, value in scalars.items()}
         self.log_dict(values, on_step=False, on_epoch=True, batch_size=1, logger=logger)
+
+
+def _ticks() -> DataLoader[Tensor]:
+    """Iterate over one tick; with a generator of its own, as a loader draws from the global one."""
+    return DataLoader(_TICK, batch_size=None, generator=torch.Generator())
 
 
 def _has(present: list[theirs.Callback], kind: type) -> bool:
