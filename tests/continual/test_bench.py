@@ -20,6 +20,7 @@ from coterie.core.errors import UserError
 from coterie.core.registry.papers import load
 from coterie.core.settings.sections import EngineSettings, RunSettings
 from coterie.core.tensors.keys import Key
+from coterie.core.training.overhead import trainer_overhead
 
 
 def small(n_users=60, n_items=120):
@@ -169,11 +170,14 @@ def test_all_rows(monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "_LARGE", 60)
     monkeypatch.setattr(measure.own_files, "measure", lambda: iter([{"name": "own files"}]))
     monkeypatch.setattr(measure, "rounds", partial(measure.rounds, turns=1))
+    monkeypatch.setattr(measure, "trainer_overhead", partial(trainer_overhead, 5, turns=1))
     for module in (sizes, other_cores):  # that they measure in a process has a test of its own
         monkeypatch.setattr(module, "in_a_process", lambda name, what, *rest: load(name)(*rest))
     settings = replace(chosen(), run=RunSettings(out=str(tmp_path)))
     rows = list(measure.bench(settings))
-    assert len(rows) == 14
+    assert len(rows) == 15
+    [added] = [row for row in rows if row["name"] == "what the Trainer adds to a round"]
+    assert added["reference"] == 5.0
     assert rows[-3]["name"].startswith("1,000 items, 50 clients")
     assert rows[-2]["name"] == "60 clients; two threads, one"
     assert rows[-2]["max_abs_diff"] == 0

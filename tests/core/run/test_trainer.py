@@ -72,12 +72,14 @@ def events(folder):
 
 def test_the_example_of_the_docs(tmp_path, monkeypatch, expected):
     page = Path(__file__).parents[3] / "docs" / "lightning.md"
-    [code] = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    code, note = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert len([line for line in code.splitlines() if line]) <= 15
     monkeypatch.chdir(tmp_path)
     told = code.replace('"--preset", "smoke"', ", ".join(f'"{flag}"' for flag in SMALL))
     assert told != code
     names = {}
+    exec(note, names)
+    told = told.replace("callbacks=[best]", "callbacks=[best, Improvement()]")
     fitting, testing = told.split("tested = ")
     exec(fitting, names)
     run, rounds = expected
@@ -88,6 +90,8 @@ def test_the_example_of_the_docs(tmp_path, monkeypatch, expected):
         for step, scalars in enumerate(rounds, start=1)
         if "eval/ndcg@20" in scalars
     }
+    losses = [scalars["fed/loss"] for scalars in rounds]
+    assert curves["fed/improvement"][2] == pytest.approx(losses[0] - losses[1], abs=1e-6)
     scores = [scalars["eval/ndcg@20"] for scalars in rounds]
     best, last = names["best"], scores[-run.block_round :]  # of the newest block
     assert float(best.best_model_score) == pytest.approx(max(last))

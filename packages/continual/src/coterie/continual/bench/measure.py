@@ -29,6 +29,7 @@ from coterie.core.kernels import switch
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Lines, plot_panels
 from coterie.core.tensors.device import CPU, choose_device
+from coterie.core.training.overhead import trainer_overhead
 
 _LARGE = 100_000
 _PER_TURN = 5  # rounds of the engine for each round of the much slower loop
@@ -55,6 +56,7 @@ def bench(settings: Settings) -> Iterator[Row]:
     torch.set_num_threads(1)
     settings = resolve(replace(settings, method="f3crec"))
     yield from rounds(settings, workload(settings))
+    yield trainer_overhead()
     grown = []
     for size in grow(settings, SIZES):
         grown.append(size)
