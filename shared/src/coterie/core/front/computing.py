@@ -64,7 +64,7 @@ def trained(paper: Paper, settings: Any, quiet: bool) -> Path:
             since = "after its last whole round" if end.saved else "from its beginning"
             warnings.warn(
                 f"interrupted: the run {end.folder} is unfinished; its resume() goes on {since}",
-                stacklevel=4,
+                stacklevel=3,
             )
             return end.folder
     return folder
