@@ -17,11 +17,11 @@ from coterie.core.portions import Portions as _Portions
 
 if TYPE_CHECKING:
     from coterie.core.errors import UserError
+    from coterie.core.front import partition
     from coterie.core.front.federate import federate
     from coterie.core.front.given import settings
     from coterie.core.front.listing import data_sets, papers
     from coterie.core.front.methods import methods
-    from coterie.core.front.partition import partition
     from coterie.core.front.run import Run
     from coterie.core.front.training import load, train
 
@@ -61,7 +61,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         found = _version()
     elif name in _HOMES:
-        found = getattr(_import_module(_HOMES[name]), name)
+        home = _import_module(_HOMES[name])
+        found = home if name == "partition" else getattr(home, name)  # that one is a module
     else:
         raise AttributeError(
             f"module 'coterie' has no attribute '{name}'; it has {', '.join(__all__)}"
