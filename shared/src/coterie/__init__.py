@@ -58,6 +58,7 @@ __path__ = _Portions(__name__, __path__)  # type: ignore[assignment]
 
 
 def __getattr__(name: str) -> Any:
+    found: Any
     if name == "__version__":
         found = _version()
     elif name in _HOMES:
