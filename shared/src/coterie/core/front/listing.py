@@ -70,8 +70,8 @@ def papers() -> Listing[Paper]:
 
     Example:
         >>> import coterie
-        >>> coterie.papers()["f3crec"].methods
-        ('f3crec', 'absolute', 'finetune', 'reset')
+        >>> coterie.papers()["f3crec"].package
+        'continual'
         >>> "f3crec" in coterie.papers()
         True
     """

@@ -68,17 +68,27 @@ def _histories(given: Any, experiment: RecommendsToUsers[Any]) -> Iterator[tuple
 def _tables(given: Any, wanted: set[str], named: Mapping[str, str]) -> Iterator[tuple[str, Table]]:
     """The history of each person as a table."""
     if hasattr(given, "columns") and hasattr(given, "groupby"):  # a data frame of pandas
-        user = named.get("user", "user")
-        people = given.groupby(user, sort=False) if user in given.columns else [(NEW, given)]
-        for name, rows in people:
-            others = [column for column in rows.columns if column != user]
-            columns = {column: rows[column] for column in others if column in wanted}
-            yield str(name), _table(str(name), columns, map(str, others))
+        roles = {named.get("user", "user"), "user"} - {named.get("item"), named.get("title")}
+        for name, rows in _people(given, [column for column in given.columns if column in roles]):
+            names = [column for column in rows.columns if column not in roles]
+            columns = {column: rows[column] for column in names if column in wanted}
+            yield name, _table(name, columns, map(str, names))
     elif isinstance(given, Mapping):
         for name, items in given.items():
             yield str(name), _of_items(str(name), items)
     else:
         yield NEW, _of_items(NEW, given)
+
+
+def _people(frame: Any, users: list[str]) -> Iterator[tuple[str, Any]]:
+    """Rows of each person, in the order in which they come first."""
+    if not users:
+        yield NEW, frame
+        return
+    if frame[users[0]].isna().any():
+        raise UserError(f"the history has rows without a '{users[0]}': fill them in, or drop them")
+    for name, rows in frame.groupby(users[0], sort=False):
+        yield str(name), rows
 
 
 def _of_items(name: str, items: Any) -> Table:
