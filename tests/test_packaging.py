@@ -57,7 +57,7 @@ def run(*command: str | Path, cwd: Path = ROOT) -> None:
 
 def build_wheel(source: Path, folder: Path) -> Path:
     """Build as pip does, in this process: pip takes twice as long to start."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with contextlib.chdir(source):
         return folder / build.build_wheel(str(folder))
 

@@ -113,7 +113,7 @@ def test_the_command(tmp_path, capsys):
         (["cifar-100", "--out", "new"], "'cifar-100' holds labelled samples"),
         (["sample", "--out", "full"], "full is there and not empty"),
         (["sample", "--out", "full/file"], "full/file is there and not empty"),
-        (["sample", "--out", "new", "--min_rating", "9"], "has no rating of 9 or more"),
+        (["sample", "--out", "new", "--data.min_rating", "9"], "has no rating of 9 or more"),
     ],
 )
 def test_what_is_refused_leaves_nothing(tmp_path, monkeypatch, capsys, words, message):
