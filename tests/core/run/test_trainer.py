@@ -233,6 +233,8 @@ def test_validating_and_the_settings(tmp_path, expected):
     [measured] = trainer.validate(module, verbose=False)
     assert measured["eval/ndcg@20"] == pytest.approx(rounds[-1]["eval/ndcg@20"])
     assert not any(name.startswith("test/") for name in measured)
+    with pytest.raises(UserError, match=r"recommend by coterie\.load\(folder\)\.recommend\(\)"):
+        trainer.predict(module)
     assert module.hparams["model.dim"] == 4
     assert "model.dim: 4" in (Path(log.log_dir) / "hparams.yaml").read_text()
 

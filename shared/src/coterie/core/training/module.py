@@ -76,6 +76,10 @@ class FederatedModule(lightning.LightningModule):
         """One tick."""
         return _ticks()
 
+    def predict_dataloader(self) -> DataLoader[Tensor]:
+        """One tick."""
+        return _ticks()
+
     def configure_callbacks(self) -> list[theirs.Callback]:
         """Give the Trainer what every federation needs and it has not: notes, progress, blocks.
 
@@ -186,6 +190,17 @@ class FederatedModule(lightning.LightningModule):
         """
         self._check_run("test", self.trainer.test_dataloaders)
         self._log_measured(self.run.earlier_results() | self.run.retest())
+
+    def predict_step(self, *_: Any) -> None:
+        """Say who predicts: a run with its data, which has names of users and items.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            "a federation has no batches to predict: recommend by coterie.load(folder).recommend(), "
+            "or ask the models that it gives back"
+        )
 
     def teardown(self, stage: str) -> None:
         """Give the Trainer its own bar back."""
