@@ -198,7 +198,7 @@ class FederatedModule(lightning.LightningModule):
             UserError: always.
         """
         raise UserError(
-            "a federation has no batches to predict: recommend by coterie.load(folder).recommend(), "
+            "a federation has no batches to predict: recommend by coterie.load(folder).recommend() "
             "or ask the models that it gives back"
         )
 
