@@ -249,7 +249,8 @@ def test_the_times_of_a_round_are_of_the_parts_that_run(follower):
         assert found[label] > 0
     assert found[times.EVALUATION] > 0
     assert (times.BEST_RESPONSE in found) == (follower == "best-response")
-    assert found[times.TRAINING] == max(found.values())
+    parts = {label: seconds for label, seconds in found.items() if label != times.REST}
+    assert found[times.TRAINING] == max(parts.values())  # the rest is what a busy machine adds to
 
 
 def test_fedavg_has_no_agents_to_time():
