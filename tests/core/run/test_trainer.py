@@ -147,12 +147,19 @@ BLOCKS = ["--data.fractions=[.6,.2]", "--rounds=6"]
 
 def test_early_stopping_and_the_best_checkpoint_are_per_block(tmp_path):
     """Each block stops after two rounds without a better one, and the next has all its patience."""
+    seen = []
+
+    class Log(MetricsLogger):
+        def log_clients(self, measured, step):
+            seen.extend((step, name) for name in measured if name == "test/ndcg@20")
+
     run, module = (made := new_run(*BLOCKS)), FederatedModule(made)
     stop = EarlyStopping(monitor="falling", mode="max", patience=2)
     keep = ModelCheckpoint(tmp_path, monitor="falling", mode="max", filename="{epoch}")
-    trainer = quiet_trainer(Falling(), stop, keep, logger=MetricsLogger(tmp_path))
+    trainer = quiet_trainer(Falling(), stop, keep, logger=Log(tmp_path))
     trainer.fit(module)
     assert run.finished
+    assert seen == [(3, "test/ndcg@20"), (6, "test/ndcg@20"), (9, "test/ndcg@20")]  # each once
     with (tmp_path / "metrics.csv").open() as opened:
         rows = list(csv.DictReader(opened))
     assert [row["block"] for row in rows] == list("000111222")

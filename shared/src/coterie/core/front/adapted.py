@@ -15,7 +15,7 @@ from coterie.core.errors import Unstackable, UserError
 from coterie.core.front.batch_form import BatchForm
 from coterie.core.front.lightning_part import as_client
 from coterie.core.front.step_logs import CLIENT, Heard, StepLogs, listening, number
-from coterie.core.local_training.losses import Batch
+from coterie.core.local_training.losses import Batch, what_it_is
 from coterie.core.metrics.monitor import Monitor
 
 PART = "front.part"
@@ -254,13 +254,9 @@ def loss_of(given: Any, name: str) -> Tensor:
     if given is None:
         raise UserError(f"training_step of {name} gives None, and a step has a loss: return it")
     if not isinstance(given, Tensor) or given.dim() or not given.is_floating_point():
-        what = f"a {type(given).__name__}"
-        if isinstance(given, Tensor):
-            kind = str(given.dtype).removeprefix("torch.")
-            what = f"a tensor of shape {tuple(given.shape)} and type {kind}"
         raise UserError(
-            f"training_step of {name} gives {what}: return the loss, one number, such as the mean "
-            "over the batch"
+            f"training_step of {name} gives {what_it_is(given)}: return the loss, one "
+            "number, such as the mean over the batch"
         )
     return given
 

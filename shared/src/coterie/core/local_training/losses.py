@@ -178,14 +178,23 @@ def one_number(value: Any, name: str) -> Tensor:
     """
     if isinstance(value, Tensor) and value.dim() == 0 and value.is_floating_point():
         return value
-    what = f"a {type(value).__name__}"
-    if isinstance(value, Tensor):
-        kind = str(value.dtype).removeprefix("torch.")
-        what = f"a tensor of shape {tuple(value.shape)} and type {kind}"
     raise UserError(
-        f"{name}.loss(batch) gives {what}: return one number, a floating-point tensor of shape (), "
-        "such as the mean over the batch"
+        f"{name}.loss(batch) gives {what_it_is(value)}: return one number, a "
+        "floating-point tensor of shape (), such as the mean over the batch"
     )
+
+
+def what_it_is(value: Any) -> str:
+    """Name a value that should have been one number, by its type, shape and format.
+
+    Example:
+        >>> what_it_is(3), what_it_is(torch.zeros(2))
+        ('a int', 'a tensor of shape (2,) and type float32')
+    """
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    kind = str(value.dtype).removeprefix("torch.")
+    return f"a tensor of shape {tuple(value.shape)} and type {kind}"
 
 
 def masked(loss: Loss) -> Loss:

@@ -31,7 +31,7 @@ from coterie.core.training.callbacks.notes import Costs, Refusals
 from coterie.core.training.callbacks.progress import RoundProgress
 from coterie.core.training.checkpoint_io import RunCheckpointIO
 from coterie.core.training.checks import check_callbacks, check_data, check_trainer
-from coterie.core.training.loggers.contract import RoundLogger
+from coterie.core.training.loggers.contract import Measured, RoundLogger
 
 _TICK: Any = [torch.zeros(1)]  # a batch of one, so that callbacks need not say so when they log
 
@@ -147,9 +147,7 @@ class FederatedModule(lightning.LightningModule):
 
     def on_train_batch_end(self, *_: Any) -> None:
         """Log the round, and tell the Trainer when it was the last."""
-        self.log_round(self.run.journal.scalars)
-        for logger in self._round_loggers():
-            logger.log_clients(self.run.journal.clients, self.run.round)
+        self.log_round(self.run.journal.scalars, self.run.journal.clients)
         if self.run.finished:
             let_stop(self.trainer)
 
@@ -158,8 +156,8 @@ class FederatedModule(lightning.LightningModule):
         if self.trainer.callback_metrics.keys() - self._logged:
             self.log("step", float(self.run.round))
 
-    def log_round(self, scalars: Mapping[str, float]) -> None:
-        """Log numbers of the round that was run last.
+    def log_round(self, scalars: Mapping[str, float], clients: Measured) -> None:
+        """Log what was measured in the round that was run last, over all and of each client.
 
         Loggers get them at once, as a checkpoint may be written before Lightning would tell them.
         What monitors a metric finds it where Lightning puts what `log` is given; a call of that
@@ -170,6 +168,8 @@ class FederatedModule(lightning.LightningModule):
         for logger in self.loggers:
             logger.log_metrics({**scalars, "block": self.run.block}, step=self.run.round)
             logger.save()
+        for logger in self._round_loggers():
+            logger.log_clients(clients, self.run.round)
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
         """Measure the newest block on its validation data, with the state that the run has.

@@ -60,13 +60,16 @@ class Blocks(theirs.EarlyStopping):
 
 def _close_block(trainer: lightning.Trainer, module: Any) -> None:
     """End the block, and log what its end noted."""
-    logged = dict(module.run.journal.scalars)
+    journal = module.run.journal
+    scalars, clients = set(journal.scalars), set(journal.clients)
     module.run.close_block()
     for callback in _callbacks(trainer):
         if isinstance(callback, StreamScore):
             callback.note(module.run)
-    noted = module.run.journal.scalars
-    module.log_round({name: value for name, value in noted.items() if name not in logged})
+    module.log_round(
+        {name: value for name, value in journal.scalars.items() if name not in scalars},
+        {name: pair for name, pair in journal.clients.items() if name not in clients},
+    )
 
 
 def _restart(callback: theirs.Callback) -> None:
