@@ -180,6 +180,15 @@ def test_nothing_is_tested_only_if_that_is_said(tmp_path):
         trainer.test(module)
 
 
+def test_validating_reads_no_test_samples_into_its_numbers(tmp_path, expected):
+    """The server measures both in one ask; a validation gives what rounds are chosen by alone."""
+    module, trainer = fitted(tmp_path)
+    [measured] = trainer.validate(module, verbose=False)
+    wanted = {n: v for n, v in expected.retest().items() if n.startswith("eval/")}
+    assert wanted
+    assert measured == wanted
+
+
 def test_data_given_to_the_trainer_are_refused(tmp_path):
     other = DataLoader([torch.zeros(1), torch.ones(1)], batch_size=None)
     module = FederatedModule(new_run())
