@@ -78,8 +78,8 @@ def render(
     """Draw the dashboard of one run from its ``metrics.csv``.
 
     The measure that the run is chosen by comes first, its best round marked in every block. Left
-    out are panels without data and those in which nothing ever changes; a key of the paper that no
-    panel shows gets one of its own, with those of the same meaning. Grey lines are the starts of blocks.
+    out are panels without data and those in which nothing ever changes; keys of the paper that no
+    panel shows get one of their own for each meaning. Grey lines are the starts of blocks.
 
     Args:
         run_folder: folder of a run.
