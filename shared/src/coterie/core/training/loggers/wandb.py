@@ -90,6 +90,8 @@ class RoundWandbLogger(WandbLogger, RoundLogger):
             tags=list(card.tags),
         )
         self._wandb_init.pop("anonymous", None)  # newer versions warn of it
+        if not self._online:
+            self._wandb_init.pop("resume", None)  # older ones warn of it
         self.settings, self.card, self.folder = settings, card, folder.resolve()
         self.summaries = {
             key.name: key.summary
