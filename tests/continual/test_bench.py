@@ -7,12 +7,19 @@ from functools import partial
 import pytest
 import torch
 
-from coterie.continual.bench import measure, other_cores, sizes
-from coterie.continual.bench.large import line
-from coterie.continual.bench.loop import ClientLoop, LoopByHand
-from coterie.continual.bench.pfl_peer import PflLoop
-from coterie.continual.bench.rounds import Engine, largest_difference
-from coterie.continual.bench.workload import Workload, leave_one_out, random_block, workload
+from benchmarks.continual import measure, other_cores, sizes
+from benchmarks.continual.large import line
+from benchmarks.continual.loop import ClientLoop, LoopByHand
+from benchmarks.continual.pfl_peer import PflLoop
+from benchmarks.continual.rounds import (
+    Engine,
+    Workload,
+    largest_difference,
+    leave_one_out,
+    random_block,
+    workload,
+)
+from benchmarks.core.trainer import trainer_overhead
 from coterie.continual.messages import UPDATE
 from coterie.continual.readings import resolve
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
@@ -20,7 +27,6 @@ from coterie.core.errors import UserError
 from coterie.core.registry.papers import load
 from coterie.core.settings.sections import EngineSettings, RunSettings
 from coterie.core.tensors.keys import Key
-from coterie.core.training.overhead import trainer_overhead
 
 
 def small(n_users=60, n_items=120):
@@ -138,7 +144,7 @@ def test_random_data_stands_in_and_says_so(monkeypatch):
     def fail(*_):
         raise UserError("there is no network")
 
-    monkeypatch.setattr("coterie.continual.bench.workload.load_all", fail)
+    monkeypatch.setattr("benchmarks.continual.rounds.load_all", fail)
     absent = workload(replace(chosen(), data=replace(Settings().data, name="ml-100k")))
     assert absent.name == "random data of ML-100K's size (there is no network)"
 

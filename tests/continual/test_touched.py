@@ -217,7 +217,7 @@ def form(chosen, down):
 def test_the_first_round_has_the_bits_of_later_ones():
     """In a process of its own: what is loaded by now may not matter."""
     code = (
-        "from coterie.continual.bench.rounds import random_engine\n"
+        "from benchmarks.continual.rounds import random_engine\n"
         "made = [random_engine(60, 2_000, 60).round(0) for _ in range(2)]\n"
         "assert made[0].equal(made[1])"
     )
