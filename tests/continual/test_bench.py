@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from benchmarks.continual import measure, other_cores, sizes
+from benchmarks.continual import measure, sizes
 from benchmarks.continual.large import line
 from benchmarks.continual.loop import ClientLoop, LoopByHand
 from benchmarks.continual.pfl_peer import PflLoop
@@ -177,8 +177,8 @@ def test_all_rows(monkeypatch, tmp_path):
     monkeypatch.setattr(measure.own_files, "measure", lambda: iter([{"name": "own files"}]))
     monkeypatch.setattr(measure, "rounds", partial(measure.rounds, turns=1))
     monkeypatch.setattr(measure, "trainer_overhead", partial(trainer_overhead, 5, turns=1))
-    for module in (sizes, other_cores):  # that they measure in a process has a test of its own
-        monkeypatch.setattr(module, "in_a_process", lambda name, what, *rest: load(name)(*rest))
+    # That they measure in a process has a test of its own.
+    monkeypatch.setattr(sizes, "in_a_process", lambda name, what, *rest: load(name)(*rest))
     settings = replace(chosen(), run=RunSettings(out=str(tmp_path)))
     rows = list(measure.bench(settings))
     assert len(rows) == 15
