@@ -14,7 +14,7 @@ TOOLS := .venv/.tools
 UNFINISHED := .venv/.installing
 PACKAGES := ./shared $(patsubst %/pyproject.toml,./%,$(wildcard packages/*/pyproject.toml))
 MANIFESTS := pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
-SOURCES := $(PACKAGES:%=%/src)
+SOURCES := $(PACKAGES:%=%/src) benchmarks
 # What the tests are; fewer of them, say: make test WHAT=tests/msmt
 WHAT = tests $(SOURCES)
 PAPERS := $(sort $(basename $(notdir $(wildcard configs/*.yaml configs/sweeps/*.yaml))))
@@ -125,4 +125,4 @@ dist: $(INSTALLED) ## Build the wheels into dist/
 .PHONY: clean
 clean: ## Remove .venv, dist/ and caches; runs/ stays
 	@rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	@find shared packages tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find shared packages benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -90,6 +91,13 @@ def test_environment_holds_the_wheels_and_nothing_else_of_coterie(
     known = ("f3crec", *PAPERS.values())
     named = {paper for paper in known if any(line.startswith(f"{paper}: ") for line in lines)}
     assert named == {installed.paper}
+
+
+@pytest.mark.slow
+def test_benchmarks_need_a_clone(installed: Installed, tmp_path: Path) -> None:
+    done = run(installed.programs / "coterie", "bench", installed.paper, cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.fullmatch(r"coterie: error: .*git clone it, .*make bench PAPER=\S+\n", done.stderr)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """What the wheels carry, whichever way they are built, and that the pins fit the ranges."""
 
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -90,6 +91,44 @@ def test_wheel_holds_one_package_of_the_namespace(project: Path, wheels: dict[Pa
     written = {p.relative_to(source).as_posix() for p in source.rglob("*.py")}
     assert {name for name in packed if name.endswith(".py")} == written
     assert prefix + "py.typed" in packed
+
+
+@each_project
+def test_wheel_holds_no_benchmark(project: Path, wheels: dict[Path, Path]) -> None:
+    packed = contents(wheels[project])
+    command = "coterie/core/cli/bench.py"  # which finds them in a clone
+    folders = {part for name in packed if name != command for part in Path(name).parts}
+    assert [part for part in folders if re.match("bench", part)] == []
+    measured = {path.read_bytes() for path in (ROOT / "benchmarks").rglob("*.py")}
+    assert len(measured) > 30
+    assert not measured & set(packed.values())
+
+
+def test_installed_wheels_say_where_benchmarks_are(
+    wheels: dict[Path, Path], tmp_path: Path
+) -> None:
+    """In one line, whatever is called `benchmarks` where it is asked for."""
+    site = tmp_path / "site-packages"
+    for wheel in wheels.values():
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+    (site / "benchmarks").mkdir()
+    (site / "benchmarks" / "__init__.py").touch()  # as some packages leave it
+    code = "import sys; from coterie.core.cli.main import main; sys.exit(main())"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    for paper in ("f3crec", "page"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "bench", paper],
+            cwd=tmp_path,
+            env=env | {"PYTHONPATH": str(site)},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == (
+            "coterie: error: benchmarks are in coterie's repository, not in what is installed: "
+            f"git clone it, and in the clone say make bench PAPER={paper}\n"
+        )
 
 
 def test_the_core_carries_what_new_papers_are_made_from(wheels: dict[Path, Path]) -> None:

@@ -1,4 +1,4 @@
-"""The house rules that can be measured, over the syntax trees of every package."""
+"""The house rules that can be measured, over the syntax trees of every package and benchmark."""
 
 import ast
 import re
@@ -15,16 +15,16 @@ SOURCES = sorted(
     for project in (ROOT / "shared", *ROOT.glob("packages/*"))
     for path in (project / "src" / "coterie").rglob("*.py")
 )
+BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
 MAX_FILE, MAX_FUNCTION = 400, 60  # lines
 FORBIDDEN = {"print", "torch.manual_seed", "manual_seed", "np.random.seed", "random.seed"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def package_of(path: Path) -> str:
-    """`core` or the package of a paper; `coterie` itself is the core's."""
-    if path.parent.name == "coterie":
-        return "core"
-    return path.as_posix().split("/src/coterie/")[1].split("/")[0]
+    """`core` or the package of a paper; what is in none of their folders is the core's."""
+    folder, *file = re.split("/src/coterie/|/benchmarks/", path.as_posix())[-1].split("/")
+    return folder if file else "core"
 
 
 PACKAGES = sorted({package_of(path) for path in SOURCES})
@@ -67,14 +67,14 @@ def undocumented(tree: ast.Module) -> list[str]:
 
 
 def imported(tree: ast.Module) -> set[str]:
-    """Return the packages of the namespace that a module imports, anywhere in it."""
+    """Return the packages that a module imports, or whose benchmarks it does, anywhere in it."""
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names += [f"{node.module}.{alias.name}" for alias in node.names]
-    return {name.split(".")[1] for name in names if name.startswith("coterie.")}
+    return {name.split(".")[1] for name in names if name.startswith(("coterie.", "benchmarks."))}
 
 
 def room_of(module: str) -> str:
@@ -153,7 +153,8 @@ def faults(path: Path) -> list[str]:
 @each_package
 def test_house_rules(package: str) -> None:
     """Files and functions are short, what is public is documented, papers import the core alone."""
-    found = {str(path): faults(path) for path in SOURCES if package_of(path) == package}
+    paths = [path for path in (*SOURCES, *BENCHMARKS) if package_of(path) == package]
+    found = {str(path): faults(path) for path in paths}
     assert {path: wrong for path, wrong in found.items() if wrong} == {}
 
 
@@ -167,6 +168,22 @@ def test_rooms_of_the_core_import_only_rooms_below() -> None:
 @each_package
 def test_rooms_of_a_package_make_no_circle(package: str) -> None:
     assert circles(arrows(package)) == []
+
+
+def test_benchmarks_import_in_no_circle() -> None:
+    known = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): tree_of(path) for path in BENCHMARKS
+    }
+    assert "benchmarks.core.timing" in known
+    names = set(known)
+    assert circles((n, m) for n in names for m in imported_modules(known[n], names)) == []
+
+
+def test_what_is_packed_imports_no_benchmark() -> None:
+    packed = [path for path in SOURCES if "benchmarks" in path.read_text()]
+    told = re.compile(r"^\s*(from|import) benchmarks\b", re.MULTILINE)
+    assert {path.name for path in packed} >= {"paper.py"}  # which names one, as text
+    assert [str(path) for path in packed if told.search(path.read_text())] == []
 
 
 def test_kernels_call_those_of_their_own_file_alone() -> None:
@@ -205,13 +222,14 @@ def test_rules_catch_what_they_name() -> None:
     tree = ast.parse(
         "import coterie.page.model\n"
         "from coterie import llm\n"
+        "from benchmarks.msmt import steps\n"
         "class Documented:\n"
         "    'One.'\n"
         "    def method(self):\n"
         "        print(torch.manual_seed(0))\n"
         "def long():\n" + "    x = 1\n" * MAX_FUNCTION
     )
-    assert imported(tree) == {"page", "llm"}
+    assert imported(tree) == {"page", "llm", "msmt"}
     assert undocumented(tree) == ["Documented.method", "long"]
     assert forbidden_calls(tree) == ["print", "torch.manual_seed"]
     assert long_functions(tree) == ["long"]
@@ -234,3 +252,4 @@ def test_faults_of_a_file_are_named(tmp_path: Path) -> None:
 
 def test_every_package_is_measured() -> None:
     assert {"core", "continual"} <= set(PACKAGES)
+    assert {package_of(path) for path in BENCHMARKS} == set(PACKAGES)

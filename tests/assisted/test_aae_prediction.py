@@ -4,11 +4,11 @@ import pytest
 import torch
 from tests.assisted.plain_aae import KEY, Task, dense, ragged
 
+from benchmarks.assisted.loop import PlainAAE
 from coterie.assisted.aae import prediction
 from coterie.assisted.aae.network import AAE
 from coterie.assisted.aae.pattern import Pattern
 from coterie.assisted.aae.prediction import predict
-from coterie.assisted.bench.loop import PlainAAE
 from coterie.core.tensors.ragged import Ragged
 
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from tests.assisted.plain_aae import KEY, Task, plain_training
 
+from benchmarks.assisted.loop import PlainAAE
 from coterie.assisted.aae.batches import Draws, RowBatches
 from coterie.assisted.aae.dense import dense_loss
 from coterie.assisted.aae.inputs import Inputs
@@ -15,7 +16,6 @@ from coterie.assisted.aae.network import AAE
 from coterie.assisted.aae.passes import value_and_gradients
 from coterie.assisted.aae.pattern import Pattern
 from coterie.assisted.aae.training import Plan, train
-from coterie.assisted.bench.loop import PlainAAE
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 

@@ -12,12 +12,12 @@ from tests.assisted.plain_aae import dense
 from tests.assisted.small_domains import KEY, own_domain
 from torch import nn
 
+from benchmarks.assisted.loop import PlainAAE
 from coterie.assisted.aae.batches import Draws, RowBatches
 from coterie.assisted.aae.pattern import Pattern
 from coterie.assisted.aae.row_shuffle import RowShuffle
 from coterie.assisted.apart.client import model_of
 from coterie.assisted.apart.factors import recommender
-from coterie.assisted.bench.loop import PlainAAE
 from coterie.assisted.learner import Learner
 from coterie.assisted.readings import resolve
 from coterie.assisted.settings.data import DomainSettings

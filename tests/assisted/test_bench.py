@@ -6,14 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.assisted.bench import large, measure, sizes, training
-from coterie.assisted.bench.memory import Use, in_this_process
-from coterie.assisted.bench.rounds import Idle, Rounds, Watched
-from coterie.assisted.bench.sizes import Size
+from benchmarks.assisted import large, measure, sizes, training
+from benchmarks.assisted.rounds import Idle, Rounds, Use, Watched, in_this_process
+from benchmarks.assisted.sizes import Size
+from benchmarks.core.machine import Limits
 from coterie.assisted.client import Organisation
 from coterie.assisted.settings.data import DomainSettings
 from coterie.assisted.settings.run import ModelSettings, Settings, TrainSettings
-from coterie.core.bench.hardware import Limits
 from coterie.core.local_training.fit import fit
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.keys import Key

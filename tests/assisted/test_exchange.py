@@ -14,8 +14,8 @@ from tests.assisted.small_organisations import (
     state_of,
 )
 
+from benchmarks.assisted.loop import PlainAAE
 from coterie.assisted.aae.network import AAE
-from coterie.assisted.bench.loop import PlainAAE
 from coterie.assisted.client import Organisation
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.messages import COMBINE, FIT, PATTERN, RESIDUAL, Fits, Residuals, Turn

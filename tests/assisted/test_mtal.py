@@ -11,8 +11,8 @@ from tests.assisted.small_organisations import (
     state_of,
 )
 
+from benchmarks.assisted.loop import PlainAAE
 from coterie.assisted.aae.network import AAE
-from coterie.assisted.bench.loop import PlainAAE
 from coterie.assisted.settings.run import AssistSettings
 from coterie.core.data.interactions.cells import Cells
 

@@ -7,12 +7,19 @@ from functools import partial
 import pytest
 import torch
 
-from coterie.continual.bench import measure, other_cores, sizes
-from coterie.continual.bench.large import line
-from coterie.continual.bench.loop import ClientLoop, LoopByHand
-from coterie.continual.bench.pfl_peer import PflLoop
-from coterie.continual.bench.rounds import Engine, largest_difference
-from coterie.continual.bench.workload import Workload, leave_one_out, random_block, workload
+from benchmarks.continual import measure, sizes
+from benchmarks.continual.large import line
+from benchmarks.continual.loop import ClientLoop, LoopByHand
+from benchmarks.continual.pfl_peer import PflLoop
+from benchmarks.continual.rounds import (
+    Engine,
+    Workload,
+    largest_difference,
+    leave_one_out,
+    random_block,
+    workload,
+)
+from benchmarks.core.trainer import trainer_overhead
 from coterie.continual.messages import UPDATE
 from coterie.continual.readings import resolve
 from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
@@ -20,7 +27,6 @@ from coterie.core.errors import UserError
 from coterie.core.registry.papers import load
 from coterie.core.settings.sections import EngineSettings, RunSettings
 from coterie.core.tensors.keys import Key
-from coterie.core.training.overhead import trainer_overhead
 
 
 def small(n_users=60, n_items=120):
@@ -138,7 +144,7 @@ def test_random_data_stands_in_and_says_so(monkeypatch):
     def fail(*_):
         raise UserError("there is no network")
 
-    monkeypatch.setattr("coterie.continual.bench.workload.load_all", fail)
+    monkeypatch.setattr("benchmarks.continual.rounds.load_all", fail)
     absent = workload(replace(chosen(), data=replace(Settings().data, name="ml-100k")))
     assert absent.name == "random data of ML-100K's size (there is no network)"
 
@@ -171,8 +177,8 @@ def test_all_rows(monkeypatch, tmp_path):
     monkeypatch.setattr(measure.own_files, "measure", lambda: iter([{"name": "own files"}]))
     monkeypatch.setattr(measure, "rounds", partial(measure.rounds, turns=1))
     monkeypatch.setattr(measure, "trainer_overhead", partial(trainer_overhead, 5, turns=1))
-    for module in (sizes, other_cores):  # that they measure in a process has a test of its own
-        monkeypatch.setattr(module, "in_a_process", lambda name, what, *rest: load(name)(*rest))
+    # That they measure in a process has a test of its own.
+    monkeypatch.setattr(sizes, "in_a_process", lambda name, what, *rest: load(name)(*rest))
     settings = replace(chosen(), run=RunSettings(out=str(tmp_path)))
     rows = list(measure.bench(settings))
     assert len(rows) == 15

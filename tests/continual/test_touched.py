@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import FactoredRows
 from coterie.core.tensors.sparse_rows import SparseFactoredRows
 
+ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = make_stream()
 
 
@@ -217,8 +219,8 @@ def form(chosen, down):
 def test_the_first_round_has_the_bits_of_later_ones():
     """In a process of its own: what is loaded by now may not matter."""
     code = (
-        "from coterie.continual.bench.rounds import random_engine\n"
+        "from benchmarks.continual.rounds import random_engine\n"
         "made = [random_engine(60, 2_000, 60).round(0) for _ in range(2)]\n"
         "assert made[0].equal(made[1])"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.core.bench import pfl_rounds
-from coterie.core.bench.modules.cases import Case, numbers, perceptron
-from coterie.core.bench.modules.client_loop import ClientLoop
-from coterie.core.bench.modules.measure import ModuleRounds, beside_a_loop
+from benchmarks.core import pfl_rounds
+from benchmarks.core.modules.cases import Case, numbers, perceptron
+from benchmarks.core.modules.loops import ClientLoop
+from benchmarks.core.modules.rounds import ModuleRounds, beside_a_loop
 
 SMALL = Case("small", lambda: perceptron(6, 5, 3), numbers(6, classes=3), 4, 22, 5, lr=0.5)
 FULL = replace(SMALL, batch_size=22)  # the order of the samples does not matter
@@ -17,7 +17,7 @@ FULL = replace(SMALL, batch_size=22)  # the order of the samples does not matter
 
 def needs_pfl():
     pytest.importorskip("pfl", reason="pfl-research is not installed")
-    from coterie.core.bench.modules.pfl_peer import PflLoop
+    from benchmarks.core.modules.loops import PflLoop
 
     return PflLoop
 

@@ -5,10 +5,10 @@ import os
 import pytest
 import torch
 
-from coterie.core.bench.hardware import Limits
-from coterie.core.bench.memory_use import nbytes
-from coterie.core.bench.timing import in_a_process, in_turns, one_thread, row
+from benchmarks.core.machine import Limits, nbytes
+from benchmarks.core.timing import in_a_process, in_turns, row
 from coterie.core.errors import UserError
+from coterie.core.tables.stopwatch import one_thread
 
 
 def test_all_take_turns_and_the_first_one_warms_up():

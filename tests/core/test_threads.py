@@ -11,8 +11,8 @@ from tests.core.methods.labelled_clients import KEY, built, labelled
 from tests.core.methods.loss_modules import Linear
 from torch import nn
 
-from coterie.core.bench.modules.cases import Case, Labelled, numbers, small_cnn
-from coterie.core.bench.modules.measure import ModuleRounds
+from benchmarks.core.modules.cases import Case, Labelled, numbers, small_cnn
+from benchmarks.core.modules.rounds import ModuleRounds
 from coterie.core.errors import UserError
 from coterie.core.federation.threads import Threads
 from coterie.core.local_training.losses import MethodOf

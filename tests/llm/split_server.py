@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tests.llm.tiny_split import Tiny, TinyLlama, TinyLongformer
 
-from coterie.llm.bench import memory  # noqa: F401 (what a fork runs is imported before)
+from benchmarks.llm import memory  # noqa: F401 (what a fork runs is imported before)
 from coterie.llm.commands.serve import run as serve
 from coterie.llm.experiment import Experiment  # noqa: F401
 from coterie.llm.split.cut import cut

@@ -10,14 +10,14 @@ import torch
 from tests.llm import split_server
 from tests.llm.split_process import fork
 
-from coterie.core.bench.memory_use import AfterEveryOperation, live_bytes
+from benchmarks.core.machine import AfterEveryOperation, live_bytes
+from benchmarks.llm import measure
+from benchmarks.llm import memory as memory_rows
+from benchmarks.llm.federation import Shape
+from benchmarks.llm.measure import bench
+from benchmarks.llm.memory import Measured, memory
+from benchmarks.llm.switching import Reloaded, Switched, switching
 from coterie.core.errors import UserError
-from coterie.llm.bench import measure
-from coterie.llm.bench import memory as memory_rows
-from coterie.llm.bench.federation import Shape
-from coterie.llm.bench.measure import bench
-from coterie.llm.bench.memory import Measured, memory
-from coterie.llm.bench.switching import Reloaded, Switched, switching
 from coterie.llm.messages import UPDATE, Adapters
 from coterie.llm.settings.backbone import ModelSettings
 from coterie.llm.settings.run import Settings

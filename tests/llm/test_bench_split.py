@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.llm.split_process import processes
 
-from coterie.llm.bench.federation import Shape
-from coterie.llm.bench.split import split
+from benchmarks.llm.federation import Shape
+from benchmarks.llm.split import split
 from coterie.llm.settings.backbone import LoraSettings
 
 

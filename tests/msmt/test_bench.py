@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from coterie.core.bench.hardware import Limits
+from benchmarks.core.machine import Limits
+from benchmarks.msmt import federation, large, loading, measure, steps
+from benchmarks.msmt.operations import plain, projected
+from benchmarks.msmt.plain import PlainMMoE
 from coterie.core.data.samples.arrow_rows import ArrowRows
 from coterie.core.tensors.keys import Key
-from coterie.msmt.bench import federation, large, loading, measure, steps
-from coterie.msmt.bench.operations import plain, projected
-from coterie.msmt.bench.plain import PlainMMoE
 from coterie.msmt.data.schema import Schema
 from coterie.msmt.models.fast import projection
 from coterie.msmt.models.mmoe import MMoE

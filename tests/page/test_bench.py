@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.core.bench.hardware import Limits
-from coterie.core.bench.modules.client_loop import ClientLoop
+from benchmarks.core.machine import Limits
+from benchmarks.core.modules.loops import ClientLoop
+from benchmarks.page import measure
+from benchmarks.page.rounds import FedAvgRounds, local_steps
 from coterie.core.settings.sections import EngineSettings
-from coterie.page.bench import measure
-from coterie.page.bench.rounds import FedAvgRounds, local_steps
 from coterie.page.settings.run import Settings, TaskSettings, TrainSettings
 
 SMALL = Settings(
@@ -44,9 +44,7 @@ def test_the_loop_trains_as_the_engine_does(closed_form, skew):
 
 def test_a_difference_is_noticed(monkeypatch):
     rounds = FedAvgRounds(DOUBLE)
-    monkeypatch.setattr(
-        "coterie.core.bench.modules.client_loop.clip_grad_norm_", lambda *a, **k: None
-    )
+    monkeypatch.setattr("benchmarks.core.modules.loops.clip_grad_norm_", lambda *a, **k: None)
     assert rounds.largest_difference(3) > 1e-6
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.core.bench.timing import Stopwatch, one_thread
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.tables.result import RunResult
+from coterie.core.tables.stopwatch import Stopwatch, one_thread
 from coterie.page.experiment import Experiment
 from coterie.page.settings.run import (
     FedProxOptions,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coterie.core.data.bench import own_files
+from benchmarks.core.data import own_files
 from coterie.core.registry.papers import load
 
 

@@ -24,7 +24,7 @@ COMMANDS = {
     "data": "Show the data sets that are here, or the blocks of one",
     "list": "Show papers, methods, data sets, presets and tuned configurations",
     "doctor": "Check this machine and the installation",
-    "bench": "Measure speed against a reference loop",
+    "bench": "Measure speed against a reference loop, in a clone of coterie",
     "new": "Start a paper of your own",
     "sweep": "Search for hyper-parameters on this machine",
 }

@@ -21,7 +21,7 @@ from coterie.core.registry.papers import papers
 
 NDCG = "0.322"
 """NDCG@20 that the paper reaches on the sample, for its card."""
-_RESERVED = {"core", "configs", "presets", "sweeps", "shared", "tests"}
+_RESERVED = {"core", "configs", "presets", "sweeps", "shared", "tests", "benchmarks"}
 _MODULES = ("__init__", "paper", "settings", "messages", "client", "algorithm", "experiment")
 _MYPY = re.compile(r'^mypy_path = "[^"]*', re.MULTILINE)
 

@@ -39,7 +39,9 @@ class Paper:
         tables: function that reproduces a table or figure, called with a
             `coterie.core.settings.configuration.Configuration`, ``table``, ``figure`` and
             ``seeds``; gives a `coterie.core.tables.report.Report`.
-        bench: function that measures speed against a reference loop.
+        bench: function that measures speed against a reference loop, called with the settings;
+            yields dicts with ``name, unit, ours, reference, ratio, max_abs_diff``. What begins with
+            ``benchmarks.`` is in the repository, and needs a clone of it.
         variant_keys: settings whose values name the tuned configurations
             ``configs/<paper>/<variant>.yaml``: each alone, and joined by ``-``, which wins.
         unread: methods -> those of these settings that they do not read, which do not name a run.

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.bench.timing import Place, Stopwatch, one_thread
 from coterie.core.methods import fedavg
 from coterie.core.methods.kit import averaging
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import changed
 from coterie.core.tables.report import Report
 from coterie.core.tables.sheet import Sheet, cell
+from coterie.core.tables.stopwatch import Place, Stopwatch, one_thread
 from coterie.page import algorithm
 from coterie.page.experiment import Experiment
 from coterie.page.published import printed

@@ -1,1 +1,0 @@
-"""What a measurement needs: the machine, and how much memory was used."""
