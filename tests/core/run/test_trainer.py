@@ -385,5 +385,7 @@ def test_every_argument_of_the_trainer_is_a_flag_or_says_what_does_it():
 
 def test_a_try_keeps_nothing(tmp_path, capsys):
     assert train(tmp_path, "one", "--trainer.fast_dev_run=1") == 0
-    assert "stopped by the Trainer after round 1" in " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert "stopped by the Trainer after round 1" in said
+    assert said.endswith("nothing of it is kept"), "no folder that is gone is named"
     assert not (tmp_path / "f3crec").exists()

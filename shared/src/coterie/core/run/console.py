@@ -66,11 +66,12 @@ def _there(folder: Path) -> list[str]:
     return ["summary.json", "metrics.csv", *figure, *others]
 
 
-def show_stopped(folder: Path, rounds: int) -> None:
-    """Say that the Trainer stopped a run before its end, and what can be done with it."""
-    text = (
-        f"stopped by the Trainer after round {rounds}, before the run's end: --resume goes on, "
-        f"coterie evaluate --run {folder} measures it as it is"
+def show_stopped(folder: Path | None, rounds: int) -> None:
+    """Say that the Trainer stopped a run before its end, and what can be done with what is kept."""
+    text = f"stopped by the Trainer after round {rounds}, before the run's end: " + (
+        f"--resume goes on, coterie evaluate --run {folder} measures it as it is"
+        if folder is not None
+        else "a run to try things out, nothing of it is kept"
     )
     console(soft_wrap=True).print(_folded(text))
 

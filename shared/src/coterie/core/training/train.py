@@ -77,7 +77,8 @@ def train(paper: Paper, settings: Any, callbacks: Sequence[theirs.Callback] = ()
             )
             check_accepted(run.history)
             if not run.finished:
-                show_stopped(folder.path, run.round)
+                kept = None if settings.trainer.fast_dev_run else folder.path
+                show_stopped(kept, run.round)
                 return folder.path
             experiment.finish(run, folder.path)
         _summarise(experiment, run, folder, costs)

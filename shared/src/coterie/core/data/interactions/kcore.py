@@ -23,7 +23,10 @@ def k_core(interactions: Interactions, k: int) -> Interactions:
         raise UserError(f"k of the k-core is {k}: choose 0 (no filter) or more")
     stays = _staying(interactions, k)
     if not bool(stays.any()):
-        raise UserError(f"nothing of {interactions.source} is left after the {k}-core: lower k")
+        raise UserError(
+            f"nothing of {interactions.source} is left after the {k}-core: give a smaller "
+            "--data.min_interactions"
+        )
     why = f"of users or items with fewer than {k} interactions (the {k}-core)"
     return interactions.without(~stays, why).renumbered()
 
