@@ -106,7 +106,7 @@ def test_tables_are_kept_until_the_file_changes(tmp_path, monkeypatch):
         raise AssertionError("the file was parsed a second time")
 
     with monkeypatch.context() as patch:
-        patch.setattr(json_lines, "_blocks", fail)
+        patch.setattr(json_lines, "_tables", fail)
         assert len(read_games(tmp_path)) == 4
     write(tmp_path, {REVIEWS: LINES[REVIEWS] + [review("A9", "B1")]})
     assert len(read_games(tmp_path)) == 5
