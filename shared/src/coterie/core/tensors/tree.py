@@ -275,10 +275,6 @@ def as_one(tree: T) -> T:
 def columns(rows: Tensor, like: Tensor) -> Tensor:
     """Shape a value a client, ``(C,)``, as ``(C, 1, ...)``: it broadcasts against ``like``.
 
-    Args:
-        rows: ``(C,)``.
-        like: ``(C, ...)`` or ``(1, ...)``; only its number of axes matters.
-
     Example:
         >>> columns(torch.ones(2), torch.ones(2, 3, 4)).shape
         torch.Size([2, 1, 1])

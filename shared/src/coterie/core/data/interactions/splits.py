@@ -76,13 +76,7 @@ def _counts(n: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def first_of_pair(client: Tensor, item: Tensor, n_items: int) -> Tensor:
-    """Ascending row numbers of the first occurrence of every (client, item).
-
-    Args:
-        client: ``(n,)`` int64.
-        item: ``(n,)`` int64 of its items.
-        n_items: above all of them.
-    """
+    """Ascending row numbers of the first occurrence of every (client, item), each ``(n,)``."""
     pair = client * n_items + item
     if pair.numel() and int(pair.max()) <= torch.iinfo(torch.int32).max:
         pair = pair.int()  # sorted in half the time

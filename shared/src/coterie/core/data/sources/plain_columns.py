@@ -16,12 +16,9 @@ LISTS = pa.large_list(TEXT)
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Give a column one of the types that readers know, its values kept.
+    """Give a column of any type one of those that readers know, its values kept.
 
     Missing values stay null, and NaN becomes null: typed files mean the same by both.
-
-    Args:
-        column: of any type.
 
     Raises:
         pa.ArrowInvalid: bytes that should be text are no UTF-8.

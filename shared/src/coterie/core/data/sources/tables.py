@@ -207,13 +207,7 @@ def read_table(
     repeated: Collection[str] = (),
     numbers: Collection[str] = (),
 ) -> Table:
-    """Read a table, plain or packed.
-
-    Args:
-        path: the file.
-        layout: how it is written.
-        repeated: see `parse_table`.
-        numbers: see `parse_table`.
+    """Read a table, plain or packed; arguments as of `parse_table`.
 
     Raises:
         UserError: as `parse_table` and `coterie.core.data.sources.text_files.check_text`.
