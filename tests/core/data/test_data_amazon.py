@@ -150,7 +150,7 @@ def test_files_of_different_sets(tmp_path):
         (text_of([review("A", "B", 1, [5])]), "line 3: 'overall' is '[5]', not of type double"),
     ],
 )
-@pytest.mark.parametrize("block", [10, 90, 1 << 20])  # one line, two, all
+@pytest.mark.parametrize("block", [10, 200, 1 << 20])  # one line, two, all
 def test_malformed_lines(tmp_path, line, message, block, monkeypatch):
     monkeypatch.setattr(json_lines, "_BLOCK", block)
     write(tmp_path, LINES | {REVIEWS: text_of(LINES[REVIEWS][:2]) + line})
