@@ -164,6 +164,23 @@ def test_interruption_while_writing_leaves_nothing(
     assert files(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("number", "ways", "message"),
+    [
+        (errno.ENOSPC, {"when_full": "then go on"}, "free some, then go on"),
+        (errno.ENOSPC, {"elsewhere": "take another place"}, "free some, or take another place"),
+        (errno.EACCES, {"when_full": "then go on"}, "choose another folder by --out DIR"),
+        (errno.EACCES, {"elsewhere": "take another place"}, "denied): take another place"),
+    ],
+)
+def test_writing_says_what_to_do(
+    tmp_path: Path, number: int, ways: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UserError) as caught, writing(tmp_path, **ways):
+        raise OSError(number, os.strerror(number))
+    assert str(caught.value).endswith(message)
+
+
 def test_writing_lets_other_errors_pass(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), writing(tmp_path):
         raise ZeroDivisionError

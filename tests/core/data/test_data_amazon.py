@@ -106,7 +106,7 @@ def test_tables_are_kept_until_the_file_changes(tmp_path, monkeypatch):
         raise AssertionError("the file was parsed a second time")
 
     with monkeypatch.context() as patch:
-        patch.setattr(json_lines, "_blocks", fail)
+        patch.setattr(json_lines, "_tables", fail)
         assert len(read_games(tmp_path)) == 4
     write(tmp_path, {REVIEWS: LINES[REVIEWS] + [review("A9", "B1")]})
     assert len(read_games(tmp_path)) == 5
@@ -150,7 +150,7 @@ def test_files_of_different_sets(tmp_path):
         (text_of([review("A", "B", 1, [5])]), "line 3: 'overall' is '[5]', not of type double"),
     ],
 )
-@pytest.mark.parametrize("block", [10, 1 << 20])
+@pytest.mark.parametrize("block", [10, 200, 1 << 20])  # one line, two, all
 def test_malformed_lines(tmp_path, line, message, block, monkeypatch):
     monkeypatch.setattr(json_lines, "_BLOCK", block)
     write(tmp_path, LINES | {REVIEWS: text_of(LINES[REVIEWS][:2]) + line})

@@ -23,7 +23,7 @@ from coterie.core.data.interactions.column_partitions import (
 from coterie.core.data.interactions.domains import cut
 from coterie.core.data.interactions.genres import GENRES, genre_table
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Features, Interactions
-from coterie.core.data.interactions.rated import common_users, rated
+from coterie.core.data.interactions.rated import rated
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 
@@ -319,19 +319,6 @@ def test_a_domain_without_ratings_to_train_on_is_named():
 def test_a_partition_of_other_columns_is_refused():
     with pytest.raises(ValueError, match="do not fit"):
         cut(table(drawn(30)), "item", whole(ITEMS), split_cells(30, KEY))
-
-
-def test_common_users_have_ratings_in_every_domain():
-    domains = ["a"] * 4 + ["b"] * 4 + ["c"] * 4
-    data = table([(0, 0), (0, 5), (1, 1), (1, 6), (1, 11), (2, 8), (4, 9), (4, 4), (4, 3)])
-    found = common_users(replace(data, domains=domains))
-    assert found.user_names == ["1", "4"]
-    assert found.item_names == ["1", "6", "11", "9", "4", "3"]
-    assert found.domains == ["a", "b", "c", "c", "b", "a"]
-    with pytest.raises(UserError, match="no user of test has ratings in each of a, b, c"):
-        common_users(replace(data, domains=domains).take(torch.tensor([0, 1, 5])))
-    with pytest.raises(UserError, match="does not say which organisation"):
-        common_users(data)
 
 
 def test_features_and_domains_follow_their_numbers():

@@ -223,6 +223,13 @@ def test_packed_data_that_are_cut_off(write, pack):
     refused(write(data[: len(data) // 2], "my.jsonl"), "data are corrupt or cut off")
 
 
+def test_bits_that_bzip2_cannot_read_are_no_fault_of_the_disk(write):
+    # More than a block of bzip2, so that the fault is not met where the form is told.
+    data = bytearray(bz2.compress(os.urandom(1 << 20).hex().encode()))
+    data[len(data) // 2] ^= 0xFF
+    refused(write(bytes(data), "my.csv"), "the bzip2 data are corrupt or cut off")
+
+
 def test_forms_that_are_not_read_are_named(write, tmp_path):
     with sqlite3.connect(tmp_path / "a.db") as base:
         base.execute("create table t (a)")

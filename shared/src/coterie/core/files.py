@@ -13,38 +13,37 @@ from typing import Any
 
 from coterie.core.errors import UserError
 
-ELSEWHERE = "or choose another folder by --out DIR"
+_ELSEWHERE = "choose another folder by --out DIR"
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @contextmanager
-def writing(path: Path, when_full: str = ELSEWHERE) -> Iterator[None]:
+def writing(path: Path, when_full: str = "", elsewhere: str = _ELSEWHERE) -> Iterator[None]:
     """Turn an error of the disk below ``path`` into one line for the user.
 
     Args:
         path: what is written.
-        when_full: what the user can do after making room, the end of that line.
+        when_full: what the user can do after making room; by default that is ``elsewhere``.
+        elsewhere: how the user writes to another place.
 
     Raises:
         UserError: the disk is full, or ``path`` cannot be written.
+
+    Example:
+        >>> with writing(Path("runs")):  # doctest: +IGNORE_EXCEPTION_DETAIL
+        ...     raise OSError(errno.ENOSPC, "No space")
+        Traceback (most recent call last):
+        ...
+        UserError: no space left for runs: free some, or choose another folder by --out DIR
     """
     try:
         yield
     except OSError as error:
-        raise storage_error(error, path, when_full) from None
-
-
-def storage_error(error: OSError, path: Path, when_full: str = ELSEWHERE) -> UserError:
-    """Say in one line what is wrong with the disk.
-
-    Example:
-        >>> storage_error(OSError(errno.ENOSPC, "No space"), Path("runs"))
-        UserError('no space left for runs: free some, or choose another folder by --out DIR')
-    """
-    if error.errno in _FULL:
-        return UserError(f"no space left for {path}: free some, {when_full}")
-    reason = (error.strerror or str(error)).lower()
-    return UserError(f"cannot write {path} ({reason}): {ELSEWHERE.removeprefix('or ')}")
+        if error.errno in _FULL:
+            then = when_full or f"or {elsewhere}"
+            raise UserError(f"no space left for {path}: free some, {then}") from None
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"cannot write {path} ({reason}): {elsewhere}") from None
 
 
 @contextmanager

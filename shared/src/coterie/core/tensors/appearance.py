@@ -37,11 +37,7 @@ def first_places(numbers: Tensor, above: int) -> Tensor:
 
 
 def by_first_appearance(numbers: Tensor, above: int) -> tuple[Tensor, Tensor]:
-    """Number what occurs anew, in the order of first appearance.
-
-    Args:
-        numbers: ``(n,)`` whole numbers in [0, above).
-        above: the numbers' upper end.
+    """Number what occurs anew, in the order of first appearance; arguments as of `first_places`.
 
     Returns:
         New number of every element, ``(n,)`` int64, and the old number of every new one,
@@ -61,11 +57,9 @@ def by_first_appearance(numbers: Tensor, above: int) -> tuple[Tensor, Tensor]:
 
 
 def by_number(numbers: Tensor, above: int) -> tuple[Tensor, Tensor]:
-    """Number what occurs anew, in ascending order, as a unique with its inverse, without a sort.
+    """Number what occurs anew, in ascending order: a unique with its inverse, without a sort.
 
-    Args:
-        numbers: ``(n,)`` int64 in [0, above).
-        above: the numbers' upper end.
+    Arguments as of `first_places`.
 
     Returns:
         What occurs, ``(k,)`` int64 ascending, and the place of every element in it, ``(n,)`` int64.

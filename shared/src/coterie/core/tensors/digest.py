@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.tensors import tree
-from coterie.core.tensors.stacked import Handle
+from coterie.core.tensors.stacked import Handle, Stacked
 
 
 def digest(values: Any) -> str:
@@ -28,17 +28,13 @@ def digest(values: Any) -> str:
     """
     found = hashlib.sha256()
     for path, leaf in tree.leaves(values):
-        if not isinstance(leaf, Tensor) and tree.is_stacked(leaf):
-            parts = tree.tensors({path: leaf})
-        elif isinstance(leaf, Tensor):
-            parts = iter([(path, leaf)])
+        if isinstance(leaf, (Tensor, Stacked)):
+            for name, tensor in tree.tensors({path: leaf}):
+                found.update(f"{name}:{tensor.dtype} {tuple(tensor.shape)}\n".encode())
+                found.update(content(tensor))
         else:
             word = leaf.digest() if isinstance(leaf, Handle) else repr(leaf)
             found.update(f"{path}={type(leaf).__name__} {word}\n".encode())
-            continue
-        for name, tensor in parts:
-            found.update(f"{name}:{tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            found.update(content(tensor))
     return found.hexdigest()
 
 

@@ -65,11 +65,6 @@ def values(tree: Any) -> Iterator[tuple[str, Tensor | Stacked]]:
     return ((p, leaf) for p, leaf in leaves(tree) if _kind(leaf) != "plain")
 
 
-def is_stacked(leaf: Any) -> bool:
-    """Whether a leaf is a `Stacked`, which is made of tensors and is none."""
-    return _kind(leaf) == "stacked"
-
-
 def tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor, those that `Stacked` leaves are made of included."""
     for path, leaf in values(tree):
@@ -279,10 +274,6 @@ def as_one(tree: T) -> T:
 
 def columns(rows: Tensor, like: Tensor) -> Tensor:
     """Shape a value a client, ``(C,)``, as ``(C, 1, ...)``: it broadcasts against ``like``.
-
-    Args:
-        rows: ``(C,)``.
-        like: ``(C, ...)`` or ``(1, ...)``; only its number of axes matters.
 
     Example:
         >>> columns(torch.ones(2), torch.ones(2, 3, 4)).shape

@@ -78,9 +78,8 @@ def encode(message: Any, header: Any) -> bytes:
     try:
         # safetensors refuses views that share memory, hence the copies. A single metadata entry
         # keeps the bytes deterministic: the library writes several in random order.
-        copies = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-        contiguous = {name: tensor.contiguous() for name, tensor in copies.items()}
-        return safetensors.torch.save(contiguous, {_METADATA: text})
+        copies = {n: tensor.detach().cpu().clone().contiguous() for n, tensor in tensors.items()}
+        return safetensors.torch.save(copies, {_METADATA: text})
     except (SafetensorError, ValueError, RuntimeError, KeyError) as error:
         raise ProtocolError(f"{type(message).__name__} cannot travel: {_line(error)}") from error
 

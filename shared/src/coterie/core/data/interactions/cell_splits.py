@@ -56,17 +56,9 @@ def split_cells(cells: int | Tensor, key: Key, test: float = 0.1, valid: float =
 
 
 def common_rows(n_rows: int, fraction: float, key: Key) -> Tensor:
-    """Which rows all domains know to be the same; each domain has the others as its own.
+    """Which rows all domains know to be the same, ``(n_rows,)`` bool; others are each one's own.
 
-    The rows of a fraction are among those of every larger one.
-
-    Args:
-        n_rows: number of rows m.
-        fraction: share of common rows, rounded to whole rows.
-        key: of the draw.
-
-    Returns:
-        ``(m,)`` bool.
+    The fraction is rounded to whole rows; those of a fraction are among those of a larger one.
 
     Raises:
         UserError: the fraction is not in [0, 1].

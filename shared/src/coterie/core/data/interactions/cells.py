@@ -120,11 +120,7 @@ def check_range(name: str, numbers: Tensor, above: int) -> None:
 
 
 def check_distinct(places: Tensor, n_columns: int) -> None:
-    """Refuse cells that are there twice.
-
-    Args:
-        places: ``(n,)`` int64, ascending: row times ``n_columns`` plus column.
-        n_columns: number of columns.
+    """Refuse cells that are there twice, by ascending places: row times ``n_columns`` plus column.
 
     Raises:
         ValueError: naming one.

@@ -170,10 +170,6 @@ def by_genre(genres: Sequence[Sequence[str]], key: Key, needed: Tensor | None = 
 def by_source(domains: Sequence[str] | None, source: str) -> Partition:
     """Give each item to the organisation that the data name; domains in order of their names.
 
-    Args:
-        domains: organisation of each item, as in `Interactions`.
-        source: of the data, for messages.
-
     Raises:
         UserError: the data name none.
 

@@ -99,11 +99,9 @@ class Interactions:
         return replace(self, **self._each(_BY_ROW, lambda values: values.index_select(0, rows)))
 
     def without(self, left_out: Tensor, why: str) -> Interactions:
-        """The other rows; numbers stay, and what goes is noted in ``dropped`` and ``besides``.
+        """All rows but some, ``(n,)`` bool; what goes is noted in ``dropped`` and ``besides``.
 
-        Args:
-            left_out: ``(n,)`` bool.
-            why: as in `Dropped`.
+        Numbers stay; ``why`` is as in `Dropped`.
         """
         gone = where_true(left_out)
         if not gone.numel():

@@ -51,7 +51,7 @@ def sample_negatives(
     """
     on_cpu = key.state.device.type == "cpu"
     if on_cpu and switch.worthwhile(positives.values.numel() * per_positive):
-        return _by_kernel(key, positives, n_items, per_positive, known)
+        return _negatives_by_kernel(key, positives, n_items, per_positive, known)
     if known is None:
         known = positives.mask(n_items)
     flat = known.reshape(-1)
@@ -74,7 +74,7 @@ def sample_negatives(
     return drawn
 
 
-def _by_kernel(
+def _negatives_by_kernel(
     key: Key, positives: Ragged, n_items: int, per_positive: int, known: Tensor | None
 ) -> Tensor:
     """The same draws by a compiled loop."""

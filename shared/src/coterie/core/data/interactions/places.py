@@ -40,7 +40,7 @@ def distinct_places(key: Key, elements: Ragged, n_places: Tensor) -> Tensor:
         [0, 1, 2]
     """
     if key.state.device.type == "cpu" and switch.worthwhile(elements.values.shape[0]):
-        return _by_kernel(key, elements, n_places)
+        return _places_by_kernel(key, elements, n_places)
     places = Ragged.from_lengths(torch.full((int(n_places.sum()),), _FREE), n_places)
     holder, first = places.values, places.offsets
     client, number = elements.rows, elements.positions
@@ -66,7 +66,7 @@ def deal_key(key: Key) -> Key:
     return key.fold("deal")
 
 
-def _by_kernel(key: Key, elements: Ragged, n_places: Tensor) -> Tensor:
+def _places_by_kernel(key: Key, elements: Ragged, n_places: Tensor) -> Tensor:
     """The same places by a compiled loop."""
     from coterie.core.kernels.drawing import places  # loads numba
 

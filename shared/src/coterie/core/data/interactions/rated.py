@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions.column_partitions import by_source
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.splits import first_of_pair
 from coterie.core.errors import UserError
@@ -51,23 +50,3 @@ def require_ratings(interactions: Interactions) -> Tensor:
             "column of a file of yours by --data.columns rating=COLUMN"
         )
     return interactions.rating
-
-
-def common_users(interactions: Interactions) -> Interactions:
-    """Keep the users who have an interaction in each of the source's own domains, numbered anew.
-
-    Raises:
-        UserError: the source does not name domains, or no user is in all.
-    """
-    partition = by_source(interactions.domains, interactions.source)
-    seen = torch.zeros(interactions.n_users, len(partition), dtype=torch.bool)
-    seen[interactions.user, partition.of_column[interactions.item]] = True
-    everywhere = seen.all(1)
-    if not bool(everywhere.any()):
-        names = ", ".join(partition.names)
-        raise UserError(
-            f"no user of {interactions.source} has ratings in each of {names}: choose domains with "
-            "common users"
-        )
-    elsewhere = ~everywhere[interactions.user]
-    return interactions.without(elsewhere, "of users who are not in all domains").renumbered()

@@ -24,9 +24,6 @@ class ArrowRows(Handle):
 
     A column is a primitive type, a view ``(n,)``, or a list of fixed size w of one, a view
     ``(n, w)``. Pickled and copied by its path, so that is cheap and whoever gets it opens the file.
-
-    Args:
-        path: the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,11 +65,7 @@ class ArrowRows(Handle):
         return self._opened.reader.schema
 
     def views(self, batch: int, fields: tuple[str, ...] | None = None) -> Views:
-        """Columns of record batch ``batch``, read-only.
-
-        Args:
-            batch: its number.
-            fields: names of columns; None = all.
+        """Columns of a record batch by its number, read-only: those of some names, or all.
 
         Raises:
             UserError: there is no such column, or it cannot be viewed as numbers.

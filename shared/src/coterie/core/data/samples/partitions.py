@@ -7,11 +7,10 @@ two rows. Every scheme ends: a request that cannot be met is a `UserError`.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.core.data.samples.margins import Counts, counts_with_margins
+from coterie.core.data.samples.margins import Counts, Floats, counts_with_margins
 from coterie.core.data.samples.sizes import check_enough, equal_sizes, log_normal_sizes
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
@@ -22,12 +21,7 @@ _ALPHA = (1e-6, 1e12)  # what the Dirichlet generator can draw; beyond, nothing 
 
 
 def uniform(n_samples: int, n_clients: int, key: Key) -> Ragged:
-    """Share out all samples at random in equal parts (sizes differ by 1 at most).
-
-    Args:
-        n_samples: number of samples n.
-        n_clients: number of clients C.
-        key: of the draw.
+    """Share out n samples at random among C clients in equal parts (sizes differ by 1 at most).
 
     Raises:
         UserError: fewer samples than clients.
@@ -94,13 +88,8 @@ def quantity_skew(
 ) -> Ragged:
     """Share out all samples with log-normal sizes and, as in `dirichlet`, label skew.
 
-    Args:
-        labels: ``(n,)`` int64 classes.
-        n_clients: number of clients C.
-        alpha: concentration of the class ratios.
-        sigma: standard deviation of the logarithm of a size; 0 = equal parts.
-        key: of the draws; class ratios are the same for every ``sigma``.
-        min_size: samples that each client has at least.
+    Arguments as of `dirichlet`; ``sigma`` is the standard deviation of the logarithm of a size, 0
+    for equal parts. Class ratios are the same for every ``sigma``.
 
     Raises:
         UserError: too few samples, or a setting out of range.
@@ -149,16 +138,13 @@ def shards(labels: Tensor, n_clients: int, key: Key, *, per_client: int = 2) -> 
 def by_group(
     groups: Tensor, key: Key, *, n_clients: int | None = None, min_size: int = 1
 ) -> Ragged:
-    """Make a client of each natural group (a user, a writer, a role).
+    """Make a client of each natural group (a user, a writer, a role): a row each, ascending.
 
     Args:
         groups: ``(n,)`` int64, the group of each sample.
         key: of the choice of groups.
         n_clients: number of groups drawn; None = all that are large enough.
         min_size: groups with fewer samples are left out, with their samples.
-
-    Returns:
-        A row a group, by ascending group.
 
     Raises:
         UserError: fewer groups of that size than clients, or none.
@@ -215,9 +201,7 @@ def _fill_clients(
     return counts_with_margins(logs, np.append(sizes, rest), per_class)
 
 
-def _log_dirichlet(
-    alpha: npt.NDArray[np.float64], size: int, rng: np.random.Generator
-) -> npt.NDArray[np.float64]:
+def _log_dirichlet(alpha: Floats, size: int, rng: np.random.Generator) -> Floats:
     """Logarithms of draws from Dir(alpha), ``(size, K)``, which for a small alpha underflow."""
     shape = (size, len(alpha))
     boost = np.log1p(-rng.random(shape)) / alpha  # Gamma(a) = Gamma(a + 1) U^(1/a)

@@ -273,7 +273,7 @@ class MiniBatches:
         most = int(torch.as_tensor(epochs).max()) if len(data) else 0
         matters = bool((self.per_epoch > 1).any()) or (by_place and batch_size is not None)
         if key is None or not matters:
-            self._order = _as_they_are(data, most)
+            self._order = torch.arange(int(data.offsets[-1])).expand(most, -1)
         else:
             self._order = _shuffles(data, most, key)
         self._alike = int(self.per_epoch[0]) if data.alike else None
@@ -332,8 +332,3 @@ def _shuffles(data: SampleData, epochs: int, key: Key) -> Tensor:
     row, position = owners.rows, owners.positions
     keys = [key.fold("epoch", epoch).take(row) for epoch in range(epochs)]
     return torch.stack([shuffle_rows(each, row, position) for each in keys])
-
-
-def _as_they_are(data: SampleData, epochs: int) -> Tensor:
-    """The same where nothing is shuffled."""
-    return torch.arange(int(data.offsets[-1])).expand(epochs, -1)

@@ -56,13 +56,7 @@ def log_normal_sizes(
 
 
 def check_enough(n_samples: int, n_clients: int, least: int, setting: str = "") -> None:
-    """Refuse a number of clients that the samples do not suffice for.
-
-    Args:
-        n_samples: number of samples n.
-        n_clients: number of clients C.
-        least: samples that each client must get.
-        setting: name of the setting that says so.
+    """Refuse more clients than can have ``least`` samples each; ``setting`` is what that is called.
 
     Raises:
         UserError: with the remedy.

@@ -82,39 +82,39 @@ def _parquet(path: Path, wanted: Collection[str]) -> tuple[list[str], pa.Table]:
 
     with closing(_source(path)) as source, parquet.ParquetFile(source) as file:
         names = file.schema_arrow.names
-        check_names(path, [name.strip() for name in names], "row")
-        return names, file.read([name for name in names if name.strip() in wanted])
+        return names, file.read(_among(path, names, wanted))
 
 
 def _arrow_file(path: Path, wanted: Collection[str]) -> tuple[list[str], pa.Table]:
     with closing(_source(path)) as source:
         names = pa.ipc.open_file(source).schema.names
-        check_names(path, [name.strip() for name in names], "row")
-        reader = pa.ipc.open_file(source, options=_only(names, wanted))
-        return names, _chosen(reader.read_all(), names, wanted)
+        chosen = _among(path, names, wanted)
+        reader = pa.ipc.open_file(source, options=_only(names, chosen))
+        return names, reader.read_all().select(chosen)
 
 
 def _arrow_stream(path: Path, wanted: Collection[str]) -> tuple[list[str], pa.Table]:
     with closing(_source(path)) as source:
         names = pa.ipc.open_stream(source).schema.names
-        check_names(path, [name.strip() for name in names], "row")
+        chosen = _among(path, names, wanted)
         source.seek(0)
-        table = pa.ipc.open_stream(source, options=_only(names, wanted)).read_all()
+        table = pa.ipc.open_stream(source, options=_only(names, chosen)).read_all()
         source.seek(max(0, source.size() - len(_END)))
         # Without it there may have been more: rows would go without a word.
         if source.read() != _END:
             raise pa.ArrowInvalid("there is no mark of its end")
-        return names, _chosen(table, names, wanted)
+        return names, table.select(chosen)
 
 
-def _only(names: list[str], wanted: Collection[str]) -> pa.ipc.IpcReadOptions:
-    places = [place for place, name in enumerate(names) if name.strip() in wanted]
+def _among(path: Path, names: list[str], wanted: Collection[str]) -> list[str]:
+    """Those of a file's names that are wanted, as the file writes them; none may be there twice."""
+    check_names(path, [name.strip() for name in names], "row")
+    return [name for name in names if name.strip() in wanted]
+
+
+def _only(names: list[str], chosen: list[str]) -> pa.ipc.IpcReadOptions:
     # No places at all would stand for all columns.
-    return pa.ipc.IpcReadOptions(included_fields=places or [0])
-
-
-def _chosen(table: pa.Table, names: list[str], wanted: Collection[str]) -> pa.Table:
-    return table.select([name for name in names if name.strip() in wanted])
+    return pa.ipc.IpcReadOptions(included_fields=[names.index(name) for name in chosen] or [0])
 
 
 _READ = {"parquet": _parquet, "arrow file": _arrow_file, "arrow stream": _arrow_stream}

@@ -13,12 +13,10 @@ takes the table of ``pyarrow.ipc.open_file(pyarrow.memory_map(path)).read_all()`
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,7 @@ from coterie.core.data.samples.arrow_rows import ArrowRows
 from coterie.core.data.sources.arrow_writer import KEY, SampleWriter
 from coterie.core.data.sources.sample_forms import Arrays, Coder, Form, Vocabulary
 from coterie.core.errors import UserError
-from coterie.core.files import replacing, storage_error
+from coterie.core.files import replacing, writing
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +81,7 @@ def convert(
     if (before := _found(target, made_of, vocabulary)) is not None:
         return before
     log.info("converting %s", ", ".join(str(source) for source in sources))
-    with _writing(target):
+    with writing(target, elsewhere="choose another folder for converted files"):
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
             coder = Coder(form, vocabulary)
@@ -127,18 +125,6 @@ def described(path: Path) -> dict[str, Any] | None:
     except (OSError, pa.ArrowInvalid, pa.ArrowIndexError, TypeError, KeyError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-@contextmanager
-def _writing(target: Path) -> Iterator[None]:
-    elsewhere = "choose another folder for converted files"
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise storage_error(error, target, f"or {elsewhere}") from None
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"cannot write {target} ({reason}): {elsewhere}") from None
 
 
 def _made_of(

@@ -22,10 +22,6 @@ class SampleWriter:
     """A file of record batches of `ROWS` rows, to be used as a context.
 
     It is whole when `finish` has been called.
-
-    Args:
-        path: the file.
-        fields: of the samples.
     """
 
     def __init__(self, path: Path, fields: Sequence[Field]) -> None:

@@ -52,10 +52,6 @@ class Listing:
 def load_filtered(settings: DataSettings, targets: bool = False) -> Interactions:
     """Load what the settings name, through the k-core filter that they or the literature choose.
 
-    Args:
-        settings: of the data.
-        targets: see `load`.
-
     Raises:
         UserError: as `load`, or the filter leaves nothing.
     """
@@ -140,11 +136,7 @@ def _load(
 
 
 def data_folder(entry: DataSet, root: str | Path | None = None) -> Path:
-    """Find the folder of a data set; download the set if it is missing.
-
-    Args:
-        entry: one that is not generated.
-        root: as in `load`.
+    """Find the folder of a data set that is not generated; download the set if it is missing.
 
     Raises:
         UserError: it is missing and cannot be fetched; one line says what to put where.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from coterie.core.data.sources.plain_columns import LISTS, TEXT, relisted
 from coterie.core.errors import UserError
 
 _KEY = b"huggingface"
@@ -56,8 +56,9 @@ def with_names(
         return _named(column, names, what)
     if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
         return column
-    chunks = [_named_list(chunk, names, what) for chunk in column.chunks]
-    return pa.chunked_array(chunks, pa.large_list(pa.large_string()))
+    words = [_named(pa.chunked_array([pc.list_flatten(c)]), names, what) for c in column.chunks]
+    lists = [relisted(chunk, each) for chunk, each in zip(column.chunks, words, strict=True)]
+    return pa.chunked_array(lists, LISTS)
 
 
 def _named(column: pa.ChunkedArray, names: list[str], what: str) -> pa.ChunkedArray:
@@ -67,18 +68,10 @@ def _named(column: pa.ChunkedArray, names: list[str], what: str) -> pa.ChunkedAr
         if extremes["min"] < -1 or extremes["max"] >= len(names):
             odd = extremes["min"] if extremes["min"] < -1 else extremes["max"]
             raise UserError(f"{what} has class {odd}, of {len(names)} that have names: check it")
-    words = pa.array(names, pa.large_string())
+    words = pa.array(names, TEXT)
     place = pc.if_else(pc.equal(column, -1), pa.scalar(None, column.type), column)
     taken = [words.take(chunk) for chunk in place.chunks]
-    return pa.chunked_array(taken, pa.large_string())
-
-
-def _named_list(chunk: pa.Array, names: list[str], what: str) -> pa.Array:
-    lengths = pc.fill_null(pc.list_value_length(chunk), 0).to_numpy(zero_copy_only=False)
-    words = _named(pa.chunked_array([pc.list_flatten(chunk)]), names, what).combine_chunks()
-    flat = words if isinstance(words, pa.Array) else pa.concat_arrays(words.chunks)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return pa.LargeListArray.from_arrays(pa.array(offsets), flat)
+    return pa.chunked_array(taken, TEXT)
 
 
 def _within(feature: Any) -> Any:

@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from coterie.core.data.sources.opening import DAMAGE, damage, opened
-from coterie.core.data.sources.text_files import located
+from coterie.core.data.sources.opening import DAMAGE, opened
+from coterie.core.data.sources.text_files import located, unreadable
 from coterie.core.errors import UserError, nearest
 
 _BLOCK = 8 << 20  # bytes of text in memory at a time
@@ -124,7 +124,7 @@ class _Reader:
                 self._row += table.num_rows
             self._line += lines
         if not self._row:
-            raise located(self._path, 1, "the file has no rows", self._form.remedy)
+            raise self._fault("the file has no rows", 1)
 
     def _texts(self, rest: bytes) -> Iterator[bytes]:
         """Yield whole lines, a block of them at a time; the last may lack its line end."""
@@ -135,20 +135,17 @@ class _Reader:
                 yield rest[:end]
                 rest = rest[end:]
             elif len(rest) > _LONGEST_LINE:
-                self._refuse("a line without end")
+                raise self._fault("a line without end")
         if rest.strip():
             if self._form.whole_lines and not rest.endswith(b"\n"):
-                self._refuse("the last line has no line end, it is cut off")
+                raise self._fault("the last line has no line end, it is cut off")
             yield rest
 
     def _read(self, size: int) -> bytes:
         try:
             return self._stream.read(size)
         except (*DAMAGE, OSError) as error:
-            if what := damage(self._path, error):
-                self._refuse(what)
-            raise UserError(f"{self._path} cannot be read ({error}): check the disk") from None
-        raise AssertionError
+            raise unreadable(self._path, self._line, error, self._form.remedy) from None
 
     def _header(self, text: bytes) -> tuple[tuple[str, ...], int]:
         end = text.index(b"\n") + 1 if b"\n" in text else len(text)
@@ -161,7 +158,7 @@ class _Reader:
                 if len(names) > _MOST_NAMED and not hint.startswith("did"):
                     hint = f"there are {len(names)} others"
                 what = f"{what} '{wanted}': {hint}"
-                raise located(self._path, self._line, what, self._form.remedy)
+                raise self._fault(what)
         return names, end
 
     def _parsed(self, text: bytes, line: int, names: tuple[str, ...]) -> pa.Table:
@@ -179,9 +176,8 @@ class _Reader:
                 ),
             )
         except pa.ArrowInvalid as error:
-            raise self._found(text, line, names) or located(
-                self._path, line, f"about here: {error}", form.remedy
-            ) from None
+            otherwise = self._fault(f"about here: {error}", line)
+            raise self._found(text, line, names) or otherwise from None
         odd = (n for n in form.reads if table[n].null_count and n not in form.may_be_null)
         if next(odd, None) is not None and (fault := self._found(text, line, names)):
             raise fault
@@ -196,11 +192,10 @@ class _Reader:
             fields = _fields(each, self._form.separator)
             if len(fields) != len(names):
                 what = f"expected {len(names)} columns, found {len(fields)}"
-                return located(self._path, number, what, self._form.remedy)
+                return self._fault(what, number)
             for name, place in places.items():
                 if what := self._amiss(name, fields[place]):
-                    what = f"column '{name}' is {what}"
-                    return located(self._path, number, what, self._form.remedy)
+                    return self._fault(f"column '{name}' is {what}", number)
         return None
 
     def _amiss(self, name: str, field: str) -> str:
@@ -217,8 +212,9 @@ class _Reader:
             return "" if fits else f"{shown}, not a whole number"
         return "" if _is_number(field) else f"{shown}, not a number"
 
-    def _refuse(self, what: str) -> None:
-        raise located(self._path, self._line, what, self._form.remedy)
+    def _fault(self, what: str, line: int | None = None) -> UserError:
+        """Make the error of a line, by default the one that comes next."""
+        return located(self._path, self._line if line is None else line, what, self._form.remedy)
 
 
 def _fields(line: str, separator: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
@@ -14,15 +13,10 @@ from typing import Any
 
 from coterie.core.data.sources.saved_sets import INFO
 from coterie.core.errors import UserError
-from coterie.core.files import storage_error
+from coterie.core.files import writing
 from coterie.core.registry.data_sets import data_root
 
 _CHUNK = 1 << 20
-
-
-def is_dataset(value: object) -> bool:
-    """Whether a value is of the package ``datasets``, which is not imported for this."""
-    return any(kind.__module__.split(".")[0] == "datasets" for kind in type(value).__mro__)
 
 
 def saved_copy(dataset: Any, root: str | Path | None = None) -> Path:
@@ -60,16 +54,10 @@ def keeping(folder: Path) -> Iterator[Path]:
     Raises:
         UserError: the disk is full, or there is no writing there.
     """
-    elsewhere = "set $COTERIE_DATA to another folder"
-    try:
+    with writing(folder, elsewhere="set $COTERIE_DATA to another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         with temporary_in(folder) as temporary:
             yield temporary
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise storage_error(error, folder, f"or {elsewhere}") from None
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"cannot write {folder} ({reason}): {elsewhere}") from None
 
 
 @contextmanager

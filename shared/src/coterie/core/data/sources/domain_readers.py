@@ -19,6 +19,8 @@ from coterie.core.registry.data_sets import find_file
 _CATEGORIES = ("Books", "Digital_Music", "Movies_and_TV", "Video_Games")
 _ASIN = 10  # characters of an item's id
 _REMEDY = "fetch the file again"
+_Part = tuple[pa.DictionaryArray, pa.DictionaryArray, np.ndarray, np.ndarray]
+"""Users, items, times and ratings of some rows."""
 
 
 def read_amazon_domains(folder: Path) -> Interactions:
@@ -30,18 +32,15 @@ def read_amazon_domains(folder: Path) -> Interactions:
     Raises:
         UserError: a file is missing or malformed.
     """
-    users, items, times, ratings = [], [], [], []
+    parts: list[_Part] = []
     for category in _CATEGORIES:
         path = needed(folder, "amazon-domains", f"{category}.csv", f"ratings_{category}.csv")
         layout = Layout(("item", "user", "rating", "time"), ",", whole_lines=True)
         table = read_table(path, layout, repeated=layout.columns[:3], numbers=("time",))
         item, user = ("user", "item") if _user_first(table) else ("item", "user")
-        users.append(table.coded(user))
-        items.append(in_domains(category, table.coded(item)))
-        times.append(table.integers("time"))
-        ratings.append(table.numbers("rating"))
-    time, rating = np.concatenate(times), np.concatenate(ratings)
-    return _joined(users, items, time, rating, "amazon-domains")
+        ids = table.coded(user), in_domains(category, table.coded(item))
+        parts.append((*ids, table.integers("time"), table.numbers("rating")))
+    return _joined(parts, "amazon-domains")
 
 
 def read_douban(folder: Path) -> Interactions:
@@ -59,32 +58,29 @@ def read_douban(folder: Path) -> Interactions:
         table = _with_columns(path, "user_id", "item_id", "rating", "domain")
         domain = domain_column(table, "domain")
         items = in_domains(domain, table.coded("item_id"))
-        zeros = np.zeros(len(table), np.int64)
-        name = f"douban ({path.name})"
-        return _joined([table.coded("user_id")], [items], zeros, table.numbers("rating"), name)
-    users, items, ratings = [], [], []
+        part = table.coded("user_id"), items, _untimed(table), table.numbers("rating")
+        return _joined([part], f"douban ({path.name})")
+    parts: list[_Part] = []
     for domain in ("book", "movie", "music"):
         path = needed(folder, "douban", f"{domain}reviews_cleaned.txt")
         table = _with_columns(path, "user_id", f"{domain}_id", "rating")
-        users.append(table.coded("user_id"))
-        items.append(in_domains(domain, table.coded(f"{domain}_id")))
-        ratings.append(table.numbers("rating"))
-    rating = np.concatenate(ratings)
-    return _joined(users, items, np.zeros(len(rating), np.int64), rating, "douban")
+        ids = table.coded("user_id"), in_domains(domain, table.coded(f"{domain}_id"))
+        parts.append((*ids, _untimed(table), table.numbers("rating")))
+    return _joined(parts, "douban")
 
 
-def _joined(
-    users: list[pa.DictionaryArray],
-    items: list[pa.DictionaryArray],
-    time: np.ndarray,
-    rating: np.ndarray,
-    source: str,
-) -> Interactions:
+def _joined(parts: list[_Part], source: str) -> Interactions:
     """Interactions of all parts, one after the other; users are the same in all."""
+    users, items, times, ratings = zip(*parts, strict=True)
     user, item = (
-        pa.chunked_array(parts).unify_dictionaries().combine_chunks() for parts in (users, items)
+        pa.chunked_array(ids).unify_dictionaries().combine_chunks() for ids in (users, items)
     )
+    time, rating = np.concatenate(times), np.concatenate(ratings)
     return with_domains(build(user, item, time, rating, None, None, source))
+
+
+def _untimed(table: Table) -> np.ndarray:
+    return np.zeros(len(table), np.int64)
 
 
 def _user_first(table: Table) -> bool:

@@ -32,12 +32,7 @@ def mark_of(found: Interactions) -> str:
 
 
 def is_as_exported(path: Path, found: Interactions) -> bool:
-    """Whether a folder is an export whose rows are as they were written.
-
-    Args:
-        path: of a file or folder.
-        found: what was read of it.
-    """
+    """Whether what was found at a path is an export whose rows are as they were written."""
     try:
         mark = (path / MARK).read_text()
     except (OSError, UnicodeDecodeError):

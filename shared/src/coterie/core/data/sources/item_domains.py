@@ -43,8 +43,7 @@ def domain_column(table: Table, column: str) -> pa.DictionaryArray:
     domain = table.coded(column)
     marked = pc.match_substring(domain.dictionary, _MARK).to_numpy(zero_copy_only=False)
     if marked.any():
-        row = int(marked[domain.indices.to_numpy()].argmax())
-        raise table.fault(row, f"column '{column}' holds a '{_MARK}'")
+        table.refuse(marked[domain.indices.to_numpy()], f"column '{column}' holds a '{_MARK}'")
     return domain
 
 

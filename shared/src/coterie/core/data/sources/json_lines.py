@@ -13,13 +13,12 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from coterie.core.data.sources.opening import DAMAGE, damage, opened
-from coterie.core.data.sources.text_files import located
+from coterie.core.data.sources.opening import DAMAGE, opened
+from coterie.core.data.sources.text_files import located, unreadable
 from coterie.core.errors import UserError
 from coterie.core.files import replacing
 
@@ -52,7 +51,7 @@ def cached_json_lines(path: Path, schema: pa.Schema) -> pa.Table:
     cached = folder / f"{path.name}-{stat.st_size}-{stat.st_mtime_ns}-{mark:08x}.arrow"
     if not cached.is_file():
         if not _can_hold(folder):
-            return pa.concat_tables(_blocks(path, schema, _REMEDY))
+            return pa.concat_tables(_tables(path, schema))
         _write(path, schema, cached)
     return pa.ipc.open_stream(pa.memory_map(str(cached))).read_all()
 
@@ -72,45 +71,42 @@ def _write(path: Path, schema: pa.Schema, target: Path) -> None:
             pa.OSFile(str(part), "wb") as sink,
             pa.ipc.new_stream(sink, schema) as writer,
         ):
-            for table in _blocks(path, schema, _REMEDY):
+            for table in _tables(path, schema):
                 writer.write_table(table)
     except OSError as error:
         raise UserError(f"cannot write to {target.parent} ({error}): make room there") from None
 
 
-def _blocks(path: Path, schema: pa.Schema, remedy: str) -> Iterator[pa.Table]:
-    line, empty = 1, True
-    with opened(path) as stream:
-        while block := line_block(path, stream, line, remedy):
-            if block.strip():
-                yield _parse(path, schema, block, line, remedy)
-                empty = False
-            line += block.count(b"\n")
+def _tables(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
+    empty = True
+    for line, block in line_blocks(path, _REMEDY):
+        yield _parse(path, schema, block, line)
+        empty = False
     if empty:
-        raise located(path, 1, "the file is empty", remedy)
+        raise located(path, 1, "the file is empty", _REMEDY)
 
 
-def line_block(path: Path, stream: IO[bytes], line: int, remedy: str) -> bytes:
-    """Read whole lines of about a block; nothing at the end.
-
-    Args:
-        path: for messages.
-        stream: of the file.
-        line: number of the first.
-        remedy: what to do about a damaged file.
+def line_blocks(path: Path, remedy: str) -> Iterator[tuple[int, bytes]]:
+    """Number of the first line, and the text, of every block of whole lines that is not blank.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: the file is damaged, with ``remedy``, what to do about it.
     """
-    try:
-        return stream.read(_BLOCK) + stream.readline()
-    except (*DAMAGE, OSError) as error:
-        if what := damage(path, error):
-            raise located(path, line, what, remedy) from None
-        raise UserError(f"{path} cannot be read ({error}): check the disk") from None
+    line = 1
+    with opened(path) as stream:
+        while True:
+            try:
+                block = stream.read(_BLOCK) + stream.readline()
+            except (*DAMAGE, OSError) as error:
+                raise unreadable(path, line, error, remedy) from None
+            if not block:
+                return
+            if block.strip():
+                yield line, block
+            line += block.count(b"\n")
 
 
-def _parse(path: Path, schema: pa.Schema, block: bytes, line: int, remedy: str) -> pa.Table:
+def _parse(path: Path, schema: pa.Schema, block: bytes, line: int) -> pa.Table:
     nullable = pa.schema([field.with_nullable(True) for field in schema])
     try:
         table = arrow_json.read_json(
@@ -121,20 +117,18 @@ def _parse(path: Path, schema: pa.Schema, block: bytes, line: int, remedy: str) 
             ),
         )
     except pa.ArrowInvalid as error:
-        raise _fault(path, schema, block, line, str(error), remedy) from None
+        raise _fault(path, schema, block, line, str(error)) from None
     if any(table[field.name].null_count for field in schema if not field.nullable):
-        raise _fault(path, schema, block, line, "a field is missing", remedy)
+        raise _fault(path, schema, block, line, "a field is missing")
     return table.cast(schema)
 
 
-def _fault(
-    path: Path, schema: pa.Schema, block: bytes, line: int, otherwise: str, remedy: str
-) -> UserError:
+def _fault(path: Path, schema: pa.Schema, block: bytes, line: int, otherwise: str) -> UserError:
     """Find the first line of the block that is not as it must be."""
     for number, text in enumerate(block.split(b"\n"), line):
         if text.strip() and (what := _objection(schema, text)):
-            return located(path, number, what, remedy)
-    return located(path, line, f"in the lines from here: {otherwise[:80]}", remedy)
+            return located(path, number, what, _REMEDY)
+    return located(path, line, f"in the lines from here: {otherwise[:80]}", _REMEDY)
 
 
 def _objection(schema: pa.Schema, text: bytes) -> str | None:

@@ -17,8 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
-from coterie.core.data.sources.json_lines import line_block
-from coterie.core.data.sources.opening import opened
+from coterie.core.data.sources.json_lines import line_blocks
 from coterie.core.data.sources.plain_columns import LISTS, TEXT, plain
 from coterie.core.data.sources.tables import Table
 from coterie.core.data.sources.text_files import NoRows, located
@@ -233,14 +232,11 @@ def _as(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
 
 
 def _blocks(path: Path, remedy: str) -> Iterator[tuple[int, bytes]]:
-    """Number of the first line, and the text, of every block that is not blank."""
-    with opened(path) as stream:
-        line = 1
-        while block := line_block(path, stream, line, remedy):
-            text = block.removeprefix(_BOM) if line == 1 else block
-            if text.strip():
-                yield line, text
-            line += block.count(b"\n")
+    """The same as `line_blocks`, without the mark of UTF-8 that a file may begin with."""
+    for line, block in line_blocks(path, remedy):
+        text = block.removeprefix(_BOM) if line == 1 else block
+        if text.strip():
+            yield line, text
 
 
 def _objects(path: Path, remedy: str) -> Iterator[tuple[int, bytes]]:

@@ -37,11 +37,7 @@ def whole_numbers(column: pa.ChunkedArray) -> np.ndarray | None:
 
 
 def floats(column: pa.ChunkedArray) -> np.ndarray:
-    """Numbers as ``(n,)`` float64; NaN or infinity for anything that is no finite number.
-
-    Args:
-        column: as in `whole_numbers`.
-    """
+    """Numbers of a column as for `whole_numbers`, ``(n,)`` float64; what is none is not finite."""
     if pa.types.is_dictionary(column.type):
         (coded,) = column.chunks
         numbers: np.ndarray = floats(pa.chunked_array([coded.dictionary]))

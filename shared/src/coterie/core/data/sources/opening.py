@@ -91,13 +91,6 @@ def bare_name(path: Path) -> str:
     return name
 
 
-def damage(path: Path, error: Exception) -> str:
-    """Say what an error of reading means; nothing where the data are whole, and the disk is not."""
-    if isinstance(error, OSError) and error.strerror and not isinstance(error, DAMAGE):
-        return ""
-    return f"the {packed_as(path) or 'compressed'} data are corrupt or cut off from about here"
-
-
 def _packing(stream: IO[bytes]) -> str:
     try:
         start = cast(Any, stream).peek(_MAGIC)[:_MAGIC]

@@ -157,8 +157,7 @@ def _table(
 def _ratings(table: Table, column: str) -> np.ndarray:
     rating = table.numbers(column)
     too_large = np.abs(rating) > np.finfo(np.float32).max
-    if too_large.any():
-        raise table.fault(int(too_large.argmax()), f"column '{column}' is too large for a rating")
+    table.refuse(too_large, f"column '{column}' is too large for a rating")
     return rating
 
 
@@ -185,8 +184,7 @@ def _times(table: Table, column: str) -> np.ndarray:
         return number.astype(np.int64)
     scaled = number * _FRACTIONS_PER_SECOND
     too_large = np.abs(scaled) >= 2.0**63
-    if too_large.any():
-        raise table.fault(int(too_large.argmax()), f"column '{column}' is too large for a time")
+    table.refuse(too_large, f"column '{column}' is too large for a time")
     return np.rint(scaled).astype(np.int64)
 
 
@@ -194,16 +192,14 @@ def _instants(table: Table, column: str) -> np.ndarray:
     """Typed dates and times as ``(n,)`` int64 in microseconds, rounded down as pandas does."""
     values = table.values(column)
     missing = values.is_null().to_numpy(zero_copy_only=False)
-    if missing.any():
-        raise table.fault(int(missing.argmax()), f"column '{column}' is missing")
+    table.refuse(missing, f"column '{column}' is missing")
     unit = {"date32[day]": "D", "date64[ms]": "ms"}.get(str(values.type)) or values.type.unit
     number = np.array(values.cast(pa.int32() if unit == "D" else pa.int64()), np.int64)
     if unit == "ns":
         return number // 1000
     scale = _MICROSECONDS[unit]
     too_large = np.abs(number.astype(np.float64)) * scale >= 2.0**63
-    if too_large.any():
-        raise table.fault(int(too_large.argmax()), f"column '{column}' is too large for a time")
+    table.refuse(too_large, f"column '{column}' is too large for a time")
     return number * scale
 
 

@@ -50,12 +50,7 @@ def parts_in(folder: Path) -> list[Path]:
 
 
 def joined(folder: Path, parts: Iterator[Path], read: Callable[[Path], Table]) -> Table:
-    """Read parts one after the other and join them; parts without rows are left out.
-
-    Args:
-        folder: of the parts.
-        parts: its files.
-        read: reads one.
+    """Read the parts of a folder one by one and join them; those without rows are left out.
 
     Raises:
         UserError: as ``read`` does; no part has rows; or two parts have not the same columns.

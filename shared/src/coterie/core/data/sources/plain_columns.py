@@ -16,12 +16,9 @@ LISTS = pa.large_list(TEXT)
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Give a column one of the types that readers know, its values kept.
+    """Give a column of any type one of those that readers know, its values kept.
 
     Missing values stay null, and NaN becomes null: typed files mean the same by both.
-
-    Args:
-        column: of any type.
 
     Raises:
         pa.ArrowInvalid: bytes that should be text are no UTF-8.
@@ -110,7 +107,6 @@ def _lists(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _list_array(chunk: pa.Array) -> pa.Array | None:
-    lengths = pc.fill_null(pc.list_value_length(chunk), 0).to_numpy(zero_copy_only=False)
     words = pa.chunked_array([pc.list_flatten(chunk)])
     if pa.types.is_nested(words.type):
         return None
@@ -119,6 +115,12 @@ def _list_array(chunk: pa.Array) -> pa.Array | None:
         words = words.cast(TEXT)
     if words.type != TEXT:
         return None
+    return relisted(chunk, words)
+
+
+def relisted(lists: pa.Array, words: pa.ChunkedArray) -> pa.Array:
+    """Lists of the lengths of others with these words of text in them; a missing one is empty."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     flat = pa.concat_arrays(words.chunks) if words.num_chunks else pa.array([], TEXT)
     return pa.LargeListArray.from_arrays(pa.array(offsets), flat)

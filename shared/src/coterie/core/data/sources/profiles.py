@@ -31,12 +31,8 @@ def profiles_100k(folder: Path, users: Sequence[str]) -> Features | None:
     Raises:
         UserError: naming the file's first malformed line.
     """
-    path = find_file(folder, "u.user")
-    if path is None:
-        return None
-    columns = ("user", "age", "gender", "occupation", "zip")
-    table = read_table(path, Layout(columns, "|", encoding="latin-1"))
-    return _profiles(table, _places(table, "occupation", OCCUPATIONS_100K), OCCUPATIONS_100K, users)
+    layout = Layout(("user", "age", "gender", "occupation", "zip"), "|", encoding="latin-1")
+    return _profiles(folder, "u.user", layout, OCCUPATIONS_100K, OCCUPATIONS_100K, users)
 
 
 def profiles_1m(folder: Path, users: Sequence[str]) -> Features | None:
@@ -44,18 +40,24 @@ def profiles_1m(folder: Path, users: Sequence[str]) -> Features | None:
 
     Arguments, return value and errors as of `profiles_100k`.
     """
-    path = find_file(folder, "users.dat")
-    if path is None:
-        return None
-    columns = ("user", "gender", "age", "occupation", "zip")
-    table = read_table(path, Layout(columns, "::", encoding="latin-1"))
+    layout = Layout(("user", "gender", "age", "occupation", "zip"), "::", encoding="latin-1")
     codes = tuple(str(code) for code in range(len(OCCUPATIONS_1M)))
-    return _profiles(table, _places(table, "occupation", codes), OCCUPATIONS_1M, users)
+    return _profiles(folder, "users.dat", layout, codes, OCCUPATIONS_1M, users)
 
 
 def _profiles(
-    table: Table, occupation: np.ndarray, occupations: Sequence[str], users: Sequence[str]
-) -> Features:
+    folder: Path,
+    file: str,
+    layout: Layout,
+    codes: Sequence[str],
+    occupations: Sequence[str],
+    users: Sequence[str],
+) -> Features | None:
+    path = find_file(folder, file)
+    if path is None:
+        return None
+    table = read_table(path, layout)
+    occupation = _places(table, "occupation", codes)
     age = np.searchsorted(AGE_ENDS, table.integers("age"), side="right")
     gender = _places(table, "gender", GENDERS)
     known = profiles([torch.as_tensor(n) for n in (age, gender, occupation)], occupations)

@@ -22,11 +22,7 @@ _QUOTE, _ENDS = ord('"'), b"\r\n"
 
 
 def check_quotes(path: Path, layout: Layout) -> None:
-    """Read a file once to see whether all quotes are strict.
-
-    Args:
-        path: of a file that `coterie.core.data.sources.text_files.check_text` accepted.
-        layout: how it is written.
+    """Read a file that `check_text` accepted once more, to see whether all quotes are strict.
 
     Raises:
         UserError: naming the line where the quote that is at fault opens.
@@ -83,12 +79,7 @@ def _rows_of(mark: str) -> re.Pattern[bytes]:
 def _fault(text: bytes, at: int, line: int, layout: Layout, last: bool) -> tuple[int, str] | None:
     """Line and name of what is wrong from a row on; None if more text must come first.
 
-    Args:
-        text: that begins on a line of this number.
-        at: place where the row begins.
-        line: see there.
-        layout: of the file.
-        last: whether no more text comes.
+    The text begins on ``line``, the row at place ``at``; no more comes if it is the ``last``.
     """
     sep = layout.mark.encode()
     blank = rb" *+" if sep == b"\t" else rb"[ \t]*+"

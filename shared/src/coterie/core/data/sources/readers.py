@@ -175,12 +175,7 @@ def codes_of(coded: pa.DictionaryArray) -> torch.Tensor:
 
 
 def needed(folder: Path, name: str, *files: str) -> Path:
-    """Find a file of a data set.
-
-    Args:
-        folder: of the data set.
-        name: of the data set.
-        files: alternative names; default are those of its interactions.
+    """Find a file of a data set by alternative names; default are those of its interactions.
 
     Raises:
         UserError: if it is not there.

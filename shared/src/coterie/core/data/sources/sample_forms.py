@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -205,7 +206,8 @@ class Coder:
         Raises:
             UserError: as `csv_blocks` and `Form.values`.
         """
-        for block in _blocks(sources, self._form.layout):
+        layout = self._form.layout
+        for block in chain.from_iterable(csv_blocks(source, layout) for source in sources):
             found = self._form.values(block)
             for each in self._form.fields:
                 values = found[each.name]
@@ -249,11 +251,6 @@ def survey(sources: Sequence[Path], form: Form) -> Vocabulary:
 def _longer(seen: npt.NDArray[np.bool_], count: int) -> npt.NDArray[np.bool_]:
     """The same with at least so many entries."""
     return np.concatenate([seen, np.zeros(max(count - len(seen), 0), bool)])
-
-
-def _blocks(sources: Sequence[Path], layout: CsvForm) -> Iterator[Block]:
-    for source in sources:
-        yield from csv_blocks(source, layout)
 
 
 def _as_they_are(form: Form, block: Block) -> Arrays:

@@ -111,8 +111,7 @@ class Table:
         if values.null_count:
             values = values.fill_null("")
         nul = pc.match_substring(values, "\0").to_numpy(zero_copy_only=False)
-        if nul.any():
-            raise self.fault(int(nul.argmax()), f"column '{column}' holds a NUL byte")
+        self.refuse(nul, f"column '{column}' holds a NUL byte")
         return values
 
     def strings(self, column: str) -> list[str]:
@@ -129,8 +128,7 @@ class Table:
         self._refuse_missing(column)
         values = self.text(column)
         blank = pc.equal(pc.utf8_trim_whitespace(values), "").to_numpy(zero_copy_only=False)
-        if blank.any():
-            raise self.fault(int(blank.argmax()), f"column '{column}' is empty")
+        self.refuse(blank, f"column '{column}' is empty")
         return values
 
     def coded(self, column: str, blank: bool = False) -> pa.DictionaryArray:
@@ -173,6 +171,11 @@ class Table:
                 return part.fault(row - start, what)
         return located(self.path, self.place(row), what, self.remedy, self.unit)
 
+    def refuse(self, wrong: np.ndarray, what: str) -> None:
+        """Raise the error for the first row that is wrong, ``(n,)`` bool, if there is one."""
+        if wrong.any():
+            raise self.fault(int(wrong.argmax()), what)
+
     def _check_words(self, column: str) -> None:
         """Refuse a column of another type than text or whole numbers."""
         found = self.columns[column]
@@ -204,13 +207,7 @@ def read_table(
     repeated: Collection[str] = (),
     numbers: Collection[str] = (),
 ) -> Table:
-    """Read a table, plain or packed.
-
-    Args:
-        path: the file.
-        layout: how it is written.
-        repeated: see `parse_table`.
-        numbers: see `parse_table`.
+    """Read a table, plain or packed; arguments as of `parse_table`.
 
     Raises:
         UserError: as `parse_table` and `coterie.core.data.sources.text_files.check_text`.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from coterie.core.data.sources.opening import DAMAGE, damage, opened
+from coterie.core.data.sources.opening import DAMAGE, opened, packed_as
 from coterie.core.errors import UserError
 
 _CHUNK = 1 << 20
@@ -51,6 +51,14 @@ def located(path: Path, line: int, what: str, remedy: str, unit: str = "line") -
     """Make the one-line error of a malformed file."""
     # A damaged file puts anything into the message, line ends included.
     return UserError(f"{path}, {unit} {line}: " + " ".join(f"{what}; {remedy}".split()))
+
+
+def unreadable(path: Path, line: int, error: Exception, remedy: str) -> UserError:
+    """Make the error of a file whose reading ended early: its data are damaged, or the disk is."""
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, DAMAGE):
+        return UserError(f"{path} cannot be read ({error}): check the disk")
+    what = f"the {packed_as(path) or 'compressed'} data are corrupt or cut off from about here"
+    return located(path, line, what, remedy)
 
 
 class NoRows(UserError):
@@ -209,9 +217,7 @@ def _parts(path: Path, layout: Layout) -> Iterator[bytes]:
                 lines += part.count(b"\n")
                 yield part
     except (*DAMAGE, OSError) as error:
-        if what := damage(path, error):
-            raise located(path, lines + 1, what, layout.remedy) from None
-        raise UserError(f"{path} cannot be read ({error}): check the disk") from None
+        raise unreadable(path, lines + 1, error, layout.remedy) from None
 
 
 def _text(path: Path, layout: Layout) -> io.TextIOWrapper:
