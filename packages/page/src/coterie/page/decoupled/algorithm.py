@@ -19,7 +19,7 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.algorithm import PageServer, ServerState
 from coterie.page.decoupled.drift import drift_of
-from coterie.page.decoupled.messages import UPDATE, ControlledMove, ControlledStage
+from coterie.page.decoupled.messages import CONTROLLED_UPDATE, ControlledMove, ControlledStage
 from coterie.page.messages import Move
 from coterie.page.settings.run import Settings
 
@@ -45,7 +45,7 @@ class DecoupledServer(PageServer):
     What it gets of a client depends on W, c and the client's data, on no choice of the client's.
     """
 
-    step: ClassVar[Step[Any, Any]] = UPDATE
+    step: ClassVar[Step[Any, Any]] = CONTROLLED_UPDATE
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from coterie.msmt.data.formats.one_task import OneTask
 from coterie.msmt.data.task import Task
 from coterie.msmt.settings.data import ScenarioData
 
-_FILE = OneTask(
+_DOUBAN = OneTask(
     name="douban",
     categories=("user_id", "item_id", "living_place", "time_bin"),
     task="rating",
@@ -31,4 +31,4 @@ def read_douban(
     folder: Path, settings: ScenarioData, key: Key, dtype: torch.dtype = torch.float32
 ) -> Task:
     """Read the file, and cut every domain at random; see `OneTask.read`."""
-    return _FILE.read(folder, settings, key, dtype)
+    return _DOUBAN.read(folder, settings, key, dtype)

@@ -16,7 +16,7 @@ from coterie.msmt.data.formats.one_task import OneTask
 from coterie.msmt.data.task import Task
 from coterie.msmt.settings.data import ScenarioData
 
-_FILE = OneTask(
+_MIND = OneTask(
     name="mind",
     categories=("User_ID", "News_ID", "SubCategory"),
     task="click",
@@ -30,4 +30,4 @@ def read_mind(
     folder: Path, settings: ScenarioData, key: Key, dtype: torch.dtype = torch.float32
 ) -> Task:
     """Read the file, and cut every category at random; see `OneTask.read`."""
-    return _FILE.read(folder, settings, key, dtype)
+    return _MIND.read(folder, settings, key, dtype)
