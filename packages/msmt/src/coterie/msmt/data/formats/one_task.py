@@ -34,7 +34,9 @@ class OneTask:
     scenario: str
     scenarios: tuple[str, ...]
 
-    def read(self, folder: Path, settings: ScenarioData, key: Key, dtype: torch.dtype) -> Task:
+    def read(
+        self, folder: Path, settings: ScenarioData, key: Key, dtype: torch.dtype = torch.float32
+    ) -> Task:
         """Read the file, and cut every scenario at random.
 
         Args:
