@@ -70,14 +70,10 @@ _FILES = next(entry.files for entry in DATA_SETS if entry.name == "census-income
 def read_census(
     folder: Path, settings: ScenarioData, key: Key, dtype: torch.dtype = torch.float32
 ) -> Task:
-    """Read the files, and cut every scenario at random.
+    """Read the files, and cut every scenario at random; see `coterie.msmt.data.make.READERS`.
 
-    Args:
-        folder: has ``census-income.data``, ``census-income.test`` (their rows are then put
-            together) or one of them, gzipped or not.
-        settings: the section ``data``.
-        key: of the draws.
-        dtype: of the numbers.
+    They are ``census-income.data`` and ``census-income.test``, whose rows are put together, or one
+    of them.
 
     Raises:
         UserError: a file is missing or malformed.

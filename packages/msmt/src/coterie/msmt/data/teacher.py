@@ -74,14 +74,7 @@ def make_teacher(
     dtype: torch.dtype = torch.float32,
     name: str = "teacher",
 ) -> Task:
-    """Draw the samples that the teacher labels.
-
-    Args:
-        teacher: how they are labelled.
-        amounts: how many samples of how many scenarios.
-        key: of all draws.
-        dtype: of the numbers, which are the same in all.
-        name: of the data set.
+    """Draw the samples that the teacher labels; as `coterie.msmt.data.worlds.make_world`.
 
     Example:
         >>> task = make_teacher(Teacher(), Amounts((10, 20), 5, 5), Key.from_seed(0))

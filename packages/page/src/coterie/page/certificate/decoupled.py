@@ -27,6 +27,7 @@ from coterie.page.certificate.game import Answer, Deviation
 from coterie.page.certificate.stages import Trained, outcome
 from coterie.page.decoupled.algorithm import DecoupledServer, DecoupledServerState, moved_mean
 from coterie.page.decoupled.client import DecoupledClient
+from coterie.page.decoupled.messages import DecoupledState
 
 _KEPT = 8  # first stages and courses, one a key: more than the fresh seeds of a usual test
 
@@ -58,24 +59,19 @@ class DecoupledGame(FollowersPart):
         UserError: not everybody takes part in every round, or the clients keep no branch.
     """
 
+    state: DecoupledServerState
+
     def __init__(self, module: FederatedRun) -> None:
         client, server = module.federation.client, module.federation.server
         if not isinstance(client, DecoupledClient) or not isinstance(server, DecoupledServer):
             raise UserError("certify a run of --method page --reading decoupled")
-        if server.settings.fraction < 1:
-            raise UserError("a certificate needs all clients in every round: train.participation 1")
         if client.branch is None:
             raise UserError(
                 "the clients of this run have nothing to choose, so there is no game to certify: "
                 "train with branch.use"
             )
-        cohort = module.newest_cohort()
-        cohort.enrol()
         self.client, self.server, self.branch = client, server, client.branch
-        self.data = module.newest_data
-        self.mine = module.store.take(cohort.ids)
-        self.state: DecoupledServerState = module.server_state
-        self._chunk = module.federation.chunk
+        self.mine: DecoupledState = self._stand(module)
         self._first = lru_cache(maxsize=_KEPT)(self._present)
         self._course = lru_cache(maxsize=_KEPT)(self._learned_course)
         self._paid: dict[tuple[Key, int, tuple[float, ...]], float] = {}
