@@ -26,13 +26,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.tensors import tree
-from coterie.msmt.aggregation.coordination import (
-    Centre,
-    Coordinated,
-    combined,
-    coordinate,
-    gram_of,
-)
+from coterie.msmt.aggregation.coordination import Centre, Coordinated, combined, coordinate, gram_of
 from coterie.msmt.aggregation.fedbn import Affine, normalised_average, statistics
 
 Tree = dict[str, Tensor]

@@ -18,10 +18,7 @@ from coterie.msmt.tables.study import Study
 FULL, ALONE = "full", "alone"
 PAPERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "a1": ("A1: W_s and towers averaged", {"pf.expert": "fedavg", "pf.tower": "fedavg"}),
-    "a2": (
-        "A2: all of the experts averaged",
-        {"pf.expert": "fedavg", "pf.share": ("experts",)},
-    ),
+    "a2": ("A2: all of the experts averaged", {"pf.expert": "fedavg", "pf.share": ("experts",)}),
     "a3": ("A3: W_s averaged", {"pf.expert": "fedavg"}),
     "a4": ("A4: towers averaged", {"pf.tower": "fedavg"}),
 }
