@@ -80,7 +80,10 @@ def read_census(
     """
     scenario = settings.scenario or "worker"
     tables = _tables(folder)
-    text = {name: pa.concat_arrays([_trimmed(table, name) for table in tables]) for name in COLUMNS}
+    text = {
+        name: pa.concat_arrays([pc.utf8_trim_whitespace(table.filled(name)) for table in tables])
+        for name in COLUMNS
+    }
     number, names = _scenarios(text[scenario], scenario, tables)
     inputs = [name for name in COLUMNS if name not in (*_NO_INPUTS, scenario)]
     rows = Rows(
@@ -112,10 +115,6 @@ def _tables(folder: Path) -> list[Table]:
     if not found:
         raise UserError(f"{folder} has no {' or '.join(_FILES)} (nor .gz): put one of them there")
     return [read_table(path, Layout(COLUMNS, ",", whole_lines=True)) for path in found]
-
-
-def _trimmed(table: Table, column: str) -> pa.Array:
-    return pc.utf8_trim_whitespace(table.filled(column))
 
 
 def _codes(values: pa.Array) -> Tensor:

@@ -88,7 +88,7 @@ def add_line(
     line["CPU s"] = cell(seconds, digits=1)
     if sheet.study.is_papers:
         return line
-    for name in _measures(printed):
+    for name in dict.fromkeys(name for of in printed.values() for name in of):
         line[f"paper: {name}"] = f"{mean_known([of[name] for of in printed.values()]):.4f}"
     return line
 
@@ -144,7 +144,3 @@ def _add_scenarios(
         paper = printed.get(name, {}).get(f"auc_{task}")
         if known(values):
             sheet.row(method, f"test/auc_{task}", known(values), paper, scenario=name, **which)
-
-
-def _measures(printed: Printed) -> list[str]:
-    return list(dict.fromkeys(name for of in printed.values() for name in of))

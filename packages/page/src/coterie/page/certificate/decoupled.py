@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -73,7 +73,7 @@ class DecoupledGame(FollowersPart):
         self.client, self.server, self.branch = client, server, client.branch
         self.mine: DecoupledState = self._stand(module)
         self._first = lru_cache(maxsize=_KEPT)(self._present)
-        self._course = lru_cache(maxsize=_KEPT)(self._learned_course)
+        self._course = lru_cache(maxsize=_KEPT)(partial(self._plays, answer=None))
         self._paid: dict[tuple[Key, int, tuple[float, ...]], float] = {}
 
     def candidates(self, size: int) -> Tensor:
@@ -85,7 +85,8 @@ class DecoupledGame(FollowersPart):
         most, rates = self.client.settings.lr, torch.zeros(1, dtype=torch.float64)
         if len(self.branch.rates) > 1:
             least = min(self.server.game.lr_min, most)
-            rates = torch.cat([rates, _scale(least, most, size)])
+            steps = torch.linspace(0, 1, size, dtype=torch.float64)
+            rates = torch.cat([rates, least * (most / least) ** steps])  # on a logarithmic scale
         shares = torch.linspace(0, 1, size, dtype=torch.float64)[1:]
         return torch.cat([shares.new_zeros(1, 2), torch.cartesian_prod(shares, rates)])
 
@@ -193,9 +194,6 @@ class DecoupledGame(FollowersPart):
 
         return concatenate([stacked(p) for p in self._pieces(torch.arange(self.n_leaders))])
 
-    def _learned_course(self, key: Key, horizon: int) -> Tensor:
-        return self._plays(key, horizon, None)
-
     def _plays(self, key: Key, horizon: int, answer: Tensor | None) -> Tensor:
         """Utilities of leaders and follower in every stage, ``(H, N + 1)``.
 
@@ -224,8 +222,3 @@ class DecoupledGame(FollowersPart):
     def _seen_by_one(self, trained: Trained, before: Tensor) -> Tensor:
         """Accuracies ``(N,)`` on D_CS in one play."""
         return self._seen(tree.map_tensors(lambda leaf: leaf[None], trained), before[None])[0]
-
-
-def _scale(least: float, most: float, size: int) -> Tensor:
-    """Values ``(size,)`` from the least to the most on a logarithmic scale."""
-    return least * (most / least) ** torch.linspace(0, 1, size, dtype=torch.float64)
