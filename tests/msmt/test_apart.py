@@ -95,8 +95,8 @@ def test_a_scenario_in_a_process_of_its_own_gives_the_same_bits(tmp_path: Path, 
 def test_a_scenarios_process_imports_no_server() -> None:
     code = (
         "import sys; import coterie.msmt.methods, coterie.msmt.client; "
-        "print([name for name in ('coterie.msmt.algorithm', 'coterie.msmt.halves', 'lightning', "
-        "'coterie.msmt.data.make', 'pandas', 'sklearn') if name in sys.modules])"
+        "print([name for name in ('coterie.msmt.algorithm', 'coterie.msmt.halves', "
+        "'lightning', 'coterie.msmt.data.make', 'pandas', 'sklearn') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
+from tests.msmt.one_upload import behind_noise, losses, membership
 from torch import nn
 
 from coterie.core.tensors.keys import Key
 from coterie.msmt.attack import membership as attack
-from coterie.msmt.attack.membership import judged, losses, membership, with_upload
-from coterie.msmt.attack.noise import behind_noise
+from coterie.msmt.attack.membership import judged, with_upload
 from coterie.msmt.data.schema import Schema
 from coterie.msmt.models.base import MultiTask
 from coterie.msmt.models.mmoe import MMoE
@@ -189,7 +189,7 @@ def test_statistics_do_not_look_at_labels_and_draw_by_the_key():
     rows = rows_of(5, 30)
     other = rows | {"labels": 1 - rows["labels"]}
     one, same, keyed = (
-        attack.statistics_of_rows(network, {}, batch, key)["norm.running_mean"]
+        attack.RowStatistics(network)({}, batch, key)["norm.running_mean"]
         for batch, key in ((rows, KEY), (other, KEY), (rows, KEY.fold("else")))
     )
     assert torch.equal(one, same)

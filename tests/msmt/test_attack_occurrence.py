@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
+from tests.msmt.one_upload import behind_noise, distances, occurrence
 
 from coterie.core.local_training.row_optimizer import RowAdam
 from coterie.core.tensors.keys import Key
-from coterie.msmt.attack.noise import behind_noise
-from coterie.msmt.attack.occurrence import LocalSteps, distances, occurrence, occurring, untouched
+from coterie.msmt.attack.occurrence import LocalSteps, occurring, untouched
 from coterie.msmt.data.schema import Schema
 from coterie.msmt.models.mmoe import MMoE
 from coterie.msmt.settings.model import ModelSettings

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
+from tests.msmt.one_upload import losses
 from tests.msmt.small_scenarios import LENGTHS, QUIET, scenarios, settings
 
 from coterie.core.federation.exchange import Answers, Exchange, Request
@@ -22,7 +23,6 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.msmt.attack.candidates import candidates
 from coterie.msmt.attack.known import Seen, knowledge_of
-from coterie.msmt.attack.membership import losses
 from coterie.msmt.attack.overheard import Ear
 from coterie.msmt.attack.play import play, protected
 from coterie.msmt.attack.reader import MemberReader

@@ -7,16 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.msmt.papers_norm import federated_batch_norm, unwhitened, whitened
 
 from coterie.core.tensors.keys import Key
 from coterie.msmt.aggregation.coordination import coordinate, gram_of
-from coterie.msmt.aggregation.fedbn import (
-    Affine,
-    federated_batch_norm,
-    statistics,
-    unwhitened,
-    whitened,
-)
+from coterie.msmt.aggregation.fedbn import Affine, statistics
 from coterie.msmt.aggregation.personalised import (
     LITERAL,
     RECOMMENDED,

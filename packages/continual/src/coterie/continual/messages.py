@@ -9,15 +9,7 @@ from torch import Tensor
 
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.expected import Like, Number
-from coterie.core.protocol.messages import (
-    EVERYTHING,
-    Down,
-    Private,
-    Reveals,
-    Up,
-    carries,
-    leaves,
-)
+from coterie.core.protocol.messages import EVERYTHING, Down, Private, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import Step
 from coterie.core.tensors.rows import Rows
 from coterie.core.wire.travel import Nest

@@ -178,7 +178,7 @@ def table(task: Task, tests: Mapping[str, Scenarios]) -> list[dict[str, Any]]:
         for place, (name, count) in enumerate(zip(names, counts, strict=True))
     ]
     for each in task.schema.tasks:
-        means = {method: _mean(found[each]) for method, found in tests.items()}
+        means = {method: mean_known(found[each]) for method, found in tests.items()}
         rows.append({"scenario": "mean", "train": sum(counts), "task": each, **means})
     return rows
 
@@ -215,6 +215,7 @@ def _curve(values: Sequence[float]) -> Curve:
     return Curve(list(known), list(known.values()))
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean_known(values: Sequence[float]) -> float:
+    """Mean of the values that are numbers; NaN without any."""
     known = [value for value in values if value == value]
     return sum(known) / len(known) if known else NAN

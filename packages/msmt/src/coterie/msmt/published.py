@@ -87,28 +87,6 @@ def of_experts(scenario: str, experts: int) -> dict[str, float]:
     return {} if data is None else _named(_EXPERTS[data], head, experts)
 
 
-def is_significant(scenario: str, row: str, federated: bool = False) -> tuple[bool, bool] | None:
-    """Whether the paper's row has stars, by task; None where it has no such row.
-
-    Args:
-        scenario: as of `reference`.
-        row: likewise.
-        federated: whether against federated methods (Tables 3, 5), rather than Tables 2 and 4.
-
-    Example:
-        >>> is_significant("ES", "pf-msmtrec"), is_significant("ES", "pf-msmtrec", federated=True)
-        ((False, False), (True, True))
-    """
-    data = data_of(scenario)
-    if data is None:
-        return None
-    table, column = _MAIN[data][federated], _column(scenario)
-    if printed(table, column, row) is None:
-        return None
-    first, second = printed("stars", table, column, row) or (False, False)
-    return first, second
-
-
 def _named(table: str, scenario: str, row: str | int) -> dict[str, float]:
     numbers = printed(table, _column(scenario), row) or ()
     names = _MEASURES[data_of(scenario) or "aliexpress"]

@@ -71,7 +71,9 @@ class PageServer(ModelServer[ServerState]):
     ) -> None:
         super().__init__(build, training, samples, as_batch)
         self.game, self.n_clients = settings.game, n_clients
-        self.has_players = settings.game.tune_p or settings.has_leaders
+        # In the reading decoupled, what each client's c_i moved is looked at, with or without p.
+        decoupled = settings.reading == "decoupled"
+        self.has_players = settings.game.tune_p or settings.has_leaders or decoupled
         self.released = settings.reading == "released"
         self.utility = utility_of(settings.game.utility or "bounded")
         self.agent = LearnedAnswer(n_clients, settings)

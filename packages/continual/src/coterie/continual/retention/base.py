@@ -24,9 +24,11 @@ class Retention:
 
     Attributes:
         corrects: whether scores are corrected before items are ranked.
+        looks_back: whether `replay` or `pull` may say something in all blocks but the first.
     """
 
     corrects: ClassVar[bool] = False
+    looks_back: ClassVar[bool] = False
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
@@ -54,7 +56,7 @@ class Retention:
 
     def rehearses(self, block: int) -> bool:
         """Whether `replay` or `pull` may say something in a block."""
-        return False
+        return self.looks_back and block > 0
 
     def replay(self, mine: ClientState, round: int, key: Key) -> ChooseReplay | None:
         """Say what is practised again beside each batch; None for nothing."""

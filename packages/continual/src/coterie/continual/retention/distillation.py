@@ -28,6 +28,8 @@ class Distillation(Retention):
     default here (`reduction`, `sign`). New users have no list and no such term.
     """
 
+    looks_back = True
+
     def __init__(self, backbone: Backbone, settings: ReplaySettings) -> None:
         super().__init__(backbone)
         self.settings = settings
@@ -63,10 +65,6 @@ class Distillation(Retention):
     def _best(self, scores: Tensor) -> Tensor:
         """Top N, ``(C, N)`` int32. Users whose scores are not finite are refused later, alone."""
         return top_k(scores.nan_to_num(), self.settings.top_n).int()
-
-    def rehearses(self, block: int) -> bool:
-        """In all blocks but the first."""
-        return block > 0
 
     def replay(self, mine: ClientState, round: int, key: Key) -> ChooseReplay | None:
         """Replay of old users, for every batch."""

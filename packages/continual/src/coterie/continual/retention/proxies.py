@@ -51,6 +51,8 @@ class Proxies(Retention):
     forgets lists and draws, which miss its own train items, at the end of the block.
     """
 
+    looks_back = True
+
     def __init__(self, backbone: Backbone, settings: SPPSettings) -> None:
         super().__init__(backbone)
         self.settings = settings
@@ -123,10 +125,6 @@ class Proxies(Retention):
             "taught": taught.masked_fill(~drawn, 0.0),
             "drawn": drawn.to(taught.dtype),
         }
-
-    def rehearses(self, block: int) -> bool:
-        """In all blocks but the first."""
-        return block > 0
 
     def replay(self, mine: ClientState, round: int, key: Key) -> ChooseReplay | None:
         """Replay of the drawn items, for every batch; fades with the rounds of a block."""

@@ -19,6 +19,8 @@ class Regularisation(Retention):
     as it is the same share for all rows, the upload carries that share, not a dense table.
     """
 
+    looks_back = True
+
     def __init__(self, backbone: Backbone, settings: RegSettings) -> None:
         super().__init__(backbone)
         self.settings = settings
@@ -30,10 +32,6 @@ class Regularisation(Retention):
     def at_block_end(self, mine: ClientState, table: object, data: object, key: object) -> Memory:
         """Remember the private parameters of the best round."""
         return {"start": {name: value.clone() for name, value in mine.best.items()}}
-
-    def rehearses(self, block: int) -> bool:
-        """In all blocks but the first."""
-        return block > 0
 
     def pull(self, mine: ClientState, down: ItemTable, item_lr: float) -> Pull | None:
         """Pull old items of all users, and private parameters of old users."""

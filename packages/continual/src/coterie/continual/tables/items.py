@@ -20,7 +20,7 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.report import Report
 from coterie.core.tables.sheet import Sheet
 
-METHODS = ("f3crec", "f3crec-wo-itm")
+ITEM_METHODS = ("f3crec", "f3crec-wo-itm")
 SHARE = 0.2
 COLUMNS = ("static items", "dynamic items", "diff")
 _NOTES = (
@@ -71,13 +71,13 @@ class ItemShift:
 
 def item_table(study: Study) -> Report:
     """Reproduce Table 7."""
-    results = study.probing(ItemShift).methods("Table 7", study.settings, METHODS)
+    results = study.probing(ItemShift).methods("Table 7", study.settings, ITEM_METHODS)
     if not all(run.found["static"] for run in results["f3crec"]):
         raise UserError("no user of a block is away in the next one: Table 7 needs some")
     published = TABLES["table7"].get(study.data) if study.settings.model.name == "fedmf" else None
     sheet = Sheet(study, *_NOTES)
     values: dict[str, list[list[float]]] = {}
-    for method in METHODS:
+    for method in ITEM_METHODS:
         static, dynamic = (
             [float(np.mean(run.found[kind])) for run in results[method]]
             for kind in ("static", "dynamic")

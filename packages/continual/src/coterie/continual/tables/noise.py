@@ -54,7 +54,7 @@ class Attack:
 
 def noise_table(study: Study) -> Report:
     """Reproduce Table 8, with the AUC of the best attack."""
-    settings, sheet = study.settings, Sheet(study, *_NOTES)
+    settings, sheet = study.settings, Sheet(study, *_NOISE_NOTES)
     variants = {scale: _with_noise(settings, scale) for scale in NOISES}
     results = study.probing(Attack).run_all("Table 8", variants)
     in_paper = (settings.model.name, settings.method, settings.top_k) == ("fedmf", "f3crec", 20)
@@ -77,7 +77,7 @@ def noise_table(study: Study) -> Report:
     return sheet.report("Table 8", f"{NAMES[settings.method]}, Laplace noise on uploads")
 
 
-_NOTES = (
+_NOISE_NOTES = (
     "Mean ± standard deviation over seeds (the paper's number), averaged over D1 to D3. Noise is "
     "added to all rows of every upload, the base block's too. Nothing bounds an upload (no "
     "privacy.clip), so the noise hides but guarantees nothing.",

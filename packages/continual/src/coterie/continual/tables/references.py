@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -30,25 +30,22 @@ CENTRAL = MFSettings(l2=3e-3, epochs=60, patience=5)
 
 def popularity_run(settings: Settings) -> RunResult:
     """Rank by the number of training interactions in all blocks up to the tested one."""
-    experiment = Experiment(settings)
-
-    def score(block: int) -> Tensor:
-        n_items = experiment.stream.blocks[block].n_items
-        seen = [popularity(data.train, n_items) for data in experiment.blocks[: block + 1]]
-        count = torch.stack(seen).sum(0)
-        return count.expand(experiment.blocks[block].ids.numel(), -1)
-
-    return _test(experiment, score)
+    return _counted(settings, lambda block: range(block + 1))
 
 
 def recent_popularity_run(settings: Settings) -> RunResult:
     """Rank by the number of training interactions in the tested block alone."""
+    return _counted(settings, lambda block: range(block, block + 1))
+
+
+def _counted(settings: Settings, seen: Callable[[int], Iterable[int]]) -> RunResult:
+    """Rank by the number of training interactions in the blocks that are ``seen`` for one."""
     experiment = Experiment(settings)
 
     def score(block: int) -> Tensor:
-        data = experiment.blocks[block]
         n_items = experiment.stream.blocks[block].n_items
-        return popularity(data.train, n_items).expand(data.ids.numel(), -1)
+        counts = [popularity(experiment.blocks[number].train, n_items) for number in seen(block)]
+        return torch.stack(counts).sum(0).expand(len(experiment.blocks[block].ids), -1)
 
     return _test(experiment, score)
 

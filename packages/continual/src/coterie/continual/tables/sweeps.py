@@ -16,11 +16,7 @@ from coterie.core.tables.sheet import Sheet, cell
 # The paper's scale of ε for each data set (section 5.1).
 _EPSILON_SCALE = {"ml-latest-small": 1e-5, "lastfm-2k": 1e-4}
 _AXES = {"epsilon": "ε", "lambda_kd": "λ_KD", "beta": "β"}
-_KEYS = {
-    "epsilon": "replay.epsilon",
-    "lambda_kd": "replay.lambda_kd",
-    "beta": "temporal_mean.beta",
-}
+_KEYS = {"epsilon": "replay.epsilon", "lambda_kd": "replay.lambda_kd", "beta": "temporal_mean.beta"}
 
 
 def grids(data: str) -> dict[str, list[float]]:

@@ -117,11 +117,7 @@ def _slower(of: Variant, lr: float) -> Variant:
 
 
 def _table(
-    study: Study,
-    sheet: Sheet[Study],
-    table: str,
-    what: str,
-    variants: Mapping[str, list[Variant]],
+    study: Study, sheet: Sheet[Study], table: str, what: str, variants: Mapping[str, list[Variant]]
 ) -> Report:
     drawn = {}
     for backbone, lines in variants.items():

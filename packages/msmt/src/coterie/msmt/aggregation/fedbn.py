@@ -3,7 +3,7 @@
 The M = N·S parameters that S clients with N experts upload are one batch: they are normalised over
 that batch, coordinate by coordinate. Their mean is then β_g whatever they are (Appendix A), so the
 average of Eq. 10 tells nothing of what clients learned. What remains of use is σ_g: coordinates in
-which clients differ much are divided by more (`whitened`), which is the inner product
+which clients differ much are divided by more, Δ / sqrt(σ_g² + ε_g), which is the inner product
 ⟨a, b⟩ = Σ a b / (σ_g² + ε_g) in which conflicts are judged.
 """
 
@@ -15,9 +15,6 @@ import torch
 from torch import Tensor
 
 from coterie.core.tensors import tree
-
-EPSILON = 1e-5
-"""ε_g where none is given; batch normalisation's usual one, since the paper gives none."""
 
 
 @dataclass(frozen=True)
@@ -74,26 +71,6 @@ def statistics(stack: Tensor) -> Statistics:
     return Statistics(mean, squares / len(stack))
 
 
-def federated_batch_norm(stack: Tensor, affine: Affine, eps: float = EPSILON) -> Tensor:
-    """Normalise the M uploaded parameters over themselves (Eq. 8).
-
-    Args:
-        stack: ``(M, d_in, ...)`` parameters; row a of each is multiplied by input a, which γ_a
-            scales, so γ_g and β_g are the same for all other axes.
-        affine: γ_g and β_g, ``(d_in,)``, or ``()`` for parameters without an axis of inputs.
-        eps: ε_g.
-
-    Returns:
-        ``(M, d_in, ...)``; its mean over M is β_g. Of a single parameter it is β_g itself.
-
-    Raises:
-        ValueError: the second axis of the stack is not that of γ_g.
-    """
-    found = statistics(stack)
-    gamma, beta = (_along_inputs(value, stack[0]) for value in (affine.gamma, affine.beta))
-    return gamma * ((stack - found.mean) / (found.variance + eps).sqrt()) + beta
-
-
 def normalised_average(affine: Affine, like: Tensor) -> Tensor:
     """Average W̄ of all normalised parameters (Eq. 10), which is β_g (Appendix A).
 
@@ -105,7 +82,7 @@ def normalised_average(affine: Affine, like: Tensor) -> Tensor:
         ``(d_in, ...)``, a view that is not to be written to.
 
     Raises:
-        ValueError: as `federated_batch_norm`.
+        ValueError: the first axis of the parameter is not that of β_g.
 
     Example:
         >>> normalised_average(Affine(torch.ones(2), torch.tensor([5.0, 6.0])), torch.ones(2, 3))
@@ -113,22 +90,6 @@ def normalised_average(affine: Affine, like: Tensor) -> Tensor:
                 [6., 6., 6.]])
     """
     return _along_inputs(affine.beta, like).expand_as(like)
-
-
-def whitened(increments: Tensor, variance: Tensor, eps: float = EPSILON) -> Tensor:
-    """Divide increments by the spread of the parameters: Δ / sqrt(σ_g² + ε_g).
-
-    Args:
-        increments: ``(M, ...)``.
-        variance: ``(...)`` σ_g².
-        eps: ε_g; coordinates whose variance is far below it are not whitened.
-    """
-    return increments / (variance + eps).sqrt()
-
-
-def unwhitened(direction: Tensor, variance: Tensor, eps: float = EPSILON) -> Tensor:
-    """Undo `whitened`: U · sqrt(σ_g² + ε_g)."""
-    return direction * (variance + eps).sqrt()
 
 
 def _along_inputs(values: Tensor, parameter: Tensor) -> Tensor:

@@ -26,13 +26,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.tensors import tree
-from coterie.msmt.aggregation.coordination import (
-    Centre,
-    Coordinated,
-    combined,
-    coordinate,
-    gram_of,
-)
+from coterie.msmt.aggregation.coordination import Centre, Coordinated, combined, coordinate, gram_of
 from coterie.msmt.aggregation.fedbn import Affine, normalised_average, statistics
 
 Tree = dict[str, Tensor]
@@ -257,7 +251,8 @@ def _coordinated(
     """
     problems = {name: _problems(value, rule) for name, value in increments.items()}
     first = next(iter(problems.values()))
-    members = sound if rule.grouping == "separate" else sound.repeat_interleave(_parts(increments))
+    parts = next(iter(increments.values())).shape[1]
+    members = sound if rule.grouping == "separate" else sound.repeat_interleave(parts)
     scaling = None if scales is None else [scales[name] for name in problems]
     return tuple(
         coordinate(
@@ -321,7 +316,3 @@ def _fitting(affine: Affine, parameter: Tensor) -> Affine:
 def _all_of(values: Mapping[str, Tensor]) -> Tensor:
     first = next(iter(values.values()))
     return first.new_ones(len(first), dtype=torch.bool)
-
-
-def _parts(values: Mapping[str, Tensor]) -> int:
-    return next(iter(values.values())).shape[1]

@@ -63,35 +63,6 @@ def with_upload(known: Mapping[str, Tensor], increments: Mapping[str, Tensor]) -
     return {n: value + increments[n] if n in increments else value for n, value in known.items()}
 
 
-def membership(
-    network: MultiTask,
-    before: Mapping[str, Tensor],
-    after: Mapping[str, Tensor],
-    members: Batch,
-    others: Batch,
-    key: Key,
-    normalise: Normalise = "candidates",
-) -> Membership:
-    """Tell rows that a scenario trained on from other rows of it, after one upload.
-
-    Args:
-        network: in any mode, which stays as it is; what is not given below is the network's own.
-        before: parameters and buffers as the server knows them when the round begins.
-        after: the same with the upload, see `with_upload`.
-        members: rows of the scenario's training samples.
-        others: of its validation or test samples.
-        key: of dropout while statistics are taken.
-        normalise: statistics of batch normalisation, which nobody uploads. "candidates": those of
-            the rows in question, members and others together, with each of the two networks;
-            "initial": those that the network has or that are given in ``before`` and ``after``.
-    """
-    rows = {name: torch.cat([members[name], others[name]]) for name in members}
-    of = RowLosses(network, normalise)
-    first, then = (of(one, rows, key) for one in (before, after))
-    is_member = torch.arange(len(first)) < len(next(iter(members.values())))
-    return judged(first, then, is_member)
-
-
 def judged(before: Tensor, after: Tensor, is_member: Tensor) -> Membership:
     """Judge losses of the same rows before and after an upload.
 
@@ -126,16 +97,24 @@ class RowLosses:
 
     Args:
         network: in any mode, which stays as it is; what is not given later is its own.
-        normalise: as of `membership`.
+        normalise: statistics of batch normalisation, which nobody uploads. "candidates": those of
+            the rows in question, members and others together, taken as in training from one batch
+            of at most 4096 of them; "initial": those that the network has or that are given.
     """
 
     def __init__(self, network: MultiTask, normalise: Normalise = "candidates") -> None:
         self._logits = MethodOf(network, "logits", training=False)
-        self._taking = _Taking(network) if normalise == "candidates" else None
+        self._taking = RowStatistics(network) if normalise == "candidates" else None
 
     @torch.no_grad()
     def __call__(self, values: Mapping[str, Tensor], rows: Batch, key: Key) -> Tensor:
-        """Cross-entropy of each row, the sum over tasks, ``(n,)`` float64; as of `membership`."""
+        """Cross-entropy of each row, the sum over tasks, ``(n,)`` float64.
+
+        Args:
+            values: parameters and buffers; what is not given is the network's own.
+            rows: of one scenario.
+            key: of dropout while statistics are taken.
+        """
         known = {**values}
         if self._taking is not None:
             known |= self._taking(values, rows, key)
@@ -148,8 +127,8 @@ class RowLosses:
         return torch.cat(parts)
 
 
-class _Taking:
-    """Statistics that a network's batch normalisation has of rows."""
+class RowStatistics:
+    """Statistics that a network's batch normalisation has of rows; labels are not looked at."""
 
     def __init__(self, network: MultiTask) -> None:
         taking = copied(network)
@@ -160,34 +139,12 @@ class _Taking:
         self._logits = MethodOf(taking, "logits", training=True)
 
     def __call__(self, values: Mapping[str, Tensor], rows: Batch, key: Key) -> Params:
+        """Give them by name, of a network with other values; the key is of dropout."""
         found = {name: value.clone() for name, value in self._first.items()}
         step = -(-len(rows["labels"]) // _ROWS)
         with key.torch_rng():
             self._logits({**values, **found}, {n: each[::step] for n, each in rows.items()})
         return found
-
-
-def losses(
-    network: MultiTask,
-    values: Mapping[str, Tensor],
-    rows: Batch,
-    key: Key,
-    normalise: Normalise = "candidates",
-) -> Tensor:
-    """Cross-entropy of each row with one network, see `RowLosses`."""
-    return RowLosses(network, normalise)(values, rows, key)
-
-
-@torch.no_grad()
-def statistics_of_rows(
-    network: MultiTask, values: Mapping[str, Tensor], rows: Batch, key: Key
-) -> Params:
-    """Statistics that the network's batch normalisation has of rows, by name.
-
-    They are taken as in training, from one batch of at most 4096 rows, evenly from all; labels are
-    not looked at.
-    """
-    return _Taking(network)(values, rows, key)
 
 
 def _but_few(values: Tensor) -> Tensor:

@@ -57,25 +57,14 @@ class Occurrence:
     chance: float
 
 
-def occurrence(
-    before: Tensor,
-    increments: Tensor,
-    occurs: Tensor,
-    local: LocalSteps,
-    memory: dict[str, Tensor] | None = None,
-) -> Occurrence:
-    """Tell which rows of a table a scenario used.
+def judged_occurrence(scores: Tensor, found: Tensor, occurs: Tensor) -> Occurrence:
+    """Judge what was told of categories.
 
     Args:
-        before: ``(C, d)`` the table that it began the round with.
-        increments: ``(C, d)`` what it uploaded.
+        scores: ``(C,)`` how far each row is from where weight decay alone takes it.
+        found: ``(C,)`` bool, the rows taken for used ones.
         occurs: ``(C,)`` bool, the truth, as of `occurring`.
-        local: how it trains.
-        memory: Adam's moments of rows that were never used, of `untouched` of the round before;
-            None in the first round, and where moments are made anew.
     """
-    scores = distances(before, increments, local, memory)
-    found = scores > rounding(before, local)
     hits = float((found & occurs).sum())
     return Occurrence(
         auc=float(auc(scores, occurs)),
@@ -95,29 +84,16 @@ def occurring(ids: Tensor, n_categories: int) -> Tensor:
     return torch.bincount(ids.long(), minlength=n_categories) > 0
 
 
-def distances(
-    before: Tensor,
-    increments: Tensor,
-    local: LocalSteps,
-    memory: dict[str, Tensor] | None = None,
-) -> Tensor:
-    """Root mean square by which rows are not where unused ones would be, ``(C,)``.
-
-    Arguments as of `occurrence`.
-    """
-    alone = untouched(before, local, memory)[0]
-    return (before + increments - alone).double().square().mean(1).sqrt()
-
-
 def untouched(
     before: Tensor, local: LocalSteps, memory: Mapping[str, Tensor] | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Where rows get that no sample uses, by the pull of weight decay (and of FedProx) alone.
 
     Args:
-        before: ``(C, d)``.
-        local: how the scenario trains.
-        memory: as of `occurrence`.
+        before: ``(C, d)`` the table that the scenario began the round with.
+        local: how it trains.
+        memory: Adam's moments of rows that were never used, of the round before; None in the first
+            round, and where moments are made anew.
 
     Returns:
         The rows, ``(C, d)``, and what the optimizer remembers of them.

@@ -15,7 +15,13 @@ from coterie.core.tensors.keys import Key
 from coterie.msmt.attack.candidates import Candidates
 from coterie.msmt.attack.known import Seen
 from coterie.msmt.attack.membership import Membership, RowLosses, judged
-from coterie.msmt.attack.occurrence import LocalSteps, Occurrence, rounding, untouched
+from coterie.msmt.attack.occurrence import (
+    LocalSteps,
+    Occurrence,
+    judged_occurrence,
+    rounding,
+    untouched,
+)
 from coterie.msmt.data.area import auc
 from coterie.msmt.models.base import MultiTask
 
@@ -180,13 +186,7 @@ class CategoryReader:
         scores = torch.cat([table.squares for table in tables])
         truth = torch.cat([occurs[table.field] for table in tables])
         is_found = torch.cat([table.squares > self._threshold(table) for table in tables])
-        hits = float((is_found & truth).sum())
-        return Occurrence(
-            auc=float(auc(scores, truth)),
-            precision=hits / int(is_found.sum()) if is_found.any() else math.nan,
-            recall=hits / int(truth.sum()) if truth.any() else math.nan,
-            chance=float(truth.double().mean()),
-        )
+        return judged_occurrence(scores, is_found, truth)
 
     def _threshold(self, table: _Table) -> float:
         """Sum of mean squares that rounding explains, and noise in 99 of 100 unused rows."""

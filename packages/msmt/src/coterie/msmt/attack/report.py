@@ -13,6 +13,7 @@ from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tables.paired import Spread, spread
 from coterie.core.tables.plots import Lines, Panel, plot_panels
 from coterie.core.tables.report import Report
+from coterie.core.tables.result import known
 from coterie.core.tensors.keys import Key
 from coterie.msmt.attack.candidates import candidates
 from coterie.msmt.attack.membership import FALSE_ALARMS
@@ -181,7 +182,7 @@ def _row(
     shown = [*_MEMBERS, "fall_members", "fall_others", "control"]
     shown += [f"category_{key}" for key in _CATEGORIES] if found.categories else []
     for key in shown:
-        of = _over([one[key] for one in each])
+        of = spread(known([one[key] for one in each]))  # where a measure is defined
         row |= {key: of.mean, f"{key}_sd": of.sd}
     return row | {"epsilon": found.epsilon, "test_auc": found.test_auc, "scenarios": each}
 
@@ -217,11 +218,6 @@ def _text(row: Row, key: str) -> str:
     if math.isnan(mean):
         return "-"
     return f"{mean:.3f}" if math.isnan(sd) else f"{mean:.3f} ± {sd:.3f}"
-
-
-def _over(values: Sequence[float]) -> Spread:
-    """Mean and deviation over the scenarios where a measure is defined."""
-    return spread([value for value in values if not math.isnan(value)])
 
 
 def _panels(rows: Sequence[Row]) -> list[Panel]:

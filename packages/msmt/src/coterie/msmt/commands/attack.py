@@ -23,10 +23,7 @@ ABOUT = (
 )
 ROUNDS = (1, 4)
 SCALES = (0.001, 0.01, 0.1)
-_SILENT = {
-    "local": "nothing is uploaded",
-    "central": "the server has the samples themselves",
-}
+_SILENT = {"local": "nothing is uploaded", "central": "the server has the samples themselves"}
 
 
 def run(argv: Sequence[str]) -> None:

@@ -70,21 +70,20 @@ _FILES = next(entry.files for entry in DATA_SETS if entry.name == "census-income
 def read_census(
     folder: Path, settings: ScenarioData, key: Key, dtype: torch.dtype = torch.float32
 ) -> Task:
-    """Read the files, and cut every scenario at random.
+    """Read the files, and cut every scenario at random; see `coterie.msmt.data.make.READERS`.
 
-    Args:
-        folder: has ``census-income.data``, ``census-income.test`` (their rows are then put
-            together) or one of them, gzipped or not.
-        settings: the section ``data``.
-        key: of the draws.
-        dtype: of the numbers.
+    They are ``census-income.data`` and ``census-income.test``, whose rows are put together, or one
+    of them.
 
     Raises:
         UserError: a file is missing or malformed.
     """
     scenario = settings.scenario or "worker"
     tables = _tables(folder)
-    text = {name: pa.concat_arrays([_trimmed(table, name) for table in tables]) for name in COLUMNS}
+    text = {
+        name: pa.concat_arrays([pc.utf8_trim_whitespace(table.filled(name)) for table in tables])
+        for name in COLUMNS
+    }
     number, names = _scenarios(text[scenario], scenario, tables)
     inputs = [name for name in COLUMNS if name not in (*_NO_INPUTS, scenario)]
     rows = Rows(
@@ -116,10 +115,6 @@ def _tables(folder: Path) -> list[Table]:
     if not found:
         raise UserError(f"{folder} has no {' or '.join(_FILES)} (nor .gz): put one of them there")
     return [read_table(path, Layout(COLUMNS, ",", whole_lines=True)) for path in found]
-
-
-def _trimmed(table: Table, column: str) -> pa.Array:
-    return pc.utf8_trim_whitespace(table.filled(column))
 
 
 def _codes(values: pa.Array) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +12,6 @@ from coterie.msmt.data.describe import describe
 from coterie.msmt.data.make import READERS
 from coterie.msmt.data.task import Task
 from coterie.msmt.settings.data import ScenarioData
-
-
-def aliexpress(folder: Path) -> list[dict[str, Any]]:
-    """Count those of each country; see `of_scenarios`."""
-    return of_scenarios("aliexpress", folder)
-
-
-def tenrec(folder: Path) -> list[dict[str, Any]]:
-    """Count those of each feed, after the draw of negatives; see `of_scenarios`."""
-    return of_scenarios("tenrec", folder)
-
-
-def ali_ccp(folder: Path) -> list[dict[str, Any]]:
-    """Count those of each position; see `of_scenarios`."""
-    return of_scenarios("ali-ccp", folder)
-
-
-def kuairand(folder: Path) -> list[dict[str, Any]]:
-    """Count those of each tab; see `of_scenarios`."""
-    return of_scenarios("kuairand", folder)
-
-
-def mind(folder: Path) -> list[dict[str, Any]]:
-    """Count those of each kind of news; see `of_scenarios`."""
-    return of_scenarios("mind", folder)
 
 
 def of_scenarios(name: str, folder: Path) -> list[dict[str, Any]]:
@@ -54,3 +30,11 @@ def of_scenarios(name: str, folder: Path) -> list[dict[str, Any]]:
         total = sum(row[part] for part in ("train", "valid", "test"))
         rows.append({"part": row.pop("scenario"), "samples": total, **row})
     return rows
+
+
+aliexpress = partial(of_scenarios, "aliexpress")
+tenrec = partial(of_scenarios, "tenrec")
+ali_ccp = partial(of_scenarios, "ali-ccp")
+kuairand = partial(of_scenarios, "kuairand")
+mind = partial(of_scenarios, "mind")
+"""Of a folder; named in `coterie.msmt.settings.data_sets`."""

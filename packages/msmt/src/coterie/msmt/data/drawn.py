@@ -238,12 +238,7 @@ def intercept(logits: Tensor, rate: float, weights: Tensor | None = None) -> flo
 
 
 def draw(
-    name: str,
-    form: Form,
-    laws: Sequence[Law],
-    amounts: Amounts,
-    key: Key,
-    dtype: torch.dtype,
+    name: str, form: Form, laws: Sequence[Law], amounts: Amounts, key: Key, dtype: torch.dtype
 ) -> Task:
     """Draw the samples of all scenarios.
 

@@ -30,8 +30,9 @@ READERS: dict[str, str] = {
     "mind": "coterie.msmt.data.formats.mind:read_mind",
     "douban": "coterie.msmt.data.formats.douban:read_douban",
 }
-"""``module:function`` of the sets that are read, imported where one is asked for: a function of
-folder, settings, key and dtype that gives the task."""
+"""``module:function`` of the sets that are read, imported where one is asked for: a function that
+gives the task, of the folder with the files, gzipped or not, the section ``data`` of the settings,
+the key of all draws, and the dtype of numbers."""
 
 _SAMPLE = World(form=Form((10, 4, 6, 21, 7, 8), 12))
 

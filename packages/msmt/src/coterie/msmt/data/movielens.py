@@ -39,13 +39,9 @@ _PROFILE = {"age": AGES, "gender": GENDERS, "occupation": OCCUPATIONS_1M}
 def read_movielens(
     folder: Path, settings: ScenarioData, key: Key, dtype: torch.dtype = torch.float32
 ) -> Task:
-    """Read the ratings, and cut those of every user at random.
+    """Read the ratings, and cut every user's at random; see `coterie.msmt.data.make.READERS`.
 
-    Args:
-        folder: has ``ratings.dat``, ``users.dat`` and ``movies.dat``, gzipped or not.
-        settings: the section ``data``.
-        key: of the draws.
-        dtype: of the numbers.
+    The files are ``ratings.dat``, ``users.dat`` and ``movies.dat``.
 
     Raises:
         UserError: a file is missing or malformed.

@@ -166,7 +166,8 @@ def _chosen(table: Table, settings: ScenarioData) -> Chosen:
 def _kind(table: Table, column: str) -> str:
     """Name the list of `Chosen` that a column belongs to."""
     values = _present(table.values(column))
-    if not (_is_text(values) or pa.types.is_primitive(values.type)) or _is_date(values):
+    kind = values.type
+    if pa.types.is_temporal(kind) or not (_is_text(values) or pa.types.is_primitive(kind)):
         return "left_out"
     known = values.drop_null()
     different = pc.count_distinct(known).as_py()
@@ -226,10 +227,6 @@ def _present(values: pa.Array) -> pa.Array:
 
 def _is_text(values: pa.Array) -> bool:
     return bool(pa.types.is_string(values.type) or pa.types.is_large_string(values.type))
-
-
-def _is_date(values: pa.Array) -> bool:
-    return bool(pa.types.is_temporal(values.type))
 
 
 def _parsed(values: pa.Array) -> pa.Array:

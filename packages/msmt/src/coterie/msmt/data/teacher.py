@@ -74,14 +74,7 @@ def make_teacher(
     dtype: torch.dtype = torch.float32,
     name: str = "teacher",
 ) -> Task:
-    """Draw the samples that the teacher labels.
-
-    Args:
-        teacher: how they are labelled.
-        amounts: how many samples of how many scenarios.
-        key: of all draws.
-        dtype: of the numbers, which are the same in all.
-        name: of the data set.
+    """Draw the samples that the teacher labels; as `coterie.msmt.data.worlds.make_world`.
 
     Example:
         >>> task = make_teacher(Teacher(), Amounts((10, 20), 5, 5), Key.from_seed(0))
@@ -94,10 +87,10 @@ def make_teacher(
 
 def teacher_laws(teacher: Teacher, n_scenarios: int, key: Key) -> list[Law]:
     """Give the laws of the scenarios; that of one does not depend on how many there are."""
-    return laws_of(_law, teacher, n_scenarios, key)
+    return laws_of(_teachers_law, teacher, n_scenarios, key)
 
 
-def _law(teacher: Teacher, key: Key, own: Key) -> Law:
+def _teachers_law(teacher: Teacher, key: Key, own: Key) -> Law:
     inputs = Inputs(teacher.form, key.fold("inputs"), own.fold("inputs"), 0.0)
     network = Network(teacher, relevant_blocks(teacher, key, own), own.fold("network"))
     return Law(inputs, Funnel(inputs, network, teacher.noise, own.fold("scale")))

@@ -87,10 +87,10 @@ def make_world(
 
 def world_laws(world: World, n_scenarios: int, key: Key) -> list[Law]:
     """Give the laws of a world's scenarios; that of one does not depend on how many there are."""
-    return laws_of(_law, world, n_scenarios, key)
+    return laws_of(_worlds_law, world, n_scenarios, key)
 
 
-def _law(world: World, key: Key, own: Key) -> Law:
+def _worlds_law(world: World, key: Key, own: Key) -> Law:
     inputs = Inputs(world.form, key.fold("inputs"), own.fold("inputs"), world.cov_shift)
     tastes = mix(_tastes(world, key), _tastes(world, own), world.shift)
     scores = _Scores(_features(world, int(key.state), default_device()), tastes)

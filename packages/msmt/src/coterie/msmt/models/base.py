@@ -15,8 +15,7 @@ Batch = dict[str, Tensor]
 class MultiTask(nn.Module):
     """Base of the networks: a subclass gives the logits of all tasks.
 
-    Args:
-        schema: form of the samples.
+    Subclasses are made of the form of the samples, ``schema``, and their sizes, ``settings``.
     """
 
     monitor = Monitor("eval/auc")

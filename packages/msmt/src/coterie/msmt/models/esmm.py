@@ -22,10 +22,6 @@ class Esmm(MultiTask):
 
     `ModelSettings.experts` has no meaning here: there is one a task.
 
-    Args:
-        schema: form of the samples.
-        settings: sizes.
-
     Raises:
         UserError: the tasks do not follow from one another.
     """

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
+from coterie.msmt.models.fast.layers import uniform
 
 EMBEDDING, HIDDEN = 16, 32
 DENSE_LIMIT = 20_000_000
@@ -35,12 +36,9 @@ class Generator(nn.Module):
 
     def __init__(self, n_embeddings: int, n_experts: int, n_outputs: int) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(EMBEDDING)  # as nn.Linear
         self.embedding = nn.Parameter(torch.randn(n_embeddings, EMBEDDING))
-        self.weight = nn.Parameter(
-            torch.empty(n_experts, EMBEDDING, HIDDEN).uniform_(-bound, bound)
-        )
-        self.bias = nn.Parameter(torch.empty(n_experts, 1, HIDDEN).uniform_(-bound, bound))
+        self.weight = uniform(n_experts, EMBEDDING, HIDDEN, n_in=EMBEDDING)
+        self.bias = uniform(n_experts, 1, HIDDEN, n_in=EMBEDDING)
         self.head = nn.Parameter(torch.zeros(n_experts, HIDDEN, n_outputs))
         self.head_bias = nn.Parameter(torch.zeros(n_experts, 1, n_outputs))
 

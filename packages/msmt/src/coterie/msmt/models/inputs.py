@@ -67,12 +67,7 @@ class Inputs(nn.Module):
 
 
 class ScenarioEmbedding(nn.Embedding):
-    """An embedding ``(S, d)`` of the samples' scenarios.
-
-    Args:
-        schema: form of the samples.
-        width: d, numbers in an embedding.
-    """
+    """An embedding ``(S, d)`` of the samples' scenarios, ``width`` is d."""
 
     def __init__(self, schema: Schema, width: int) -> None:
         super().__init__(schema.n_scenarios, width)

@@ -37,11 +37,7 @@ class Ple(MultiTask):
     """
 
     def __init__(
-        self,
-        schema: Schema,
-        settings: ModelSettings,
-        levels: int = 1,
-        specific: int | None = None,
+        self, schema: Schema, settings: ModelSettings, levels: int = 1, specific: int | None = None
     ) -> None:
         super().__init__(schema)
         self.inputs = Inputs(schema, settings.embedding)

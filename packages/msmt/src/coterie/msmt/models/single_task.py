@@ -13,12 +13,7 @@ from coterie.msmt.settings.model import ModelSettings
 
 
 class OneTask(nn.Module):
-    """The network of one task: embeddings, one expert, one tower.
-
-    Args:
-        schema: form of the samples.
-        settings: sizes.
-    """
+    """The network of one task: embeddings, one expert, one tower."""
 
     def __init__(self, schema: Schema, settings: ModelSettings) -> None:
         super().__init__()
@@ -37,10 +32,6 @@ class SingleTask(MultiTask):
 
     PF-MSMTrec, section 4.1.4: "two separate expert networks and two separate tower networks".
     `ModelSettings.experts` has no meaning here.
-
-    Args:
-        schema: form of the samples.
-        settings: sizes.
     """
 
     def __init__(self, schema: Schema, settings: ModelSettings) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from coterie.core.registry.data_sets import DataSet
 
-_COUNTS = "coterie.msmt.data.counts:"
-
 DATA_SETS = (
     DataSet(
         name="world",
@@ -38,7 +36,7 @@ DATA_SETS = (
         terms="non-commercial, CC BY-NC-SA",
         core=0,
         files=("*/train.csv", "*/*_item_train.csv", "*/*_item_train.zip"),
-        reader=_COUNTS + "aliexpress",
+        reader="coterie.msmt.data.counts:aliexpress",
         by_hand="get tianchi.aliyun.com/dataset/74690, a folder such as AliExpress_NL for each "
         "country: the four files as they are, or MTReclib's train.csv and test.csv",
         kind="samples",
@@ -49,7 +47,7 @@ DATA_SETS = (
         terms="research use, after a form",
         core=0,
         files=("ctr_data_1M.csv", "QB-video.csv"),
-        reader=_COUNTS + "tenrec",
+        reader="coterie.msmt.data.counts:tenrec",
         by_hand="ask for it at static.qblv.qq.com/qblv/h5/algo-frontend/tenrec_dataset.html",
         kind="samples",
     ),
@@ -59,7 +57,7 @@ DATA_SETS = (
         terms="non-commercial, CC BY-NC-SA",
         core=0,
         files=("ali_ccp_train.csv", "ali_ccp_train_sample.csv"),
-        reader=_COUNTS + "ali_ccp",
+        reader="coterie.msmt.data.counts:ali_ccp",
         by_hand="get ali_ccp_train.csv, ali_ccp_val.csv and ali_ccp_test.csv as "
         "github.com/Xiaopengli1/Scenario-Wise-Rec names them",
         kind="samples",
@@ -70,7 +68,7 @@ DATA_SETS = (
         terms="CC BY-SA 4.0",
         core=0,
         files=("kuairand*.csv",),
-        reader=_COUNTS + "kuairand",
+        reader="coterie.msmt.data.counts:kuairand",
         by_hand="get the joined table that github.com/Xiaopengli1/Scenario-Wise-Rec names",
         kind="samples",
     ),
@@ -80,7 +78,7 @@ DATA_SETS = (
         terms="Microsoft Research licence, research use",
         core=0,
         files=("mind*.csv",),
-        reader=_COUNTS + "mind",
+        reader="coterie.msmt.data.counts:mind",
         by_hand="get the joined table that github.com/Xiaopengli1/Scenario-Wise-Rec names",
         kind="samples",
     ),

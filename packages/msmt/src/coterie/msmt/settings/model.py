@@ -9,15 +9,7 @@ from coterie.core.errors import UserError
 from coterie.core.settings.sections import each_at_least
 
 Network = Literal[
-    "template",
-    "single-task",
-    "mmoe",
-    "ple",
-    "esmm",
-    "aitm",
-    "star",
-    "aesm2",
-    "pepnet",
+    "template", "single-task", "mmoe", "ple", "esmm", "aitm", "star", "aesm2", "pepnet"
 ]
 
 

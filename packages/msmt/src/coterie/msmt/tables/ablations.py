@@ -18,10 +18,7 @@ from coterie.msmt.tables.study import Study
 FULL, ALONE = "full", "alone"
 PAPERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "a1": ("A1: W_s and towers averaged", {"pf.expert": "fedavg", "pf.tower": "fedavg"}),
-    "a2": (
-        "A2: all of the experts averaged",
-        {"pf.expert": "fedavg", "pf.share": ("experts",)},
-    ),
+    "a2": ("A2: all of the experts averaged", {"pf.expert": "fedavg", "pf.share": ("experts",)}),
     "a3": ("A3: W_s averaged", {"pf.expert": "fedavg"}),
     "a4": ("A4: towers averaged", {"pf.tower": "fedavg"}),
 }
@@ -45,7 +42,7 @@ OURS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """Options of ours."""
 VARIANTS = {FULL: (ROWS[OWN].label, ROWS[OWN].values), **PAPERS, **OURS}
-_ABOUT = (
+_ABOUT_ABLATIONS = (
     "A1 to A4 as in the paper, where A3's numbers are digit for digit those of the full model; "
     "below them options of ours, each the full model but for what is said."
 )
@@ -53,15 +50,15 @@ _ABOUT = (
 
 def table_6(study: Study) -> Report:
     """Reproduce Table 6; the paper's numbers are of AliExpress."""
-    return _table(study, "Table 6", "AliExpress", ALIEXPRESS)
+    return _ablation_table(study, "Table 6", "AliExpress", ALIEXPRESS)
 
 
 def table_8(study: Study) -> Report:
     """Reproduce Table 8, which is Table 6 of Tenrec."""
-    return _table(study, "Table 8", "Tenrec", TENREC)
+    return _ablation_table(study, "Table 8", "Tenrec", TENREC)
 
 
-def _table(study: Study, which: str, data: str, scenarios: tuple[str, ...]) -> Report:
+def _ablation_table(study: Study, which: str, data: str, scenarios: tuple[str, ...]) -> Report:
     worlds = study.few_worlds
     runs = study.run_all(
         which,
@@ -71,7 +68,7 @@ def _table(study: Study, which: str, data: str, scenarios: tuple[str, ...]) -> R
             for name, (_, values) in VARIANTS.items()
         },
     )
-    sheet = Sheet(study, study.setup, NOTE, _ABOUT, papers_note(study, data))
+    sheet = Sheet(study, study.setup, NOTE, _ABOUT_ABLATIONS, papers_note(study, data))
     for name, (label, _) in VARIANTS.items():
         of_row = {world: runs[world, name] for world in worlds}
         add_line(sheet, {"variant": label}, OWN, of_row, _printed(scenarios, name), variant=name)

@@ -18,7 +18,7 @@ from coterie.msmt.tables.study import Study
 
 SHOWN = (OWN, FEDAVG, "fedavg-own", "pf-embeddings", "pf-server-lr", LOCAL)
 NEAR = 0.005
-_ABOUT = (
+_ABOUT_FIGURE = (
     "Validation AUC, mean over tasks and scenarios, after each round; mean over seeds, bands of "
     "one standard deviation. The paper draws its method and FedAvg on the test, without numbers. "
     f"near: the first round within {100 * NEAR:g} points of the method's own best."
@@ -28,7 +28,7 @@ _ABOUT = (
 def convergence_figure(study: Study) -> Report:
     """Draw Figure 3 for the study's worlds."""
     found = results(study, "Figure 3", SHOWN)
-    sheet = Sheet(study, study.setup, _ABOUT)
+    sheet = Sheet(study, study.setup, _ABOUT_FIGURE)
     for name in SHOWN:
         line = sheet.line(method=ROWS[name].label)
         for world, rows in found.items():

@@ -14,7 +14,7 @@ from coterie.msmt.tables.rows import OWN
 from coterie.msmt.tables.study import Study
 
 USUAL = 4
-_ABOUT = (
+_ABOUT_EXPERTS = (
     "Experts: as many as the row says. The paper takes four, which are tested against the others "
     "below."
 )
@@ -22,15 +22,15 @@ _ABOUT = (
 
 def table_7(study: Study) -> Report:
     """Reproduce Table 7; the paper's numbers are of AliExpress."""
-    return _table(study, "Table 7", "AliExpress", ALIEXPRESS)
+    return _expert_table(study, "Table 7", "AliExpress", ALIEXPRESS)
 
 
 def table_9(study: Study) -> Report:
     """Reproduce Table 9, which is Table 7 of Tenrec."""
-    return _table(study, "Table 9", "Tenrec", TENREC)
+    return _expert_table(study, "Table 9", "Tenrec", TENREC)
 
 
-def _table(study: Study, which: str, data: str, scenarios: tuple[str, ...]) -> Report:
+def _expert_table(study: Study, which: str, data: str, scenarios: tuple[str, ...]) -> Report:
     worlds = study.few_worlds
     runs = study.run_all(
         which,
@@ -40,7 +40,7 @@ def _table(study: Study, which: str, data: str, scenarios: tuple[str, ...]) -> R
             for count in EXPERTS
         },
     )
-    sheet = Sheet(study, study.setup, NOTE, _ABOUT, papers_note(study, data))
+    sheet = Sheet(study, study.setup, NOTE, _ABOUT_EXPERTS, papers_note(study, data))
     for count in EXPERTS:
         of_row = {world: runs[world, count] for world in worlds}
         paper = {name: of_experts(name, count) for name in scenarios}

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.tables.result import NAN, RunResult, at_best, known
+from coterie.core.tables.result import RunResult, at_best, known
 from coterie.core.tables.sheet import Line, Sheet, cell
-from coterie.msmt.comparison import of_scenarios
+from coterie.msmt.comparison import mean_known, of_scenarios
 from coterie.msmt.tables.references import ORACLE
 from coterie.msmt.tables.runs import WHOSE
 from coterie.msmt.tables.study import Study
@@ -88,8 +88,8 @@ def add_line(
     line["CPU s"] = cell(seconds, digits=1)
     if sheet.study.is_papers:
         return line
-    for name in _measures(printed):
-        line[f"paper: {name}"] = f"{_mean([of[name] for of in printed.values()]):.4f}"
+    for name in dict.fromkeys(name for of in printed.values() for name in of):
+        line[f"paper: {name}"] = f"{mean_known([of[name] for of in printed.values()]):.4f}"
     return line
 
 
@@ -144,11 +144,3 @@ def _add_scenarios(
         paper = printed.get(name, {}).get(f"auc_{task}")
         if known(values):
             sheet.row(method, f"test/auc_{task}", known(values), paper, scenario=name, **which)
-
-
-def _measures(printed: Printed) -> list[str]:
-    return list(dict.fromkeys(name for of in printed.values() for name in of))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else NAN

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coterie.core.tables.result import RunResult, known
-from coterie.msmt.comparison import oracle
+from coterie.core.tables.result import RunResult
+from coterie.msmt.comparison import mean_known, oracle
 from coterie.msmt.experiment import Experiment
 from coterie.msmt.settings.run import Settings
 from coterie.msmt.tables.runs import judged_by
@@ -15,12 +15,8 @@ def oracle_run(settings: Settings) -> RunResult:
     """Measure the true probabilities of a generated task, as a run of one round."""
     found = oracle(Experiment(settings).task)
     result = RunResult(course={f"test/global_auc_{n}": [list(v)] for n, v in found.items()})
-    means = {f"auc_{n}": _mean(known(values)) for n, values in found.items()}
-    means["auc"] = _mean(list(means.values()))
+    means = {f"auc_{n}": mean_known(values) for n, values in found.items()}
+    means["auc"] = mean_known(list(means.values()))
     noted = {f"test/global_{name}": value for name, value in means.items()}
     result.note(noted | {"eval/global_auc": 0.0})  # there is nothing to choose
     return judged_by(result, "global")
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.errors import UserError
 from coterie.core.federation.in_process import fitting
 from coterie.core.local_training.row_optimizer import Params
+from coterie.core.run.driver import FederatedRun
 from coterie.page.algorithm import PageServer, ServerState, onto
 from coterie.page.certificate.game import Answer
 from coterie.page.certificate.stages import Trained, all_weights, equal_weights
@@ -35,7 +37,20 @@ class FollowersPart:
     server: PageServer
     state: ServerState
     data: SplitSamples
-    _chunk: int | None
+
+    def _stand(self, module: FederatedRun) -> Any:
+        """Take up where a run stands; gives the clients' private state.
+
+        Raises:
+            UserError: not everybody takes part in every round.
+        """
+        if self.server.settings.fraction < 1:
+            raise UserError("a certificate needs all clients in every round: train.participation 1")
+        cohort = module.newest_cohort()
+        cohort.enrol()
+        self.data, self.state = module.newest_data, module.server_state
+        self._chunk = module.federation.chunk
+        return module.store.take(cohort.ids)
 
     @property
     def n_leaders(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from coterie.page.certificate.game import Answer, Deviation
 from coterie.page.certificate.stages import Trained, outcome
 from coterie.page.decoupled.algorithm import DecoupledServer, DecoupledServerState, moved_mean
 from coterie.page.decoupled.client import DecoupledClient
+from coterie.page.decoupled.messages import DecoupledState
 
 _KEPT = 8  # first stages and courses, one a key: more than the fresh seeds of a usual test
 
@@ -58,26 +59,21 @@ class DecoupledGame(FollowersPart):
         UserError: not everybody takes part in every round, or the clients keep no branch.
     """
 
+    state: DecoupledServerState
+
     def __init__(self, module: FederatedRun) -> None:
         client, server = module.federation.client, module.federation.server
         if not isinstance(client, DecoupledClient) or not isinstance(server, DecoupledServer):
             raise UserError("certify a run of --method page --reading decoupled")
-        if server.settings.fraction < 1:
-            raise UserError("a certificate needs all clients in every round: train.participation 1")
         if client.branch is None:
             raise UserError(
                 "the clients of this run have nothing to choose, so there is no game to certify: "
                 "train with branch.use"
             )
-        cohort = module.newest_cohort()
-        cohort.enrol()
         self.client, self.server, self.branch = client, server, client.branch
-        self.data = module.newest_data
-        self.mine = module.store.take(cohort.ids)
-        self.state: DecoupledServerState = module.server_state
-        self._chunk = module.federation.chunk
+        self.mine: DecoupledState = self._stand(module)
         self._first = lru_cache(maxsize=_KEPT)(self._present)
-        self._course = lru_cache(maxsize=_KEPT)(self._learned_course)
+        self._course = lru_cache(maxsize=_KEPT)(partial(self._plays, answer=None))
         self._paid: dict[tuple[Key, int, tuple[float, ...]], float] = {}
 
     def candidates(self, size: int) -> Tensor:
@@ -89,7 +85,8 @@ class DecoupledGame(FollowersPart):
         most, rates = self.client.settings.lr, torch.zeros(1, dtype=torch.float64)
         if len(self.branch.rates) > 1:
             least = min(self.server.game.lr_min, most)
-            rates = torch.cat([rates, _scale(least, most, size)])
+            steps = torch.linspace(0, 1, size, dtype=torch.float64)
+            rates = torch.cat([rates, least * (most / least) ** steps])  # on a logarithmic scale
         shares = torch.linspace(0, 1, size, dtype=torch.float64)[1:]
         return torch.cat([shares.new_zeros(1, 2), torch.cartesian_prod(shares, rates)])
 
@@ -197,9 +194,6 @@ class DecoupledGame(FollowersPart):
 
         return concatenate([stacked(p) for p in self._pieces(torch.arange(self.n_leaders))])
 
-    def _learned_course(self, key: Key, horizon: int) -> Tensor:
-        return self._plays(key, horizon, None)
-
     def _plays(self, key: Key, horizon: int, answer: Tensor | None) -> Tensor:
         """Utilities of leaders and follower in every stage, ``(H, N + 1)``.
 
@@ -228,8 +222,3 @@ class DecoupledGame(FollowersPart):
     def _seen_by_one(self, trained: Trained, before: Tensor) -> Tensor:
         """Accuracies ``(N,)`` on D_CS in one play."""
         return self._seen(tree.map_tensors(lambda leaf: leaf[None], trained), before[None])[0]
-
-
-def _scale(least: float, most: float, size: int) -> Tensor:
-    """Values ``(size,)`` from the least to the most on a logarithmic scale."""
-    return least * (most / least) ** torch.linspace(0, 1, size, dtype=torch.float64)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.samples.repeated import RepeatedBatches
-from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.stacking import concatenate
@@ -24,14 +23,10 @@ from coterie.core.methods.kit.training import same_for_all
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.page.algorithm import PageServer, ServerState
+from coterie.page.algorithm import PageServer
 from coterie.page.certificate.answering import FollowersPart
 from coterie.page.certificate.game import Answer, Deviation
-from coterie.page.certificate.stages import (
-    Condition,
-    Trained,
-    outcome,
-)
+from coterie.page.certificate.stages import Condition, Trained, outcome
 from coterie.page.client import PageClient
 from coterie.page.game.utility import leaders_reward
 from coterie.page.messages import ClientState
@@ -54,20 +49,13 @@ class FederationGame(FollowersPart):
         client, server = module.federation.client, module.federation.server
         if not isinstance(client, PageClient) or not isinstance(server, PageServer):
             raise UserError("only a game has an equilibrium: certify a run of --method page")
-        if server.settings.fraction < 1:
-            raise UserError("a certificate needs all clients in every round: train.participation 1")
-        cohort = module.newest_cohort()
-        cohort.enrol()
         self.client, self.server = client, server
-        self.data: SplitSamples = module.newest_data
-        self.mine: ClientState = module.store.take(cohort.ids)
+        self.mine: ClientState = self._stand(module)
         if self.mine.agents is None:
             raise UserError(
                 "the clients of this run have nothing to choose, so there is no game to certify: "
                 "train with game.tune_lr or game.tune_epochs and more than one value to choose"
             )
-        self.state: ServerState = module.server_state
-        self._chunk = module.federation.chunk
         self._first = lru_cache(maxsize=_KEPT)(self._learned_stage)
 
     def learned_actions(self) -> Tensor:

@@ -116,7 +116,8 @@ def _leaders(certificate: Certificate) -> list[str]:
 def _too_noisy(known: Sequence[Gain], settings: CertificateSettings) -> str:
     # Who loses so much by its best deviation that two errors leave no regret above the tolerance
     # has one that is known, however noisy the loss.
-    unclear = [g for g in known if not _at_most(g, settings.tolerance)]
+    within = settings.tolerance
+    unclear = [g for g in known if not g.mean + _ERRORS * g.error <= within * abs(g.payoff)]
     largest = max((ratio(gain.error, gain.payoff) for gain in unclear), default=0.0)
     if not _ERRORS * largest > settings.tolerance:
         return ""
@@ -125,10 +126,6 @@ def _too_noisy(known: Sequence[Gain], settings: CertificateSettings) -> str:
         return f"{blurred}, which is more than the tolerance"
     needed = math.ceil(settings.seeds * (_ERRORS * largest / settings.tolerance) ** 2)
     return f"{blurred}: the tolerance of {settings.tolerance:.2%} needs about {needed} fresh seeds"
-
-
-def _at_most(gain: Gain, tolerance: float) -> bool:
-    return gain.mean + _ERRORS * gain.error <= tolerance * abs(gain.payoff)
 
 
 def _follower(found: FollowerGain, settings: CertificateSettings) -> list[str]:

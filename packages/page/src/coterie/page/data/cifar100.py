@@ -80,7 +80,10 @@ def _samples(content: bytes, where: str) -> Labelled:
     try:
         values = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
         # Keys are bytes in the official files, which Python 2 wrote, and str in copies.
-        fields = {_text(key): value for key, value in values.items()}
+        fields = {
+            key.decode("latin-1") if isinstance(key, bytes) else str(key): value
+            for key, value in values.items()
+        }
         pixels, labels = np.asarray(fields["data"]), np.asarray(fields["fine_labels"])
     except _DAMAGE as error:
         reason = f"no field {error}" if isinstance(error, KeyError) else error
@@ -93,7 +96,3 @@ def _samples(content: bytes, where: str) -> Labelled:
         raise UserError(f"{where}: a fine label is not in 0..{N_CLASSES - 1}")
     x = torch.from_numpy(pixels.reshape(-1, *_SHAPE).copy())
     return Labelled(x, torch.from_numpy(labels.astype(np.int64)), N_CLASSES)
-
-
-def _text(key: Any) -> str:
-    return key.decode("latin-1") if isinstance(key, bytes) else str(key)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.kit.sizes import Sizes, ask_sizes
-from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.algorithm import PageServer, ServerState
-from coterie.page.decoupled.drift import drift_of
-from coterie.page.decoupled.messages import UPDATE, ControlledMove, ControlledStage
+from coterie.page.decoupled.drift import Drift, drift_of
+from coterie.page.decoupled.messages import CONTROLLED_UPDATE, ControlledMove, ControlledStage
 from coterie.page.messages import Move
-from coterie.page.settings.run import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +42,12 @@ class DecoupledServer(PageServer):
     What it gets of a client depends on W, c and the client's data, on no choice of the client's.
     """
 
-    step: ClassVar[Step[Any, Any]] = UPDATE
+    step: ClassVar[Step[Any, Any]] = CONTROLLED_UPDATE
 
-    def __init__(
-        self,
-        build: Callable[[], nn.Module],
-        training: FedAvgSettings,
-        settings: Settings,
-        n_clients: int,
-        samples: ServerSamples,
-        as_batch: Callable[[dict[str, Tensor]], Any] | None = None,
-    ) -> None:
-        super().__init__(build, training, settings, n_clients, samples, as_batch)
-        self.drift = drift_of(settings.game)
-        self.has_players = True  # what each client's c_i moved is looked at, with or without p
+    @cached_property
+    def drift(self) -> Drift:
+        """How what clients send is kept free of drift."""
+        return drift_of(self.game)
 
     def begin(self, key: Key) -> DecoupledServerState:
         """Draw W(1), and start with c = 0."""

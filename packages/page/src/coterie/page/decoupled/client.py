@@ -19,7 +19,7 @@ from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key
 from coterie.page.decoupled.drift import drift_of
 from coterie.page.decoupled.messages import (
-    UPDATE,
+    CONTROLLED_UPDATE,
     ControlledMove,
     ControlledStage,
     DecoupledState,
@@ -57,7 +57,7 @@ class DecoupledClient(TellsSize, ModelClient[DecoupledState]):
         own = super().newcomers(n_clients)
         return DecoupledState(own.personal, own.rounds, self.zeros(n_clients))
 
-    @UPDATE
+    @CONTROLLED_UPDATE
     def update(
         self, down: ControlledStage, mine: DecoupledState, data: SplitSamples, key: Key
     ) -> tuple[ControlledMove, DecoupledState]:

@@ -56,4 +56,4 @@ class DecoupledState(OwnModel):
     control: Params
 
 
-UPDATE = Step("update", ControlledStage, ControlledMove)
+CONTROLLED_UPDATE = Step("update", ControlledStage, ControlledMove)

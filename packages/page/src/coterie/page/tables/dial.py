@@ -25,7 +25,7 @@ VALUES = (0.0, 0.25, 0.5, 0.75, 1.0)
 KINDS = {"own model as sent": False, "own model a branch": True}
 """What is measured as a client's own model -> whether it keeps a branch."""
 MIDDLE = "λ = 0.5"
-PROMISED = {"λ = 0": {"global": -1, "local": 1}, "λ = 1": {"global": 1, "local": -1}}
+PROMISED_BY_DIAL = {"λ = 0": {"global": -1, "local": 1}, "λ = 1": {"global": 1, "local": -1}}
 """Signs of the changes against the middle, where a client's own model is the one that it sends."""
 _NOTE = (
     "Test accuracy of the round that is best on validation data, mean ± standard deviation over "
@@ -80,7 +80,7 @@ def dial_notes(results: Results, promised: bool) -> list[str]:
         values = {name: at_best(part, metric) for name, part in results.items()}
         notes.append(f"{column} accuracy {direction(list(values.values()))} with λ by the means.")
         if promised:
-            for name, signs in PROMISED.items():
+            for name, signs in PROMISED_BY_DIAL.items():
                 notes.append(moved_note(column, name, values[name], values[MIDDLE], signs[column]))
         notes += comparison(results, column, MIDDLE)
     return notes

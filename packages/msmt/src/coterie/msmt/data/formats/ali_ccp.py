@@ -28,13 +28,7 @@ _PARTS = {"train": TRAIN, "val": VALID, "test": TEST}
 def read_ali_ccp(
     folder: Path, settings: ScenarioData, key: Key, dtype: torch.dtype = torch.float32
 ) -> Task:
-    """Read the three files, in the parts that they give.
-
-    Args:
-        folder: has them, gzipped or not.
-        settings: the section ``data``.
-        key: of the draws.
-        dtype: of the numbers.
+    """Read the three files, in the parts that they give; see `coterie.msmt.data.make.READERS`.
 
     Raises:
         UserError: a file is missing or malformed, or a row has a purchase without a click.

@@ -6,7 +6,7 @@ bought. Files are read as they are published, two a part, or as MTReclib joins t
 - ``AliExpress_NL/train.csv`` and ``test.csv``, with the columns ``search_id``, ``categorical_1`` to
   ``16``, ``numerical_1`` to ``63``, ``click``, ``conversion``;
 - ``nl_user_train``, ``nl_item_train``, ``nl_user_test``, ``nl_item_test``, each ``.csv``,
-  ``.csv.gz`` or ``.zip`` (`coterie.msmt.data.formats.aliexpress_pages`).
+  ``.csv.gz`` or ``.zip`` (see `Join`).
 
 Ids are kept as they are, plus one: they mean the same in all countries, and 0 is free for those
 that a country's own training file lacks. Numbers are kept as they are (they are in [0, 1]).

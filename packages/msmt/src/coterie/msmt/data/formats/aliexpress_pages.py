@@ -1,12 +1,4 @@
-"""The published files of AliExpress: result pages in one, the products on them in another.
-
-Neither has a header. Of a page (33 columns) 1 is the search id, 2-8, 32 and 33 are categories, 9-31
-numbers. Of a product (49) 1 is the search id, 19, 34-36, 40-42 are categories, the others up to 48
-numbers, and 49 is the label: 0, 1 clicked, 2 bought. They are joined as MTReclib does: products
-without a page are left out; samples come in the order of the products.
-
-Pages are kept in memory, or converted and looked up in the file: 16 bytes a page stay in memory.
-"""
+"""The published files of AliExpress: result pages in one, the products on them in another."""
 
 from __future__ import annotations
 
@@ -46,6 +38,14 @@ def official_files(folder: Path, part: str) -> tuple[Path, Path] | None:
 
 class Join:
     """Makes samples of products, with what the file of pages says of theirs.
+
+    Neither file has a header. Of a page (33 columns) 1 is the search id, 2-8, 32 and 33 are
+    categories, 9-31 numbers. Of a product (49) 1 is the search id, 19, 34-36, 40-42 are categories,
+    the others up to 48 numbers, and 49 is the label: 0, 1 clicked, 2 bought. They are joined as
+    MTReclib does: products without a page are left out; samples come in the order of the products.
+
+    Pages are kept in memory, or converted and looked up in the file: 16 bytes a page stay in
+    memory.
 
     Args:
         users: the file of pages.

@@ -8,27 +8,13 @@ be blank.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import torch
-
-from coterie.core.tensors.keys import Key
 from coterie.msmt.data.formats.one_task import OneTask
-from coterie.msmt.data.task import Task
-from coterie.msmt.settings.data import ScenarioData
 
-_FILE = OneTask(
+read_douban = OneTask(
     name="douban",
     categories=("user_id", "item_id", "living_place", "time_bin"),
     task="rating",
     label="rating",
     scenario="domain",
     scenarios=("book", "music", "movie"),
-)
-
-
-def read_douban(
-    folder: Path, settings: ScenarioData, key: Key, dtype: torch.dtype = torch.float32
-) -> Task:
-    """Read the file, and cut every domain at random; see `OneTask.read`."""
-    return _FILE.read(folder, settings, key, dtype)
+).read

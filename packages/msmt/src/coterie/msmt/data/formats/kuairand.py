@@ -37,13 +37,7 @@ _LONG = 18_000  # milliseconds
 def read_kuairand(
     folder: Path, settings: ScenarioData, key: Key, dtype: torch.dtype = torch.float32
 ) -> Task:
-    """Read the file, and cut every tab at random.
-
-    Args:
-        folder: has it, gzipped or not.
-        settings: the section ``data``.
-        key: of the draws.
-        dtype: of the numbers.
+    """Read the file, and cut every tab at random; see `coterie.msmt.data.make.READERS`.
 
     Raises:
         UserError: the file is missing or malformed, or has none of the tabs.

@@ -7,27 +7,13 @@ The four categories that are used there are taken.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import torch
-
-from coterie.core.tensors.keys import Key
 from coterie.msmt.data.formats.one_task import OneTask
-from coterie.msmt.data.task import Task
-from coterie.msmt.settings.data import ScenarioData
 
-_FILE = OneTask(
+read_mind = OneTask(
     name="mind",
     categories=("User_ID", "News_ID", "SubCategory"),
     task="click",
     label="label",
     scenario="Category",
     scenarios=("news", "lifestyle", "sports", "finance"),
-)
-
-
-def read_mind(
-    folder: Path, settings: ScenarioData, key: Key, dtype: torch.dtype = torch.float32
-) -> Task:
-    """Read the file, and cut every category at random; see `OneTask.read`."""
-    return _FILE.read(folder, settings, key, dtype)
+).read

@@ -34,14 +34,10 @@ class OneTask:
     scenario: str
     scenarios: tuple[str, ...]
 
-    def read(self, folder: Path, settings: ScenarioData, key: Key, dtype: torch.dtype) -> Task:
-        """Read the file, and cut every scenario at random.
-
-        Args:
-            folder: has it, gzipped or not.
-            settings: the section ``data``.
-            key: of the draws.
-            dtype: of the numbers, of which there are none.
+    def read(
+        self, folder: Path, settings: ScenarioData, key: Key, dtype: torch.dtype = torch.float32
+    ) -> Task:
+        """Read the file, and cut every scenario at random; see `coterie.msmt.data.make.READERS`.
 
         Raises:
             UserError: the file is missing or malformed, or has none of the scenarios.

@@ -1,4 +1,4 @@
-r"""Tenrec (Yuan et al., NeurIPS 2022): the videos of two feeds, QK and QB, are the scenarios.
+"""Tenrec (Yuan et al., NeurIPS 2022): the videos of two feeds, QK and QB, are the scenarios.
 
 ``ctr_data_1M.csv`` has the videos shown to a million users of QK, with the first ten that each of
 them clicked, which are no rows themselves; ``QB-video.csv`` those of QB, without a history. The
@@ -8,7 +8,7 @@ are cut at random. Each row's draws are by its number in the file and the key.
 
 Inputs are 16 categories: user, item, category of the video, gender, age, ten items of the history,
 and the scenario. Ids are numbered anew, those of all scenarios' training rows, each column by
-itself; missing categories (``\N``) are a category. How long a video was watched tells whether it
+itself; missing categories (backslash N) are one. How long a video was watched tells whether it
 was clicked, and is no input; nor are follow and share. That the items of the history may have been
 clicked after a row's video was shown, as the set is published, cannot be mended.
 """

@@ -85,16 +85,7 @@ class Hidden(nn.Module):
 
 
 class HiddenLayer(Hidden):
-    """A hidden layer with its weights ``(M, n_out, n_in)``.
-
-    Args:
-        networks: shape of the networks that are run side by side, as ``(T, N)``.
-        weights: shape of the weights, as ``networks`` or its last axes, whose networks share them.
-        n_in: inputs of a unit.
-        n_out: units.
-        dropout: share of the units that is dropped in training.
-        norm: whether there is batch normalisation.
-    """
+    """A hidden layer with its weights ``(M, n_out, n_in)``, shared like the biases of `Hidden`."""
 
     def __init__(
         self,
@@ -129,12 +120,8 @@ class Towers(nn.Module):
     ) -> None:
         super().__init__()
         tasks, ends = (n_tasks,), (n_in, *widths)
-        self.hidden = nn.Sequential(
-            *(
-                HiddenLayer(tasks, tasks, before, after, dropout, norm)
-                for before, after in pairwise(ends)
-            )
-        )
+        layers = [HiddenLayer(tasks, tasks, *pair, dropout, norm) for pair in pairwise(ends)]
+        self.hidden = nn.Sequential(*layers)
         self.weight = uniform(n_tasks, 1, ends[-1], n_in=ends[-1])
         self.bias = uniform(n_tasks, 1, n_in=ends[-1])
 

@@ -12,12 +12,7 @@ from coterie.msmt.models.fast.chunks import chunks
 
 
 def factored_weight(
-    rows: Tensor,
-    columns: Tensor,
-    residual: Tensor,
-    psi: Tensor,
-    direction: Tensor,
-    anchor: Tensor,
+    rows: Tensor, columns: Tensor, residual: Tensor, psi: Tensor, direction: Tensor, anchor: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Make W_s[n] = 1 + rows[n] + columns[n] + residual[n] + psi[n] direction[n].
 
