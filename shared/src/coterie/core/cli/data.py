@@ -18,7 +18,8 @@ from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Inte
 from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.sources.catalogue import list_data, load_all, sample_counts
 from coterie.core.errors import UserError
-from coterie.core.registry.data_sets import DataSet, data_sets, default_core
+from coterie.core.registry.data_sets import data_sets, default_core
+from coterie.core.registry.papers import DataSet
 from coterie.core.settings.parser import settings_parser
 from coterie.core.settings.sections import DataSettings
 
