@@ -26,7 +26,7 @@ from coterie.core.settings.sections import DataSettings
 _COUNTED = ("users", "items", "interactions")
 
 
-def run(argv: Sequence[str]) -> None:
+def run_data(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("data", "Show the data sets that are here, or the blocks of one.")
     parser.add_argument("name", nargs="?", help="a data set, or the path of a file")
