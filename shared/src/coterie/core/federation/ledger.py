@@ -7,13 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from coterie.core.federation.transcript import Crossing, Transcript
 from coterie.core.protocol.messages import relayed
 from coterie.core.tensors import tree
-from coterie.core.tensors.stacked import Stacked
 
 SERVER, CLIENTS = "server", "clients"
 
@@ -205,14 +203,3 @@ def _nbytes(part: Any) -> int:
     if isinstance(part, Tensor):  # most are, of each of one's peers
         return tree.nbytes(part)
     return sum(tree.nbytes(leaf) for _, leaf in tree.values(part))
-
-
-def stacked_bytes(message: Any) -> Tensor:
-    """Bytes of each client's part of a stacked upload, ``(C,)`` int64."""
-    sizes = []
-    for _, leaf in tree.values(message):
-        if isinstance(leaf, Stacked):
-            sizes.append(leaf.nbytes())
-        elif leaf.shape[0]:
-            sizes.append(torch.full((leaf.shape[0],), leaf[0].numel() * leaf.element_size()))
-    return torch.stack(sizes).sum(0)
