@@ -120,6 +120,16 @@ def arrows(package: str) -> dict[tuple[str, str], str]:
     return found
 
 
+def file_arrows(package: str) -> list[tuple[str, str]]:
+    """Return which file of a package imports which other, in functions and for types too."""
+    known = modules(package)
+    return [
+        (module, other)
+        for module, path in known.items()
+        for other in imported_modules(tree_of(path), set(known)) - {module}
+    ]
+
+
 def floors() -> dict[str, int]:
     """Return the floor of every room of the core, as docs/architecture.md tabulates them."""
     rows = re.findall(r"^\| (\d+) \| (.+?) \|", ARCHITECTURE.read_text(), flags=re.MULTILINE)
@@ -135,6 +145,12 @@ def circles(pairs: Iterable[tuple[str, str]]) -> list[str]:
         for room in free:
             del left[room]
     return sorted(left)
+
+
+def in_circles(pairs: list[tuple[str, str]]) -> list[str]:
+    """Return what stands in a circle, or between two: what no order puts above what it needs."""
+    upside_down = ((below, above) for above, below in pairs)
+    return sorted({*circles(pairs)} & {*circles(upside_down)})
 
 
 def faults(path: Path) -> list[str]:
@@ -186,6 +202,12 @@ def test_what_is_packed_imports_no_benchmark() -> None:
     assert [str(path) for path in packed if told.search(path.read_text())] == []
 
 
+@each_package
+def test_files_of_a_package_make_no_circle(package: str) -> None:
+    """Two files that import each other are read as one; imports in functions count too."""
+    assert in_circles(file_arrows(package)) == []
+
+
 def test_kernels_call_those_of_their_own_file_alone() -> None:
     """What is kept compiled is not made anew when another file changes."""
     compiled = {
@@ -202,6 +224,11 @@ def test_kernels_call_those_of_their_own_file_alone() -> None:
 def test_circles_are_found() -> None:
     assert circles([("a", "b"), ("b", "c"), ("a", "c")]) == []
     assert circles([("a", "b"), ("b", "c"), ("c", "b"), ("c", "d")]) == ["a", "b", "c"]
+
+
+def test_only_what_is_in_a_circle_is_named() -> None:
+    assert in_circles([("a", "b"), ("b", "c"), ("c", "b"), ("c", "d")]) == ["b", "c"]
+    assert in_circles([("a", "b"), ("b", "c"), ("a", "c")]) == []
 
 
 def test_arrows_count_imports_in_functions_and_for_types_alone() -> None:

@@ -57,7 +57,7 @@ def test_public_samples_by_name(root, name):
 
 @pytest.mark.real_data
 def test_counts_are_printed(root, capsys):
-    data.run(["ali-ccp", "--data_root", str(root), "--json"])
+    data.run_data(["ali-ccp", "--data_root", str(root), "--json"])
     assert capsys.readouterr().out.count('"part": "position') == 3
 
 

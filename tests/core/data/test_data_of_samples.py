@@ -16,7 +16,8 @@ from coterie.core.data.sources.catalogue import data_folder, list_data, load, sa
 from coterie.core.data.sources.download import download
 from coterie.core.errors import UserError
 from coterie.core.registry import data_sets as names
-from coterie.core.registry.data_sets import DataSet, find_file
+from coterie.core.registry.data_sets import find_file
+from coterie.core.registry.papers import DataSet
 
 PICTURES = DataSet(
     name="pictures",

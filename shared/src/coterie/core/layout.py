@@ -12,8 +12,6 @@ import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from rich.cells import cell_len
-
 from coterie.core.terminal import one_line
 
 UNKNOWN = 80  # columns where nobody tells how many there are, as in a pipe
@@ -41,12 +39,12 @@ def folded(text: str, room: int, head: str = "") -> list[str]:
              ends
     """
     text, head = one_line(text), one_line(head)
-    if cell_len(head) > room // 2:  # the text would have no room behind it
+    if _columns(head) > room // 2:  # the text would have no room behind it
         text, head = f"{head.strip()} {text}", head[: len(head) - len(head.lstrip())]
-    indent = cell_len(head)
+    indent = _columns(head)
     lines, line = [], ""
     for gap, word in re.findall(r"( *)([^ ]+)", text.strip()):
-        if line and indent + cell_len(line + gap + word) <= room:
+        if line and indent + _columns(line + gap + word) <= room:
             line += gap + word
             continue
         lines += [line] * bool(line)
@@ -100,7 +98,7 @@ def table(
         return [line for row in rows for line in [*facts("", row, room), ""]][:-1]
     widths, spare = {}, room - _wide(least[name] for name in shown)
     for name in shown:
-        wanted = max(map(cell_len, (one_line(name), *cells[name])))
+        wanted = max(map(_columns, (one_line(name), *cells[name])))
         widths[name] = min(wanted, least[name] + spare)
         spare -= widths[name] - least[name]
     lines = _row({name: one_line(name) for name in shown}, widths, right)
@@ -127,31 +125,31 @@ def facts(title: str, values: Mapping[str, str], room: int) -> list[str]:
           here   yes
     """
     names = {name: one_line(name) for name in values}
-    longest = max(map(cell_len, names.values()), default=0)
+    longest = max(map(_columns, names.values()), default=0)
     lines = folded(title, room) if title else []
     for name, value in values.items():
-        blanks = " " * (longest - cell_len(names[name]))
+        blanks = " " * (longest - _columns(names[name]))
         lines += folded(value, room, f"  {names[name]}{blanks}{_GAP}")
     return lines
 
 
 def _fitting(start: str, line: str, room: int) -> list[str]:
     """Move a word that is too long behind its start into a line of its own."""
-    over = cell_len(start + line) - room
+    over = _columns(start + line) - room
     if over <= 0 or not start:
         return [start + line]
     if start.strip():
-        return [start.rstrip(), *_fitting(" " * cell_len(start), line, room)]
+        return [start.rstrip(), *_fitting(" " * _columns(start), line, room)]
     return [start[: max(len(start) - over, 0)] + line]
 
 
 def _least(name: str, cells: Sequence[str], numbers: bool) -> int:
     """Count the columns that a column needs: for its numbers whole, or for every word of prose."""
-    heading = max(map(cell_len, one_line(name).split(" ")))
-    whole = max(map(cell_len, cells), default=0)
+    heading = max(map(_columns, one_line(name).split(" ")))
+    whole = max(map(_columns, cells), default=0)
     if numbers or whole <= _PROSE:
         return max(heading, whole)
-    words = max(cell_len(word) for text in cells for word in text.split(" "))
+    words = max(_columns(word) for text in cells for word in text.split(" "))
     return max(heading, words + _most_indented(cells), _PROSE)
 
 
@@ -179,7 +177,14 @@ def _row(texts: Mapping[str, str], widths: Mapping[str, int], right: Collection[
 def _cell(text: str, width: int, right: bool) -> list[str]:
     indent = text[: len(text) - len(text.lstrip(" "))]
     lines = folded(text, width, indent)
-    blanks = [" " * (width - cell_len(line)) for line in lines]
+    blanks = [" " * (width - _columns(line)) for line in lines]
     return [
         blank + line if right else line + blank for line, blank in zip(lines, blanks, strict=True)
     ]
+
+
+def _columns(text: str) -> int:
+    """Columns that a text takes on a terminal."""
+    from rich.cells import cell_len  # nothing that `coterie --help` needs
+
+    return cell_len(text)

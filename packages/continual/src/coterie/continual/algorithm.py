@@ -32,8 +32,8 @@ from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.folds import Sum
-from coterie.core.protocol.recommending import ServesItems
 from coterie.core.protocol.replies import FoldedReplies
+from coterie.core.protocol.server import ServesItems
 from coterie.core.tensors.keys import Key
 
 

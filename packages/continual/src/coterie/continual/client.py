@@ -41,8 +41,7 @@ from coterie.core.kernels import switch
 from coterie.core.metrics.ranking_report import RankingReport, rank_blocks
 from coterie.core.metrics.target_ranks import ScoreRows, copies_of
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.client import Client
-from coterie.core.protocol.recommending import RecommendsItems
+from coterie.core.protocol.client import Client, RecommendsItems
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged

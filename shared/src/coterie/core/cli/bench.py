@@ -13,7 +13,7 @@ from coterie.core.registry.papers import Paper, load
 from coterie.core.settings.configuration import configure
 from coterie.core.tables.report import Report
 
-ABOUT = (
+_ABOUT_BENCH = (
     "Measure speed and memory against a reference loop that is part of the benchmark. This needs a "
     "clone of coterie: benchmarks are in the repository alone. Every setting of `coterie train "
     "PAPER` may be given too."
@@ -21,9 +21,9 @@ ABOUT = (
 _CORE = Path(__file__).resolve().parents[1]
 
 
-def run(argv: Sequence[str]) -> None:
+def run_bench(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
-    parser = Arguments("bench PAPER", ABOUT)
+    parser = Arguments("bench PAPER", _ABOUT_BENCH)
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
     paper, given, flags = parser.of_paper(argv)
     if paper.bench is None:

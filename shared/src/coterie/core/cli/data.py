@@ -18,14 +18,15 @@ from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Inte
 from coterie.core.data.interactions.kcore import k_core
 from coterie.core.data.sources.catalogue import list_data, load_all, sample_counts
 from coterie.core.errors import UserError
-from coterie.core.registry.data_sets import DataSet, data_sets, default_core
+from coterie.core.registry.data_sets import data_sets, default_core
+from coterie.core.registry.papers import DataSet
 from coterie.core.settings.parser import settings_parser
 from coterie.core.settings.sections import DataSettings
 
 _COUNTED = ("users", "items", "interactions")
 
 
-def run(argv: Sequence[str]) -> None:
+def run_data(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("data", "Show the data sets that are here, or the blocks of one.")
     parser.add_argument("name", nargs="?", help="a data set, or the path of a file")

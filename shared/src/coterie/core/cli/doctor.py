@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from coterie.core.cli.arguments import Arguments
+from coterie.core.cli.determinism import check
 from coterie.core.cli.output import JSON_HELP, print_json, say, tell
 from coterie.core.errors import UserError
 from coterie.core.kernels import switch
@@ -25,7 +26,7 @@ Check = tuple[str, bool, str]  # what, whether it is fine, in words
 _ENOUGH = 1 << 30  # bytes on the disk
 
 
-def run(argv: Sequence[str]) -> None:
+def run_doctor(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("doctor", "Check this machine and the installation.")
     out = RunSettings().folder
@@ -36,7 +37,7 @@ def run(argv: Sequence[str]) -> None:
     given = parser.parse_args(argv)
     if given.determinism:
         paper = find_paper(given.determinism)
-        numbers = import_module("coterie.core.cli.determinism").check(paper)
+        numbers = check(paper)
         if given.json:
             print_json({"paper": paper.name, "equal numbers": numbers})
         else:

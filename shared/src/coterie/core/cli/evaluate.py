@@ -11,7 +11,7 @@ from coterie.core.registry.importing import heavy
 from coterie.core.run.runfolder import paper_of
 
 
-def run(argv: Sequence[str]) -> None:
+def run_evaluate(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("evaluate", "Measure a trained run again on its test data.")
     parser.add_argument("--run", required=True, type=Path, help="folder of the run")

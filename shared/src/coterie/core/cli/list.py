@@ -11,7 +11,7 @@ from coterie.core.registry.papers import papers
 from coterie.core.settings.packed import presets, variants
 
 
-def run(argv: Sequence[str]) -> None:
+def run_list(argv: Sequence[str]) -> None:
     """Run the command."""
     parser = Arguments("list", "Show papers, methods, data sets, presets, tuned configurations.")
     parser.add_argument("--json", action="store_true", help=JSON_HELP)

@@ -9,24 +9,40 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 
-from coterie.core.cli import streams
 from coterie.core.cli.interruptions import never_in_an_import
+from coterie.core.cli.streams import complaint, prepare_streams
 from coterie.core.errors import Interrupted, UserError, nearest
-from coterie.core.registry.papers import papers
+from coterie.core.registry.papers import load, papers
 from coterie.core.terminal import one_line
 
+# What each says of itself, and its function, which is imported only when it is chosen.
 COMMANDS = {
-    "train": "Train a paper on a data set",
-    "evaluate": "Measure a trained run again on its test data",
-    "recommend": "Recommend items to a user of a run, or to a new one",
-    "table": "Reproduce a table or a figure of a paper",
-    "privacy": "Show what leaves a client",
-    "data": "Show the data sets that are here, or the blocks of one",
-    "list": "Show papers, methods, data sets, presets and tuned configurations",
-    "doctor": "Check this machine and the installation",
-    "bench": "Measure speed against a reference loop, in a clone of coterie",
-    "new": "Start a paper of your own",
-    "sweep": "Search for hyper-parameters on this machine",
+    "train": ("Train a paper on a data set", "coterie.core.cli.train:run_train"),
+    "evaluate": (
+        "Measure a trained run again on its test data",
+        "coterie.core.cli.evaluate:run_evaluate",
+    ),
+    "recommend": (
+        "Recommend items to a user of a run, or to a new one",
+        "coterie.core.cli.recommend:run_recommend",
+    ),
+    "table": ("Reproduce a table or a figure of a paper", "coterie.core.cli.table:run_table"),
+    "privacy": ("Show what leaves a client", "coterie.core.cli.privacy:run_privacy"),
+    "data": (
+        "Show the data sets that are here, or the blocks of one",
+        "coterie.core.cli.data:run_data",
+    ),
+    "list": (
+        "Show papers, methods, data sets, presets and tuned configurations",
+        "coterie.core.cli.list:run_list",
+    ),
+    "doctor": ("Check this machine and the installation", "coterie.core.cli.doctor:run_doctor"),
+    "bench": (
+        "Measure speed against a reference loop, in a clone of coterie",
+        "coterie.core.cli.bench:run_bench",
+    ),
+    "new": ("Start a paper of your own", "coterie.core.cli.new:run_new"),
+    "sweep": ("Search for hyper-parameters on this machine", "coterie.core.cli.sweep:run_sweep"),
 }
 _MEMORY = (
     "this machine has too little memory for these settings: lower sizes (of the model, of batches, "
@@ -46,11 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     # A notebook's kernel names a backend that need not be installed here; no window is opened.
     os.environ.pop("MPLBACKEND", None)
-    streams.prepare()
+    prepare_streams()
     try:
         with never_in_an_import():
             status = _run(words)
-        lost = streams.complaint()
+        lost = complaint()
         return status if lost is None else _stop(f"error: {lost}", BAD_INPUT)
     except UserError as error:
         return _stop("error: " + " ".join(str(error).split()), BAD_INPUT)
@@ -78,7 +94,7 @@ def _run(words: list[str]) -> int:
         return 0
     _in_a_folder()
     if command in COMMANDS:
-        import_module(f"coterie.core.cli.{command}").run(rest)
+        load(COMMANDS[command][1])(rest)
     else:
         _run_of_paper(command, rest)
     return 0
@@ -116,14 +132,15 @@ def _run_of_paper(name: str, words: list[str]) -> None:
 
 
 def _usage() -> str:
+    about = {name: text for name, (text, _) in COMMANDS.items()}
     own = {
         paper.package: f"What {paper.name} alone has: {', '.join(paper.commands)}"
         for paper in papers().values()
         if paper.commands
     }
-    about = "Train recommenders across parties that do not share their data."
+    purpose = "Train recommenders across parties that do not share their data."
     start = "\nStart with: coterie list, then coterie train PAPER\n"
-    return "\n".join([_commands("coterie", COMMANDS | own, f"{about}\n\n"), start])
+    return "\n".join([_commands("coterie", about | own, f"{purpose}\n\n"), start])
 
 
 def _commands(program: str, commands: Mapping[str, str], about: str = "") -> str:

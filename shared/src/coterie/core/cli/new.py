@@ -26,7 +26,7 @@ _MODULES = ("__init__", "paper", "settings", "messages", "client", "algorithm", 
 _MYPY = re.compile(r'^mypy_path = "[^"]*', re.MULTILINE)
 
 
-def run(argv: Sequence[str]) -> None:
+def run_new(argv: Sequence[str]) -> None:
     """Run the command."""
     parser = Arguments("new", "Write a paper: FedAvg on the built-in sample, to start from.")
     parser.add_argument("name", help="of the paper, a Python identifier in lower case")

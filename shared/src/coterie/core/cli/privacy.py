@@ -26,7 +26,7 @@ _TITLE = ("direction", "step", "message", "field")
 """What names a field that crosses, as in ``up update: items of ItemUpdate``."""
 
 
-def run(argv: Sequence[str]) -> None:
+def run_privacy(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("privacy", "Show every field that crosses the boundary of a client.")
     parser.add_argument("paper", nargs="?", metavar="PAPER", help="of one paper; default: of all")

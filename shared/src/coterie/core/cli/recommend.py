@@ -16,7 +16,7 @@ from coterie.core.run.recommendation_files import check_out
 from coterie.core.run.runfolder import paper_of
 
 
-def run(argv: Sequence[str]) -> None:
+def run_recommend(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("recommend", "Recommend items to a user of a run, a new one, or all.")
     parser.add_argument("--run", required=True, type=Path, help="folder of the run")

@@ -28,7 +28,7 @@ class _Sink(io.FileIO):
             return len(memoryview(data))  # type: ignore[arg-type]
 
 
-def prepare() -> None:
+def prepare_streams() -> None:
     """Make the streams usable, whatever started the command.
 
     - Closed ones (daemons, cron) go nowhere, so that no file of the run gets their number.

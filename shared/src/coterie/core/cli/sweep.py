@@ -27,7 +27,7 @@ ABOUT = (
 )
 
 
-def run(argv: Sequence[str]) -> None:
+def run_sweep(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("sweep PAPER", ABOUT)
     parser.add_argument("--file", type=Path, help="another sweep file")

@@ -10,15 +10,15 @@ from coterie.core.errors import UserError
 from coterie.core.registry.papers import load
 from coterie.core.settings.configuration import configure
 
-ABOUT = (
+_ABOUT_TABLE = (
     "Reproduce a table or a figure of a paper beside its own numbers. Every setting of "
     "`coterie train PAPER` may be given too, as --data NAME."
 )
 
 
-def run(argv: Sequence[str]) -> None:
+def run_table(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
-    parser = Arguments("table PAPER", ABOUT)
+    parser = Arguments("table PAPER", _ABOUT_TABLE)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--table", type=positive, metavar="N", help="number of the paper's table")
     which.add_argument("--figure", type=positive, metavar="N", help="number of the paper's figure")

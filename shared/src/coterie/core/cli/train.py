@@ -14,7 +14,7 @@ from coterie.core.settings.configuration import Configuration, configure, print_
 from coterie.core.settings.sections import DataSettings
 
 
-def run(argv: Sequence[str]) -> None:
+def run_train(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     if wants_help(argv):
         _help(argv)

@@ -6,6 +6,7 @@ and nothing is trained twice. Requests of earlier rounds, or of another run, are
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,8 @@ class ClientHost:
             return self._enrolled(request, header, ids)
         if (done := self._answered(header, digest(request))) is not None:
             return done
-        step = bound_step(self.client, header.step)
+        if (step := self.client.steps().get(header.step)) is None:
+            raise ProtocolError(f"{type(self.client).__name__} has no step {header.step!r}")
         down: Any = decode(request, step.down, header=RequestHeader)[0]
         sent = Aligned(ids, down) if header.one_each else down
         fold = None if header.fold is None else _fold(header.fold)
@@ -116,24 +118,22 @@ class ClientHost:
     ) -> bytes:
         """One reply of all chunks."""
         up: Any = None
-        sizes: dict[str, int] = {}
+        sizes = Counter[str]()
         refused: dict[int, str] = {}
         ids = torch.empty(0, dtype=torch.int64)
         for part in parts:
-            if fold is not None and part.up is not None:
-                for name, size in field_sizes(part.up).items():
-                    sizes[name] = sizes.get(name, 0) + size
-            part = counted(step, part) if fold is not None else part
+            if fold is not None:
+                sizes.update({} if part.up is None else field_sizes(part.up))
+                part = counted(step, part)
             refused |= part.refused
             ids = torch.cat([ids, part.ids])
             if part.up is None:
                 continue
-            if fold is not None:
-                one = folded(fold, step, part)
-                up = one if up is None else fold.merge(up, one)
-            else:
-                up = part.up if up is None else tree.concatenate(up, part.up)
-        return self._reply(request, ids, up, refused, sizes if fold is not None else None)
+            one = part.up if fold is None else folded(fold, step, part)
+            if up is not None:
+                one = tree.concatenate(up, one) if fold is None else fold.merge(up, one)
+            up = one
+        return self._reply(request, ids, up, refused, None if fold is None else dict(sizes))
 
     def _reply(
         self,
@@ -157,8 +157,7 @@ class ClientHost:
     ) -> None:
         """Move on, and write private state anew where it has changed."""
         changed = self.exchange.store.changes != self._kept
-        number = self.position.state + changed
-        moved = Position(header.run, when, answered, number)
+        moved = Position(header.run, when, answered, self.position.state + changed)
         self.folder.keep(moved, reply, self.exchange.to_plain() if changed else None)
         self.position, self._kept = moved, self.exchange.store.changes
 
@@ -207,18 +206,6 @@ class _OneClient:
 
     def __getitem__(self, place: int) -> Any:
         return self._data
-
-
-def bound_step(client: Client[Any, Any], name: str) -> AnyStep[Any, Any]:
-    """The step of a client half that a request asks for.
-
-    Raises:
-        ProtocolError: it has none of that name.
-    """
-    steps = client.steps()
-    if name not in steps:
-        raise ProtocolError(f"{type(client).__name__} has no step {name!r}")
-    return steps[name]
 
 
 def _fold(plain: dict[str, Any]) -> Fold:

@@ -14,6 +14,7 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -91,11 +92,9 @@ class Service:
 
 def _refusal(request: bytes, why: str) -> bytes:
     """A reply in which nobody's answer counts."""
-    try:
-        header: RequestHeader = peek(request, header=RequestHeader)
-        asked = header.clients
-    except ProtocolError:
-        asked = ()
+    asked: tuple[int, ...] = ()
+    with suppress(ProtocolError):
+        asked = peek(request, header=RequestHeader).clients
     return encode(None, ReplyHeader(digest(request), (), {str(one): why for one in asked}))
 
 

@@ -5,42 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from coterie.core.federation.transcript import Transcript
+from coterie.core.federation.transcript import Crossing, Transcript
 from coterie.core.protocol.messages import relayed
 from coterie.core.tensors import tree
-from coterie.core.tensors.stacked import Stacked
 
 SERVER, CLIENTS = "server", "clients"
-
-
-class Crossing(NamedTuple):
-    """What crossed between two parties in a round, of one field of a step's messages.
-
-    Attributes:
-        block: of the round.
-        round: in the block.
-        step: of the client half.
-        direction: "up" from a client to the server, or "down" to a client.
-        field: of the message.
-        sender: "server", "clients", or a client's number where each is an organisation of its own.
-        receiver: the same.
-        relay: "server" for what clients send to clients: it receives what goes up, and passes it
-            on down; else empty.
-    """
-
-    block: int
-    round: int
-    step: str
-    direction: str
-    field: str
-    sender: str
-    receiver: str
-    relay: str = ""
 
 
 def _counts() -> dict[Any, list[int]]:
@@ -230,14 +203,3 @@ def _nbytes(part: Any) -> int:
     if isinstance(part, Tensor):  # most are, of each of one's peers
         return tree.nbytes(part)
     return sum(tree.nbytes(leaf) for _, leaf in tree.values(part))
-
-
-def stacked_bytes(message: Any) -> Tensor:
-    """Bytes of each client's part of a stacked upload, ``(C,)`` int64."""
-    sizes = []
-    for _, leaf in tree.values(message):
-        if isinstance(leaf, Stacked):
-            sizes.append(leaf.nbytes())
-        elif leaf.shape[0]:
-            sizes.append(torch.full((leaf.shape[0],), leaf[0].numel() * leaf.element_size()))
-    return torch.stack(sizes).sum(0)

@@ -7,15 +7,37 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.wire.codec import tensors_of
 
-if TYPE_CHECKING:
-    from coterie.core.federation.ledger import Crossing
+
+class Crossing(NamedTuple):
+    """What crossed between two parties in a round, of one field of a step's messages.
+
+    Attributes:
+        block: of the round.
+        round: in the block.
+        step: of the client half.
+        direction: "up" from a client to the server, or "down" to a client.
+        field: of the message.
+        sender: "server", "clients", or a client's number where each is an organisation of its own.
+        receiver: the same.
+        relay: "server" for what clients send to clients: it receives what goes up, and passes it
+            on down; else empty.
+    """
+
+    block: int
+    round: int
+    step: str
+    direction: str
+    field: str
+    sender: str
+    receiver: str
+    relay: str = ""
 
 
 @dataclass

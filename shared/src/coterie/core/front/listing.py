@@ -9,8 +9,7 @@ from typing import Generic, TypeVar
 from coterie.core.errors import UserError, nearest
 from coterie.core.registry import data_sets as registered
 from coterie.core.registry import papers as installed
-from coterie.core.registry.data_sets import DataSet
-from coterie.core.registry.papers import Paper
+from coterie.core.registry.papers import DataSet, Paper
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """Large weights whose steps are kept as products, and added to the weights together.
 
-A step of a weight W of y = x Wᵀ adds leftᵀ right (`coterie.core.local_training.outer`), which has
-to read and write W, megabytes that no cache holds. While few samples have been seen,
+A step of a weight W of y = x Wᵀ adds leftᵀ right (an `Outer`), which has to read and write W,
+megabytes that no cache holds. While few samples have been seen,
 
     x Wᵀ = x W₀ᵀ + (x rightᵀ) left
 

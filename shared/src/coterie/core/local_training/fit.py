@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
+from coterie.core.errors import Unstackable
 from coterie.core.local_training.deferred import Deferred, ReadElsewhere
 from coterie.core.local_training.gradients import ByAutograd, Gradient, of_trained
 from coterie.core.local_training.losses import Batch, Loss, Pull, Slope
@@ -23,7 +24,7 @@ from coterie.core.local_training.row_optimizer import (
     multiplied_out,
 )
 from coterie.core.local_training.row_optimizer import RowSGD as RowSGD
-from coterie.core.local_training.stacking import by_rows, stacked
+from coterie.core.local_training.stacking import concatenate, say_one_by_one, stacked
 from coterie.core.local_training.step_count import count_steps
 from coterie.core.tensors import tree
 
@@ -182,7 +183,7 @@ def of_clients(
         value: Tensor = stacked(function)(mine, batches(number, rows))
         return value
 
-    return by_rows(run, rows)
+    return _by_rows(run, rows)
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ class _Job:
             order = torch.arange(len(order))
         end = tree.map_tensors(lambda rows: rows.new_empty(rows.shape), self.start)
         for places in torch.arange(len(order)).split(max(width, 1)):
-            by_rows(partial(self._run_deferring, end, order), places)
+            _by_rows(partial(self._run_deferring, end, order), places)
         mean = replace(end, loss=_mean(end.loss, self.steps[order]))
         in_order = bool((order[1:] > order[:-1]).all())
         return mean if in_order else tree.take(mean, torch.argsort(order))
@@ -349,3 +350,22 @@ def _rate(value: float | Tensor, like: Tensor) -> float | Tensor:
 
 def _cut(stack: T, start: int, end: int | None) -> T:
     return tree.map_tensors(lambda leaf: leaf[start:end], stack)
+
+
+def _by_rows(run: Callable[[Tensor], T], rows: Tensor) -> T:
+    """Run for all clients at once or, where that is impossible, one after the other.
+
+    A log line says so once for each reason.
+
+    Args:
+        run: gives a stacked tree for the clients at some positions, ``(K,)`` int64; raises
+            `Unstackable` if it cannot serve several.
+        rows: ``(C,)`` positions, C at least 1.
+    """
+    try:
+        return run(rows)
+    except Unstackable as error:
+        if rows.numel() == 1:
+            raise
+        say_one_by_one(str(error).split("\n")[0][:200])
+        return concatenate([run(row) for row in rows.split(1)])

@@ -38,8 +38,8 @@ class MethodOf:
 
     What `torch.func.functional_call` does anew in every call, finding where each tensor stands and
     putting the module's own back, is done once: this works on a copy of the module. Its linear
-    layers can be taped (`coterie.core.local_training.taps`), its embeddings know their padding when
-    they are stacked (`coterie.core.local_training.padding_rows`).
+    layers can be taped (`TappedLinear`), its embeddings know their padding when they are stacked
+    (`PaddedEmbedding`).
 
     Args:
         module: has ``method(batch)``; parameters and buffers that a call does not name are its own.

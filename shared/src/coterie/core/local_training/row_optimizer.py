@@ -40,10 +40,9 @@ class RowOptimizer(ABC):
     `torch.optim` itself refuses a learning rate a row, shares one step count, and lets weight decay
     and momentum move a row that has finished.
 
-    A sparse gradient (`coterie.core.local_training.sparse_rows`) moves the rows of a table that it
-    names, in time and, in place, memory of these alone. Moments and weight decay are of the named
-    rows only: what a dense gradient with zeros would do to the others is left out. The step count
-    is the client's.
+    A sparse gradient (see `Touched`) moves the rows of a table that it names, in time and, in
+    place, memory of these alone. Moments and weight decay are of the named rows only: what a dense
+    gradient with zeros would do to the others is left out. The step count is the client's.
 
     Attributes:
         factored: whether steps are made of `Outer` gradients without multiplying them out.

@@ -89,25 +89,6 @@ def or_unstackable(together: Callable[[], T], alone: Callable[[], Any]) -> T:
         raise Unstackable(str(error)) from error
 
 
-def by_rows(run: Callable[[Tensor], T], rows: Tensor) -> T:
-    """Run for all clients at once or, where that is impossible, one after the other.
-
-    A log line says so once for each reason.
-
-    Args:
-        run: gives a stacked tree for the clients at some positions, ``(K,)`` int64; raises
-            `Unstackable` if it cannot serve several.
-        rows: ``(C,)`` positions, C at least 1.
-    """
-    try:
-        return run(rows)
-    except Unstackable as error:
-        if rows.numel() == 1:
-            raise
-        say_one_by_one(str(error).split("\n")[0][:200])
-        return concatenate([run(row) for row in rows.split(1)])
-
-
 def concatenate(parts: list[T]) -> T:
     """Stack stacked trees of one structure, one after the other."""
     return tree.map_tensors(lambda *leaves: torch.cat(leaves), parts[0], *parts[1:])

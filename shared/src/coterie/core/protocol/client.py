@@ -13,6 +13,7 @@ from coterie.core.protocol.messages import Private
 from coterie.core.protocol.step import AnyStep, Form
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ragged import Ragged
 from coterie.core.wire.travel import holds
 
 P = TypeVar("P", bound=Private)
@@ -113,3 +114,20 @@ class Client(Generic[P, X]):
 
 
 Client._types = Client.__parameters__  # type: ignore[attr-defined]
+
+
+class RecommendsItems(Generic[P]):
+    """A client half that scores items on its device; beside `Client`."""
+
+    def predict(self, down: Any, mine: P) -> Tensor:
+        """Score all items for C clients on their devices, ``(C, n_items)``.
+
+        Args:
+            down: what `ServesItems.serve` gave for them.
+            mine: their private state.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must say how it scores items")
+
+    def adapt(self, down: Any, history: Ragged, key: Key) -> P:
+        """Fit the private state of C newcomers to their items with the public part fixed."""
+        raise NotImplementedError(f"{type(self).__name__} does not adapt to newcomers")

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-U = TypeVar("U")
+V = TypeVar("V")
 T = TypeVar("T")
 
 
@@ -28,7 +28,7 @@ class Replies:
 
 
 @dataclass(frozen=True)
-class StackedReplies(Replies, Generic[U]):
+class StackedReplies(Replies, Generic[V]):
     """Uploads of clients in the stacked form.
 
     Attributes:
@@ -36,18 +36,18 @@ class StackedReplies(Replies, Generic[U]):
             no upload.
     """
 
-    up: U | None = None
+    up: V | None = None
 
 
 @dataclass(frozen=True)
-class ListReplies(Replies, Generic[U]):
+class ListReplies(Replies, Generic[V]):
     """Uploads of clients in the list form.
 
     Attributes:
         ups: client id -> its upload, in the order of ``ids``.
     """
 
-    ups: dict[int, U]
+    ups: dict[int, V]
 
 
 @dataclass(frozen=True)

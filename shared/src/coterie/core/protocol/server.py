@@ -7,6 +7,7 @@ from typing import Generic, Literal, TypeVar
 
 from coterie.core.errors import UserError
 from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.messages import Down
 from coterie.core.tensors.keys import Key
 
 S = TypeVar("S")
@@ -88,3 +89,25 @@ class Server(Generic[S]):
         Default: end the block after ``rounds`` of them.
         """
         return "block" if self.rounds is not None and len(history) >= self.rounds else "go"
+
+
+class ServesItems(Generic[S]):
+    """A server half whose clients are recommended items; beside `Server`."""
+
+    def serve(self, state: S, user: int | None, cohort: Cohort) -> Down:
+        """Give what a client downloads to recommend on its own.
+
+        Where a prediction needs other clients, they are asked here, through the cohort: what they
+        answer is checked and counted as in a round, and reaches the client in the message.
+
+        Args:
+            state: of a trained run.
+            user: number of the user in the data; None for someone new.
+            cohort: all clients of the newest block.
+
+        Example:
+            def serve(self, state, user, cohort):
+                fitted = cohort.ask(FITTED, Query(user))  # the peers' part of the prediction
+                return Answer(state.weights, fitted.up)
+        """
+        raise NotImplementedError(f"{type(self).__name__} must say what it serves")

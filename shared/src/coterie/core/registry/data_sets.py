@@ -3,47 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from coterie.core.errors import UserError, nearest
+from coterie.core.registry.papers import DataSet, papers
 from coterie.core.registry.published import packaged
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """A data set that is known by name.
-
-    Attributes:
-        name: what the user types; also the folder below the data root.
-        about: one line.
-        terms: what its owners allow.
-        core: k of the k-core filter that the literature uses with it; 0 for samples.
-        files: alternative names (or patterns) of the file that tells that the set is there, each
-            also as ``.gz``; none if generated.
-        reader: ``module:function``. Of interactions: it makes
-            `coterie.core.data.interactions.interactions.Interactions` of the folder. Of samples: it
-            makes the rows that ``coterie data NAME`` shows, dicts with ``part`` and ``samples``.
-        url: the official archive.
-        md5: its published digest where it never changes; otherwise the ``.md5`` file beside the
-            archive is asked.
-        by_hand: where there is no archive, how to come by the files.
-        kind: ``interactions`` of users with items, for recommenders, or labelled ``samples``
-            (images, text), which the papers that add them read; archives of these stay packed.
-    """
-
-    name: str
-    about: str
-    terms: str
-    core: int
-    files: tuple[str, ...] = ()
-    reader: str = ""
-    url: str = ""
-    md5: str = ""
-    by_hand: str = ""
-    kind: Literal["interactions", "samples"] = "interactions"
-
 
 DATA_SETS: dict[str, DataSet] = {
     name: DataSet(name=name, **(entry | {"files": tuple(entry.get("files", ()))}))
@@ -53,8 +17,6 @@ DATA_SETS: dict[str, DataSet] = {
 
 def data_sets() -> dict[str, DataSet]:
     """Find all data sets by name: those of core, then those that installed papers add."""
-    from coterie.core.registry.papers import papers
-
     added = (entry for paper in papers().values() for entry in paper.data_sets)
     return DATA_SETS | {entry.name: entry for entry in added}
 

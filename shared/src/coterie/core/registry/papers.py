@@ -9,13 +9,46 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coterie.core.errors import UserError, nearest
-from coterie.core.registry.data_sets import DataSet
 from coterie.core.registry.keys import MetricKey, Panel
 
 GROUP = "coterie.papers"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set that is known by name.
+
+    Attributes:
+        name: what the user types; also the folder below the data root.
+        about: one line.
+        terms: what its owners allow.
+        core: k of the k-core filter that the literature uses with it; 0 for samples.
+        files: alternative names (or patterns) of the file that tells that the set is there, each
+            also as ``.gz``; none if generated.
+        reader: ``module:function``. Of interactions: it makes
+            `coterie.core.data.interactions.interactions.Interactions` of the folder. Of samples: it
+            makes the rows that ``coterie data NAME`` shows, dicts with ``part`` and ``samples``.
+        url: the official archive.
+        md5: its published digest where it never changes; otherwise the ``.md5`` file beside the
+            archive is asked.
+        by_hand: where there is no archive, how to come by the files.
+        kind: ``interactions`` of users with items, for recommenders, or labelled ``samples``
+            (images, text), which the papers that add them read; archives of these stay packed.
+    """
+
+    name: str
+    about: str
+    terms: str
+    core: int
+    files: tuple[str, ...] = ()
+    reader: str = ""
+    url: str = ""
+    md5: str = ""
+    by_hand: str = ""
+    kind: Literal["interactions", "samples"] = "interactions"
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation, bounds
 from coterie.core.privacy.build import middleware
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.client import Client
+from coterie.core.protocol.client import Client, RecommendsItems
 from coterie.core.protocol.messages import Down
-from coterie.core.protocol.recommending import RecommendsItems, ServesItems
-from coterie.core.protocol.server import Server
+from coterie.core.protocol.server import Server, ServesItems
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.estimate import Need
 from coterie.core.run.runfolder import located
@@ -184,7 +183,7 @@ class Experiment(Generic[Settings]):
 class RecommendsToUsers(Experiment[Settings]):
     """An experiment whose clients are recommended items.
 
-    By default every user is a client; the halves are of `coterie.core.protocol.recommending`.
+    By default every user is a client; the halves are a `RecommendsItems` and a `ServesItems`.
     """
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.core.registry.data_sets import DataSet
+from coterie.core.registry.papers import DataSet
 
 DATA_SETS = (
     DataSet(

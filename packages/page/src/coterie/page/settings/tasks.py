@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from coterie.core.registry.data_sets import DataSet
+from coterie.core.registry.papers import DataSet
 
 _HERE = "coterie.page.data."
 

@@ -17,15 +17,14 @@ from coterie.core.data.sources.opening import existing
 from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import (
-    DataSet,
     data_root,
     data_set,
     data_sets,
     default_core,
     find_file,
 )
+from coterie.core.registry.papers import DataSet, papers
 from coterie.core.registry.papers import load as imported
-from coterie.core.registry.papers import papers
 from coterie.core.settings.sections import DataSettings
 
 _ENDINGS = (*TEXT, *JSON, *PARQUET, *ARROW, ".gz", ".bz2", ".xz", ".zip")

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 from rich.progress import wrap_file
 
 from coterie.core.errors import UserError
-from coterie.core.registry.data_sets import DataSet, find_file
+from coterie.core.registry.data_sets import find_file
+from coterie.core.registry.papers import DataSet
 from coterie.core.terminal import console
 
 _TIMEOUT_S = 10.0

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from coterie.core.local_training.alone import statistics_of
 from coterie.core.tensors.digest import digest
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
+_AS_SHOWN = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 _OF_TORCH = frozenset(vars(nn.Module())) | {"training"}
 
 
@@ -61,13 +61,13 @@ def _plain(value: Any) -> Any:
         if value.dtype.hasobject or value.dtype.kind in "USMmV":
             return [str(value.dtype), list(value.shape), repr(value.tolist())]
         return torch.from_numpy(np.ascontiguousarray(value).view(np.uint8).reshape(-1).copy())
-    if isinstance(value, _PLAIN):
+    if isinstance(value, _AS_SHOWN):
         return repr(value) if isinstance(value, complex) else value
     if isinstance(value, Mapping):
         return _together({str(key): each for key, each in value.items()})
     if isinstance(value, list | tuple):
         return _together({str(place): each for place, each in enumerate(value)})
-    if isinstance(value, set | frozenset) and all(isinstance(each, _PLAIN) for each in value):
+    if isinstance(value, set | frozenset) and all(isinstance(each, _AS_SHOWN) for each in value):
         return sorted(map(repr, value))
     return _FOREIGN
 

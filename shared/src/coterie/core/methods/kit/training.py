@@ -89,8 +89,6 @@ class LocalTraining:
         alone: whether it does.
         loss: of one client.
         slope: the module's own, if it has one.
-        recording: whether steps may be recorded (`coterie.core.local_training.recorded`).
-        factored: whether linear layers may be taped (`coterie.core.local_training.taps`).
 
     Raises:
         UserError: the module has batch normalisation, torch's dropout or sparse gradients, and the
@@ -137,7 +135,7 @@ class LocalTraining:
 
     @property
     def recording(self) -> bool:
-        """Whether steps may be recorded."""
+        """Whether steps may be recorded (`coterie.core.local_training.recorded`)."""
         return self._habits.watchable and self._habits.changing is None
 
     @property
@@ -186,16 +184,15 @@ class LocalTraining:
         changing = self._habits.changing
         if changing is None and self._factored is None:
             self._factored = self._by_factors(data.whole if isinstance(data, SampleData) else data)
-        if changing is not None and not self._admits:
-            raise UserError(
-                f"{type(self._module).__name__}.loss changes {changing}, so clients must be "
-                f"trained in their order: let something else change it, or use {_ONE_BY_ONE}"
-            )
-        if changing is not None and runs_beside_others():
-            raise UserError(
-                f"{type(self._module).__name__}.loss changes {changing}, so clients must be "
-                "trained in their order: leave 'engine.workers' at 1"
-            )
+        if changing is None or (self._admits and not runs_beside_others()):
+            return
+        remedy = "leave 'engine.workers' at 1"
+        if not self._admits:
+            remedy = f"let something else change it, or use {_ONE_BY_ONE}"
+        raise UserError(
+            f"{type(self._module).__name__}.loss changes {changing}, so clients must be trained in "
+            f"their order: {remedy}"
+        )
 
     def _form(self, without: Collection[int] = ()) -> Params:
         named = self._module.named_parameters()

@@ -12,9 +12,8 @@ from torch import Tensor
 from coterie.core.data.interactions.negatives import NO_NEGATIVE, sample_negatives
 from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.metrics.ranking_report import RankingReport, measure_rows
-from coterie.core.protocol.client import Client
+from coterie.core.protocol.client import Client, RecommendsItems
 from coterie.core.protocol.messages import Private
-from coterie.core.protocol.recommending import RecommendsItems
 from coterie.core.protocol.step import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

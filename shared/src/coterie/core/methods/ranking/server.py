@@ -18,8 +18,8 @@ from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.folds import Fold
 from coterie.core.protocol.messages import Down
-from coterie.core.protocol.recommending import ServesItems
 from coterie.core.protocol.replies import FoldedReplies
+from coterie.core.protocol.server import ServesItems
 from coterie.core.protocol.step import Step
 from coterie.core.settings.sections import ValidationSettings
 from coterie.core.tensors.keys import Key

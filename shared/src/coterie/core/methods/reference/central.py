@@ -38,7 +38,7 @@ class CentralModel(GlobalModel):
     statistics: Params = carries("running statistics of its batch normalisation, by name")
 
 
-EVALUATE = Step("evaluate", CentralModel, QualityReport)
+EVALUATE_POOLED = Step("evaluate", CentralModel, QualityReport)
 
 
 class CentralClient(ModelClient[OwnModel]):
@@ -50,7 +50,7 @@ class CentralClient(ModelClient[OwnModel]):
         """Private state: nothing."""
         return OwnModel({}, torch.zeros(n_clients, dtype=torch.int64))
 
-    @EVALUATE
+    @EVALUATE_POOLED
     def evaluate(
         self, down: CentralModel, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[QualityReport, None]:
@@ -137,4 +137,4 @@ class CentralServer(ModelServer[TrainedModel]):
         """Enter the measures of the model on the server's samples and on those of the clients."""
         self.test_server({**state.weights, **state.statistics}, cohort)
         down = CentralModel(state.weights, state.statistics)
-        self.note_clients(cohort.ask(EVALUATE, down), cohort)
+        self.note_clients(cohort.ask(EVALUATE_POOLED, down), cohort)

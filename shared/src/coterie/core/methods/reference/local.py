@@ -20,7 +20,7 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 TRAIN = Step("train", None, None)
-EVALUATE = Step("evaluate", None, QualityReport)
+EVALUATE_OWN = Step("evaluate", None, QualityReport)
 
 
 class LocalClient(ModelClient[OwnModel]):
@@ -43,7 +43,7 @@ class LocalClient(ModelClient[OwnModel]):
         _, fitted = self.train_from(mine.personal, mine, data, key)
         return None, self.after(mine, fitted)
 
-    @EVALUATE
+    @EVALUATE_OWN
     def evaluate(
         self, down: None, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[QualityReport, None]:
@@ -73,4 +73,4 @@ class LocalServer(ModelServer[ServerModel]):
 
     def test(self, state: ServerModel, cohort: Cohort) -> None:
         """Enter the personal accuracies and losses into the cohort's journal."""
-        self.note_clients(cohort.ask(EVALUATE, None), cohort)
+        self.note_clients(cohort.ask(EVALUATE_OWN, None), cohort)
