@@ -12,11 +12,11 @@ from benchmarks.assisted.sizes import ML_100K, ML_100K_RATINGS, Drawn, Size, dra
 from benchmarks.core.machine import Limits
 from benchmarks.core.timing import CPU_MS, Row, in_turns, row
 from coterie.assisted.aae.inputs import Inputs
-from coterie.assisted.aae.losses import SQUARED
 from coterie.assisted.aae.network import AAE
 from coterie.assisted.aae.packing import Packing
 from coterie.assisted.aae.pattern import Pattern
 from coterie.assisted.aae.training import Plan, Steps, Trained, batches_of, train
+from coterie.assisted.objective import Squared
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.row_optimizer import RowAdam
 from coterie.core.tables.stopwatch import one_thread
@@ -78,7 +78,7 @@ class Compared:
     def by_autograd(self) -> float:
         """Train for an epoch by `fit` with autograd; gives the mean loss."""
         packing, plan = Packing(self.network.shapes), self.plan
-        steps = Steps(self.batches, SQUARED, packing)
+        steps = Steps(self.batches, Squared(), packing)
         fitted = fit(
             steps.loss,
             tree.as_stack(packing.pack(self.start.params)),

@@ -22,7 +22,7 @@ from coterie.assisted.settings.data import DomainSettings
 from coterie.assisted.settings.protect import ProtectSettings
 from coterie.assisted.settings.run import AssistSettings, Settings
 from coterie.assisted.state import RoundChoice
-from coterie.assisted.sums import Masks, added, check_sum, of_rounds
+from coterie.assisted.sums import Masks, added, check_sum, means_of_rounds
 from coterie.core.errors import UserError
 from coterie.core.methods.kit.secure_sum import to_fixed
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
@@ -248,7 +248,9 @@ def test_means_are_over_those_of_a_round_who_answer_now(own) -> None:
     models = torch.tensor([0, 1, 2, 3] if own else [1, 2, 3])
     weights = torch.full((len(models),), 1 / len(models))
     choice = RoundChoice(2, models, torch.tensor(0.5), weights)
-    found = of_rounds(data[0], down, {1: torch.tensor([9.0]), 2: torch.tensor([11.0])})(choice)
+    found = means_of_rounds(data[0], down, {1: torch.tensor([9.0]), 2: torch.tensor([11.0])})(
+        choice
+    )
     assert found.shape == (1, len(models))
     assert found.unique().tolist() == [(2 + 5 + 11) / 3 if own else (2 + 5) / 2]
 

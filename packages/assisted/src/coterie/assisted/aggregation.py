@@ -5,7 +5,6 @@ Eq. 6 to 8. Outputs are ``(n, J)``: of n cells, a column for each of the J model
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -196,12 +195,8 @@ def _by_lbfgs(fit: Fit, start: Choice, how: AssistSettings) -> Choice:
         value.backward()
         return value
 
-    _repeat(_LBFGS_CALLS, lambda: optimizer.step(loss))
+    with torch.enable_grad():
+        for _ in range(_LBFGS_CALLS):
+            optimizer.step(loss)
     found = choice()
     return Choice(found.eta.detach(), found.weights.detach())
-
-
-def _repeat(times: int, call: Callable[[], object]) -> None:
-    with torch.enable_grad():
-        for _ in range(times):
-            call()

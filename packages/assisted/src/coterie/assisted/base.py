@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coterie.assisted import deviations
+from coterie.assisted.deviations import label_deviations, rating_deviations
 from coterie.assisted.objective import Objective
 from coterie.core.data.interactions.alignment import Alignment
 from coterie.core.data.interactions.cells import Cells
@@ -58,9 +58,9 @@ def base_model(cells: Cells, objective: Objective, start: Start, align: Alignmen
     """
     if start == "bias":
         if objective.is_rating:
-            row, column = deviations.of_ratings(cells, align)
+            row, column = rating_deviations(cells, align)
         else:
-            row, column = deviations.of_labels(cells)
+            row, column = label_deviations(cells)
         return Base(column, row)
     if objective.is_rating:
         return Base(column_mean(cells))

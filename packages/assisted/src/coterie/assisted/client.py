@@ -7,9 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from coterie.assisted import sums
-from coterie.assisted.aae import pattern as aae
 from coterie.assisted.aae.network import Params
+from coterie.assisted.aae.pattern import Pattern as CellPattern
 from coterie.assisted.aae.training import train
 from coterie.assisted.aggregation import Choice, Fit, choose
 from coterie.assisted.data.organisations import OwnDomain
@@ -35,6 +34,7 @@ from coterie.assisted.messages import (
 from coterie.assisted.predictor import Predictor, named, numbered
 from coterie.assisted.protection import protected
 from coterie.assisted.state import Model, OrganisationState, Peer, RoundChoice
+from coterie.assisted.sums import Masks, mean_of_round
 from coterie.assisted.view import View, common, places_of
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
@@ -115,7 +115,7 @@ class Organisation(Predictor):
         mine = replace(mine, models=models, own=found[data.id], sent=torch.empty(0))
         fits = {int(peer): found[int(peer)] for peer in down.cells}
         if self.settings.protect.sum:
-            return Fits(None, sums.Masks(data, down.roster, "fit", down.round).hidden(fits)), mine
+            return Fits(None, Masks(data, down.roster, "fit", down.round).hidden(fits)), mine
         return Fits(named(fits), None), mine
 
     @COMBINE
@@ -128,7 +128,7 @@ class Organisation(Predictor):
         if not self.settings.protect.sum:
             models, outputs = view.outputs(cells, mine.own, numbered(down.values), use_own)
         elif down.total is not None:
-            models, outputs = sums.of_round(data, down, mine.own if use_own else None)
+            models, outputs = mean_of_round(data, down, mine.own if use_own else None)
         else:  # a peer did not answer, so that nobody has outputs of the round
             stays = Choice(torch.tensor(0.0), torch.zeros(1))
             return self._progress(mine, data, stays), replace(mine, own=torch.empty(0))
@@ -153,7 +153,7 @@ class Organisation(Predictor):
         return self._progress(mine, data, choice), mine
 
     def fitted(
-        self, learner: Learner, view: View, pattern: aae.Pattern, values: Tensor, key: Key
+        self, learner: Learner, view: View, pattern: CellPattern, values: Tensor, key: Key
     ) -> Params:
         """Train a new autoencoder to give values, ``(n,)``, at the cells of a pattern."""
         network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)

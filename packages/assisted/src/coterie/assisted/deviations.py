@@ -18,7 +18,7 @@ to .008 MAP@10; 4 ranks as well."""
 _SWEEPS = 15
 
 
-def of_ratings(cells: Cells, align: Alignment) -> tuple[Tensor, Tensor]:
+def rating_deviations(cells: Cells, align: Alignment) -> tuple[Tensor, Tensor]:
     """Fit R = row + column, items first, then users (`coterie.core.methods.reference.bias`).
 
     Args:
@@ -31,7 +31,7 @@ def of_ratings(cells: Cells, align: Alignment) -> tuple[Tensor, Tensor]:
     Example:
         >>> row, column = torch.tensor([0, 1]), torch.tensor([0, 0])
         >>> cells = Cells.from_pairs(row, column, torch.tensor([4.0, 4.0]), 2, 2)
-        >>> [part.tolist() for part in of_ratings(cells, "user")]
+        >>> [part.tolist() for part in rating_deviations(cells, "user")]
         [[0.0, 0.0], [4.0, 4.0]]
     """
     if not len(cells):
@@ -47,7 +47,7 @@ def of_ratings(cells: Cells, align: Alignment) -> tuple[Tensor, Tensor]:
     return model.item, model.mean + model.user
 
 
-def of_labels(cells: Cells) -> tuple[Tensor, Tensor]:
+def label_deviations(cells: Cells) -> tuple[Tensor, Tensor]:
     """Fit logits of positives as row + column, with a ridge (Rasch, 1960).
 
     Rows and columns take turns in Newton steps, from the logit of the smoothed share of positives;
@@ -57,7 +57,7 @@ def of_labels(cells: Cells) -> tuple[Tensor, Tensor]:
         cells: labels, 0 or 1.
 
     Returns:
-        As `of_ratings`, logits.
+        As `rating_deviations`, logits.
     """
     row, column, label = cells.rows, cells.columns.values, cells.values.double()
     share = (label.sum() + 1.0) / (len(label) + 2.0)

@@ -109,7 +109,8 @@ class Experiment(RecommendsToUsers[Settings]):
 
     def notes(self, module: FederatedRun) -> list[str]:
         """Say what was compared, how many rounds had no outputs, which settings were in vain."""
-        found, lost = list(self._compared), _without_outputs(module)
+        found = list(self._compared)
+        lost = sum(row.get("mtal/dropped", 0.0) > 0 for row in module.history)
         if lost:
             found.append(
                 f"in {lost} of {len(module.history)} rounds nobody had its peers' outputs: an "
@@ -178,7 +179,3 @@ class Experiment(RecommendsToUsers[Settings]):
             "organisations score the users that they knew when they met: give --user, or train "
             "again with the new one"
         )
-
-
-def _without_outputs(module: FederatedRun) -> int:
-    return sum(row.get("mtal/dropped", 0.0) > 0 for row in module.history)

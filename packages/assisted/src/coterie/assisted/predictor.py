@@ -8,9 +8,8 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.assisted import sums
-from coterie.assisted.aae import pattern as aae
 from coterie.assisted.aae.network import Params
+from coterie.assisted.aae.pattern import Pattern as CellPattern
 from coterie.assisted.aae.prediction import predict
 from coterie.assisted.aggregation import Choice
 from coterie.assisted.data.organisations import OwnDomain
@@ -30,6 +29,7 @@ from coterie.assisted.prediction_messages import (
 from coterie.assisted.quality import quality
 from coterie.assisted.settings.run import Settings
 from coterie.assisted.state import OrganisationState, RoundChoice
+from coterie.assisted.sums import Masks, means_of_rounds
 from coterie.assisted.view import View, places_of
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.protocol.client import Client
@@ -79,7 +79,7 @@ class Predictor(Client[OrganisationState, OwnDomain]):
             values[peer] = torch.cat([nothing[:0], *stacked])
         known = torch.tensor(rounds, dtype=torch.int64)
         if masked:
-            masks = sums.Masks(data, down.roster, "answer", down.round, down.attempt)
+            masks = Masks(data, down.roster, "answer", down.round, down.attempt)
             return Answers(None, masks.hidden(values), known), None
         return Answers(named(values), None, known), None
 
@@ -94,7 +94,7 @@ class Predictor(Client[OrganisationState, OwnDomain]):
         pooled = self.settings.evaluation == "pooled"
         return quality(self.learner(data), cells, scores, pooled), None
 
-    def outputs(self, learner: Learner, view: View, params: Params, pattern: aae.Pattern) -> Tensor:
+    def outputs(self, learner: Learner, view: View, params: Params, pattern: CellPattern) -> Tensor:
         """What an autoencoder gives at the cells of a pattern, ``(n,)``."""
         network, inputs = learner.network(view.n_columns), learner.inputs(view.first_column)
         return predict(network, params, inputs, pattern)
@@ -106,7 +106,7 @@ class Predictor(Client[OrganisationState, OwnDomain]):
         view = self.view(mine, data)
         own = self._of_rounds(mine, data, view.own(cells), down.round)[data.id]
         if self.settings.protect.sum:
-            of_round = sums.of_rounds(data, down, own)
+            of_round = means_of_rounds(data, down, own)
         else:
             of_round = self._given(view, down, own, cells)
         scores = self.learner(data).base.at(cells)

@@ -1,8 +1,8 @@
 """Outputs behind masks: an organisation learns the sum of its peers' outputs, the server nothing.
 
 With equal weights w the sum is all that an organisation needs. Each sender adds masks that it
-shares with the others of the round; those of all of them, the receiver's own included, cancel. The
-server adds what it gets and passes the sum on, and the receiver adds its own mask.
+shares with the others of the round; those of all of them, the receiver's own included, cancel.
+The server adds what it gets and passes the sum on, and the receiver adds its own mask.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Masks:
         return pairwise_masks(self._key.fold("to", to), self._roster, me, shape, everybody)[0]
 
 
-def of_round(data: OwnDomain, down: Outputs, own: Tensor | None) -> tuple[Tensor, Tensor]:
+def mean_of_round(data: OwnDomain, down: Outputs, own: Tensor | None) -> tuple[Tensor, Tensor]:
     """What an organisation has of a round: the mean output, in the place of each model's.
 
     Args:
@@ -84,10 +84,10 @@ def of_round(data: OwnDomain, down: Outputs, own: Tensor | None) -> tuple[Tensor
     return models, _alike((total + own) / len(models), len(models))
 
 
-def of_rounds(
+def means_of_rounds(
     data: OwnDomain, down: Predictions, own: Mapping[int, Tensor]
 ) -> Callable[[RoundChoice], Tensor]:
-    """What an organisation has of every round at the cells of the test, as `of_round` gives it.
+    """What an organisation has of every round at the cells of the test, as of one `mean_of_round`.
 
     Who does not answer now is left out of the means.
 

@@ -94,6 +94,7 @@ class View:
         full = [one for one in peers.values() if one is not None and one.numel() == own.numel()]
         if len(full) == len(peers) and (use_own or peers):
             return ids[counted], torch.stack([own, *full][counted]).T  # copies whole columns
+        shared = torch.cat([self.mine.shared[part.rows] for part in cells])
         everywhere = torch.ones(own.shape, dtype=torch.bool)
         columns, known = [own], [everywhere if use_own else ~everywhere]
         for id_, values in peers.items():
@@ -104,7 +105,7 @@ class View:
                 columns.append(values)
                 known.append(everywhere)
             else:
-                known.append(self._has[id_][self._numbers(cells).long()])
+                known.append(self._has[id_][shared.long()])
                 columns.append(values.new_zeros(own.shape).masked_scatter_(known[-1], values))
         both = torch.stack(columns, 1)[:, counted], torch.stack(known, 1)[:, counted]
         return ids[counted], whole(*both)
@@ -118,9 +119,6 @@ class View:
             found[id_] = torch.zeros(size, dtype=torch.bool)
             found[id_][peer.rows.long()] = True
         return found
-
-    def _numbers(self, cells: list[Cells]) -> Tensor:
-        return torch.cat([self.mine.shared[part.rows] for part in cells])
 
     def _matrix(self, own: list[Cells], peers: Mapping[int, list[Places]]) -> Matrix:
         blocks = [

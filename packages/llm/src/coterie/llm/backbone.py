@@ -150,9 +150,14 @@ def _pretrained(
             return
     except (OSError, SafetensorError, RuntimeError):
         pass  # absent, or half of it: made again
-    _announce(settings, len(data.public.train))
+    most, examples = settings.pretrain.steps, len(data.public.train)
+    # What takes minutes, said beside what a command prints for programs.
+    _say(
+        f"pre-training {settings.model.name} on {examples:,} public examples, {most} steps at "
+        "most; it is kept"
+    )
     public, limit = moved(data.public, torch.get_default_device()), settings.data.max_history
-    shown = _progress(settings.pretrain.steps) if settings.run.progress else None
+    shown = _progress(most) if settings.run.progress else None
     pretrain(backbone, public.train, public.held_out, settings.pretrain, key, limit, shown)
     with writing_tensors(path):
         cache.mkdir(parents=True, exist_ok=True)
@@ -167,12 +172,8 @@ def _restored(backbone: Backbone, path: Path) -> bool:
     return not backbone.load_state_dict(load_file(path), strict=False).missing_keys
 
 
-def _announce(settings: Settings, examples: int) -> None:
-    """Say what takes minutes, beside what a command prints for programs."""
-    most, name = settings.pretrain.steps, settings.model.name
-    sys.stderr.write(
-        f"pre-training {name} on {examples:,} public examples, {most} steps at most; it is kept\n"
-    )
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
     sys.stderr.flush()
 
 
@@ -190,8 +191,7 @@ def _progress(
             return
         said = now
         held_out = "" if loss is None else f", held-out loss {loss:.3f}"
-        sys.stderr.write(f"pre-training step {step} of {most}, {now - began:.0f} s{held_out}\n")
-        sys.stderr.flush()
+        _say(f"pre-training step {step} of {most}, {now - began:.0f} s{held_out}")
 
     return shown
 

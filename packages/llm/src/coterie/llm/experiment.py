@@ -184,7 +184,11 @@ class Experiment(RecommendsToUsers[Settings]):
     def federation(self) -> Federation:
         """Build both halves."""
         settings = self.settings
-        self._reach_server()
+        if settings.split.server is not None:  # learn at once, before minutes of building
+            from coterie.llm.split.remote.reach import answers, secret_of  # grpc is heavy
+
+            secret_of(settings.split)
+            answers(settings.split)
         server, client, data, more = self._users() if self.of_users else self._organisations()
         return Federation(
             server=server,
@@ -200,13 +204,6 @@ class Experiment(RecommendsToUsers[Settings]):
             origin=self.origin,
             **more,
         )
-
-    def _reach_server(self) -> None:
-        """Learn at once, not after minutes of building, that the split server is not there."""
-        if self.settings.split.server is not None:
-            from coterie.llm.split.remote.reach import reach  # grpc is heavy
-
-            reach(self.settings.split)
 
     def _organisations(self) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Make server and client; give data, rounds and columns too."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import RowState
+from coterie.core.methods.kit.fields import counted, measured
 from coterie.core.metrics.ranking_report import RankingReport, Split
-from coterie.core.protocol.expected import Count, Like, Number
+from coterie.core.protocol.expected import Like, Number
 from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
 from coterie.core.protocol.step import ListStep
 
@@ -37,6 +38,9 @@ class Candidate(Down):
     )
 
 
+_TRAINS_WITH = frozenset({"optimizer", "catalogue", "head"})
+
+
 @dataclass(frozen=True)
 class TrainedAdapter(Up):
     """What local training made of the adapter (Algorithm 1, lines 4 to 9)."""
@@ -44,18 +48,11 @@ class TrainedAdapter(Up):
     row: Tensor = leaves(  # (d,)
         "trained parameters of the layers the client holds, R_1..R_k and R_N",
         reveals=Reveals.PARAMETERS,
-        depends_on={"optimizer", "catalogue", "head"},
+        depends_on=_TRAINS_WITH,
         expected=Like("row"),
     )
-    loss: Tensor = leaves(  # ()
-        "mean training loss L_c",
-        reveals=Reveals.MEASUREMENT,
-        depends_on={"optimizer", "catalogue", "head"},
-        expected=Number(),
-    )
-    examples: Tensor = leaves(  # () int64
-        "number of training examples |D_c|", reveals=Reveals.STEPS, expected=Count()
-    )
+    loss: Tensor = measured("mean training loss L_c", _TRAINS_WITH)  # ()
+    examples: Tensor = counted("number of training examples |D_c|")  # () int64
 
 
 _RANKS_WITH = frozenset({"catalogue", "head", "best_head"})
@@ -65,15 +62,9 @@ _RANKS_WITH = frozenset({"catalogue", "head", "best_head"})
 class OrganisationReport(RankingReport):
     """Quality of a client's recommendations, mean over its users; NaN without one to measure."""
 
-    recall: Tensor = leaves(  # (K,) float64
-        "Recall@k", reveals=Reveals.MEASUREMENT, depends_on=_RANKS_WITH, expected=Number(axes=1)
-    )
-    ndcg: Tensor = leaves(  # (K,) float64
-        "NDCG@k", reveals=Reveals.MEASUREMENT, depends_on=_RANKS_WITH, expected=Number(axes=1)
-    )
-    users: Tensor = leaves(
-        "number of users measured", reveals=Reveals.STEPS, expected=Count()
-    )  # () int64
+    recall: Tensor = measured("Recall@k", _RANKS_WITH, Number(axes=1))  # (K,) float64
+    ndcg: Tensor = measured("NDCG@k", _RANKS_WITH, Number(axes=1))  # (K,) float64
+    users: Tensor = counted("number of users measured")  # () int64
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The paper's tables, read from published.yaml. Torch-free."""
+"""The paper's tables, read from published.yaml."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from coterie.assisted.aae.batches import Batch
 from coterie.assisted.aae.cells import Cells
-from coterie.assisted.aae.losses import CellLoss
 from coterie.assisted.aae.network import DECODER, RATINGS, Params
+from coterie.assisted.objective import Objective
 
 
-def dense_loss(params: Params, batch: Batch, loss: CellLoss) -> Tensor:
+def dense_loss(params: Params, batch: Batch, loss: Objective) -> Tensor:
     """Compute the mean loss over the cells of a batch, ``()``, with all ``(B, n_outputs)`` outputs.
 
     As `coterie.assisted.aae.passes.value_and_gradients`, and differentiable.
@@ -25,7 +25,7 @@ def dense_loss(params: Params, batch: Batch, loss: CellLoss) -> Tensor:
     hidden = torch.tanh(_linear(params, f"{DECODER}.hidden", code))
     output = _linear(params, f"{DECODER}.wide", hidden)
     cells = batch.targets
-    values = loss.value(output[cells.row.long(), cells.column.long()], batch.values)
+    values = loss.loss(batch.values, output[cells.row.long(), cells.column.long()])
     if batch.counted is None:
         return values.sum() / max(len(values), 1)
     return (values * batch.counted).sum() / batch.counted.sum().clamp(min=1.0)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from coterie.assisted.aae.batches import Batch
 from coterie.assisted.aae.cells import Cells
-from coterie.assisted.aae.losses import CellLoss
 from coterie.assisted.aae.network import DECODER, RATINGS, Params
+from coterie.assisted.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def outputs(params: Params, hidden: Tensor, cells: Cells) -> Tensor:
     return bias.add_(cells.dots(hidden, params[f"{DECODER}.wide.weight"]))
 
 
-def value_and_gradients(params: Params, batch: Batch, loss: CellLoss) -> tuple[Tensor, Params]:
+def value_and_gradients(params: Params, batch: Batch, loss: Objective) -> tuple[Tensor, Params]:
     """Compute the mean loss over the cells of a batch, ``()``, and its gradients.
 
     Args:
@@ -78,9 +78,9 @@ def value_and_gradients(params: Params, batch: Batch, loss: CellLoss) -> tuple[T
     return value, grads
 
 
-def _residual(output: Tensor, batch: Batch, loss: CellLoss) -> tuple[Tensor, Tensor]:
+def _residual(output: Tensor, batch: Batch, loss: Objective) -> tuple[Tensor, Tensor]:
     """Mean loss, and its derivative in each output."""
-    value, slope = loss.value(output, batch.values), loss.derivative(output, batch.values)
+    value, slope = loss.loss(batch.values, output), loss.residual(batch.values, output).neg()
     if batch.counted is None:
         count = max(len(output), 1)
         return value.sum() / count, slope / count

@@ -31,7 +31,7 @@ def predict(network: AAE, params: Params, inputs: Inputs, cells: Ragged | Patter
         cells: m rows of columns in [0, n_outputs).
 
     Returns:
-        ``(n,)`` outputs (logits, where trained by `LOGISTIC`), in the order of the cells.
+        ``(n,)`` outputs (logits, where the loss is of these), in the order of the cells.
 
     Raises:
         ValueError: rows or columns do not fit.

@@ -10,16 +10,18 @@ from torch import Tensor
 from coterie.assisted.aae.batches import Draws, RowBatches
 from coterie.assisted.aae.dense import dense_loss
 from coterie.assisted.aae.inputs import Inputs
-from coterie.assisted.aae.losses import SQUARED, CellLoss
 from coterie.assisted.aae.network import AAE, Params
 from coterie.assisted.aae.packing import Packing
 from coterie.assisted.aae.passes import value_and_gradients
 from coterie.assisted.aae.pattern import Pattern
+from coterie.assisted.objective import Objective, Squared
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.losses import Batch as Named
 from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
+
+_SQUARED = Squared()  # of residuals
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def train(
     plan: Plan,
     key: Key,
     *,
-    loss: CellLoss = SQUARED,
+    loss: Objective = _SQUARED,
     start: Trained | None = None,
 ) -> Trained:
     """Train an autoencoder to give values at the cells of a pattern.
@@ -96,7 +98,7 @@ def train(
         values: at these cells, ``(nnz,)``; the parameters get their dtype.
         plan: how to train.
         key: of all draws.
-        loss: its mean over the cells of a batch is minimised.
+        loss: of each cell; its mean over a batch is minimised.
         start: where to go on; None = newly drawn parameters.
 
     Raises:
@@ -148,13 +150,13 @@ class Steps:
 
     Attributes:
         batches: of rows.
-        cell_loss: of single cells.
+        of_cells: loss of single cells.
         packing: of the parameters, which `fit` handles packed.
         first: number of the first batch.
     """
 
     batches: RowBatches
-    cell_loss: CellLoss
+    of_cells: Objective
     packing: Packing
     first: int = 0
 
@@ -165,13 +167,13 @@ class Steps:
     def loss(self, params: Params, batch: Named) -> Tensor:
         """Mean loss over the cells of a batch, ``()``, for autograd."""
         named = self.packing.unpack(params)
-        return dense_loss(named, self.batches(int(batch["number"])), self.cell_loss)
+        return dense_loss(named, self.batches(int(batch["number"])), self.of_cells)
 
     def slope(self, params: Params, batch: Named) -> tuple[Params, Tensor]:
         """Gradients, each ``(1, ...)``, and loss ``(1,)``, in closed form."""
         made = self.batches(int(batch["number"]))
         named = self.packing.unpack(tree.as_one(params))
-        value, grads = value_and_gradients(named, made, self.cell_loss)
+        value, grads = value_and_gradients(named, made, self.of_cells)
         return tree.as_stack(self.packing.pack(grads)), value[None]
 
 

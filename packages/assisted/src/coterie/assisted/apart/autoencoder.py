@@ -6,13 +6,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from coterie.assisted.aae.losses import CellLoss
 from coterie.assisted.aae.pattern import Pattern
 from coterie.assisted.aae.prediction import predict
 from coterie.assisted.aae.training import Plan, Trained, train
 from coterie.assisted.apart.model import Model
 from coterie.assisted.learner import Learner
-from coterie.assisted.objective import Objective
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.tensors.keys import Key
@@ -29,7 +27,7 @@ class Autoencoder(Model):
 
     def __init__(self, learner: Learner) -> None:
         cells = learner.data.train
-        self._plan, self._loss = learner.plan, cell_loss(learner.objective)
+        self._plan, self._loss = learner.plan, learner.objective
         self._network, self._inputs = learner.network(cells.n_columns), learner.inputs(0)
         self._pattern, self._values = Pattern(cells.columns, cells.n_columns), cells.values
 
@@ -48,18 +46,3 @@ class Autoencoder(Model):
     def _train(self, plan: Plan, key: Key, start: Trained | None) -> Trained:
         fitted = self._network, self._inputs, self._pattern, self._values
         return train(*fitted, plan, key, loss=self._loss, start=start)
-
-
-def cell_loss(objective: Objective) -> CellLoss:
-    """Give an organisation's loss as the autoencoder takes it.
-
-    Example:
-        >>> import torch
-        >>> from coterie.assisted.objective import Squared
-        >>> cell_loss(Squared()).derivative(torch.tensor([3.0]), torch.tensor([5.0])).tolist()
-        [-4.0]
-    """
-    return CellLoss(
-        lambda output, rating: objective.loss(rating, output),
-        lambda output, rating: objective.residual(rating, output).neg(),
-    )

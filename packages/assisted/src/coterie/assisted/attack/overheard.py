@@ -1,7 +1,7 @@
 """What a reader, the server or an organisation, receives in the first round of a run.
 
-Nothing is trained: the residuals of round 1 follow from data and base model. They are had from the
-steps of the clients themselves, through the same protections, noise and keys. Asking for them
+Nothing is trained: the residuals of round 1 follow from data and base model. They are had from
+the steps of the clients themselves, through the same protections, noise and keys. Asking for them
 again gives other draws for the same residuals.
 """
 

@@ -36,10 +36,10 @@ def protections(settings: Settings, clip: float, each: float) -> dict[str, Setti
     name = settings.protect.name
     if name == "none":
         name = settings.privacy.noise
-    others = {other: pair for other, pair in listed.items() if other != name}
-    return {
-        f"{name} *": settings,
-        **{other: _with(settings, *pair) for other, pair in others.items()},
+    return {f"{name} *": settings} | {
+        other: resolve(replace(settings, protect=protect, privacy=privacy))
+        for other, (protect, privacy) in listed.items()
+        if other != name
     }
 
 
@@ -58,7 +58,3 @@ def guarantee(settings: Settings) -> str:
         return NO_GUARANTEE
     what = "a rating" if privacy.clip_by == "entry" else "an organisation"
     return f"ε {once:.3g} of {what} a round, {always:.3g} in {rounds}"
-
-
-def _with(settings: Settings, protect: ProtectSettings, privacy: PrivacySettings) -> Settings:
-    return resolve(replace(settings, protect=protect, privacy=privacy))

@@ -1,9 +1,9 @@
 """Ratings and labels read off residuals.
 
-Of squared loss a residual is 2 (R - F⁰). Where F⁰ is the same in a whole column the differences of
-its ratings are exact, and where they span the scale of ratings, so are the ratings. Where F⁰ adds
-damped deviations of rows and columns, residuals add up to multiples of these, which so follow too.
-Of logistic loss the sign of a residual is the label.
+Of squared loss a residual is 2 (R - F⁰). Where F⁰ is the same in a whole column the differences
+of its ratings are exact, and where they span the scale of ratings, so are the ratings. Where F⁰
+adds damped deviations of rows and columns, residuals add up to multiples of these, which so follow
+too. Of logistic loss the sign of a residual is the label.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def read_ratings(received: Received, scale: Tensor) -> Reading:
 
 
 def _deviations(above: Tensor, received: Received) -> Tensor:
-    """Deviations of row and column, ``(n,)``, by what ratings are above F⁰ (`of_ratings`).
+    """Deviations of row and column, ``(n,)``, by what ratings are above F⁰ (`rating_deviations`).
 
     What is fitted last, users, is fitted to a mean with a damping of d ratings: what is left of a
     user's ratings adds up to d times the user's deviation. What is left of an item's adds up to d

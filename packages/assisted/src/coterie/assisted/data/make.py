@@ -61,7 +61,10 @@ def share_out(
     ]
     if released:
         domains = [replace(domain, valid=domain.test) for domain in domains]
-    domains = [tree.map_tensors(lambda leaf: _real(leaf, dtype), one) for one in domains]
+    domains = [
+        tree.map_tensors(lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf, one)
+        for one in domains
+    ]
     n_rows = rows_of(ratings, settings.align)[1]
     common = common_rows(n_rows, settings.common, secret.fold("common"))
     hashed = [names(common, number, secret) for number in range(len(domains))]
@@ -100,10 +103,6 @@ def _known_rows(domain: Domain) -> Domain:
     return replace(
         domain, rows=domain.rows[rows], train=train, valid=valid, test=test, row_features=features
     )
-
-
-def _real(leaf: Tensor, dtype: torch.dtype) -> Tensor:
-    return leaf.to(dtype) if leaf.is_floating_point() else leaf
 
 
 def _binary(domain: Domain, threshold: float, equal_counts: bool) -> Domain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from coterie.assisted.tables.ablations import NOTES, slides
 from coterie.assisted.tables.study import Study
@@ -22,21 +23,6 @@ _ABOUT = (
 )
 
 
-def figure_4(study: Study) -> Report:
-    """Draw Figure 4, of MovieLens 1M in the paper."""
-    return ablation_figure(study, "Figure 4")
-
-
-def figure_5(study: Study) -> Report:
-    """Draw Figure 5, of MovieLens 10M in the paper."""
-    return ablation_figure(study, "Figure 5")
-
-
-def figure_6(study: Study) -> Report:
-    """Draw Figure 6, of MovieLens 100K in the paper."""
-    return ablation_figure(study, "Figure 6")
-
-
 def ablation_figure(study: Study, which: str) -> Report:
     """Draw the settings of MTAL round by round for the study's data set."""
     plans = ablations(study)
@@ -50,9 +36,15 @@ def ablation_figure(study: Study, which: str) -> Report:
         results = {name: found[plan.cell, name] for name in plan.all}
         panels.append(panel(plan, results, legend=plan in last.values()))
         for name in (*plan.variants, *plan.lines):
-            _add(sheet, plan, name, results)
+            _add_line(sheet, plan, name, results)
     what = f"settings of MTAL over rounds, {study.settings.reading} reading"
     return sheet.report(which, what, panels, columns=2)
+
+
+figure_4, figure_5, figure_6 = (
+    partial(ablation_figure, which=f"Figure {number}") for number in (4, 5, 6)
+)
+"""Of MovieLens 1M, 10M and 100K in the paper."""
 
 
 def panel(plan: Ablation, results: Results, legend: bool) -> Curves:
@@ -73,7 +65,7 @@ def best(runs: Sequence[RunResult]) -> Spread:
     return spread([run.best(run.chosen_by) for run in runs])
 
 
-def _add(sheet: Sheet[Study], plan: Ablation, name: str, results: Results) -> None:
+def _add_line(sheet: Sheet[Study], plan: Ablation, name: str, results: Results) -> None:
     """Add a line: where a curve starts, its best value and its end."""
     study, runs, key = sheet.study, results[name], results[name][0].chosen_by
     where = {**plan.cell.names, "reading": study.settings.reading}

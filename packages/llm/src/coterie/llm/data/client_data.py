@@ -156,28 +156,25 @@ def build(interactions: Interactions, how: FederatedDataSettings, key: Key) -> F
     Raises:
         UserError: see the functions that do the parts.
     """
-    split = global_split(interactions, key.fold("split"))
-    public = public_users(split, how.public, key)
-    places = _share_out(interactions, split, public, how, key)
-    client_of = places.client_of
-    examples, owner = _examples(places.split.train, how)
+    whole = global_split(interactions, key.fold("split"))
+    public = public_users(whole, how.public, key)
+    interactions, split, client_of = _share_out(interactions, whole, public, how, key)
+    examples, owner = _examples(split.train, how)
     ids = torch.arange(how.clients)
     of_client = [torch.nonzero(client_of[owner] == client).flatten() for client in ids]
     kept = few_shot([len(part) for part in of_client], how.shots, key)
     train = [examples.take(part[few]) for part, few in zip(of_client, kept, strict=True)]
     valid, test = (
         [part.take(torch.nonzero(client_of[part.user] == client).flatten()) for client in ids]
-        for part in (
-            evaluation_queries(places.split, name, how.max_history) for name in ("valid", "test")
-        )
+        for part in (evaluation_queries(split, name, how.max_history) for name in ("valid", "test"))
     )
     valid = [_some(part, how.valid_users, key.fold("valid users")) for part in valid]
-    had, newer = (_items(part, client_of, ids) for part in (places.split.train, places.split.valid))
+    had, newer = (_items(part, client_of, ids) for part in (split.train, split.valid))
     return FederatedData(
-        places.interactions,
-        places.split,
+        interactions,
+        split,
         client_of,
-        _public(split, public, how, key),
+        _public(whole, public, how, key),
         OrganisationData(ids, train, valid, test, had, newer),
     )
 
@@ -196,28 +193,23 @@ def _some(queries: Queries, most: int | None, key: Key) -> Queries:
     return queries.take(drawn.sort().values)
 
 
-@dataclass(frozen=True)
-class _Places:
-    """Who is where; fields as in `FederatedData`."""
-
-    interactions: Interactions
-    split: GlobalSplit
-    client_of: Tensor  # (n_users,) int64
-
-
 def _share_out(
     interactions: Interactions,
     split: GlobalSplit,
     public: Tensor,
     how: FederatedDataSettings,
     key: Key,
-) -> _Places:
-    """Share out the users among clients; for "shops" they are accounts from here on."""
+) -> tuple[Interactions, GlobalSplit, Tensor]:
+    """Share out the users among clients; for "shops" they are accounts from here on.
+
+    Returns:
+        Interactions, split and ``client_of``, as `FederatedData` has them.
+    """
     if how.partition == "shops":
         opened = open_accounts(interactions, split, public, how.clients, how.skew, key)
         known = opened.split.before_test().lengths > 0
         client_of = torch.where(opened.shop < 0, PUBLIC, opened.shop).where(known, NOBODY)
-        return _Places(opened.interactions, opened.split, client_of)
+        return opened.interactions, opened.split, client_of
     client_of = torch.full((split.n_users,), NOBODY)
     client_of[public] = PUBLIC
     known = split.before_test().lengths > 0
@@ -226,7 +218,7 @@ def _share_out(
         client_of[users] = genre_users(split, users, how.clients, interactions, key)
     else:
         client_of[users] = cluster_users(split, users, how.clients, interactions.n_items, key)
-    return _Places(interactions, split, client_of)
+    return interactions, split, client_of
 
 
 def _examples(rows: Ragged, how: FederatedDataSettings) -> tuple[Examples, Tensor]:

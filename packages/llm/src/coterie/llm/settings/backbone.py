@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coterie.core.errors import UserError
-from coterie.core.settings.sections import at_least, between
+from coterie.core.settings.sections import at_least, between, each_at_least
 
 BackboneName = Literal["tiny-item", "tiny-text", "llama", "recformer"]
 Field = Literal["titles", "genres", "brands"]
@@ -52,8 +52,8 @@ class ModelSettings:
     of the items, as a trained bias; how alike the words of items are; both; default: none."""
 
     def __post_init__(self) -> None:
-        for name in ("width", "layers", "heads", "context", "vocabulary"):
-            at_least(f"model.{name}", getattr(self, name), 1)
+        each_at_least(self, 1, "width", "layers", "heads", prefix="model.")
+        each_at_least(self, 1, "context", "vocabulary", prefix="model.")
         if self.name == "llama" and self.path is None:
             raise UserError(
                 "'model.path' is missing: name the llama, as --model.path meta-llama/Llama-2-7b-hf"
@@ -100,8 +100,7 @@ class ExpertSettings:
         between("expert.scale", self.scale, 0, float("inf"))
         between("expert.decay", self.decay, 0, 1)
         at_least("expert.min_items", self.min_items, 1)
-        for name in ("backbone", "popularity", "count_noise"):
-            at_least(f"expert.{name}", getattr(self, name), 0)
+        each_at_least(self, 0, "backbone", "popularity", "count_noise", prefix="expert.")
 
 
 @dataclass(frozen=True)
@@ -124,10 +123,8 @@ class PretrainSettings:
     """Looks without a better loss before training stops."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "warmup"):
-            at_least(f"pretrain.{name}", getattr(self, name), 0)
-        for name in ("batch", "check_every", "patience"):
-            at_least(f"pretrain.{name}", getattr(self, name), 1)
+        each_at_least(self, 0, "steps", "warmup", prefix="pretrain.")
+        each_at_least(self, 1, "batch", "check_every", "patience", prefix="pretrain.")
         between("pretrain.lr", self.lr, 0, float("inf"))
         at_least("pretrain.weight_decay", self.weight_decay, 0)
 
@@ -173,8 +170,7 @@ class GenerationSettings:
     """Histories that are read at once."""
 
     def __post_init__(self) -> None:
-        for name in ("beams", "candidates", "batch"):
-            at_least(f"generation.{name}", getattr(self, name), 1)
+        each_at_least(self, 1, "beams", "candidates", "batch", prefix="generation.")
         at_least("generation.max_new_tokens", self.max_new_tokens, 2)
         between("generation.temperature", self.temperature, 0, float("inf"))
         if self.candidates > self.beams:

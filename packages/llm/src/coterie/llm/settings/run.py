@@ -15,7 +15,13 @@ from coterie.core.methods.settings.ranking import (
     MFSettings,
 )
 from coterie.core.settings.base import BaseSettings
-from coterie.core.settings.sections import DataSettings, at_least, between
+from coterie.core.settings.sections import (
+    DataSettings,
+    at_least,
+    between,
+    each_at_least,
+    each_positive,
+)
 from coterie.llm.settings.backbone import (
     ExpertSettings,
     GenerationSettings,
@@ -67,11 +73,9 @@ class TrainSettings:
     """μ of FedProx: pull μ/2 ‖R_c - R‖² towards the adapter received; other methods have none."""
 
     def __post_init__(self) -> None:
-        at_least("train.epochs", self.epochs, 1)
-        at_least("train.batch_size", self.batch_size, 1)
+        each_at_least(self, 1, "epochs", "batch_size", prefix="train.")
         between("train.lr", self.lr, 0, float("inf"))
-        at_least("train.stages", self.stages, 1)
-        at_least("train.patience_frozen", self.patience_frozen, 1)
+        each_at_least(self, 1, "stages", "patience_frozen", prefix="train.")
         at_least("train.mu", self.mu, 0)
 
 
@@ -95,8 +99,7 @@ class MixingSettings:
     """Weight peers by their numbers of examples too; neither paper nor public code do."""
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "beta", "tau"):
-            between(f"mixing.{name}", getattr(self, name), 0, float("inf"))
+        each_positive(self, "alpha", "beta", "tau", prefix="mixing.")
 
 
 @dataclass(frozen=True)
@@ -146,11 +149,8 @@ class FederatedDataSettings(DataSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("clients", "max_history", "stride"):
-            at_least(f"data.{name}", getattr(self, name), 1)
-        at_least("data.shots", self.shots, 1)
-        at_least("data.valid_users", self.valid_users, 1)
-        at_least("data.min_history", self.min_history, 1)
+        each_at_least(self, 1, "clients", "max_history", "stride", prefix="data.")
+        each_at_least(self, 1, "shots", "valid_users", "min_history", prefix="data.")
         at_least("data.public", self.public, 0)
         between("data.skew", self.skew, 0, float("inf"))
         if self.span < self.max_history:

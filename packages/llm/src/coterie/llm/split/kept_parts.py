@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import UserError
 from coterie.core.files import writing
@@ -12,8 +12,10 @@ from coterie.core.tensors import saved, tree
 from coterie.core.tensors.device import CPU, moved
 from coterie.core.wire.restoring import restore
 from coterie.llm.mixing import Mixing
-from coterie.llm.split.middle import Middle
 from coterie.llm.split.part import Part
+
+if TYPE_CHECKING:
+    from coterie.llm.split.middle import Middle
 
 
 class KeptParts:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from coterie.llm.mixing import Mixing
-from coterie.llm.split.middle import Middle
 from coterie.llm.split.part import Kept
+
+if TYPE_CHECKING:
+    from coterie.llm.split.middle import Middle
 
 
 class OwnLayers:

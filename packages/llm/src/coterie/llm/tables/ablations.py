@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from coterie.llm.tables.mechanism import PARTS, add_mechanism, extents
 from coterie.llm.tables.runs import evenness, imbalances, summary
 from coterie.llm.tables.study import NAMES, Study
 
-METHODS = ("fedavg", "pplr-attention", "pplr-heating", "pplr")
-_NOTE = (
+HALVES = ("fedavg", "pplr-attention", "pplr-heating", "pplr")
+_HALVES_NOTE = (
     "Bars are means over seeds with one standard deviation; seeds with an infinite imbalance, "
     "where the worst client finds nothing, are not in the bars of imbalance but in the medians of "
     "the table. The last plot shows s, p and w of PPLR, means over clients and seeds."
@@ -27,7 +27,7 @@ _NOTE = (
 
 def ablation_figure(study: Study) -> Report:
     """Draw Figure 4 for all backbones, or the one that is named."""
-    sheet, runs = Sheet(study, _NOTE), study.by_backbone("Figure 4", METHODS)
+    sheet, runs = Sheet(study, _HALVES_NOTE), study.by_backbone("Figure 4", HALVES)
     for backbone, results in runs.items():
         for method, part in results.items():
             sheet.line(backbone=backbone, method=NAMES[method], **summary(part))
@@ -38,22 +38,18 @@ def ablation_figure(study: Study) -> Report:
                 "test/imbalance_median": [float(np.nanmedian(imbalances(part)))],
             }.items():
                 sheet.row(method, name, values, backbone=backbone)
-        sheet.notes += comparison_notes(backbone, results, METHODS[:-1])
+        sheet.notes += comparison_notes(backbone, results, HALVES[:-1])
         add_mechanism(sheet, backbone, results["pplr"])
+    drawn: dict[str, Callable[[Sequence[RunResult]], list[float]]] = {
+        "Recall@10": lambda part: column(part, "test/recall@10"),
+        "imbalance": lambda part: [value for value in imbalances(part) if np.isfinite(value)],
+    }
     panels = [
         bars(label, {b: {NAMES[m]: of(part) for m, part in by.items()} for b, by in runs.items()})
-        for label, of in {"Recall@10": _recall, "imbalance": _finite_imbalances}.items()
+        for label, of in drawn.items()
     ]
     lines = [_mechanism(backbone, results["pplr"]) for backbone, results in runs.items()]
     return sheet.report("Figure 4", "ablations", [*panels, *lines])
-
-
-def _recall(results: Sequence[RunResult]) -> list[float]:
-    return column(results, "test/recall@10")
-
-
-def _finite_imbalances(results: Sequence[RunResult]) -> list[float]:
-    return [value for value in imbalances(results) if np.isfinite(value)]
 
 
 def _mechanism(backbone: str, results: Sequence[RunResult]) -> Lines:

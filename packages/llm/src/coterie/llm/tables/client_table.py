@@ -17,10 +17,10 @@ from coterie.llm.tables.contrast import comparison_notes
 from coterie.llm.tables.runs import imbalances, inequality, of_client
 from coterie.llm.tables.study import NAMES, Study
 
-METHODS = ("central", "fedavg", "pplr")
+OF_CLIENTS = ("central", "fedavg", "pplr")
 _IN_PAPER = "tiny-text"  # the paper's rows are BIGRec's
 
-_NOTES = (
+_CLIENT_NOTES = (
     "Recall@10 of every client on the test, mean ± standard deviation over seeds; every seed makes "
     "clusters of its own, numbered by size, the largest first. Imbalance is the median over seeds "
     "of (best - worst) / worst client; it is infinite where the worst finds nothing.",
@@ -29,10 +29,10 @@ _NOTES = (
 
 def client_table(study: Study) -> Report:
     """Reproduce Table 3 for the study's data set."""
-    sheet, panels = Sheet(study, *_NOTES), []
-    for backbone, by_method in study.by_backbone("Table 3", METHODS).items():
+    sheet, panels = Sheet(study, *_CLIENT_NOTES), []
+    for backbone, by_method in study.by_backbone("Table 3", OF_CLIENTS).items():
         for method, results in by_method.items():
-            _add(sheet, backbone, method, results)
+            _add_clients(sheet, backbone, method, results)
         panels.append(_panel(backbone, by_method, study.settings.data.clients))
         sheet.notes += comparison_notes(backbone, by_method, ("fedavg", "central"))
     if printed_wrong(study.data, "central"):
@@ -52,7 +52,9 @@ def _panel(backbone: str, by_method: Results, clients: int) -> Bars:
     return bars(f"Recall@10, {backbone}", groups)
 
 
-def _add(sheet: Sheet[Study], backbone: str, method: str, results: Sequence[RunResult]) -> None:
+def _add_clients(
+    sheet: Sheet[Study], backbone: str, method: str, results: Sequence[RunResult]
+) -> None:
     line = sheet.line(backbone=backbone, method=NAMES[method])
     nothing = [None] * sheet.study.settings.data.clients
     papers, imbalance = _printed(sheet.study, backbone, method) or (nothing, None)

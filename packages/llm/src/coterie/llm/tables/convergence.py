@@ -17,7 +17,7 @@ from coterie.llm.tables.runs import of_client, summary
 from coterie.llm.tables.study import Study
 
 _NEARLY = 0.95
-_NOTE = (
+_SPEED_NOTE = (
     "Clients are numbered by size, the largest first. A curve is the best validation Recall@10 so "
     "far, mean over clients, as a share of the run's best; a run that has stopped stays where it "
     "was. Imbalance is the median over seeds."
@@ -26,7 +26,7 @@ _NOTE = (
 
 def imbalance_figure(study: Study) -> Report:
     """Draw Figure 1 for the first backbone."""
-    backbone, sheet = study.backbones[0], Sheet(study, _NOTE)
+    backbone, sheet = study.backbones[0], Sheet(study, _SPEED_NOTE)
     trained = study.methods("Figure 1", study.tuned(backbone), ("fedavg", "central"))
     runs: Results = {
         f"{backbone}, FedAvg": trained["fedavg"],

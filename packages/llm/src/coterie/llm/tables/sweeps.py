@@ -12,13 +12,13 @@ from coterie.core.tables.report import Report
 from coterie.core.tables.result import column
 from coterie.core.tables.sheet import Sheet
 from coterie.core.tables.study import Results
-from coterie.llm.settings.run import Method, Settings
+from coterie.llm.settings.run import Method
 from coterie.llm.tables.contrast import comparison_notes
 from coterie.llm.tables.runs import evenness, imbalances, summary
 from coterie.llm.tables.study import NAMES, Study
 
 CLIENTS = (5, 10, 20, 50, 100)
-METHODS: tuple[Method, ...] = ("fedavg", "pplr")
+COMPARED: tuple[Method, ...] = ("fedavg", "pplr")
 # The paper's search range is lost from its text; these are around its values.
 ALPHAS = (0.3, 0.5, 0.7, 0.9, 1.1)
 BETAS = (1.0, 3.0, 5.0, 7.0, 9.0)
@@ -35,7 +35,7 @@ def client_number_figure(study: Study) -> Report:
     variants = {
         (method, n): replace(settings, method=method, data=replace(settings.data, clients=n))
         for n in CLIENTS
-        for method in METHODS
+        for method in COMPARED
     }
     results = study.run_all("Figure 5", variants)
     recall = {key: column(part, "test/recall@10") for key, part in results.items()}
@@ -46,13 +46,13 @@ def client_number_figure(study: Study) -> Report:
     for (method, n), part in results.items():
         sheet.line(clients=n, method=NAMES[method], **summary(part))
     for n in CLIENTS:
-        own: Results = {method: results[method, n] for method in METHODS}
+        own: Results = {method: results[method, n] for method in COMPARED}
         sheet.notes += comparison_notes(f"{n} clients", own, ("fedavg",))
     panels = [
         Lines(
             "clients",
             CLIENTS,
-            {NAMES[m]: [spread(values[m, n]) for n in CLIENTS] for m in METHODS},
+            {NAMES[m]: [spread(values[m, n]) for n in CLIENTS] for m in COMPARED},
             log=True,
             y_label=label,
         )
@@ -64,7 +64,11 @@ def client_number_figure(study: Study) -> Report:
 def warm_up_figure(study: Study) -> Report:
     """Draw Figure 6 for the first backbone, on validation."""
     settings = replace(study.tuned(study.backbones[0]), method="pplr")
-    variants = {(a, b): _warmed(settings, a, b) for b in BETAS for a in ALPHAS}
+    variants = {
+        (a, b): replace(settings, mixing=replace(settings.mixing, alpha=a, beta=b))
+        for b in BETAS
+        for a in ALPHAS
+    }
     results = study.run_all("Figure 6", variants)
     recall = {key: column(part, "valid/recall@10") for key, part in results.items()}
     unequal = {key: float(np.median(imbalances(p, "valid"))) for key, p in results.items()}
@@ -78,10 +82,6 @@ def warm_up_figure(study: Study) -> Report:
     cells = {"validation Recall@10": means, "validation imbalance": unequal}
     panels = [_heat(label, values, chosen) for label, values in cells.items()]
     return sheet.report("Figure 6", "warm-up factors", panels)
-
-
-def _warmed(settings: Settings, alpha: float, beta: float) -> Settings:
-    return replace(settings, mixing=replace(settings.mixing, alpha=alpha, beta=beta))
 
 
 def _heat(

@@ -10,21 +10,8 @@ from coterie.llm.split.remote.link import Link, Tls
 from coterie.llm.split.remote.tokens import read_secret
 
 
-def reach(split: SplitSettings) -> None:
-    """See that the split server is there, if there is to be one, before anything is built.
-
-    Raises:
-        UserError: it does not answer within seconds, or the address, a certificate or the secret
-            is none.
-    """
-    if split.k is None or split.server is None:
-        return
-    secret_of(split)
-    answers(split)
-
-
 def answers(split: SplitSettings) -> None:
-    """See that the split server is there.
+    """See that the split server is there, before anything is built.
 
     Raises:
         UserError: it does not answer within seconds, or an address or a certificate is none.
