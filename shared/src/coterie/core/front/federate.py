@@ -16,17 +16,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import lightning
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.front.client_data import ClientData, Given, Reader
-from coterie.core.front.lightning_door import Door, open_door
+from coterie.core.front.lightning_door import Door, open_door, some_of
 from coterie.core.front.method_settings import method_named, settings_for
 from coterie.core.front.partition import Partition
 from coterie.core.front.sources import Collate
 from coterie.core.front.step_logs import ObservedTraining, StepLogs
 from coterie.core.front.trained_models import TrainedModels
+from coterie.core.front.trial import check_own, trying
 from coterie.core.local_training.losses import copied
 from coterie.core.local_training.probing import check_layers
 from coterie.core.methods.kit.model_client import ModelClient
@@ -198,7 +200,7 @@ def _door(module: nn.Module, data: ClientData, monitor: str | Monitor | None) ->
     """What is trained and measured of a module."""
     steps = _writes(module, "training_step") or not _writes(module, "loss")
     if isinstance(module, lightning.LightningModule) and steps:
-        return open_door(copied(module), data, monitor)
+        return open_door(module, data, monitor)
     if "loss" in module._modules:
         raise UserError(
             f"{type(module).__name__}.loss is a layer, and clients train by a method loss(batch) "
@@ -218,8 +220,18 @@ def _door(module: nn.Module, data: ClientData, monitor: str | Monitor | None) ->
         elif hasattr(module, "correct"):
             monitor = ACCURACY
     as_batch = None if data.form.is_dict else data.form
-    own = copied(module)
-    return Door(copied(module), own, data, as_batch, monitor=monitor)
+    _try_loss(module, data)
+    return Door(copied(module), copied(module), data, as_batch, monitor=monitor)
+
+
+def _try_loss(module: nn.Module, data: ClientData) -> None:
+    """Compute a loss of a plain module, to see that it is one of its own parameters."""
+    fields, trial = some_of(data.split.train), copied(module)
+    seed = Key.from_seed(0).fold("door")
+    with trying(f"loss of {type(module).__name__}", fields), torch.enable_grad(), seed.torch_rng():
+        loss = trial.train().loss(data.form(fields))  # type: ignore[operator]
+    if isinstance(loss, Tensor):  # what else it may not be is told by who trains it
+        check_own(module, loss)
 
 
 def _writes(module: nn.Module, name: str) -> bool:
