@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coterie.core.errors import Unstackable, UserError
 from coterie.core.front.batch_form import BatchForm
-from coterie.core.front.lightning_part import as_client
+from coterie.core.front.lightning_part import as_client, of_no_logger
 from coterie.core.front.metric_objects import Seen, as_new, metrics_in, put_together
 from coterie.core.front.step_logs import (
     CLIENT,
@@ -29,6 +29,8 @@ from coterie.core.metrics.monitor import Monitor
 PART = "front.part"
 """Field of samples to measure on: 1 = validation, 2 = test."""
 STEPS = {1: "validation_step", 2: "test_step"}
+_METERED = "front.metered"
+"""Whether a module has metric objects, which are not looked for at every step."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Adapted(nn.Module):
         self._parameters, self._buffers = inner._parameters, inner._buffers
         self._modules = inner._modules
         self.__dict__["itself"] = inner  # no part: its parts are ours
+        inner.__dict__[_METERED] = bool(metrics_in(inner))
         self._listen = None if logs is None else logs.listener()
         self.training = inner.training
         own = {"__module__": __name__}
@@ -158,6 +161,7 @@ class AdaptedMeasured(Adapted):
     ) -> None:
         super().__init__(module, logs)
         self._names, self.monitor = dict(names), monitor
+        self._objects: Mapping[str, Any]  # no parts: they are the forms of what is measured
         self.__dict__["_objects"] = dict(objects)
         every = dict.fromkeys(["loss", *(name for part in names.values() for name in part)])
         self.measure_names = tuple(every)
@@ -256,12 +260,15 @@ def called(module: lightning.LightningModule, step: str, batch: Any) -> Any:
     """Call a step as a Trainer would, but that a batch has no number, and metrics are as new."""
     method = getattr(module, step)
     given = (batch, NO_NUMBER)[: _taken(step, method)]
-    metrics = metrics_in(module)
-    if not metrics:
-        return method(*given)
-    with as_new(metrics):
-        result = method(*given)
-        settle_metrics()
+    metrics = metrics_in(module) if module.__dict__.get(_METERED, True) else ()
+    try:
+        with as_new(metrics):
+            result = method(*given)
+            settle_metrics()
+    except AttributeError as error:
+        if (said := of_no_logger(error)) is not None:
+            raise said from error
+        raise
     return result
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.front.client_data import ClientData, Given, Reader
+from coterie.core.front.given import of_numpy
 from coterie.core.front.lightning_door import Door, open_door, some_of
 from coterie.core.front.method_settings import method_named, settings_for
 from coterie.core.front.partition import Partition
@@ -144,6 +145,7 @@ def federate(
         federated = federate(Net(), [first, second], "scaffold", test=0.2, rounds=20)
         lightning.Trainer(max_epochs=-1).fit(federated)
     """
+    seed, workers = of_numpy(seed), of_numpy(workers)
     reader = Reader(client_column, partition, collate_fn, seed)
     held = (valid, test, server_valid, server_test)
     spelt = {"rounds": rounds, "epochs": epochs, "batch_size": batch_size, "lr": lr}
@@ -167,7 +169,8 @@ class _How:
         """Make the federation."""
         check_layers(module)
         name, seed = method_named(self.method), reader.seed
-        _check_seed(seed, self.workers)
+        _check_numbers(seed, self.workers)
+        device = _device(self.device)
         door = _door(module, reader.read(clients, *held), self.monitor)
         settings = settings_for(self.method, self.settings, door.configured)
         check = METHODS[name].check
@@ -182,7 +185,7 @@ class _How:
             seed=seed,
             rounds=settings.rounds,
             workers=self.workers,
-            device=choose_device(self.device),
+            device=device,
             monitor=door.monitor,
             origin=lambda: hashlib.sha256(repr(ids).encode()).hexdigest(),
         )
@@ -190,7 +193,17 @@ class _How:
         return Federated(run, TrainedModels(door.original, run, ids, name), ids)
 
 
-def _check_seed(seed: int, workers: int) -> None:
+def _device(name: str) -> torch.device:
+    if name not in ("cpu", "cuda", "auto"):
+        raise UserError(f"device={name!r}: give 'cpu', 'cuda' or 'auto'")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            "device='cuda': torch finds no GPU here; give 'auto', or install a torch for this GPU"
+        )
+    return choose_device(name)
+
+
+def _check_numbers(seed: int, workers: int) -> None:
     for name, value, least in (("seed", seed, 0), ("workers", workers, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise UserError(f"{name}={value!r}: give a whole number from {least} on")

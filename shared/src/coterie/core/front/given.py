@@ -167,13 +167,19 @@ def _plain(value: Any) -> Any:
         return dict(_items(value))
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
-    if (
-        type(value).__module__ == "numpy"
-        and hasattr(value, "item")
-        and not getattr(value, "ndim", 1)
-    ):
-        return value.item()
-    return value
+    return of_numpy(value)
+
+
+def of_numpy(value: Any) -> Any:
+    """Make of a number of numpy one of Python; anything else stays what it is.
+
+    Example:
+        >>> import numpy as np
+        >>> of_numpy(np.float32(0.5)), of_numpy("word")
+        (0.5, 'word')
+    """
+    numpy = type(value).__module__ == "numpy"
+    return value.item() if numpy and not getattr(value, "ndim", 1) else value
 
 
 def _items(section: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:

@@ -99,8 +99,8 @@ def open_door(
     if not names:
         return Door(module, Adapted(ready, logs), data, as_batch, configured, logs, chosen)
     shown = {part: tuple(map(measured_as, found)) for part, found in names.items()}
-    for part, found in shown.items():
-        if len(set(found)) < len(found):
+    for part, words in shown.items():
+        if len(set(words)) < len(words):
             raise UserError(f"two names that {step_of(ready, part)} logs differ in '/' alone")
     own = chosen or Monitor("eval/loss", lower_is_better=True)
     objects = {

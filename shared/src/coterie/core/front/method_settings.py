@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Union
 
 from coterie.core.errors import UserError, nearest
+from coterie.core.front.given import of_numpy
 from coterie.core.methods.registry import METHODS
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 
@@ -62,7 +63,7 @@ def settings_for(
     """
     kind = METHODS[method_named(method)].settings
     known = {field.name for field in dataclasses.fields(kind)}
-    told = {name: value for name, value in said.items() if value is not None}
+    told = {name: of_numpy(value) for name, value in said.items() if value is not None}
     for name, value in told.items():
         if name not in known:
             raise UserError(

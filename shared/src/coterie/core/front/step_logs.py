@@ -77,9 +77,7 @@ def number(name: str, value: Any) -> Tensor:
     what = f"a {type(value).__name__}"
     if isinstance(value, Tensor):
         what = f"a tensor of shape {tuple(value.shape)}"
-    raise UserError(
-        f"self.log('{name}', ...) got {what}: log one number, such as a mean"
-    )
+    raise UserError(f"self.log('{name}', ...) got {what}: log one number, such as a mean")
 
 
 class StepLogs:

@@ -57,9 +57,10 @@ def check_own(module: nn.Module, loss: Tensor) -> None:
         UserError: it does.
     """
     theirs = {id(value): name for name, value in module.named_parameters()}
-    seen, left = set(), [loss.grad_fn]
+    seen: set[Any] = set()
+    left: list[Any] = [loss.grad_fn]
     while left and len(seen) < _NODES:
-        node: Any = left.pop()
+        node = left.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
