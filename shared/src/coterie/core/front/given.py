@@ -21,7 +21,7 @@ from coterie.core.settings.schema import suggest, values_of
 from coterie.core.settings.sections import DataSettings
 
 Data = str | os.PathLike[str] | Mapping[str, Any] | object
-"""Name of a data set, path of a file, or the section ``data``."""
+"""Name of a data set, path of a file, a data set or frame, or the section ``data``."""
 Configs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Configuration files, the later ones win."""
 
@@ -56,7 +56,7 @@ def settings(
 
     Args:
         paper: its name, see `coterie.papers`.
-        data: name of a data set, path of a file, or a dict, as for `coterie.train`.
+        data: name of a data set, path of a file, an object or a dict, as for `coterie.train`.
         config: YAML files, also of a run's folder; the later ones win.
         preset: name of a preset, as ``smoke``.
         variant: name of a tuned configuration, or ``none``.
@@ -136,7 +136,7 @@ def flags_of(
             hint = suggest(str(key), [*parser.leaves, *also])
             raise UserError(f"unknown setting '{key}' in {call}: {hint}")
     found: dict[str, Any] = {}
-    tree = {str(key): _plain(value) for key, value in given.items()}
+    tree = {str(key): _plain(_kept(key, value)) for key, value in given.items()}
     if "data" in tree:
         tree["data"] = _data(tree["data"], parser.leaves)
     for key, value in flattened(call, tree, parser):
@@ -144,6 +144,26 @@ def flags_of(
             raise UserError(f"'{key}' is given twice in {call}: leave one of them out")
         found[key] = value
     return parser.file(found, call)
+
+
+def _kept(key: Any, value: Any) -> Any:
+    """Data as an object are kept as a folder, from which the run goes on; else what is given.
+
+    Raises:
+        UserError: they cannot be kept, see `coterie.core.data.sources.dataset_objects.saved_copy`.
+    """
+    if key != "data" or isinstance(value, str | os.PathLike):
+        return value
+    within = isinstance(value, Mapping) and "path" in value
+    one = value["path"] if within else value
+    if isinstance(one, str | os.PathLike | int | float | None) or type(one) is dict:
+        return value
+    from coterie.core.data.sources import dataset_objects as objects  # pyarrow is heavy
+
+    if not (objects.is_dataset(one) or objects.is_frame(one)):
+        return value
+    path = objects.saved_copy(one, value.get("root") if within else None)
+    return {**value, "path": path} if within else path
 
 
 def _data(given: Any, known: Mapping[str, Any]) -> Any:

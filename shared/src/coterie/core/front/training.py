@@ -46,8 +46,9 @@ def train(
     Args:
         paper: its name, see `coterie.papers`.
         settings: all settings as one object, see `coterie.settings`; what is given beside it wins.
-        data: name of a data set, path of a file, or a dict as ``{"path": "my.csv", "columns":
-            {"user": "who", "item": "what"}}``.
+        data: name of a data set, path of a file, a data frame or `datasets.Dataset`, or a dict as
+            ``{"path": "my.csv", "columns": {"user": "who", "item": "what"}}``. Of an object a copy
+            is kept below ``$COTERIE_DATA``, from which the run can go on.
         config: YAML files, also the ``config.yaml`` of a run's folder; the later ones win.
         preset: name of a preset, as ``smoke`` for a run of seconds.
         variant: name of a tuned configuration, or ``none``.
