@@ -130,6 +130,7 @@ def flags_of(
         UserError: one is unknown, is given twice, or has a value that does not fit.
     """
     parser = settings_parser(load(paper.settings))
+    _refuse_objects(given, call)
     for key in given:
         top = str(key).partition(".")[0]
         if top not in parser.leaves and top not in parser.sections:
@@ -144,6 +145,24 @@ def flags_of(
             raise UserError(f"'{key}' is given twice in {call}: leave one of them out")
         found[key] = value
     return parser.file(found, call)
+
+
+def _refuse_objects(given: Any, call: str) -> None:
+    """Say where objects of Lightning go, which no file of settings can have.
+
+    Raises:
+        UserError: one is among the settings.
+    """
+    if isinstance(given, Mapping | list | tuple):
+        for value in given.values() if isinstance(given, Mapping) else given:
+            _refuse_objects(value, call)
+        return
+    for kind in type(given).__mro__:
+        if kind.__name__ in ("Callback", "Logger") and "lightning" in kind.__module__:
+            raise UserError(
+                f"settings in {call} name callbacks and loggers, and {type(given).__name__} is an "
+                f"object: give it by {kind.__name__.lower()}s=[...]"
+            )
 
 
 def _kept(key: Any, value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,12 +19,15 @@ from coterie.core.settings.base import BaseSettings
 
 if TYPE_CHECKING:
     import pandas as pd
+    from lightning.pytorch.callbacks import Callback
+    from lightning.pytorch.loggers import Logger
     from matplotlib.figure import Figure
 
     from coterie.core.front.newcomers import Histories
     from coterie.core.run.driver import FederatedRun
     from coterie.core.run.experiment import Experiment, RecommendsToUsers
 
+_RESUMED = ("quiet", "callbacks", "loggers")
 _SHOWN = 8  # metrics that the short form of a run has
 
 
@@ -248,13 +251,22 @@ class Run:
         figure: Figure = draw(heavy("coterie.core.figures").shown_figure())
         return figure
 
-    def resume(self, *, quiet: bool = False, **changes: Any) -> Run:
+    def resume(
+        self,
+        *,
+        quiet: bool = False,
+        callbacks: Sequence[Callback] = (),
+        loggers: Sequence[Logger] = (),
+        **changes: Any,
+    ) -> Run:
         """Go on with the run from its last whole round, to the numbers of one never interrupted.
 
         A finished run goes on with more rounds if its data are one block.
 
         Args:
             quiet: print neither tables nor progress.
+            callbacks: the objects that `coterie.train` was given, made as they were.
+            loggers: of Lightning; they need not be those of before.
             changes: settings that may change: ``rounds``, and of the sections ``run``, ``logger``,
                 ``trainer`` and ``engine`` those that change no number.
 
@@ -262,7 +274,8 @@ class Run:
             The run.
 
         Raises:
-            UserError: another setting is to change, or the folder is not where a run's is.
+            UserError: another setting is to change, the folder is not where a run's is, or a
+                callback is missing that has a state, as early stopping has.
         """
         paper, out = self._paper, self.folder.parent.parent
         if self.folder.parent.name != paper.name:
@@ -272,10 +285,10 @@ class Run:
             )
         with in_python():
             base, given = stored_settings(self.folder), {**changes, "run.resume": True}
-            wanted = configured(paper, given, "resume()", base=base, also=("quiet",)).settings
+            wanted = configured(paper, given, "resume()", base=base, also=_RESUMED).settings
         if (wanted.run.folder / paper.name / str(wanted.run.name)) != self.folder:
             raise UserError("a run goes on in its own folder: leave out and name out of 'run'")
-        return type(self)(trained(paper, wanted, quiet))
+        return type(self)(trained(paper, wanted, quiet, callbacks, loggers))
 
     def __repr__(self) -> str:
         numbers = (f"  {name}  {value}".rstrip() for name, value in self._numbers())

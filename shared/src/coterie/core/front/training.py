@@ -16,8 +16,9 @@ from coterie.core.terminal import console
 
 if TYPE_CHECKING:
     from lightning.pytorch.callbacks import Callback
+    from lightning.pytorch.loggers import Logger
 
-_NAMES = ("settings", "config", "preset", "variant", "out", "name", "quiet", "callbacks")
+_NAMES = ("settings", "config", "preset", "variant", "out", "name", "quiet", "callbacks", "loggers")
 
 
 def train(
@@ -32,6 +33,7 @@ def train(
     name: str | None = None,
     quiet: bool = False,
     callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
     **changes: Any,
 ) -> Run:
     """Train a paper as ``coterie train`` does, with the same numbers, in a new folder.
@@ -56,7 +58,9 @@ def train(
         name: of this run's folder; by default made of data, method and seed, and numbered.
         quiet: print neither tables nor progress.
         callbacks: of Lightning, as `lightning.pytorch.callbacks.EarlyStopping`; they may monitor
-            every column of ``metrics.csv``.
+            every column of ``metrics.csv``. A number of your own for every round is a
+            `coterie.core.training.callbacks.notes.Note`.
+        loggers: of Lightning, besides those of the section ``logger``.
         changes: more settings by name; a section is a dict, or its dataclass.
 
     Raises:
@@ -71,7 +75,7 @@ def train(
     short = {"data": data, "run.out": out, "run.name": name}
     given = {**{key: value for key, value in short.items() if value is not None}, **changes}
     wanted = _wanted(found, settings, given, Files(config, preset, variant), quiet)
-    return Run(trained(found, wanted, quiet, callbacks))
+    return Run(trained(found, wanted, quiet, callbacks, loggers))
 
 
 def load(folder: str | os.PathLike[str]) -> Run:
