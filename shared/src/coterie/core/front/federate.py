@@ -24,7 +24,7 @@ from coterie.core.federation.federation import Federation
 from coterie.core.front.client_data import ClientData, Given, Reader
 from coterie.core.front.given import of_numpy
 from coterie.core.front.lightning_door import Door, open_door, some_of
-from coterie.core.front.method_settings import method_named, settings_for
+from coterie.core.front.method_settings import Chosen, method_named, settings_for
 from coterie.core.front.partition import Partition
 from coterie.core.front.sources import Collate
 from coterie.core.front.step_logs import ObservedTraining, StepLogs
@@ -35,7 +35,7 @@ from coterie.core.local_training.probing import check_layers
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.methods.kit.quality import ACCURACY, MeasuresItself
-from coterie.core.methods.registry import METHODS, client_half
+from coterie.core.methods.registry import Method, client_half
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.cohort import Cohort
@@ -96,7 +96,7 @@ class Federated(FederatedModule):
 def federate(
     module: nn.Module,
     clients: Given,
-    method: str | FedAvgSettings = "fedavg",
+    method: Chosen = "fedavg",
     *,
     client_column: str | None = None,
     partition: Partition | None = None,
@@ -120,7 +120,8 @@ def federate(
     Args:
         module: a `LightningModule` with a training step, or an `nn.Module` with ``loss(batch)``.
         clients: a list of data sets, a mapping from ids to them, or one that is shared out.
-        method: a name of docs/methods.md, or its settings, such as ``ScaffoldSettings(lr_g=0.5)``.
+        method: a name of docs/methods.md, or its settings, such as ``ScaffoldSettings(lr_g=0.5)``,
+            or a class of your own, see `coterie.method`.
         client_column: of the one data set; says whose a sample is. The module does not get it.
         partition: deals the one data set out, see `coterie.core.front.partition`.
         valid: a share of each client's samples or data of theirs, measured as ``eval/…``.
@@ -157,7 +158,7 @@ def federate(
 class _How:
     """What is said beside module and data."""
 
-    method: str | FedAvgSettings
+    method: Chosen
     settings: dict[str, Any]
     monitor: str | Monitor | None
     device: str
@@ -168,15 +169,14 @@ class _How:
     ) -> Federated:
         """Make the federation."""
         check_layers(module)
-        name, seed = method_named(self.method), reader.seed
+        (name, method), seed = method_named(self.method), reader.seed
         _check_numbers(seed, self.workers)
         device = _device(self.device)
         door = _door(module, reader.read(clients, *held), self.monitor)
         settings = settings_for(self.method, self.settings, door.configured)
-        check = METHODS[name].check
-        if check is not None:
-            check(settings, door.data.split.lengths)
-        server, client = _halves(name, door, settings)
+        if method.check is not None:
+            method.check(settings, door.data.split.lengths)
+        server, client = _halves(name, method, door, settings)
         ids = door.data.ids
         federation = Federation(
             server,
@@ -266,10 +266,10 @@ class _Noting:
 
 
 def _halves(
-    name: str, door: Door, settings: FedAvgSettings
+    name: str, method: Method, door: Door, settings: FedAvgSettings
 ) -> tuple[ModelServer[Any], ModelClient[Any]]:
     """Both halves of a method, which collect what steps log."""
-    method, held = METHODS[name], door.data
+    held = door.data
 
     def build() -> nn.Module:
         return copied(door.module)
@@ -280,7 +280,7 @@ def _halves(
         kind = type(method.server.__name__, (_Noting, method.server), own)  # type: ignore[arg-type]
     more = (held.split.train,) if name == "central" else ()
     server = kind(build, settings, *more, held.server, door.as_batch)
-    client = client_half(name, build, settings, door.as_batch)
+    client = client_half(method, build, settings, door.as_batch)
     if door.logs is not None and door.logs.collected:
         door.logs.by_client = name != "central"
         if name == "central":
