@@ -231,6 +231,21 @@ def test_what_is_no_run_is_one_line(runs, tmp_path):
         coterie.UserError, match=r"is not the folder of a run: it has no config.yaml"
     ):
         coterie.load(tmp_path)
+    for wrong in (None, 3):
+        with pytest.raises(coterie.UserError, match=f"the path of its folder, not {wrong}"):
+            coterie.load(wrong)
+    with pytest.raises(coterie.UserError, match="a paper is called by its name, not None: f3crec"):
+        coterie.train(None)
+
+
+def test_users_and_histories_in_odd_forms(runs):
+    run = coterie.load(runs / "f3crec" / "py")
+    assert run.recommend(np.int64(1), top=2).equals(run.recommend("1", top=2))
+    twice = pd.DataFrame([[1, 2]], columns=["item", "item"])
+    with pytest.raises(coterie.UserError, match="the history has two columns 'item'"):
+        run.recommend_new(twice)
+    with pytest.raises(coterie.UserError, match="there are no histories"):
+        run.recommend_new({})
 
 
 def test_papers_that_classify_recommend_nothing(tmp_path):

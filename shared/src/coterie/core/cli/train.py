@@ -78,9 +78,8 @@ def configure_run(paper: Paper, argv: Sequence[str]) -> Configuration:
 
 def _help(argv: Sequence[str]) -> None:
     if argv[0].startswith("-"):
-        say(
-            "usage: coterie train PAPER [--config FILE] [--preset NAME] [--json] [--KEY VALUE ...]\n"
-        )
+        say("usage: coterie train PAPER [--config FILE] [--preset NAME] [--json]")
+        say("                           [--KEY VALUE ...]\n")
         say("Train a paper on a data set. Settings of a paper: coterie train PAPER --help\n")
         tell(f"{JSON_HELP}: the run's folder, its metrics and notes", "--json  ")
         say("")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from coterie.core.errors import UserError
 from coterie.core.front.computing import computing, in_python, trained
-from coterie.core.front.given import configured
+from coterie.core.front.given import configured, of_numpy
 from coterie.core.registry.importing import heavy
 from coterie.core.registry.papers import Paper, find_paper
 from coterie.core.run.runfolder import RunFolder, paper_of, stored_settings
@@ -49,6 +49,8 @@ class Run:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        if not isinstance(folder, str | os.PathLike):
+            raise UserError(f"a run is opened by the path of its folder, not {folder!r:.40}")
         path = Path(folder).expanduser()
         with in_python():
             self.paper = paper_of(path).name
@@ -235,7 +237,7 @@ class Run:
         return found
 
     def plot(self) -> Figure:
-        """Draw the curves of all rounds so far, as ``curves.png`` of the folder has them.
+        """Draw the curves of all rounds so far; ``curves.png`` of the folder marks the best ones.
 
         Returns:
             A figure of matplotlib that a notebook shows; ``run.plot().savefig("curves.svg")``
@@ -247,7 +249,7 @@ class Run:
         title = f"seed {self.config.seed}"
         draw = heavy("coterie.core.run.dashboard").drawing(self.folder, self._paper, title=title)
         if draw is None:
-            raise UserError(f"{self.folder} has nothing to draw yet: let it run some rounds")
+            raise UserError(f"{self.folder} has nothing to draw: no round, or no number changes")
         figure: Figure = draw(heavy("coterie.core.figures").shown_figure())
         return figure
 
@@ -369,7 +371,7 @@ def _numbers(
     data = experiment.interactions
     if users is None:
         return list(range(data.n_users))
-    asked = [users] if isinstance(users, str | int) else users
+    asked = [users] if isinstance(of_numpy(users), str | int) else users
     if not isinstance(asked, Iterable):
         raise UserError(f"'users' must be ids of users, as [42, 43], not {users!r}")
     known = {name: number for number, name in enumerate(data.user_names)}
