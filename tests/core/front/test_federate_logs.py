@@ -242,11 +242,14 @@ class ByObjects(Lit):
 
 
 @pytest.mark.filterwarnings("ignore:.*samples in target")
-def test_metric_objects_are_of_all_samples_of_a_client():
+@pytest.mark.parametrize("workers", [1, 2])
+def test_metric_objects_are_of_all_samples_of_a_client(workers):
     """Batches to measure on have 1,000 samples; of the objects nothing is left from them."""
     held = {name: TensorDataset(*samples(name, 1100 + 200 * n)) for n, name in enumerate(SIZES)}
     mine = {name: TensorDataset(*samples(name)) for name in SIZES}
-    made = federate(ByObjects(), mine, test=held, server_test=held["eve"], rounds=2)
+    made = federate(
+        ByObjects(), mine, test=held, server_test=held["eve"], rounds=2, workers=workers
+    )
     fit(made)
     model, want = made.server_model().eval(), {"auroc": [], "test_MulticlassAccuracy": []}
     fresh = ByObjects()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from coterie.core.errors import UserError
@@ -203,7 +203,7 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return dict(_items(value))
+        return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
     return of_numpy(value)
@@ -219,10 +219,6 @@ def of_numpy(value: Any) -> Any:
     """
     numpy = type(value).__module__ == "numpy"
     return value.item() if numpy and not getattr(value, "ndim", 1) else value
-
-
-def _items(section: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    return ((str(key), _plain(value)) for key, value in section.items())
 
 
 def _whole(paper: Paper, own: Any) -> Source:

@@ -56,7 +56,7 @@ def kind_of(source: Any, whose: str) -> str:
             f"{whose} is a tuple of tensors, which says not whether these are samples or columns: "
             "give TensorDataset(*tensors), or a list of samples"
         )
-    if hasattr(source, "to_pandas"):
+    if hasattr(source, "to_pandas") and not isinstance(source, Dataset):
         raise UserError(f"{whose} is a {type(source).__name__}: give its .to_pandas()")
     if isinstance(source, DataLoader):
         raise UserError(f"{whose} is a DataLoader, which coterie makes itself: give its .dataset")
