@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 from coterie.core.errors import UserError
 from coterie.core.front.federate import federate
 from coterie.core.local_training import stacking
+from coterie.core.metrics.monitor import Monitor
 from coterie.core.training.trainer import fit
 
 
@@ -153,7 +154,7 @@ def test_batches_weigh_by_their_samples():
             self.log("rows", float(len(batch[0])))
 
     data = datasets(count=1010, seed=1)
-    made, _ = rounds_of(Sized(), datasets(), rounds=1, valid=data)
+    made, _ = rounds_of(Sized(), datasets(), rounds=1, valid=data, monitor=Monitor("eval/rows"))
     assert made.run.history[0]["eval/global_rows"] == (1000 * 1000 + 10 * 10) / 1010
 
 
@@ -173,7 +174,8 @@ def test_steps_are_measured_in_evaluation_mode():
         def validation_step(self, batch, batch_idx):
             self.log("training", float(self.training or self.layers.training))
 
-    made, _ = rounds_of(Moody(), datasets(), rounds=1, valid=0.3)
+    said = Monitor("eval/training")
+    made, _ = rounds_of(Moody(), datasets(), rounds=1, valid=0.3, monitor=said)
     assert made.run.history[0]["eval/global_training"] == 0.0
 
 
@@ -292,3 +294,31 @@ def test_metric_objects_that_cannot_be_put_together_say_so():
         federate(logging(torchmetrics.MeanSquaredError(), update=False), data, test=0.3)
     fine = logging(torchmetrics.MeanSquaredError())
     assert federate(fine, data, test=0.3).run.round == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "lower"),
+    [
+        *[
+            ("val/acc", False),
+            ("val_rmse", True),
+            ("cross_entropy", True),
+            ("cancer_recall", False),
+        ],
+        *[("cancer_recall", False), ("val/WER", True), ("F1", False)],
+        *[("val_ce", None), ("mapped", None)],
+    ],
+)
+def test_what_is_better_is_told_by_a_name_or_said(name, lower):
+    class Named(Lit):
+        def validation_step(self, batch, batch_idx):
+            self.log(name, self(batch[0]).mean())
+
+    if lower is not None:
+        made = federate(Named(), datasets(), valid=0.3)
+        assert made.run.federation.monitor.lower_is_better == lower
+        return
+    with pytest.raises(UserError, match=rf"by '{name}'.*Monitor\('eval/{name}', lower_is"):
+        federate(Named(), datasets(), valid=0.3)
+    said = Monitor(f"eval/{name}", lower_is_better=True)
+    assert federate(Named(), datasets(), valid=0.3, monitor=said).run.federation.monitor is said

@@ -5,7 +5,8 @@ is copied; training begins with its parameters. Data sets are torch Datasets, `d
 dicts of tensors or DataFrames, all of one kind; a batch is what torch's `default_collate` makes of
 samples, such as a list ``[x, y]`` of tuples. Of pFedMe, ``lr`` is the η of the local model, and the
 rate of `configure_optimizers` is its ``personal_lr``, of the steps on the loss. A monitor is better
-if lower where its name has loss, nll, error, mse, mae or perplexity in it.
+if lower where its name has a word such as loss, error or mse in it, and if higher with one such as
+acc, auc or recall; with neither it has to be said.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -39,8 +40,16 @@ from coterie.core.tensors.device import as_written
 from coterie.core.tensors.keys import Key
 
 _TRIED = 8
-_LOWER = ("loss", "nll", "error", "mse", "mae", "perplexity")
-"""In the name of what is better if lower; rmse among them."""
+_LOWER = ("loss", "nll", "error", "mse", "mae", "mape", "perplexity", "entropy", "brier")
+"""In the name of what is better if lower; rmse and cross_entropy among them."""
+_HIGHER = ("acc", "auc", "auroc", "precision", "recall", "ndcg", "score", "correct", "jaccard")
+_WORDS = {
+    **dict.fromkeys(("bce", "ppl", "wer", "cer", "ece", "kl"), True),
+    **dict.fromkeys(
+        ("f1", "map", "mrr", "hit", "iou", "dice", "r2", "bleu", "psnr", "ssim"), False
+    ),
+}
+"""Short ones, that stand by themselves; whether less is better."""
 
 
 @dataclass(frozen=True)
@@ -199,8 +208,28 @@ def _monitor(names: Mapping[int, tuple[str, ...]], monitor: str | Monitor | None
     if not known:
         return None
     chosen = known[0] if monitor is None else monitor
-    lower = any(word in chosen.lower() for word in _LOWER)
-    return Monitor(f"eval/{measured_as(chosen)}", lower_is_better=lower)
+    return Monitor(f"eval/{measured_as(chosen)}", lower_is_better=_lower(chosen))
+
+
+def _lower(name: str) -> bool:
+    """Whether a measure is better if lower, by its name.
+
+    Raises:
+        UserError: it does not tell; the round with the worst model would be taken for the best.
+    """
+    small = name.lower()
+    if any(word in small for word in _LOWER):
+        return True
+    if any(word in small for word in _HIGHER):
+        return False
+    for word in re.split("[^a-z0-9]+", small):
+        if word in _WORDS:
+            return _WORDS[word]
+    raise UserError(
+        f"rounds are compared by '{name}', which validation_step logs first, and its name does not "
+        "say whether more is better: give monitor=coterie.core.metrics.monitor.Monitor("
+        f"'eval/{measured_as(name)}', lower_is_better=...), or monitor= with another name"
+    )
 
 
 def _marked(data: ClientData) -> ClientData:
