@@ -100,7 +100,9 @@ def test_a_history_is_read_as_the_file_of_the_command_line(runs, tmp_path, capsy
     folder, file = runs / "f3crec" / "py", tmp_path / "new.csv"
     file.write_text("item,rating\n1,5\n5,0\n9,3\n")
     assert main(["recommend", "--run", str(folder), "--new-user", str(file), "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)
+    rows = found["recommendations"]
+    assert found["notes"][0].startswith("1 of 3 rows count as had, not as liked")
     run = coterie.load(folder)
     frame = pd.DataFrame({"item": [1, 5, 9], "rating": [5, 0, 3]})
     with pytest.warns(UserWarning, match="1 of 3 rows count as had, not as liked"):
