@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from coterie.core import methods as baselines
+from coterie.core.front import own_methods
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "methods.md").read_text()
 NUMBER = re.compile(r"\d+\.\d+")
@@ -56,3 +57,14 @@ def test_every_method_has_its_row():
     modules = {path.stem for path in files} - {"__init__", "registry", "bias", "popularity"}
     rows = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.M))
     assert modules == rows
+
+
+def test_a_method_of_ones_own_runs(capsys, monkeypatch):
+    monkeypatch.setattr(own_methods, "_named", {})
+    short, own, _ = blocks("python")
+    assert len(own.split("fed = ")[0].strip().splitlines()) <= 30
+    names = {"__name__": "example"}
+    exec(compile(short, "docs/methods.md", "exec"), names)
+    exec(compile(own, "docs/methods.md", "exec"), names)
+    assert 0.5 < float(capsys.readouterr().out.splitlines()[-1]) < 1
+    assert "cautious" in names["coterie"].methods

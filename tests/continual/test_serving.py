@@ -166,9 +166,13 @@ def test_unknown_items_among_known_ones_are_said(run, tmp_path, capsys):
     assert main(["recommend", "--run", str(run), "--new-user", str(path), "--json"]) == 0
     output = capsys.readouterr()
     assert output.err == "coterie: 4 of 6 items unknown: w, x, y, ...\n"
+    printed = json.loads(output.out)
+    assert printed.pop("notes") == ["4 of 6 items unknown: w, x, y, ..."]
     path.write_text("\n".join(["item", *known]))
     assert main(["recommend", "--run", str(run), "--new-user", str(path), "--json"]) == 0
-    assert capsys.readouterr() == (output.out, "")
+    output = capsys.readouterr()
+    assert json.loads(output.out) == {**printed, "notes": []}
+    assert not output.err
 
 
 def test_everybody_is_recommended_what_each_one_is(run, tmp_path, capsys, monkeypatch):

@@ -385,10 +385,11 @@ def test_evaluate_and_recommend(
     capsys.readouterr()
     run = "runs/toyrec/mine"
     assert main(["evaluate", "--run", run, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"ndcg": 0.25}
+    assert json.loads(capsys.readouterr().out) == {"ndcg": 0.25, "notes": []}
     assert main(["recommend", "--run", run, "--user", "42", "--top", "2", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert rows == [{"rank": 1, "item": "mine-42-None"}, {"rank": 2, "item": "mine-42-None"}]
+    found = json.loads(capsys.readouterr().out)
+    rows = [{"rank": 1, "item": "mine-42-None"}, {"rank": 2, "item": "mine-42-None"}]
+    assert found == {"recommendations": rows, "notes": []}
     assert error(capsys, "recommend", "--run", run, "--new-user", "no.csv") == (
         "there is no file no.csv: check the path"
     )

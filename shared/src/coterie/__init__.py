@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from coterie.core.front.given import settings
     from coterie.core.front.listing import data_sets, papers
     from coterie.core.front.methods import methods
+    from coterie.core.front.own_methods import method
     from coterie.core.front.run import Run
     from coterie.core.front.training import load, train
 
@@ -34,6 +35,7 @@ __all__ = [
     "data_sets",
     "federate",
     "load",
+    "method",
     "methods",
     "papers",
     "partition",
@@ -47,6 +49,7 @@ _HOMES = {
     "data_sets": "coterie.core.front.listing",
     "federate": "coterie.core.front.federate",
     "load": "coterie.core.front.training",
+    "method": "coterie.core.front.own_methods",
     "methods": "coterie.core.front.methods",
     "papers": "coterie.core.front.listing",
     "settings": "coterie.core.front.given",

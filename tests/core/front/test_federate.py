@@ -389,7 +389,7 @@ class Penalised(Lit):
         return value + slope.square().sum()
 
     def validation_step(self, batch, batch_idx):
-        self.log("rows", float(len(batch[0])))
+        self.log("correct", float(len(batch[0])))
 
 
 def test_a_loss_that_takes_gradients_is_measured():

@@ -3,12 +3,15 @@
 import lightning
 import pytest
 import torch
+import torchmetrics
 from tests.core.front.lit_modules import CLASSES, SIZES, Conv, Lit, Measured, datasets, samples
 from tests.core.front.plain_loop import QUIET
+from torch.utils.data import TensorDataset
 
 from coterie.core.errors import UserError
 from coterie.core.front.federate import federate
 from coterie.core.local_training import stacking
+from coterie.core.metrics.monitor import Monitor
 from coterie.core.training.trainer import fit
 
 
@@ -151,7 +154,7 @@ def test_batches_weigh_by_their_samples():
             self.log("rows", float(len(batch[0])))
 
     data = datasets(count=1010, seed=1)
-    made, _ = rounds_of(Sized(), datasets(), rounds=1, valid=data)
+    made, _ = rounds_of(Sized(), datasets(), rounds=1, valid=data, monitor=Monitor("eval/rows"))
     assert made.run.history[0]["eval/global_rows"] == (1000 * 1000 + 10 * 10) / 1010
 
 
@@ -171,7 +174,8 @@ def test_steps_are_measured_in_evaluation_mode():
         def validation_step(self, batch, batch_idx):
             self.log("training", float(self.training or self.layers.training))
 
-    made, _ = rounds_of(Moody(), datasets(), rounds=1, valid=0.3)
+    said = Monitor("eval/training")
+    made, _ = rounds_of(Moody(), datasets(), rounds=1, valid=0.3, monitor=said)
     assert made.run.history[0]["eval/global_training"] == 0.0
 
 
@@ -205,3 +209,116 @@ def test_held_out_data_go_by_the_clients_names():
     split = federate(Lit(), clients, test=test).run.federation.blocks[0]
     assert split.test.lengths.tolist() == [7, 0, 5]
     fit(federate(Lit(), clients, test=test, rounds=1).run)
+
+
+class ByObjects(Lit):
+    """Logs metric objects, and one that it asks itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.auroc = torchmetrics.AUROC("multiclass", num_classes=CLASSES)
+        self.both = torchmetrics.MetricCollection(
+            [
+                torchmetrics.Accuracy("multiclass", num_classes=CLASSES, average="macro"),
+                torchmetrics.Recall("multiclass", num_classes=CLASSES, average="macro"),
+            ],
+            prefix="test/",
+        )
+        self.beside = {"micro": torchmetrics.Accuracy("multiclass", num_classes=CLASSES)}
+        self.seen = torchmetrics.MeanMetric()
+
+    def training_step(self, batch, batch_idx):
+        value = super().training_step(batch, batch_idx)
+        self.seen.update(value.detach())
+        self.log("seen", self.seen)
+        return value
+
+    def test_step(self, batch, batch_idx):
+        scores = self(batch[0]).softmax(-1)
+        self.auroc.update(scores, batch[1])
+        self.both.update(scores, batch[1])
+        self.beside["micro"](scores, batch[1])
+        self.log("auroc", self.auroc)
+        self.log_dict(self.both)
+        self.log("micro", self.beside["micro"].compute())
+
+
+@pytest.mark.filterwarnings("ignore:.*samples in target")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_metric_objects_are_of_all_samples_of_a_client(workers):
+    """Batches to measure on have 1,000 samples; of the objects nothing is left from them."""
+    held = {name: TensorDataset(*samples(name, 1100 + 200 * n)) for n, name in enumerate(SIZES)}
+    mine = {name: TensorDataset(*samples(name)) for name in SIZES}
+    made = federate(
+        ByObjects(), mine, test=held, server_test=held["eve"], rounds=2, workers=workers
+    )
+    fit(made)
+    model, want = made.server_model().eval(), {"auroc": [], "test_MulticlassAccuracy": []}
+    fresh = ByObjects()
+    for data in held.values():
+        with torch.no_grad():
+            scores = model(data.tensors[0]).softmax(-1)
+        want["auroc"].append(float(fresh.auroc(scores, data.tensors[1])))
+        macro = fresh.both(scores, data.tensors[1])["test/MulticlassAccuracy"]
+        want["test_MulticlassAccuracy"].append(float(macro))
+        micro = float((scores.argmax(-1) == data.tensors[1]).float().mean())
+        want.setdefault("micro", []).append(micro)
+    results = made.run.results
+    for name, values in want.items():
+        assert results[f"test/global_{name}"] == pytest.approx(sum(values) / 3, abs=1e-6)
+        assert results[f"test/server_{name}"] == pytest.approx(values[-1], abs=1e-6)
+    row = made.run.history[-1]
+    assert row["train/seen"] == pytest.approx(row["train/train_loss"])
+    for part in (model.auroc, model.both["MulticlassRecall"], model.seen):
+        assert not part.update_called
+
+
+def test_metric_objects_that_cannot_be_put_together_say_so():
+    def logging(metric, update=True):
+        class Logging(Lit):
+            def __init__(self):
+                super().__init__()
+                self.metric = metric
+
+            def test_step(self, batch, batch_idx):
+                if update:
+                    self.metric.update(self(batch[0])[:, 0], batch[1].float())
+                self.log("m", self.metric)
+
+        return Logging()
+
+    data = datasets()
+    with pytest.raises(UserError, match=r"PearsonCorrCoef, which holds 'mean_x' and cannot"):
+        federate(logging(torchmetrics.PearsonCorrCoef()), data, test=0.3)
+    with pytest.raises(UserError, match="MeanSquaredError that the step did not update"):
+        federate(logging(torchmetrics.MeanSquaredError(), update=False), data, test=0.3)
+    fine = logging(torchmetrics.MeanSquaredError())
+    assert federate(fine, data, test=0.3).run.round == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "lower"),
+    [
+        *[
+            ("val/acc", False),
+            ("val_rmse", True),
+            ("cross_entropy", True),
+            ("cancer_recall", False),
+        ],
+        *[("cancer_recall", False), ("val/WER", True), ("F1", False)],
+        *[("val_ce", None), ("mapped", None)],
+    ],
+)
+def test_what_is_better_is_told_by_a_name_or_said(name, lower):
+    class Named(Lit):
+        def validation_step(self, batch, batch_idx):
+            self.log(name, self(batch[0]).mean())
+
+    if lower is not None:
+        made = federate(Named(), datasets(), valid=0.3)
+        assert made.run.federation.monitor.lower_is_better == lower
+        return
+    with pytest.raises(UserError, match=rf"by '{name}'.*Monitor\('eval/{name}', lower_is"):
+        federate(Named(), datasets(), valid=0.3)
+    said = Monitor(f"eval/{name}", lower_is_better=True)
+    assert federate(Named(), datasets(), valid=0.3, monitor=said).run.federation.monitor is said

@@ -6,6 +6,7 @@ import torch
 from tests.core.front.lit_modules import SIZES, Conv, FromDict, Lit, datasets, dicts, samples
 from tests.core.front.plain_loop import QUIET
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from coterie.core.errors import UserError
 from coterie.core.front.federate import federate
@@ -104,10 +105,41 @@ def test_the_servers_statistics_are_the_mean_of_the_clients():
     assert not torch.equal(mean, Conv().state_dict()[name])
 
 
-@pytest.mark.parametrize("method", HEADED)
-def test_what_needs_a_head_says_so(method):
-    with pytest.raises(UserError, match="needs a model with a head: FromDict is no Classifier"):
-        federate(FromDict(), dicts(), method)
+def test_what_needs_a_head_says_so():
+    words = r"not by that of FromDict: give a .*Classifier\(body, head\).*fedrecon, which takes any"
+    with pytest.raises(UserError, match=words):
+        federate(FromDict(), dicts(), "fed-rod")
+    words = r"named as 'head.\*': it has layers.0.weight.*name the head.*head=\('layers.2.\*',\)"
+    with pytest.raises(UserError, match=words):
+        federate(FromDict(), dicts(), "fedrecon")
+    with pytest.raises(UserError, match="beside its head FromDict has no parameters to train"):
+        federate(FromDict(), dicts(), "fedrecon", head="*")
+
+
+def test_a_head_that_is_named_is_reconstructed_as_that_of_a_classifier():
+    """FedRECON on any module, by the pattern of its head's parameters."""
+    whole = headed()
+    steps = Lit()
+    steps.layers = nn.Sequential(*whole.body, whole.head)
+    x, y = samples("bob", seed=2)
+    given = {"rounds": 2, "batch_size": 4, "lr": 0.05, "test": 0.3, "recon_lr": 0.2}
+    one = federate(whole, dicts(), "fedrecon", server_valid={"x": x, "y": y}, **given)
+    held = TensorDataset(x, y)
+    other = federate(steps, datasets(), "fedrecon", head="layers.2.*", server_valid=held, **given)
+    for run in (one.run, other.run):
+        fit(run)
+    assert other.run.results["test/personal_loss"] == pytest.approx(
+        one.run.results["test/personal_loss"], rel=1e-5
+    )
+    pairs = (
+        (one.server_model(), other.server_model()),
+        (one.client_model(1), other.client_model(1)),
+    )
+    for theirs, mine in pairs:
+        for first, second in zip(theirs.parameters(), mine.parameters(), strict=True):
+            torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
+    (sent,) = [row for row in other.run.ledger.rows() if row["field"] == "change"]
+    assert sent["bytes"] == sent["messages"] * 4 * (3 * 6 + 6)  # of the base alone
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in HEADED])

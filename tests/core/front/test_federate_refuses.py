@@ -5,6 +5,7 @@ import re
 import lightning
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from tests.core.front.lit_modules import (
@@ -106,6 +107,13 @@ def test_settings_and_optimizers_that_differ():
 
 
 STEPS = {
+    r"uses self.print\(\)": lambda self, batch, batch_idx: self.print("hello"),
+    "uses self.logger.experiment": lambda self, batch, batch_idx: self.logger.experiment,
+    "uses self.logger.log_metrics": lambda self, batch, batch_idx: self.logger.log_metrics({}),
+    r"fails on .*'missing'\): it was given '0' float32 \(8, 3\), '1'": (
+        lambda self, batch, batch_idx: None.missing
+    ),
+    "takes 'number', which no client has": lambda self, batch, *, number: None,
     "gives None": lambda self, batch, batch_idx: None,
     "gives a dict of scores: add its 'loss'": lambda self, batch, batch_idx: {"scores": 1},
     r"a tensor of shape \(5,\)|a tensor of shape \(8,\)": lambda self, batch, batch_idx: (
@@ -154,6 +162,7 @@ HOOKS = (
     "lr_scheduler_step",
     "on_save_checkpoint",
     "teardown",
+    "training_epoch_end",
 )
 
 
@@ -161,6 +170,9 @@ HOOKS = (
 def test_hooks_that_nobody_calls(hook):
     kind = type("Hooked", (Lit,), {hook: lambda self, *_: None})
     refused(f"Hooked has {hook}, which nobody calls in a client", kind(), datasets())
+    module = Lit()
+    setattr(module, hook, lambda *_: None)  # Lightning would call it there as well
+    refused(f"Lit has {hook}, which nobody calls in a client", module, datasets())
 
 
 def test_manual_optimization_and_missing_steps():
@@ -179,6 +191,69 @@ def test_steps_that_log_now_this_and_now_that():
 
     kind = type("Moody", (Lit,), {"training_step": step, "above": 25.0})
     refused("Moody logs 'high' in some batches only|answer", kind(), datasets(count=60), run=True)
+
+
+def test_steps_that_would_train_a_layer_of_the_original():
+    class Closed(Lit):
+        def __init__(self):
+            super().__init__()
+            layers = self.layers
+            self.scored = lambda x: layers(x)
+
+        def training_step(self, batch, batch_idx):
+            return self.loss(self.scored(batch[0]), batch[1])
+
+    refused(
+        "Closed reads 'layers.[02].(weight|bias)' by something that copies", Closed(), datasets()
+    )
+
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, own = nn.Linear(3, 4), nn.Linear(3, 4)
+            self.other, self.run = own, lambda x: own(x)
+
+        def loss(self, batch):
+            scores = self.layer(batch[0]) + self.run(batch[0])
+            return nn.functional.cross_entropy(scores, batch[1])
+
+    refused("Plain reads 'other.(weight|bias)'", Plain(), datasets())
+
+
+def test_what_a_step_cannot_take_is_told_with_what_it_was_given():
+    x, y = samples("bob")
+    words = r"training_step of Lit fails .*Float.*: it was given '0' float32 \(8, 3\), '1' float32"
+    refused(words, Lit(), [TensorDataset(x, y.float())])
+    refused(r"\(IndexError: Target 9 is out of bounds.\)", Lit(), [TensorDataset(x, y * 0 + 9)])
+    held = [TensorDataset(x.double(), y)]
+    refused("test_step|dtype|float64", Lit(), [TensorDataset(x, y)], test=held)
+
+
+def test_steps_may_take_all_that_there_is():
+    kind = type(
+        "Rest", (Lit,), {"training_step": lambda self, *given: Lit.training_step(self, *given)}
+    )
+    guarded = type(
+        "Guarded",
+        (Lit,),
+        {
+            "training_step": lambda self, batch, batch_idx: (
+                (self.logger is not None and self.logger.log_metrics({}))
+                or Lit.training_step(self, batch, batch_idx)
+            )
+        },
+    )
+    for one in (kind, guarded):
+        made = federate(one(), datasets(), rounds=1)
+        fit(made.run)
+        assert made.run.finished
+
+
+def test_numbers_of_numpy_are_numbers():
+    given = {"rounds": np.int64(2), "lr": np.float32(0.5), "seed": np.int32(3)}
+    settings = federate(Lit(), datasets(), test=np.float32(0.25), **given).run.federation
+    assert settings.client.settings.rounds == 2
+    assert settings.client.settings.lr == 0.5
 
 
 def test_modules():
@@ -230,6 +305,9 @@ def test_clients():
     refused("clients is a str", Lit(), "data.csv")
     refused("client 0 is a Tensor", Lit(), [torch.ones(3)])
     refused("client 0 is a NoneType", Lit(), [None])
+    refused("client 0 is a tuple of tensors.*give TensorDataset", Lit(), [samples("ann")])
+    refused("client 0 is a tuple of tensors", Lit(), [(torch.ones(4, 1), torch.ones(4, 1))])
+    refused(r"client 0 is a Table: give its .to_pandas\(\)", FromDict(), [pa.table({"x": [1]})])
     refused("is a TensorDataset|is a type", Lit(), [TensorDataset])
     mixed = type("DatasetDict", (dict,), {"with_format": 1, "column_names": 2})
     refused("clients is a DatasetDict: give one of its splits", Lit(), mixed(train=1))
@@ -294,6 +372,9 @@ def test_what_is_no_tensor():
     frame = pd.DataFrame({"a": [[1.0], [1.0, 2.0]]})
     refused("'a' of client 0 has rows of unequal lengths", FromColumns(), [frame])
     refused("'x' of client 0 cannot be a tensor", FromDict(), [{"x": ["a", "b"], "y": [1, 2]}])
+    frame = pd.DataFrame([[1.0, 2.0]], columns=["a", "a"])
+    refused("client 0 has two columns 'a'", FromColumns(), [frame])
+    refused("client 0 has two columns '1'", FromDict(), [{1: torch.ones(2), "1": torch.ones(2)}])
     words = {"x": np.array(["a", "b"]), "y": np.arange(2)}
     refused("'x' of client 0 cannot be a tensor", FromDict(), [words])
 
@@ -307,6 +388,20 @@ def test_samples_that_are_drawn_anew():
             return torch.rand(3), 1
 
     refused("gives another sample 0 each time", Lit(), [Noisy()])
+
+    class Flipped(Dataset):
+        """As of a transform that flips one picture in two."""
+
+        def __init__(self):
+            self.draw = np.random.default_rng(0)
+
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, place):
+            return torch.arange(3.0) if self.draw.random() < 0.5 else torch.arange(3.0).flip(0)
+
+    refused("gives another sample .* each time", Lit(), [Flipped()])
 
 
 def test_collate_functions():
@@ -347,8 +442,18 @@ def test_who_holds_what():
     )
     unnamed = {"x": x, "z": y}
     refused("needs a field of them: name it", FromDict(), unnamed, partition=partition.shards(2))
+    frame = pd.DataFrame({"x": [1.0, 2.0], "user": pd.array(["a", None], dtype="string")})
+    refused("names no client in some rows", FromDict(), frame, client_column="user")
     with pytest.raises(UserError, match="n_clients is 0"):
         partition.dirichlet(0.3, n_clients=0)
+    with pytest.raises(UserError, match="alpha is 'x': choose a number"):
+        partition.dirichlet("x")
+    with pytest.raises(UserError, match=r"per_client is 1\.5: choose a whole number"):
+        partition.shards(3, per_client=1.5)
+    assert partition.uniform(np.int64(4)).n_clients == 4
+    one = TensorDataset(x, y)
+    refused("test is one data set.*a share.*server_test=", Lit(), one, partition=deal, test=one)
+    refused("device='gpu': give 'cpu'", Lit(), datasets(), device="gpu")
 
 
 def test_what_is_held_out():

@@ -74,7 +74,7 @@ def test_a_run_of_the_command_line_is_loaded(runs):
 def test_recommendations_are_those_of_the_command_line(runs, capsys, user):
     folder = runs / "f3crec" / "py"
     assert main(["recommend", "--run", str(folder), "--user", user, "--top", "4", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["recommendations"]
     found = coterie.load(folder).recommend(users=[int(user)], top=4)
     assert found.drop(columns="user").to_dict("records") == rows
     assert set(found["user"]) == {user}
@@ -100,7 +100,9 @@ def test_a_history_is_read_as_the_file_of_the_command_line(runs, tmp_path, capsy
     folder, file = runs / "f3crec" / "py", tmp_path / "new.csv"
     file.write_text("item,rating\n1,5\n5,0\n9,3\n")
     assert main(["recommend", "--run", str(folder), "--new-user", str(file), "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)
+    rows = found["recommendations"]
+    assert found["notes"][0].startswith("1 of 3 rows count as had, not as liked")
     run = coterie.load(folder)
     frame = pd.DataFrame({"item": [1, 5, 9], "rating": [5, 0, 3]})
     with pytest.warns(UserWarning, match="1 of 3 rows count as had, not as liked"):
@@ -231,6 +233,21 @@ def test_what_is_no_run_is_one_line(runs, tmp_path):
         coterie.UserError, match=r"is not the folder of a run: it has no config.yaml"
     ):
         coterie.load(tmp_path)
+    for wrong in (None, 3):
+        with pytest.raises(coterie.UserError, match=f"the path of its folder, not {wrong}"):
+            coterie.load(wrong)
+    with pytest.raises(coterie.UserError, match="a paper is called by its name, not None: f3crec"):
+        coterie.train(None)
+
+
+def test_users_and_histories_in_odd_forms(runs):
+    run = coterie.load(runs / "f3crec" / "py")
+    assert run.recommend(np.int64(1), top=2).equals(run.recommend("1", top=2))
+    twice = pd.DataFrame([[1, 2]], columns=["item", "item"])
+    with pytest.raises(coterie.UserError, match="the history has two columns 'item'"):
+        run.recommend_new(twice)
+    with pytest.raises(coterie.UserError, match="there are no histories"):
+        run.recommend_new({})
 
 
 def test_papers_that_classify_recommend_nothing(tmp_path):
@@ -417,3 +434,53 @@ def test_a_run_of_one_block_gets_more_rounds(tmp_path):
     run = coterie.train("page", rounds=1, name="short", **short)
     longer = coterie.train("page", rounds=2, name="long", **short)
     assert run.resume(rounds=2, quiet=True).metrics == longer.metrics
+
+
+def test_json_of_the_command_line_has_the_notes(tmp_path, capsys):
+    words = ["train", "f3crec", "--preset", "smoke", "--out", str(tmp_path)]
+    words += ["--validation.clients", "50"]  # which a note tells
+    assert main([*words, "--run.name", "whole", "--json"]) == 0
+    output = capsys.readouterr()
+    found = json.loads(output.out)
+    run = coterie.load(found["run"])
+    assert run.folder == tmp_path / "f3crec" / "whole"
+    assert (found["finished"], found["metrics"], found["notes"]) == (True, run.metrics, run.notes)
+    assert run.notes
+    assert f"Note: {run.notes[0].split()[0]}" in output.err  # what people read is not lost
+    assert main(["evaluate", "--run", str(run.folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == run.notes
+    assert main([*words, "--json", "--run.name", "part", "--trainer.max_epochs", "1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"run": str(tmp_path / "f3crec" / "part"), "finished": False}
+    assert main(["evaluate", "--run", found["run"], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == []
+
+
+@pytest.mark.parametrize("paper", ["f3crec", "pplr", "mtal", "page", "pf-msmtrec"])
+@pytest.mark.parametrize("columns", [80, 60])
+def test_help_has_no_line_that_is_too_wide(capsys, monkeypatch, paper, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["train", paper, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    wide = [line for line in lines if len(line) > columns and " " in line.strip()]
+    assert not wide
+    text = " ".join(" ".join(lines).split())
+    assert "fedavg, fedprox" in text.replace(",", ", ").replace("  ", " ") or paper != "page"
+
+
+@pytest.mark.filterwarnings("ignore:.*")
+@pytest.mark.parametrize(
+    ("paper", "given"),
+    [
+        ("f3crec", {"validation": {"every": 50}}),
+        ("pplr", {}),
+        ("mtal", {"compare": False}),
+        ("page", {"train": {"evaluate_every": 50}}),
+        ("pf-msmtrec", {"compare": False, "train": {"evaluate_every": 50}}),
+    ],
+)
+def test_runs_without_a_best_round_are_drawn(tmp_path, drawn_anew, paper, given):
+    """Of a run that was stopped before anything was measured, too."""
+    where = {"out": tmp_path, "quiet": True, "trainer": {"max_epochs": 1}}
+    run = coterie.train(paper, preset="smoke", rounds=4, **where, **given)
+    assert run.plot().axes

@@ -1,8 +1,12 @@
 """Settings that a call in Python gives are those of the command line, and as strict."""
 
 import dataclasses
+from pathlib import Path
 
+import datasets
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 import coterie
@@ -174,3 +178,56 @@ def test_methods_are_those_of_the_registry():
 def test_settings_of_every_paper_are_its_own_class():
     for name, paper in papers().items():
         assert type(coterie.settings(name)) is load(paper.settings)
+
+
+def rows():
+    """Histories of 40 people, in the columns of one's own."""
+    draw = np.random.default_rng(3)
+    people = np.repeat(np.arange(40), 12)
+    items = np.concatenate([draw.choice(60, 12, replace=False) for _ in range(40)])
+    columns = {"who": people, "what": items, "stars": draw.integers(1, 6, len(people)) * 1.0}
+    return columns | {"when": draw.permutation(len(people))}
+
+
+def test_data_are_an_object_too(tmp_path, monkeypatch):
+    """A frame, a table and a data set have the numbers of the CSV file of the same rows."""
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    roles = {"user": "who", "item": "what", "rating": "stars", "time": "when"}
+    frame = pd.DataFrame(rows(), index=np.arange(480)[::-1])  # the index is no column
+    frame.to_csv(tmp_path / "my.csv", index=False)
+
+    def metrics(data, **more):
+        given = {"path": data, "columns": roles, **more}
+        run = coterie.train(
+            "f3crec", preset="smoke", data=given, rounds=1, out=tmp_path / "runs", quiet=True
+        )
+        return run, run.metrics
+
+    _, wanted = metrics(tmp_path / "my.csv")
+    run, found = metrics(frame)
+    assert found == wanted
+    assert Path(run.config.data.name).parent == tmp_path / "data" / "datasets"
+    assert run.evaluate().items() <= wanted.items()  # the object is not needed any more
+    table = pa.table(rows())
+    for other in (table, datasets.Dataset(table), frame.assign(who=frame["who"].astype("string"))):
+        assert metrics(other)[1] == wanted
+    elsewhere, _ = metrics(table, root=str(tmp_path / "other"))
+    assert Path(elsewhere.config.data.name).parent == tmp_path / "other" / "datasets"
+
+
+def test_a_frame_alone_is_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
+    frame = pd.DataFrame({"user": [1, 2], "item": ["a", "b"]})
+    made = coterie.settings("f3crec", data=frame)
+    assert made.data.name == coterie.settings("f3crec", data=frame.copy()).data.name
+    assert made.data.name != coterie.settings("f3crec", data=frame[::-1]).data.name
+    for wrong, words in (
+        (frame[:0], "the DataFrame has no rows"),
+        (frame.assign(user=[1, "a"]), "the DataFrame is no table .*'?user"),
+        (pd.concat([frame, frame], axis=1), "the DataFrame is no table .*Duplicate"),
+        (frame["user"], "'data' in settings\\(\\) is a section, not one value"),
+        (datasets.DatasetDict({"train": datasets.Dataset.from_dict({"a": [1]})}), "has the splits"),
+    ):
+        with pytest.raises(coterie.UserError, match=words):
+            coterie.settings("f3crec", data=wrong)

@@ -227,8 +227,8 @@ def test_work_counts_the_steps_of_both_parts():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (Headless, "FedRECON needs a model with a head: Headless"),
-        (Softmax, "that of Softmax has no parameters to train"),
+        (Headless, "no parameter of the model is named as 'head.*'.* name the head of Headless"),
+        (Softmax, "beside its head Softmax has no parameters to train"),
     ],
 )
 def test_models_without_base_and_head_are_refused(build, message):

@@ -8,7 +8,7 @@ from pathlib import Path
 from coterie.core.cli.arguments import Arguments
 from coterie.core.cli.output import JSON_HELP, aside, print_json, print_rows
 from coterie.core.registry.importing import heavy
-from coterie.core.run.runfolder import paper_of
+from coterie.core.run.runfolder import RunFolder, paper_of
 
 
 def run_evaluate(argv: Sequence[str]) -> None:
@@ -21,6 +21,13 @@ def run_evaluate(argv: Sequence[str]) -> None:
     with aside(given.json):
         metrics = heavy("coterie.core.run.serving").evaluate(given.run)
     if given.json:
-        print_json(metrics)
+        print_json({**metrics, "notes": _notes(given.run)})
     else:
         print_rows(({"metric": n, "value": v} for n, v in metrics.items()), title=str(given.run))
+
+
+def _notes(run: Path) -> list[str]:
+    """What one should know of a finished run; nothing is said yet of another."""
+    if not (run / "summary.json").is_file():
+        return []
+    return list(RunFolder.open(run).read_json("summary.json").get("notes", ()))

@@ -53,8 +53,10 @@ def run_recommend(argv: Sequence[str]) -> None:
     for note in notes:
         sys.stderr.write(f"coterie: {note}\n")
     who_for = f"user {given.user}" if given.user is not None else str(given.new_user)
-    if rows or given.json:
-        print_rows(rows, f"For {who_for}", given.json)
+    if given.json:
+        print_json({"recommendations": rows, "notes": notes})
+    elif rows:
+        print_rows(rows, f"For {who_for}")
 
 
 def _all(given: Namespace) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from coterie.core.cli.arguments import paper_first, wants_help
-from coterie.core.cli.output import say, tell
+from coterie.core.cli.output import JSON_HELP, aside, print_json, say, tell
 from coterie.core.registry.importing import heavy
 from coterie.core.registry.papers import Paper, load, papers
 from coterie.core.run.runfolder import resumable, stored_settings
@@ -19,18 +21,34 @@ def run_train(argv: Sequence[str]) -> None:
     if wants_help(argv):
         _help(argv)
         return
-    paper, rest = paper_first(argv, "train")
+    as_json = "--json" in argv
+    paper, rest = paper_first([word for word in argv if word != "--json"], "train")
     configuration = configure_run(paper, rest)
     if configuration.given.print_config:
         say(to_yaml(configuration.settings, paper.name).rstrip())
         return
+    with aside(as_json):
+        folder = _trained(paper, configuration)
+    if as_json:
+        print_json(_document(folder))
+
+
+def _trained(paper: Paper, configuration: Configuration) -> Path:
     general = f"configs/{paper.name}.yaml"
     if general not in configuration.sources and not configuration.settings.run.resume:
         tell(f"Settings: there is no {general}, packed or in the checkout: its defaults are used")
     if configuration.variants:
         files = ", ".join(f"configs/{paper.name}/{name}.yaml" for name in configuration.variants)
         tell(f"Settings: {files} (--variant none for the general ones)")
-    heavy("coterie.core.training.train").train(paper, configuration.settings)
+    folder: Path = heavy("coterie.core.training.train").train(paper, configuration.settings)
+    return folder
+
+
+def _document(folder: Path) -> dict[str, Any]:
+    """The summary of a run, its notes among it, and where the run is."""
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {"run": str(folder), "finished": bool(summary), **summary}
 
 
 def configure_run(paper: Paper, argv: Sequence[str]) -> Configuration:
@@ -60,8 +78,11 @@ def configure_run(paper: Paper, argv: Sequence[str]) -> Configuration:
 
 def _help(argv: Sequence[str]) -> None:
     if argv[0].startswith("-"):
-        say("usage: coterie train PAPER [--config FILE] [--preset NAME] [--KEY VALUE ...]\n")
+        say("usage: coterie train PAPER [--config FILE] [--preset NAME] [--json]")
+        say("                           [--KEY VALUE ...]\n")
         say("Train a paper on a data set. Settings of a paper: coterie train PAPER --help\n")
+        tell(f"{JSON_HELP}: the run's folder, its metrics and notes", "--json  ")
+        say("")
         say("papers:")
         for paper in papers().values():
             tell(f"{paper.title} ({paper.reference})", f"  {paper.name:<12} ")

@@ -13,14 +13,24 @@ from torch import Tensor, nn
 
 from coterie.core.errors import Unstackable, UserError
 from coterie.core.front.batch_form import BatchForm
-from coterie.core.front.lightning_part import as_client
-from coterie.core.front.step_logs import CLIENT, Heard, StepLogs, listening, number
+from coterie.core.front.lightning_part import as_client, of_no_logger
+from coterie.core.front.metric_objects import Seen, as_new, metrics_in, put_together
+from coterie.core.front.step_logs import (
+    CLIENT,
+    Heard,
+    StepLogs,
+    listening,
+    number,
+    settle_metrics,
+)
 from coterie.core.local_training.losses import Batch, what_it_is
 from coterie.core.metrics.monitor import Monitor
 
 PART = "front.part"
 """Field of samples to measure on: 1 = validation, 2 = test."""
 STEPS = {1: "validation_step", 2: "test_step"}
+_METERED = "front.metered"
+"""Whether a module has metric objects, which are not looked for at every step."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,7 @@ class Adapted(nn.Module):
         self._parameters, self._buffers = inner._parameters, inner._buffers
         self._modules = inner._modules
         self.__dict__["itself"] = inner  # no part: its parts are ours
+        inner.__dict__[_METERED] = bool(metrics_in(inner))
         self._listen = None if logs is None else logs.listener()
         self.training = inner.training
         own = {"__module__": __name__}
@@ -137,6 +148,7 @@ class AdaptedMeasured(Adapted):
         logs: as of `Adapted`.
         names: what each part's step logs, by number of the part, see `PART`.
         monitor: what rounds are chosen by.
+        objects: metric objects that are logged, by ``PART/NAME``.
     """
 
     def __init__(
@@ -145,9 +157,12 @@ class AdaptedMeasured(Adapted):
         logs: StepLogs | None,
         names: Mapping[int, tuple[str, ...]],
         monitor: Monitor,
+        objects: Mapping[str, Any],
     ) -> None:
         super().__init__(module, logs)
         self._names, self.monitor = dict(names), monitor
+        self._objects: Mapping[str, Any]  # no parts: they are the forms of what is measured
+        self.__dict__["_objects"] = dict(objects)
         every = dict.fromkeys(["loss", *(name for part in names.values() for name in part)])
         self.measure_names = tuple(every)
 
@@ -167,9 +182,11 @@ class AdaptedMeasured(Adapted):
                 part.training = mode
             self.itself.training = self.training
         missing = torch.full((), torch.nan, dtype=torch.float64)
-        return {name: found.get(name, missing).expand(size) for name in self.measure_names}
+        values = {name: found.pop(name, missing).expand(size) for name in self.measure_names}
+        return values | found
 
     def _measured(self, taken: Taken) -> Batch:
+        """Numbers of the batch by name, and states of metric objects by ``PART/NAME/STATE``."""
         found = {"loss": self._value(taken).detach().double()}
         expected = self._names.get(taken.part, ())
         if expected:
@@ -181,7 +198,11 @@ class AdaptedMeasured(Adapted):
                     f"{step} of {self.called} logs {', '.join(heard) or 'nothing'} for one batch "
                     f"and {', '.join(expected)} for another: log the same for all"
                 )
-            found |= {name: number(name, value) for name, value in heard.items()}
+            for name, value in heard.items():
+                found[name] = number(name, value)
+                if isinstance(value, Seen):
+                    rows = value.rows(rows_of(taken.batch))
+                    found |= {f"{taken.part}/{name}/{state}": one for state, one in rows.items()}
         return found
 
     def _value(self, taken: Taken) -> Tensor:
@@ -195,8 +216,16 @@ class AdaptedMeasured(Adapted):
             return self.training_loss(taken)
 
     def measures(self, predictions: Batch) -> dict[str, Tensor]:
-        """Mean over batches, weighted by their samples; each ``()``."""
-        return {name: values.mean() for name, values in predictions.items()}
+        """Mean over batches, weighted by their samples, or a metric object's value; each ``()``."""
+        found = {name: predictions[name].mean() for name in self.measure_names}
+        for path, metric in self._objects.items():
+            before = f"{path}/"
+            held = [name for name in predictions if name.startswith(before)]
+            rows = {name.removeprefix(before): predictions[name] for name in held}
+            if rows:
+                name = path.partition("/")[2]
+                found[name] = number(name, put_together(metric, rows))
+        return found
 
 
 def measured_as(name: str) -> str:
@@ -228,16 +257,37 @@ def heard_in(module: lightning.LightningModule, step: str, batch: Any) -> Heard:
 
 
 def called(module: lightning.LightningModule, step: str, batch: Any) -> Any:
-    """Call a step as a Trainer would, but that a batch has no number."""
+    """Call a step as a Trainer would, but that a batch has no number, and metrics are as new."""
     method = getattr(module, step)
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    given = [p for p in inspect.signature(method).parameters.values() if p.kind in positional]
-    more = [p for p in given[2:] if p.default is inspect.Parameter.empty]
-    if more:
+    given = (batch, NO_NUMBER)[: _taken(step, method)]
+    metrics = metrics_in(module) if module.__dict__.get(_METERED, True) else ()
+    try:
+        with as_new(metrics):
+            result = method(*given)
+            settle_metrics()
+    except AttributeError as error:
+        if (said := of_no_logger(error)) is not None:
+            raise said from error
+        raise
+    return result
+
+
+def _taken(step: str, method: Callable[..., Any]) -> int:
+    """How many arguments a step takes: the batch, and perhaps its number.
+
+    Raises:
+        UserError: it needs another.
+    """
+    takes = inspect.signature(method).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    given = [p for p in takes if p.kind in kinds]
+    more = [p for p in takes if p.kind is inspect.Parameter.KEYWORD_ONLY] + given[2:]
+    if needed := [p for p in more if p.default is inspect.Parameter.empty]:
         raise UserError(
-            f"{step} takes '{more[0].name}', which no client has: let it take batch and batch_idx"
+            f"{step} takes '{needed[0].name}', which no client has: let it take batch and batch_idx"
         )
-    return method(batch, NO_NUMBER) if len(given) > 1 else method(batch)
+    rest = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in takes)
+    return 2 if rest or len(given) > 1 else 1
 
 
 def loss_of(given: Any, name: str) -> Tensor:

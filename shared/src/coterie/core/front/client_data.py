@@ -14,6 +14,7 @@ from coterie.core.data.samples.shares import divide, share_counts
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.front.batch_form import BatchForm
+from coterie.core.front.given import of_numpy
 from coterie.core.front.partition import Partition
 from coterie.core.front.sources import (
     ITEMS,
@@ -73,6 +74,7 @@ class Reader:
         Raises:
             UserError: something is no data, or does not fit the rest.
         """
+        valid, test = of_numpy(valid), of_numpy(test)
         _check_shares(valid, test)
         ids, parts, form = self._clients(clients)
         train = _stacked(parts, [_called(one) for one in ids], None)
@@ -104,7 +106,10 @@ class Reader:
         if _is_many(clients):
             if self.client_column is not None or self.partition is not None:
                 name = "client_column" if self.partition is None else "partition"
-                raise UserError(f"{name}= shares one data set out, and clients are many: leave it")
+                raise UserError(
+                    f"{name}= shares one data set out, and a list or mapping has one a client: "
+                    "leave it out, or give one Dataset, dict of tensors or DataFrame"
+                )
             named = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
             parts, form = self._read_all(list(named.values()), [_called(one) for one in named])
             ids = tuple(named)
@@ -149,7 +154,7 @@ class Reader:
         assert self.client_column is not None
         owners, rest = column_of(source, self.client_column, whose)
         (fields,), form = self._read_all([rest], [whose])
-        if any(owner is None or owner != owner for owner in owners):
+        if any(map(_missing, owners)):
             raise UserError(
                 f"'{self.client_column}' of {whose} names no client in some rows: fill it"
             )
@@ -254,6 +259,16 @@ def _is_many(clients: Given) -> bool:
             raise UserError("there are no clients: give one data set at least")
         return True
     return False
+
+
+def _missing(owner: Any) -> bool:
+    """Whether a client has no name: None, NaN, or pandas' NA, which cannot be compared."""
+    try:
+        return owner is None or bool(owner != owner)
+    except TypeError:
+        return True
+    except ValueError:  # an array, which is told as such
+        return False
 
 
 def _called(client: Hashable) -> str:

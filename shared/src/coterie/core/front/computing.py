@@ -39,7 +39,13 @@ def computing(engine: Any) -> Iterator[None]:
         yield
 
 
-def trained(paper: Paper, settings: Any, quiet: bool, callbacks: Sequence[Any] = ()) -> Path:
+def trained(
+    paper: Paper,
+    settings: Any,
+    quiet: bool,
+    callbacks: Sequence[Any] = (),
+    loggers: Sequence[Any] = (),
+) -> Path:
     """Train a run, or go on with one, and give its folder: the one place that does.
 
     An interruption (Ctrl-C, the stop button of a notebook) ends it after a warning, and the folder
@@ -50,6 +56,7 @@ def trained(paper: Paper, settings: Any, quiet: bool, callbacks: Sequence[Any] =
         settings: of the run.
         quiet: whether nothing is printed.
         callbacks: of Lightning.
+        loggers: of Lightning.
 
     Raises:
         UserError: as `coterie.core.training.train.train`.
@@ -58,7 +65,8 @@ def trained(paper: Paper, settings: Any, quiet: bool, callbacks: Sequence[Any] =
         settings = replace(settings, run=replace(settings.run, progress=False))
     with silenced(quiet), in_python(), computing(settings.engine):
         try:
-            folder: Path = heavy("coterie.core.training.train").train(paper, settings, callbacks)
+            train = heavy("coterie.core.training.train").train
+            folder: Path = train(paper, settings, callbacks, loggers)
         except Interrupted as end:
             if end.folder is None:
                 raise

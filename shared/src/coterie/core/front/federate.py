@@ -5,7 +5,8 @@ is copied; training begins with its parameters. Data sets are torch Datasets, `d
 dicts of tensors or DataFrames, all of one kind; a batch is what torch's `default_collate` makes of
 samples, such as a list ``[x, y]`` of tuples. Of pFedMe, ``lr`` is the η of the local model, and the
 rate of `configure_optimizers` is its ``personal_lr``, of the steps on the loss. A monitor is better
-if lower where its name has loss, nll, error, mse, mae or perplexity in it.
+if lower where its name has a word such as loss, error or mse in it, and if higher with one such as
+acc, auc or recall; with neither it has to be said.
 """
 
 from __future__ import annotations
@@ -16,23 +17,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import lightning
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.front.client_data import ClientData, Given, Reader
-from coterie.core.front.lightning_door import Door, open_door
-from coterie.core.front.method_settings import method_named, settings_for
+from coterie.core.front.given import of_numpy
+from coterie.core.front.lightning_door import Door, open_door, some_of
+from coterie.core.front.method_settings import Chosen, method_named, settings_for
 from coterie.core.front.partition import Partition
 from coterie.core.front.sources import Collate
 from coterie.core.front.step_logs import ObservedTraining, StepLogs
 from coterie.core.front.trained_models import TrainedModels
+from coterie.core.front.trial import check_own, trying
 from coterie.core.local_training.losses import copied
 from coterie.core.local_training.probing import check_layers
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.methods.kit.quality import ACCURACY, MeasuresItself
-from coterie.core.methods.registry import METHODS, client_half
+from coterie.core.methods.registry import Method, client_half
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.cohort import Cohort
@@ -93,7 +97,7 @@ class Federated(FederatedModule):
 def federate(
     module: nn.Module,
     clients: Given,
-    method: str | FedAvgSettings = "fedavg",
+    method: Chosen = "fedavg",
     *,
     client_column: str | None = None,
     partition: Partition | None = None,
@@ -117,7 +121,8 @@ def federate(
     Args:
         module: a `LightningModule` with a training step, or an `nn.Module` with ``loss(batch)``.
         clients: a list of data sets, a mapping from ids to them, or one that is shared out.
-        method: a name of docs/methods.md, or its settings, such as ``ScaffoldSettings(lr_g=0.5)``.
+        method: a name of docs/methods.md, or its settings, such as ``ScaffoldSettings(lr_g=0.5)``,
+            or a class of your own, see `coterie.method`.
         client_column: of the one data set; says whose a sample is. The module does not get it.
         partition: deals the one data set out, see `coterie.core.front.partition`.
         valid: a share of each client's samples or data of theirs, measured as ``eval/…``.
@@ -142,6 +147,7 @@ def federate(
         federated = federate(Net(), [first, second], "scaffold", test=0.2, rounds=20)
         lightning.Trainer(max_epochs=-1).fit(federated)
     """
+    seed, workers = of_numpy(seed), of_numpy(workers)
     reader = Reader(client_column, partition, collate_fn, seed)
     held = (valid, test, server_valid, server_test)
     spelt = {"rounds": rounds, "epochs": epochs, "batch_size": batch_size, "lr": lr}
@@ -153,7 +159,7 @@ def federate(
 class _How:
     """What is said beside module and data."""
 
-    method: str | FedAvgSettings
+    method: Chosen
     settings: dict[str, Any]
     monitor: str | Monitor | None
     device: str
@@ -164,14 +170,14 @@ class _How:
     ) -> Federated:
         """Make the federation."""
         check_layers(module)
-        name, seed = method_named(self.method), reader.seed
-        _check_seed(seed, self.workers)
+        (name, method), seed = method_named(self.method), reader.seed
+        _check_numbers(seed, self.workers)
+        device = _device(self.device)
         door = _door(module, reader.read(clients, *held), self.monitor)
         settings = settings_for(self.method, self.settings, door.configured)
-        check = METHODS[name].check
-        if check is not None:
-            check(settings, door.data.split.lengths)
-        server, client = _halves(name, door, settings)
+        if method.check is not None:
+            method.check(settings, door.data.split.lengths)
+        server, client = _halves(name, method, door, settings)
         ids = door.data.ids
         federation = Federation(
             server,
@@ -180,7 +186,7 @@ class _How:
             seed=seed,
             rounds=settings.rounds,
             workers=self.workers,
-            device=choose_device(self.device),
+            device=device,
             monitor=door.monitor,
             origin=lambda: hashlib.sha256(repr(ids).encode()).hexdigest(),
         )
@@ -188,7 +194,17 @@ class _How:
         return Federated(run, TrainedModels(door.original, run, ids, name), ids)
 
 
-def _check_seed(seed: int, workers: int) -> None:
+def _device(name: str) -> torch.device:
+    if name not in ("cpu", "cuda", "auto"):
+        raise UserError(f"device={name!r}: give 'cpu', 'cuda' or 'auto'")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            "device='cuda': torch finds no GPU here; give 'auto', or install a torch for this GPU"
+        )
+    return choose_device(name)
+
+
+def _check_numbers(seed: int, workers: int) -> None:
     for name, value, least in (("seed", seed, 0), ("workers", workers, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise UserError(f"{name}={value!r}: give a whole number from {least} on")
@@ -198,7 +214,7 @@ def _door(module: nn.Module, data: ClientData, monitor: str | Monitor | None) ->
     """What is trained and measured of a module."""
     steps = _writes(module, "training_step") or not _writes(module, "loss")
     if isinstance(module, lightning.LightningModule) and steps:
-        return open_door(copied(module), data, monitor)
+        return open_door(module, data, monitor)
     if "loss" in module._modules:
         raise UserError(
             f"{type(module).__name__}.loss is a layer, and clients train by a method loss(batch) "
@@ -218,8 +234,18 @@ def _door(module: nn.Module, data: ClientData, monitor: str | Monitor | None) ->
         elif hasattr(module, "correct"):
             monitor = ACCURACY
     as_batch = None if data.form.is_dict else data.form
-    own = copied(module)
-    return Door(copied(module), own, data, as_batch, monitor=monitor)
+    _try_loss(module, data)
+    return Door(copied(module), copied(module), data, as_batch, monitor=monitor)
+
+
+def _try_loss(module: nn.Module, data: ClientData) -> None:
+    """Compute a loss of a plain module, to see that it is one of its own parameters."""
+    fields, trial = some_of(data.split.train), copied(module)
+    seed = Key.from_seed(0).fold("door")
+    with trying(f"loss of {type(module).__name__}", fields), torch.enable_grad(), seed.torch_rng():
+        loss = trial.train().loss(data.form(fields))  # type: ignore[operator]
+    if isinstance(loss, Tensor):  # what else it may not be is told by who trains it
+        check_own(module, loss)
 
 
 def _writes(module: nn.Module, name: str) -> bool:
@@ -241,10 +267,10 @@ class _Noting:
 
 
 def _halves(
-    name: str, door: Door, settings: FedAvgSettings
+    name: str, method: Method, door: Door, settings: FedAvgSettings
 ) -> tuple[ModelServer[Any], ModelClient[Any]]:
     """Both halves of a method, which collect what steps log."""
-    method, held = METHODS[name], door.data
+    held = door.data
 
     def build() -> nn.Module:
         return copied(door.module)
@@ -255,7 +281,7 @@ def _halves(
         kind = type(method.server.__name__, (_Noting, method.server), own)  # type: ignore[arg-type]
     more = (held.split.train,) if name == "central" else ()
     server = kind(build, settings, *more, held.server, door.as_batch)
-    client = client_half(name, build, settings, door.as_batch)
+    client = client_half(method, build, settings, door.as_batch)
     if door.logs is not None and door.logs.collected:
         door.logs.by_client = name != "central"
         if name == "central":

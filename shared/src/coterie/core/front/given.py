@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from coterie.core.errors import UserError
@@ -21,7 +21,7 @@ from coterie.core.settings.schema import suggest, values_of
 from coterie.core.settings.sections import DataSettings
 
 Data = str | os.PathLike[str] | Mapping[str, Any] | object
-"""Name of a data set, path of a file, or the section ``data``."""
+"""Name of a data set, path of a file, a data set or frame, or the section ``data``."""
 Configs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Configuration files, the later ones win."""
 
@@ -56,7 +56,7 @@ def settings(
 
     Args:
         paper: its name, see `coterie.papers`.
-        data: name of a data set, path of a file, or a dict, as for `coterie.train`.
+        data: name of a data set, path of a file, an object or a dict, as for `coterie.train`.
         config: YAML files, also of a run's folder; the later ones win.
         preset: name of a preset, as ``smoke``.
         variant: name of a tuned configuration, or ``none``.
@@ -130,13 +130,14 @@ def flags_of(
         UserError: one is unknown, is given twice, or has a value that does not fit.
     """
     parser = settings_parser(load(paper.settings))
+    _refuse_objects(given, call)
     for key in given:
         top = str(key).partition(".")[0]
         if top not in parser.leaves and top not in parser.sections:
             hint = suggest(str(key), [*parser.leaves, *also])
             raise UserError(f"unknown setting '{key}' in {call}: {hint}")
     found: dict[str, Any] = {}
-    tree = {str(key): _plain(value) for key, value in given.items()}
+    tree = {str(key): _plain(_kept(key, value)) for key, value in given.items()}
     if "data" in tree:
         tree["data"] = _data(tree["data"], parser.leaves)
     for key, value in flattened(call, tree, parser):
@@ -144,6 +145,44 @@ def flags_of(
             raise UserError(f"'{key}' is given twice in {call}: leave one of them out")
         found[key] = value
     return parser.file(found, call)
+
+
+def _refuse_objects(given: Any, call: str) -> None:
+    """Say where objects of Lightning go, which no file of settings can have.
+
+    Raises:
+        UserError: one is among the settings.
+    """
+    if isinstance(given, Mapping | list | tuple):
+        for value in given.values() if isinstance(given, Mapping) else given:
+            _refuse_objects(value, call)
+        return
+    for kind in type(given).__mro__:
+        if kind.__name__ in ("Callback", "Logger") and "lightning" in kind.__module__:
+            raise UserError(
+                f"settings in {call} name callbacks and loggers, and {type(given).__name__} is an "
+                f"object: give it by {kind.__name__.lower()}s=[...]"
+            )
+
+
+def _kept(key: Any, value: Any) -> Any:
+    """Data as an object are kept as a folder, from which the run goes on; else what is given.
+
+    Raises:
+        UserError: they cannot be kept, see `coterie.core.data.sources.dataset_objects.saved_copy`.
+    """
+    if key != "data" or isinstance(value, str | os.PathLike):
+        return value
+    within = isinstance(value, Mapping) and "path" in value
+    one = value["path"] if within else value
+    if isinstance(one, str | os.PathLike | int | float | None) or type(one) is dict:
+        return value
+    from coterie.core.data.sources import dataset_objects as objects  # pyarrow is heavy
+
+    if not (objects.is_dataset(one) or objects.is_frame(one)):
+        return value
+    path = objects.saved_copy(one, value.get("root") if within else None)
+    return {**value, "path": path} if within else path
 
 
 def _data(given: Any, known: Mapping[str, Any]) -> Any:
@@ -164,20 +203,22 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return dict(_items(value))
+        return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
-    if (
-        type(value).__module__ == "numpy"
-        and hasattr(value, "item")
-        and not getattr(value, "ndim", 1)
-    ):
-        return value.item()
-    return value
+    return of_numpy(value)
 
 
-def _items(section: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    return ((str(key), _plain(value)) for key, value in section.items())
+def of_numpy(value: Any) -> Any:
+    """Make of a number of numpy one of Python; anything else stays what it is.
+
+    Example:
+        >>> import numpy as np
+        >>> of_numpy(np.float32(0.5)), of_numpy("word")
+        (0.5, 'word')
+    """
+    numpy = type(value).__module__ == "numpy"
+    return value.item() if numpy and not getattr(value, "ndim", 1) else value
 
 
 def _whole(paper: Paper, own: Any) -> Source:

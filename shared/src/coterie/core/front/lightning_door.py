@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,9 +28,11 @@ from coterie.core.front.adapted import (
 )
 from coterie.core.front.client_data import ClientData
 from coterie.core.front.lightning_part import as_client, check_module
+from coterie.core.front.metric_objects import Seen
 from coterie.core.front.optimizers import optimizer_settings
 from coterie.core.front.sources import Fields
-from coterie.core.front.step_logs import StepLogs, listening, number
+from coterie.core.front.step_logs import Heard, StepLogs, listening, number
+from coterie.core.front.trial import check_own, trying
 from coterie.core.local_training.losses import AsBatch, copied
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.metrics.monitor import Monitor
@@ -37,8 +40,16 @@ from coterie.core.tensors.device import as_written
 from coterie.core.tensors.keys import Key
 
 _TRIED = 8
-_LOWER = ("loss", "nll", "error", "mse", "mae", "perplexity")
-"""In the name of what is better if lower; rmse among them."""
+_LOWER = ("loss", "nll", "error", "mse", "mae", "mape", "perplexity", "entropy", "brier")
+"""In the name of what is better if lower; rmse and cross_entropy among them."""
+_HIGHER = ("acc", "auc", "auroc", "precision", "recall", "ndcg", "score", "correct", "jaccard")
+_WORDS = {
+    **dict.fromkeys(("bce", "ppl", "wer", "cer", "ece", "kl"), True),
+    **dict.fromkeys(
+        ("f1", "map", "mrr", "hit", "iou", "dice", "r2", "bleu", "psnr", "ssim"), False
+    ),
+}
+"""Short ones, that stand by themselves; whether less is better."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,7 @@ def open_door(
     """Try a module, and make it ready.
 
     Args:
-        module: is set up, and given back to nobody but as copies.
+        module: of the caller; only copies of it are worked with.
         data: of the clients.
         monitor: see `coterie.core.front.federate.federate`.
 
@@ -78,28 +89,36 @@ def open_door(
         UserError: it cannot be federated as it is.
     """
     check_module(module)
+    given, module = module, copied(module)
     _set_up(module)
     ready = as_client(copied(module))
     configured = optimizer_settings(as_client(copied(module)))
     ready.train()
     parts = {1: (data.split.valid, data.server.valid), 2: (data.split.test, data.server.test)}
     with as_written(torch.get_default_dtype()), Key.from_seed(0).fold("door").torch_rng():
-        logs = _tried(as_client(copied(ready)), data)
-        names = {
+        logs = _tried(as_client(copied(ready)), data, given)
+        heard = {
             part: found
             for part, held in parts.items()
             if (found := _measured(as_client(copied(ready)), part, held, data))
         }
+    names = {part: tuple(found) for part, found in heard.items()}
     as_batch = AsTaken(data.form)
     chosen = _monitor(names, monitor)
     if not names:
         return Door(module, Adapted(ready, logs), data, as_batch, configured, logs, chosen)
     shown = {part: tuple(map(measured_as, found)) for part, found in names.items()}
-    for part, found in shown.items():
-        if len(set(found)) < len(found):
+    for part, words in shown.items():
+        if len(set(words)) < len(words):
             raise UserError(f"two names that {step_of(ready, part)} logs differ in '/' alone")
     own = chosen or Monitor("eval/loss", lower_is_better=True)
-    adapted = AdaptedMeasured(ready, logs, shown, own)
+    objects = {
+        f"{part}/{measured_as(name)}": value.metric
+        for part, found in heard.items()
+        for name, value in found.items()
+        if isinstance(value, Seen)
+    }
+    adapted = AdaptedMeasured(ready, logs, shown, own, objects)
     return Door(module, adapted, _marked(data), as_batch, configured, logs, chosen)
 
 
@@ -118,11 +137,14 @@ def _set_up(module: lightning.LightningModule) -> None:
     module.__dict__.update(client.__dict__)
 
 
-def _tried(module: lightning.LightningModule, data: ClientData) -> StepLogs | None:
-    """Make a training step, to see that it gives a loss, and what it logs."""
-    batch = data.form(_some(data.split.train))
-    with torch.enable_grad(), listening() as heard:
-        loss = loss_of(called(module, "training_step", batch), type(module).__name__)
+def _tried(
+    module: lightning.LightningModule, data: ClientData, given: nn.Module
+) -> StepLogs | None:
+    """Make a training step, to see that it gives a loss of its own, and what it logs."""
+    fields, name = some_of(data.split.train), type(module).__name__
+    with trying(f"training_step of {name}", fields), torch.enable_grad(), listening() as heard:
+        loss = loss_of(called(module, "training_step", data.form(fields)), name)
+    check_own(given, loss)
     if not heard:
         return StepLogs((), collected=False)
     for name, value in heard.items():
@@ -143,21 +165,24 @@ def _measured(
     part: int,
     held: tuple[SampleData, Fields],
     data: ClientData,
-) -> tuple[str, ...]:
-    """Names of what the step of a part logs; none where there are no samples, or no such step."""
+) -> Heard:
+    """What the step of a part logs; nothing where there are no samples, or no such step."""
     of_clients, of_server = held
     step = step_of(module, part)
-    some = _some(of_clients) or {n: values[:_TRIED] for n, values in of_server.items()}
+    some = some_of(of_clients) or {n: values[:_TRIED] for n, values in of_server.items()}
     if not some or not has_step(module, step):
-        return ()
+        return {}
     module.eval()
-    heard = heard_in(module, step, data.form(some))
+    with trying(f"{step} of {type(module).__name__}", some):
+        heard = heard_in(module, step, data.form(some))
     for name, value in heard.items():
         number(name, value)
-    return tuple(heard)
+        if isinstance(value, Seen):
+            value.rows(len(next(iter(some.values()))))
+    return heard
 
 
-def _some(data: SampleData) -> Fields:
+def some_of(data: SampleData) -> Fields:
     """First samples of the client with most of them; empty where nobody has any."""
     most = int(data.lengths.argmax())
     start, end = int(data.offsets[most]), int(data.offsets[most + 1])
@@ -183,8 +208,28 @@ def _monitor(names: Mapping[int, tuple[str, ...]], monitor: str | Monitor | None
     if not known:
         return None
     chosen = known[0] if monitor is None else monitor
-    lower = any(word in chosen.lower() for word in _LOWER)
-    return Monitor(f"eval/{measured_as(chosen)}", lower_is_better=lower)
+    return Monitor(f"eval/{measured_as(chosen)}", lower_is_better=_lower(chosen))
+
+
+def _lower(name: str) -> bool:
+    """Whether a measure is better if lower, by its name.
+
+    Raises:
+        UserError: it does not tell; the round with the worst model would be taken for the best.
+    """
+    small = name.lower()
+    if any(word in small for word in _LOWER):
+        return True
+    if any(word in small for word in _HIGHER):
+        return False
+    for word in re.split("[^a-z0-9]+", small):
+        if word in _WORDS:
+            return _WORDS[word]
+    raise UserError(
+        f"rounds are compared by '{name}', which validation_step logs first, and its name does not "
+        "say whether more is better: give monitor=coterie.core.metrics.monitor.Monitor("
+        f"'eval/{measured_as(name)}', lower_is_better=...), or monitor= with another name"
+    )
 
 
 def _marked(data: ClientData) -> ClientData:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import lightning
+import torch
 from lightning.pytorch.core import hooks
 
 from coterie.core.errors import UserError
@@ -26,6 +28,28 @@ _OF_TRAINER = (
     "optimizer_zero_grad",
     "lr_scheduler_step",
 )
+_OF_OLD = (  # of Lightning before 2.0, whose Trainer refuses them by now
+    "training_step_end",
+    "training_epoch_end",
+    "validation_step_end",
+    "validation_epoch_end",
+    "test_step_end",
+    "test_epoch_end",
+)
+_OF_LOGGERS = {
+    "experiment",
+    "log_metrics",
+    "log_hyperparams",
+    "log_graph",
+    "log_image",
+    "log_audio",
+    "log_video",
+    "log_text",
+    "log_table",
+    "watch",
+    "save_dir",
+    "log_dir",
+}
 
 
 class _InClient:
@@ -33,7 +57,7 @@ class _InClient:
 
     def log(self, name: str, value: Any, *_: Any, reduce_fx: Any = "mean", **__: Any) -> None:
         """Take note of a number."""
-        if reduce_fx != "mean":
+        if reduce_fx not in ("mean", torch.mean):
             raise UserError(f"self.log('{name}', reduce_fx={reduce_fx!r}): only means are taken")
         hear(name, value)
 
@@ -58,27 +82,41 @@ class _InClient:
     def global_step(self) -> NoReturn:
         raise _not_there("self.global_step")
 
-    def optimizers(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse."""
-        raise _not_there("self.optimizers()")
 
-    def lr_schedulers(self) -> NoReturn:
-        """Refuse."""
-        raise _not_there("self.lr_schedulers()")
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    def method(self: Any, *_: Any, **__: Any) -> NoReturn:
+        raise _not_there(f"self.{name}()")
 
-    def manual_backward(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse."""
-        raise _not_there("self.manual_backward")
+    return method
 
-    def all_gather(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse."""
-        raise _not_there("self.all_gather")
+
+for _name in (
+    "optimizers",
+    "lr_schedulers",
+    "manual_backward",
+    "all_gather",
+    "print",
+    "clip_gradients",
+    "toggle_optimizer",
+    "untoggle_optimizer",
+):
+    setattr(_InClient, _name, _refusing(_name))
 
 
 def _not_there(what: str) -> UserError:
     return UserError(
         f"a step uses {what}, and clients train without a Trainer of their own: leave it out, or "
         "give what it is for as an attribute of the module"
+    )
+
+
+def of_no_logger(error: AttributeError) -> UserError | None:
+    """Say of an error that a step asked `self.logger`, which is None; None = it is another one."""
+    if error.obj is not None or error.name not in _OF_LOGGERS:
+        return None
+    return UserError(
+        f"a step uses self.logger.{error.name}, and clients have no logger of their own: log "
+        "numbers by self.log, which the Trainer's loggers get, and leave out what is none"
     )
 
 
@@ -111,10 +149,10 @@ def check_module(module: lightning.LightningModule) -> None:
         for one in vars(owner)
         if not one.startswith("_")
     ]
-    for hook in (*known, *_OF_TRAINER):
-        if hook in _WORK | _OF_DATA or not hasattr(base, hook):
+    for hook in (*known, *_OF_TRAINER, *_OF_OLD):
+        if hook in _WORK | _OF_DATA:
             continue
-        if getattr(kind, hook, None) is not getattr(base, hook):
+        if hook in vars(module) or getattr(kind, hook, None) is not getattr(base, hook, None):
             raise UserError(
                 f"{name} has {hook}, which nobody calls in a client: move it into the step, or "
                 "leave it out"

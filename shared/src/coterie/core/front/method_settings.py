@@ -9,49 +9,56 @@ from collections.abc import Mapping
 from typing import Any, Literal, Union
 
 from coterie.core.errors import UserError, nearest
-from coterie.core.methods.registry import METHODS
+from coterie.core.front.given import of_numpy
+from coterie.core.front.own_methods import method_of, name_of, own_methods, spelt
+from coterie.core.methods.registry import METHODS, Method
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 
+Chosen = str | FedAvgSettings | type
+"""A method by its name, by its settings, or by a class of the caller's own."""
 
-def method_named(method: str | FedAvgSettings) -> str:
-    """The name that the registry has of a method.
+
+def method_named(chosen: Chosen) -> tuple[str, Method]:
+    """A method and its name.
 
     Args:
-        method: its name, dashes and underlines alike, or settings of it.
+        chosen: its name, dashes and underlines alike, settings of it, or its class.
 
     Raises:
         UserError: it is unknown.
 
     Example:
-        >>> method_named("Dap_FL"), method_named("fedrod")
+        >>> method_named("Dap_FL")[0], method_named("fedrod")[0]
         ('dap-fl', 'fed-rod')
     """
-    if isinstance(method, str):
-        plain = {_plain(name): name for name in METHODS}
-        found = plain.get(_plain(method))
+    known = METHODS | own_methods()
+    if isinstance(chosen, str):
+        found = {spelt(name): name for name in known}.get(spelt(chosen))
         if found is None:
-            raise UserError(f"method '{method}' is unknown: {nearest(method, METHODS)}")
-        return found
-    for name, known in METHODS.items():
-        if type(method) is known.settings:
-            return name
-    if isinstance(method, type) and issubclass(method, FedAvgSettings):
-        raise UserError(
-            f"method is the class {method.__name__}: make settings, {method.__name__}()"
-        )
+            raise UserError(f"method '{chosen}' is unknown: {nearest(chosen, known)}")
+        return found, known[found]
+    for name, method in known.items():
+        if type(chosen) is method.settings:
+            return name, method
+    if isinstance(chosen, type):
+        if issubclass(chosen, FedAvgSettings):
+            raise UserError(
+                f"method is the class {chosen.__name__}: make settings, {chosen.__name__}()"
+            )
+        return name_of(chosen), method_of(chosen)
     raise UserError(
-        f"method is a {type(method).__name__}: give a name, such as 'scaffold', or its settings, "
-        "such as ScaffoldSettings(lr_g=1.0)"
+        f"method is a {type(chosen).__name__}: give a name, such as 'scaffold', or its settings, "
+        "such as ScaffoldSettings(lr_g=1.0), or a class of your own"
     )
 
 
 def settings_for(
-    method: str | FedAvgSettings, said: Mapping[str, Any], configured: Mapping[str, Any]
+    chosen: Chosen, said: Mapping[str, Any], configured: Mapping[str, Any]
 ) -> FedAvgSettings:
     """Settings of a method: what the caller says, then what the module configures, then defaults.
 
     Args:
-        method: a name or settings.
+        chosen: see `method_named`.
         said: fields by name; None is not said.
         configured: ``optimizer``, ``lr`` and ``weight_decay`` of `configure_optimizers`, or empty.
             ``lr`` gives way to one that is said. That of pFedMe is its ``personal_lr``, the rate of
@@ -60,20 +67,19 @@ def settings_for(
     Raises:
         UserError: a setting is unknown, of another type, or contradicts the module's optimizer.
     """
-    kind = METHODS[method_named(method)].settings
+    method, how = method_named(chosen)
+    kind = how.settings
     known = {field.name for field in dataclasses.fields(kind)}
-    told = {name: value for name, value in said.items() if value is not None}
+    told = {name: of_numpy(value) for name, value in said.items() if value is not None}
     for name, value in told.items():
         if name not in known:
-            raise UserError(
-                f"setting '{name}' of {method_named(method)} is unknown: {nearest(name, known)}"
-            )
+            raise UserError(f"setting '{name}' of {method} is unknown: {nearest(name, known)}")
         told[name] = _checked(kind, name, value)
     found = dict(configured)
-    if "lr" in found and method_named(method) == "pfedme":
+    if "lr" in found and method == "pfedme":
         found["personal_lr"] = found.pop("lr")
     rate = "personal_lr" if "personal_lr" in found else "lr"
-    whole = None if isinstance(method, str) else method
+    whole = chosen if isinstance(chosen, FedAvgSettings) else None
     for name, value in found.items():
         other = told.get(name, value if whole is None else getattr(whole, name))
         if other != value and not (name == rate and name in told):
@@ -89,11 +95,7 @@ def settings_for(
             raise UserError(f"{error}; personal_lr is the lr of configure_optimizers") from None
         raise
     except TypeError as error:
-        raise UserError(f"settings of {method_named(method)} do not fit: {error}") from error
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
+        raise UserError(f"settings of {method} do not fit: {error}") from error
 
 
 def _checked(kind: type, name: str, value: Any) -> Any:
@@ -105,6 +107,8 @@ def _checked(kind: type, name: str, value: Any) -> Any:
     wanted = typing.get_type_hints(kind)[name]
     if isinstance(value, list):
         value = tuple(value)
+    if isinstance(value, str) and typing.get_origin(wanted) is tuple:
+        value = (value,)
     if any(_is(value, one) for one in _choices(wanted)):
         return value
     literal = [one for one in _choices(wanted) if typing.get_origin(one) is Literal]

@@ -54,7 +54,7 @@ class Methods(Listing[FederatedMethod]):
     def __getattr__(self, name: str) -> type[FedAvgSettings]:
         if not name.startswith("_"):
             for method in self.values():
-                if _short(method.settings) == name:
+                if _short(method) == name:
                     return method.settings
         raise AttributeError(f"coterie.methods has no '{name}'; it has {', '.join(self._short())}")
 
@@ -62,26 +62,35 @@ class Methods(Listing[FederatedMethod]):
         return sorted({*super().__dir__(), *self._short()})
 
     def _short(self) -> list[str]:
-        return [_short(method.settings) for method in self.values()]
+        return [_short(method) for method in self.values()]
 
 
 def _found() -> dict[str, FederatedMethod]:
     registry = heavy("coterie.core.methods.registry").METHODS
+    own = heavy("coterie.core.front.own_methods").classes()
     return {
         name: FederatedMethod(name, _about(method.settings), method.settings)
         for name, method in registry.items()
+    } | {
+        name: FederatedMethod(name, _line(kind) or kind.__name__, method.settings)
+        for name, (kind, method) in own.items()
     }
 
 
 def _about(settings: type) -> str:
     """First line about the method itself, which stands with its own parameters if it has any."""
     own = settings.__bases__[0]
-    text = getdoc(own if own.__name__.endswith("Options") else settings) or ""
-    return text.partition("\n")[0].rstrip(".")
+    return _line(own if own.__name__.endswith("Options") else settings)
 
 
-def _short(settings: type) -> str:
-    return settings.__name__.removesuffix(_SUFFIX)
+def _line(kind: type) -> str:
+    return (getdoc(kind) or "").partition("\n")[0].rstrip(".")
+
+
+def _short(method: FederatedMethod) -> str:
+    """What the class of settings is called here; within a method's class by the name of that."""
+    *around, name = method.settings.__qualname__.split(".")
+    return name.removesuffix(_SUFFIX) or [method.name, *around][-1]
 
 
 methods = Methods()

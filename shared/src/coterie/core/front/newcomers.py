@@ -68,12 +68,17 @@ def _histories(given: Any, experiment: RecommendsToUsers[Any]) -> Iterator[tuple
 def _tables(given: Any, wanted: set[str], named: Mapping[str, str]) -> Iterator[tuple[str, Table]]:
     """The history of each person as a table."""
     if hasattr(given, "columns") and hasattr(given, "groupby"):  # a data frame of pandas
+        if not given.columns.is_unique:
+            twice = given.columns[given.columns.duplicated()][0]
+            raise UserError(f"the history has two columns '{twice}': rename one, or leave it out")
         roles = {named.get("user", "user"), "user"} - {named.get("item"), named.get("title")}
         for name, rows in _people(given, [column for column in given.columns if column in roles]):
             names = [column for column in rows.columns if column not in roles]
             columns = {column: rows[column] for column in names if column in wanted}
             yield name, _table(name, columns, map(str, names))
     elif isinstance(given, Mapping):
+        if not given:
+            raise UserError("there are no histories: give at least one person's, as {'ann': [...]}")
         for name, items in given.items():
             yield str(name), _of_items(str(name), items)
     else:

@@ -14,6 +14,7 @@ from torch import Tensor
 from coterie.core.data.samples import partitions
 from coterie.core.errors import UserError, nearest
 from coterie.core.front.batch_form import BatchForm
+from coterie.core.front.given import of_numpy
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -112,9 +113,14 @@ def dirichlet(
         min_size: samples that each client must have.
 
     Raises:
-        UserError: the number of clients is none.
+        UserError: a number is none.
     """
-    return _Dirichlet(alpha=alpha, n_clients=_some(n_clients), labels=labels, min_size=min_size)
+    return _Dirichlet(
+        alpha=_number("alpha", alpha),
+        n_clients=_some(n_clients),
+        labels=labels,
+        min_size=_count("min_size", min_size),
+    )
 
 
 def quantity_skew(
@@ -135,10 +141,14 @@ def quantity_skew(
         min_size: samples that each client has at least.
 
     Raises:
-        UserError: the number of clients is none.
+        UserError: a number is none.
     """
     return _QuantitySkew(
-        alpha=alpha, sigma=sigma, n_clients=_some(n_clients), labels=labels, min_size=min_size
+        alpha=_number("alpha", alpha),
+        sigma=_number("sigma", sigma),
+        n_clients=_some(n_clients),
+        labels=labels,
+        min_size=_count("min_size", min_size),
     )
 
 
@@ -151,9 +161,10 @@ def shards(n_clients: int = 10, *, per_client: int = 2, labels: str | None = Non
         labels: as of `dirichlet`.
 
     Raises:
-        UserError: the number of clients is none.
+        UserError: a number is none.
     """
-    return _Shards(n_clients=_some(n_clients), per_client=per_client, labels=labels)
+    shards_each = _count("per_client", per_client)
+    return _Shards(n_clients=_some(n_clients), per_client=shards_each, labels=labels)
 
 
 def labels_of(samples: Mapping[str, Tensor], form: BatchForm, name: str | None) -> Tensor:
@@ -187,6 +198,21 @@ def labels_of(samples: Mapping[str, Tensor], form: BatchForm, name: str | None) 
 
 
 def _some(n_clients: int) -> int:
-    if isinstance(n_clients, bool) or not isinstance(n_clients, int) or n_clients < 1:
+    found = _count("n_clients", n_clients)
+    if found < 1:
         raise UserError(f"n_clients is {n_clients}: choose 1 or more")
-    return n_clients
+    return found
+
+
+def _count(name: str, value: int) -> int:
+    found = of_numpy(value)
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise UserError(f"{name} is {value!r}: choose a whole number")
+    return found
+
+
+def _number(name: str, value: float) -> float:
+    found = of_numpy(value)
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise UserError(f"{name} is {value!r}: choose a number")
+    return found

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from coterie.core.errors import UserError
 from coterie.core.front.computing import computing, in_python, trained
-from coterie.core.front.given import configured
+from coterie.core.front.given import configured, of_numpy
 from coterie.core.registry.importing import heavy
 from coterie.core.registry.papers import Paper, find_paper
 from coterie.core.run.runfolder import RunFolder, paper_of, stored_settings
@@ -19,12 +19,15 @@ from coterie.core.settings.base import BaseSettings
 
 if TYPE_CHECKING:
     import pandas as pd
+    from lightning.pytorch.callbacks import Callback
+    from lightning.pytorch.loggers import Logger
     from matplotlib.figure import Figure
 
     from coterie.core.front.newcomers import Histories
     from coterie.core.run.driver import FederatedRun
     from coterie.core.run.experiment import Experiment, RecommendsToUsers
 
+_RESUMED = ("quiet", "callbacks", "loggers")
 _SHOWN = 8  # metrics that the short form of a run has
 
 
@@ -46,6 +49,8 @@ class Run:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        if not isinstance(folder, str | os.PathLike):
+            raise UserError(f"a run is opened by the path of its folder, not {folder!r:.40}")
         path = Path(folder).expanduser()
         with in_python():
             self.paper = paper_of(path).name
@@ -232,7 +237,7 @@ class Run:
         return found
 
     def plot(self) -> Figure:
-        """Draw the curves of all rounds so far, as ``curves.png`` of the folder has them.
+        """Draw the curves of all rounds so far; ``curves.png`` of the folder marks the best ones.
 
         Returns:
             A figure of matplotlib that a notebook shows; ``run.plot().savefig("curves.svg")``
@@ -244,17 +249,26 @@ class Run:
         title = f"seed {self.config.seed}"
         draw = heavy("coterie.core.run.dashboard").drawing(self.folder, self._paper, title=title)
         if draw is None:
-            raise UserError(f"{self.folder} has nothing to draw yet: let it run some rounds")
+            raise UserError(f"{self.folder} has nothing to draw: no round, or no number changes")
         figure: Figure = draw(heavy("coterie.core.figures").shown_figure())
         return figure
 
-    def resume(self, *, quiet: bool = False, **changes: Any) -> Run:
+    def resume(
+        self,
+        *,
+        quiet: bool = False,
+        callbacks: Sequence[Callback] = (),
+        loggers: Sequence[Logger] = (),
+        **changes: Any,
+    ) -> Run:
         """Go on with the run from its last whole round, to the numbers of one never interrupted.
 
         A finished run goes on with more rounds if its data are one block.
 
         Args:
             quiet: print neither tables nor progress.
+            callbacks: the objects that `coterie.train` was given, made as they were.
+            loggers: of Lightning; they need not be those of before.
             changes: settings that may change: ``rounds``, and of the sections ``run``, ``logger``,
                 ``trainer`` and ``engine`` those that change no number.
 
@@ -262,7 +276,8 @@ class Run:
             The run.
 
         Raises:
-            UserError: another setting is to change, or the folder is not where a run's is.
+            UserError: another setting is to change, the folder is not where a run's is, or a
+                callback is missing that has a state, as early stopping has.
         """
         paper, out = self._paper, self.folder.parent.parent
         if self.folder.parent.name != paper.name:
@@ -272,10 +287,10 @@ class Run:
             )
         with in_python():
             base, given = stored_settings(self.folder), {**changes, "run.resume": True}
-            wanted = configured(paper, given, "resume()", base=base, also=("quiet",)).settings
+            wanted = configured(paper, given, "resume()", base=base, also=_RESUMED).settings
         if (wanted.run.folder / paper.name / str(wanted.run.name)) != self.folder:
             raise UserError("a run goes on in its own folder: leave out and name out of 'run'")
-        return type(self)(trained(paper, wanted, quiet))
+        return type(self)(trained(paper, wanted, quiet, callbacks, loggers))
 
     def __repr__(self) -> str:
         numbers = (f"  {name}  {value}".rstrip() for name, value in self._numbers())
@@ -356,7 +371,7 @@ def _numbers(
     data = experiment.interactions
     if users is None:
         return list(range(data.n_users))
-    asked = [users] if isinstance(users, str | int) else users
+    asked = [users] if isinstance(of_numpy(users), str | int) else users
     if not isinstance(asked, Iterable):
         raise UserError(f"'users' must be ids of users, as [42, 43], not {users!r}")
     known = {name: number for number, name in enumerate(data.user_names)}

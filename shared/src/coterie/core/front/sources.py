@@ -26,7 +26,8 @@ Collate = Callable[[list[Any]], Any]
 """Makes of a list of samples a batch, as of `torch.utils.data.DataLoader`."""
 
 FRAME, TABLE, TENSORS, ITEMS = "DataFrame", "datasets.Dataset", "dict of tensors", "Dataset"
-_TRIED = 3
+_TRIED = 16
+"""Samples that are read twice: one that is flipped by chance is alike twice half of the time."""
 
 
 def kind_of(source: Any, whose: str) -> str:
@@ -50,6 +51,13 @@ def kind_of(source: Any, whose: str) -> str:
         if is_columns(source):
             return TENSORS
         raise UserError(f"{whose} is a dict of other things than tensors: make them tensors")
+    if isinstance(source, tuple) and source and all(map(_is_array, source)):
+        raise UserError(
+            f"{whose} is a tuple of tensors, which says not whether these are samples or columns: "
+            "give TensorDataset(*tensors), or a list of samples"
+        )
+    if hasattr(source, "to_pandas") and not isinstance(source, Dataset):
+        raise UserError(f"{whose} is a {type(source).__name__}: give its .to_pandas()")
     if isinstance(source, DataLoader):
         raise UserError(f"{whose} is a DataLoader, which coterie makes itself: give its .dataset")
     if isinstance(source, IterableDataset):
@@ -75,14 +83,18 @@ def kind_of(source: Any, whose: str) -> str:
 def is_columns(source: Mapping[Any, Any]) -> bool:
     """Whether a mapping is one data set, and not a mapping of clients."""
     return bool(source) and all(
-        isinstance(value, Tensor | np.ndarray)
+        _is_array(value)
         or (isinstance(value, list | tuple) and not any(_is_source(one) for one in value[:1]))
         for value in source.values()
     )
 
 
+def _is_array(value: Any) -> bool:
+    return isinstance(value, Tensor | np.ndarray)
+
+
 def _is_source(value: Any) -> bool:
-    return isinstance(value, list | tuple | Mapping | Tensor | np.ndarray)
+    return isinstance(value, list | tuple | Mapping) or _is_array(value)
 
 
 def read(source: Any, whose: str) -> tuple[Fields, BatchForm | None]:
@@ -98,6 +110,8 @@ def read(source: Any, whose: str) -> tuple[Fields, BatchForm | None]:
     kind = kind_of(source, whose)
     if kind == ITEMS:
         return _of_items(source, whose)
+    if kind in (FRAME, TENSORS):
+        _check_names(source.columns if kind == FRAME else source, whose)
     columns = {FRAME: _of_frame, TABLE: _of_table, TENSORS: _of_tensors}[kind](source, whose)
     for name, values in columns.items():
         if not values.dim():
@@ -254,6 +268,15 @@ def _of_tensors(source: Mapping[Any, Any], whose: str) -> Fields:
     return found
 
 
+def _check_names(columns: Any, whose: str) -> None:
+    """Refuse two columns of one name, of which one would be lost."""
+    names: set[str] = set()
+    for name in map(str, columns):
+        if name in names:
+            raise UserError(f"{whose} has two columns '{name}': rename one, or leave it out")
+        names.add(name)
+
+
 def column_of(source: Any, name: str, whose: str) -> tuple[list[Any], Any]:
     """Take a column out of a data set; give its values, and the data set without.
 
@@ -267,8 +290,10 @@ def column_of(source: Any, name: str, whose: str) -> tuple[list[Any], Any]:
     """
     kind = kind_of(source, whose)
     if kind == FRAME:
+        _check_names(source.columns, whose)
         _check_column(name, source.columns, whose)
-        return source[name].tolist(), source.drop(columns=[name])
+        label = next(one for one in source.columns if str(one) == str(name))
+        return source[label].tolist(), source.drop(columns=[label])
     if kind == TABLE:
         _check_column(name, source.column_names, whose)
         return list(source[name]), source.remove_columns([name])

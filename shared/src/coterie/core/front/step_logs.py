@@ -17,6 +17,7 @@ from torch import Tensor
 
 from coterie.core.data.samples.samples import CountedBatches, SampleData, Samples
 from coterie.core.errors import UserError
+from coterie.core.front.metric_objects import Seen, is_metric
 from coterie.core.local_training.losses import Batch
 from coterie.core.methods.kit.side_by_side import Stackable
 from coterie.core.methods.kit.training import LocalTraining
@@ -49,12 +50,26 @@ def hear(name: str, value: Any) -> None:
         heard[name] = value
 
 
+def settle_metrics() -> None:
+    """Take the values of metric objects that were logged, at the end of a step.
+
+    Raises:
+        UserError: the step has not updated one.
+    """
+    heard = _SINK.get()
+    for name, value in (heard or {}).items():
+        if is_metric(value):
+            heard[name] = Seen.of(name, value)  # type: ignore[index]
+
+
 def number(name: str, value: Any) -> Tensor:
     """Make a number of what was logged, ``()`` float64.
 
     Raises:
         UserError: it is none.
     """
+    if isinstance(value, Seen):
+        value = value.value
     if isinstance(value, int | float):
         return torch.tensor(float(value), dtype=torch.float64)
     if isinstance(value, Tensor) and value.numel() == 1:
@@ -62,10 +77,7 @@ def number(name: str, value: Any) -> Tensor:
     what = f"a {type(value).__name__}"
     if isinstance(value, Tensor):
         what = f"a tensor of shape {tuple(value.shape)}"
-    raise UserError(
-        f"self.log('{name}', ...) got {what}: log one number, such as a mean; what a metric object "
-        "remembers from step to step is nobody's"
-    )
+    raise UserError(f"self.log('{name}', ...) got {what}: log one number, such as a mean")
 
 
 class StepLogs:

@@ -16,8 +16,9 @@ from coterie.core.terminal import console
 
 if TYPE_CHECKING:
     from lightning.pytorch.callbacks import Callback
+    from lightning.pytorch.loggers import Logger
 
-_NAMES = ("settings", "config", "preset", "variant", "out", "name", "quiet", "callbacks")
+_NAMES = ("settings", "config", "preset", "variant", "out", "name", "quiet", "callbacks", "loggers")
 
 
 def train(
@@ -32,6 +33,7 @@ def train(
     name: str | None = None,
     quiet: bool = False,
     callbacks: Sequence[Callback] = (),
+    loggers: Sequence[Logger] = (),
     **changes: Any,
 ) -> Run:
     """Train a paper as ``coterie train`` does, with the same numbers, in a new folder.
@@ -46,8 +48,9 @@ def train(
     Args:
         paper: its name, see `coterie.papers`.
         settings: all settings as one object, see `coterie.settings`; what is given beside it wins.
-        data: name of a data set, path of a file, or a dict as ``{"path": "my.csv", "columns":
-            {"user": "who", "item": "what"}}``.
+        data: name of a data set, path of a file, a data frame or `datasets.Dataset`, or a dict as
+            ``{"path": "my.csv", "columns": {"user": "who", "item": "what"}}``. Of an object a copy
+            is kept below ``$COTERIE_DATA``, from which the run can go on.
         config: YAML files, also the ``config.yaml`` of a run's folder; the later ones win.
         preset: name of a preset, as ``smoke`` for a run of seconds.
         variant: name of a tuned configuration, or ``none``.
@@ -55,7 +58,9 @@ def train(
         name: of this run's folder; by default made of data, method and seed, and numbered.
         quiet: print neither tables nor progress.
         callbacks: of Lightning, as `lightning.pytorch.callbacks.EarlyStopping`; they may monitor
-            every column of ``metrics.csv``.
+            every column of ``metrics.csv``. A number of your own for every round is a
+            `coterie.core.training.callbacks.notes.Note`.
+        loggers: of Lightning, besides those of the section ``logger``.
         changes: more settings by name; a section is a dict, or its dataclass.
 
     Raises:
@@ -70,7 +75,7 @@ def train(
     short = {"data": data, "run.out": out, "run.name": name}
     given = {**{key: value for key, value in short.items() if value is not None}, **changes}
     wanted = _wanted(found, settings, given, Files(config, preset, variant), quiet)
-    return Run(trained(found, wanted, quiet, callbacks))
+    return Run(trained(found, wanted, quiet, callbacks, loggers))
 
 
 def load(folder: str | os.PathLike[str]) -> Run:

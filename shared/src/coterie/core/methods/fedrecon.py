@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -17,7 +18,6 @@ from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.fedavg import FedAvgServer
 from coterie.core.methods.kit.averaging import WeightedSum
 from coterie.core.methods.kit.fields import changed, counted, measured
-from coterie.core.methods.kit.head import HEAD, with_head
 from coterie.core.methods.kit.model_client import (
     GlobalModel,
     ModelClient,
@@ -53,28 +53,48 @@ def reconstruct(
     return local.train(head, batches, lr=settings.recon_lr, fixed=base).params
 
 
-def check_base(module: nn.Module) -> None:
+def check_base(module: nn.Module, patterns: Sequence[str]) -> None:
     """Check that FedRECON can train a module.
 
+    Args:
+        module: any.
+        patterns: of the names of its head's parameters.
+
     Raises:
-        UserError: it has no head, or its body has no parameters to train.
+        UserError: it has no such parameters to train, or no others.
     """
-    body = with_head(module, "FedRECON").body
-    if not any(value.requires_grad for value in body.parameters()):
+    names = [name for name, value in module.named_parameters() if value.requires_grad]
+    try:
+        head = matching(names, patterns)
+    except UserError as error:
         raise UserError(
-            f"FedRECON shares the body of a model, and that of {type(module).__name__} has no "
+            f"FedRECON reconstructs a head in every client, and {error}: name the head of "
+            f"{type(module).__name__} by its parameters, such as head=('{_last(names)}',)"
+        ) from None
+    if len(head) == len(names):
+        raise UserError(
+            f"FedRECON shares what is no head, and beside its head {type(module).__name__} has no "
             "parameters to train: choose another model or another method"
         )
 
 
-def parted(params: Params) -> tuple[Params, Params]:
-    """Part the parameters of a classifier into base and head.
+def _last(names: Sequence[str]) -> str:
+    layer = names[-1].rpartition(".")[0] if names else ""
+    return f"{layer}.*" if layer else [*names, "head.*"][-1]
+
+
+def parted(params: Params, patterns: Sequence[str] = ("head.*",)) -> tuple[Params, Params]:
+    """Part parameters into base and head.
+
+    Args:
+        params: by name.
+        patterns: of the names of the head's.
 
     Example:
         >>> parted({"body.w": 1, "head.w": 2})
         ({'body.w': 1}, {'head.w': 2})
     """
-    head = matching(params, [HEAD + "*"])
+    head = matching(params, patterns)
     return without(params, head), part(params, head)
 
 
@@ -108,7 +128,7 @@ class FedReconClient(ModelClient[OwnModel]):
     reconstructed on all its training samples. A single sample is support, so its client weighs 0.
 
     Raises:
-        UserError: the module is no classifier, or its body has no parameters to train.
+        UserError: the module has no head of that name, or nothing beside it to train.
     """
 
     settings: FedReconSettings
@@ -117,7 +137,7 @@ class FedReconClient(ModelClient[OwnModel]):
         self, module: nn.Module, settings: FedReconSettings, as_batch: AsBatch | None = None
     ) -> None:
         super().__init__(module, settings, as_batch)
-        check_base(module)
+        check_base(module, settings.head)
 
     def newcomers(self, n_clients: int) -> OwnModel:
         """Private state: nothing."""
@@ -134,7 +154,7 @@ class FedReconClient(ModelClient[OwnModel]):
         self, down: GlobalModel, mine: OwnModel, data: SplitSamples, key: Key
     ) -> tuple[BaseUpdate, None]:
         """Reconstruct the head on the support set, then train the base on the query set."""
-        base, initial = parted(same_for_all(down.weights, len(data)))
+        base, initial = parted(same_for_all(down.weights, len(data)), self.settings.head)
         train = in_memory(data.train)
         parts = divide(train, self._support(train), key.fold("support"))
         support, query = (part.part_of(train) for part in parts)
@@ -150,7 +170,7 @@ class FedReconClient(ModelClient[OwnModel]):
 
         A client without samples to reconstruct a head on has the server's.
         """
-        base, initial = parted(same_for_all(down.weights, len(data)))
+        base, initial = parted(same_for_all(down.weights, len(data)), self.settings.head)
         head = reconstruct(self.local, base, initial, data.train, key.fold("reconstruct"))
         models = {"personal": {**base, **head}}
         if down.head:
@@ -182,9 +202,9 @@ class FedReconServer(FedAvgServer):
         """Draw the initial parameters.
 
         Raises:
-            UserError: the module has no head, or its body has no parameters.
+            UserError: the module has no head of that name, or nothing beside it to train.
         """
-        check_base(self.module)
+        check_base(self.module, self.settings.head)
         return super().initial(key)
 
     def moved(self, weights: Params, total: WeightedSum[ModelUpdate]) -> Params:
@@ -205,7 +225,7 @@ class FedReconServer(FedAvgServer):
         if not count:
             return {}
         own = SampleData(torch.zeros(1).long(), self.samples.valid, torch.tensor([0, count]))
-        base, initial = parted(same_for_all(weights, 1))
+        base, initial = parted(same_for_all(weights, 1), self.settings.head)
         # Measuring must change no draw of the run, and the same model always measures the same.
         local = LocalTraining(self.module, self.settings, self._as_batch)
         found = reconstruct(local, base, initial, own, Key.from_seed(0).fold(own.ids))

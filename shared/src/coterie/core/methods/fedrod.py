@@ -77,7 +77,7 @@ class FedRODClient(ModelClient[FedRODModel]):
         self, module: nn.Module, settings: FedRODSettings, as_batch: AsBatch | None = None
     ) -> None:
         super().__init__(module, settings, as_batch)
-        self.classifier = with_head(module, "Fed-ROD")
+        self.classifier = with_head(module)
         self._heads = matching(self._form, [HEAD + "*"])
         self._optimizer = _ClippedApart(weight_decay=settings.weight_decay, limit=settings.clip)
 
@@ -192,5 +192,5 @@ class FedRODServer(FedAvgServer):
         Raises:
             UserError: the module has no head.
         """
-        with_head(self.module, "Fed-ROD")
+        with_head(self.module)
         return super().initial(key)

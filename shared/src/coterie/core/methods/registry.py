@@ -147,16 +147,17 @@ def server_half(
 
 
 def client_half(
-    name: str,
+    name: str | Method,
     build: Callable[[], nn.Module],
     settings: FedAvgSettings,
     as_batch: AsBatch | None = None,
 ) -> ModelClient[Any]:
-    """Make the client of a method; arguments as for `server_half`.
+    """Make the client of a method, by its name or itself; arguments as for `server_half`.
 
     Raises:
         UserError: the method cannot train this module.
     """
     with Key.from_seed(0).torch_rng():  # the constants of its server
         module = on_host(build)
-    return METHODS[name].client(module, settings, as_batch)
+    method = METHODS[name] if isinstance(name, str) else name
+    return method.client(module, settings, as_batch)

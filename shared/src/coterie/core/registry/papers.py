@@ -149,6 +149,8 @@ def find_paper(name: str) -> Paper:
         UserError: no such paper is installed; the nearest name is given.
     """
     known = papers()
+    if not isinstance(name, str):
+        raise UserError(f"a paper is called by its name, not {name!r:.40}: {', '.join(known)}")
     for paper in known.values():
         if name in (paper.name, paper.package):
             return paper

@@ -11,6 +11,7 @@ better, and ``tuned`` gives the methods that a paper is compared with their chan
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -131,12 +132,32 @@ def to_yaml(settings: Any, paper: str) -> str:
 
 
 def print_help(paper: Paper, command: str) -> None:
-    """Print all settings of a paper with their docstrings."""
+    """Print all settings of a paper with their docstrings, no line wider than there is room."""
     parser = settings_parser(load(paper.settings))
-    own = f"coterie {command} {paper.name} [--config FILE] [--preset NAME]"
+    own = f"coterie {command} {paper.name} [--config FILE] [--preset NAME] [--json]"
     short = "[--data NAME] [--data_root DIR] [--out DIR] [--resume] [--KEY VALUE ...]"
     parser.usage = f"{own}\n       {short}"
-    parser.print_help(sys.stdout)
+    most = shutil.get_terminal_size((80, 24)).columns
+    for line in parser.format_help().splitlines():
+        sys.stdout.write("\n".join(_folded(line, most)) + "\n")
+
+
+def _folded(line: str, most: int) -> list[str]:
+    """Fold a line of help between words, and a list of values after a comma.
+
+    Example:
+        >>> _folded("  --method {fedavg,fedprox,ditto}", 20)
+        ['  --method {fedavg,', '      fedprox,ditto}']
+    """
+    found: list[str] = []
+    indent = " " * (6 if line.startswith(" ") else 0)
+    while len(line) > most:
+        place = max(line.rfind(mark, len(indent) + 1, most + (mark == " ")) for mark in " ,")
+        if place < 0:  # one word
+            break
+        found.append(line[: place + 1].rstrip())
+        line = indent + line[place + 1 :].lstrip()
+    return [*found, line]
 
 
 def _merged(sources: Sequence[Source], given: Given) -> dict[str, Any]:

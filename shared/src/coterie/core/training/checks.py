@@ -63,6 +63,29 @@ def check_callbacks(callbacks: Iterable[theirs.Callback]) -> None:
             )
 
 
+def check_objects(name: str, given: Any, kind: type) -> None:
+    """Check that an argument is a list of a caller's own objects.
+
+    Args:
+        name: of the argument, ``callbacks`` or ``loggers``.
+        given: its value.
+        kind: class of Lightning that they are made from.
+
+    Raises:
+        UserError: it is something else, or one of them is.
+    """
+    what = f"{name} are a list of objects of Lightning's {kind.__name__}"
+    if isinstance(given, kind):
+        raise UserError(f"{what}: give {name}=[...] with the {type(given).__name__} in it")
+    if not isinstance(given, list | tuple):
+        raise UserError(f"{what}, not a {type(given).__name__}")
+    for one in given:
+        if isinstance(one, type) and issubclass(one, kind):
+            raise UserError(f"{what}, and {one.__name__} is a class: make one, {one.__name__}()")
+        if not isinstance(one, kind):
+            raise UserError(f"{what}, and one is a {type(one).__name__}")
+
+
 def _obstacle(callback: theirs.Callback) -> str | None:
     for kind in type(callback).__mro__:
         if kind.__name__ in REFUSED and kind.__module__.split(".")[0].endswith("lightning"):

@@ -32,23 +32,30 @@ from coterie.core.run.runfolder import RunFolder, Summary
 from coterie.core.settings.schema import values_of
 from coterie.core.training.callbacks.checkpoints import Checkpoints
 from coterie.core.training.callbacks.curves import Curves
+from coterie.core.training.callbacks.given_again import GivenAgain
 from coterie.core.training.callbacks.notes import Costs, PrivacyBudget, Refusals, StreamScore
 from coterie.core.training.callbacks.progress import RoundProgress
 from coterie.core.training.callbacks.transcript import TranscriptFile
-from coterie.core.training.checks import check_callbacks
+from coterie.core.training.checks import check_callbacks, check_objects
 from coterie.core.training.loggers.metrics_csv import MetricsLogger
 from coterie.core.training.loggers.wandb import RunCard, wandb_logger
 from coterie.core.training.module import FederatedModule
 from coterie.core.training.trainer import asked_callbacks, asked_loggers, fit
 
 
-def train(paper: Paper, settings: Any, callbacks: Sequence[theirs.Callback] = ()) -> Path:
+def train(
+    paper: Paper,
+    settings: Any,
+    callbacks: Sequence[theirs.Callback] = (),
+    loggers: Sequence[Logger] = (),
+) -> Path:
     """Train, log, checkpoint and summarise one run of a paper; return its folder.
 
     Args:
         paper: to train.
         settings: of the run.
         callbacks: of Lightning, besides those that the settings name.
+        loggers: of Lightning, besides those that the settings name.
 
     Raises:
         UserError: data, settings or the run folder are unusable; says what to do.
@@ -58,19 +65,21 @@ def train(paper: Paper, settings: Any, callbacks: Sequence[theirs.Callback] = ()
     experiment: Experiment[Any] = load(paper.experiment)(settings)
     check(experiment.needs())
     federation = experiment.federation()
+    check_objects("callbacks", callbacks, theirs.Callback)
+    check_objects("loggers", loggers, Logger)
     own = [*callbacks, *asked_callbacks(settings.trainer)]
     check_callbacks(own)
     with _opened(paper, experiment.settings, federation) as folder:
         show_data(paper, experiment)
         run, costs = FederatedRun(federation), Costs()
         module = FederatedModule(run, values_of(experiment.settings))
-        beside = [costs, *_beside(paper, experiment, federation, folder), *own]
+        beside = [costs, GivenAgain(), *_beside(paper, experiment, federation, folder), *own]
         beside.append(_checkpoints(folder, experiment.settings, federation))
         with _interruptible(folder), writing(folder.path, "then go on by --resume"):
             fit(
                 module,
                 beside,
-                _loggers(paper, experiment, federation, folder),
+                [*_loggers(paper, experiment, federation, folder), *loggers],
                 settings.trainer,
                 ckpt_path=_last(folder),
                 folder=folder.path,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from coterie.core.data.interactions.digest import data_digest
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Interactions
 from coterie.core.data.sources.dataset_objects import temporary_in
 from coterie.core.data.sources.exported_order import MARK, exportable, mark_of
-from coterie.core.data.sources.saved_sets import INFO, STATE
+from coterie.core.data.sources.saved_sets import write_saved
 from coterie.core.errors import UserError
 from coterie.core.files import writing
 
@@ -23,7 +22,6 @@ Format = Literal["hf", "parquet", "csv"]
 _TEXT = pa.large_string()  # an array of the other holds no more than 2 GB
 _PARTS = {TRAIN: "train", VALID: "valid", TEST: "test"}
 _ONLY_NAMED = ("split", "order", "domain")
-_BATCH = 1 << 16  # rows
 
 
 @dataclass(frozen=True)
@@ -133,24 +131,6 @@ def _piped(found: Interactions, genres: list[list[str]]) -> pa.Array:
     return words.take(pa.array(found.item.numpy()))
 
 
-def _hf(table: pa.Table, folder: Path, fingerprint: str) -> None:
-    name = "data-00000-of-00001.arrow"
-    with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as file:
-        file.write_table(table, max_chunksize=_BATCH)
-    state: dict[str, object] = {
-        "_data_files": [{"filename": name}],
-        "_fingerprint": fingerprint[:16],
-        "_format_columns": None,
-        "_format_kwargs": {},
-        "_format_type": None,
-        "_output_all_columns": False,
-        "_split": None,
-    }
-    info = {"citation": "", "description": "", "homepage": "", "license": ""}
-    for file_name, content in ((STATE, state), (INFO, info)):
-        (folder / file_name).write_text(json.dumps(content, indent=2) + "\n")
-
-
 def _parquet(table: pa.Table, folder: Path, _: str) -> None:
     from pyarrow import parquet
 
@@ -164,7 +144,7 @@ def _csv(table: pa.Table, folder: Path, _: str) -> None:
 
 
 _WRITE: dict[Format, Callable[[pa.Table, Path, str], None]] = {
-    "hf": _hf,
+    "hf": write_saved,
     "parquet": _parquet,
     "csv": _csv,
 }

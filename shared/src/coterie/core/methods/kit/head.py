@@ -11,21 +11,21 @@ HEAD = "head."
 """Before the names of a head's parameters."""
 
 
-def with_head(module: nn.Module, method: str) -> Classifier:
-    """Check that a module has a body and a linear head that can be trained.
+def with_head(module: nn.Module) -> Classifier:
+    """Check that a module has a body and a linear head, which Fed-ROD trains by losses of its own.
 
     Args:
         module: any.
-        method: that needs the head.
 
     Raises:
-        UserError: it has none.
+        UserError: it has none, or the head is frozen.
     """
     if not isinstance(module, Classifier):
         raise UserError(
-            f"{method} needs a model with a head: {type(module).__name__} is no Classifier; "
-            "choose another method or give the model a body and a head"
+            "Fed-ROD trains two heads on one body by losses of its own, of labels, and not by that "
+            f"of {type(module).__name__}: give a coterie.core.models.classifier.Classifier(body, "
+            "head) with batches of x and y, or choose fedrecon, which takes any module by head="
         )
     if not module.head.weight.requires_grad:
-        raise UserError(f"{method} trains the head, which is frozen: set requires_grad to true")
+        raise UserError("Fed-ROD trains the head, which is frozen: set requires_grad to true")
     return module

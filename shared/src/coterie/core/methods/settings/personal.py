@@ -106,3 +106,6 @@ class FedReconSettings(FedReconOptions, FedAvgSettings):
     """FedRECON with the settings that it shares with FedAvg."""
 
     plain: ClassVar[str] = "FedRECON"
+
+    head: tuple[str, ...] = ("head.*",)
+    """Patterns of the names of the parameters that are the head; the others are the base."""
