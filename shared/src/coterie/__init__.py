@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from coterie.core.front.given import settings
     from coterie.core.front.listing import data_sets, papers
     from coterie.core.front.methods import methods
+    from coterie.core.front.network import network
     from coterie.core.front.run import Run
     from coterie.core.front.training import load, train
 
@@ -35,6 +36,7 @@ __all__ = [
     "federate",
     "load",
     "methods",
+    "network",
     "papers",
     "partition",
     "settings",
@@ -48,6 +50,7 @@ _HOMES = {
     "federate": "coterie.core.front.federate",
     "load": "coterie.core.front.training",
     "methods": "coterie.core.front.methods",
+    "network": "coterie.core.front.network",
     "papers": "coterie.core.front.listing",
     "settings": "coterie.core.front.given",
     "train": "coterie.core.front.training",
