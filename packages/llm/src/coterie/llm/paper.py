@@ -19,6 +19,7 @@ PAPER = Paper(
     server_half="coterie.llm.algorithm:make_server",
     central="central",
     local="local",
+    networks=("mf", "lightgcn"),
     tables="coterie.llm.tables:make_table",
     bench="coterie.llm.bench.measure:bench",
     variant_keys=("data.name", "model.name"),

@@ -52,7 +52,7 @@ class NetworkModule(lightning.LightningModule):
     ) -> None:
         super().__init__()
         self.standalone: Standalone[Any, Any, Any] = standalone_of(paper, settings, client, network)
-        self.network: nn.Module = self.standalone.network
+        self.network: nn.Module = self.standalone.network.train()  # Lightning keeps its mode
         which = {"paper": paper, "client": client, "network": network}
         self.save_hyperparameters({**which, **settings})
         self._outcomes: dict[str, list[Any]] = {"valid": [], "test": []}

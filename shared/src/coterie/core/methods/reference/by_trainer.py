@@ -107,7 +107,8 @@ class SampleTraining(Standalone[Batch, Held, Seen]):
             train, self._server = self._clients.train, ServerSamples()
             self._key = partial(keys.step, train.ids, "train", 0)
         if not int(train.lengths.sum()):
-            raise UserError(f"client {client} has no sample to train on")
+            who = "no client has a sample" if client is None else f"client {client} has no sample"
+            raise UserError(f"{who} to train on")
         self._train: Samples = train
         self._local = LocalTraining(self.network, settings, admits_alone=True)
         self._drawn: tuple[int, CountedBatches] | None = None
