@@ -312,6 +312,4 @@ def standalone(
     start = key.fold("central", told.block)
     model = MF(users.numel(), n_items, settings.model.dim, start, l2=CENTRAL.l2)
     numbers = torch.arange(users.numel())
-    return PairwiseMF(
-        told, model, CENTRAL, numbers, train, key.fold("central draws", told.block)
-    )
+    return PairwiseMF(told, model, CENTRAL, numbers, train, key.fold("central draws", told.block))

@@ -140,7 +140,7 @@ class Experiment(Generic[Settings]):
         )
 
     def standalone(self, client: int | None, network: str | None) -> Standalone[Any, Any, Any]:
-        """Give a network to be trained without a federation, by any Trainer. Default: there is none.
+        """Give a network to be trained by any Trainer, without a federation. Default: none.
 
         The settings' method is then `Paper.central`, or `Paper.local` with a client.
 

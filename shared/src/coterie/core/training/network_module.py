@@ -67,6 +67,23 @@ class NetworkModule(lightning.LightningModule):
         """What an epoch is chosen by: ``EarlyStopping(module.monitor.key, mode=….summary)``."""
         return self.standalone.monitor
 
+    def setup(self, stage: str) -> None:
+        """Check that the Trainer can train it.
+
+        Raises:
+            UserError: it has several processes, or changes the format of the parameters.
+        """
+        if self.trainer.world_size > 1:
+            raise UserError(
+                "a paper's network is trained and measured by one process: say devices=1"
+            )
+        precision = str(self.trainer.precision)
+        if precision.endswith("true") and precision != "32-true":
+            raise UserError(
+                f"precision {precision} changes parameters and not the data: take "
+                "engine={'dtype': 'float64'} in coterie.network(…), or a mixed precision"
+            )
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the network."""
         return self.network(*args, **kwargs)
@@ -74,6 +91,12 @@ class NetworkModule(lightning.LightningModule):
     def configure_optimizers(self) -> Optimizer:
         """The optimizer and rates of the paper's settings."""
         return self.standalone.optimizer()
+
+    def on_after_backward(self) -> None:
+        """Give a gradient of 0 to what a loss does not depend on: weight decay pulls it too."""
+        for value in self.standalone.trained():
+            if value.grad is None:
+                value.grad = torch.zeros_like(value)
 
     def configure_gradient_clipping(
         self,
@@ -88,18 +111,18 @@ class NetworkModule(lightning.LightningModule):
             return
         self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
-    def training_step(self, batch: Any, _: int) -> Tensor:
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Loss of a batch."""
         with computing_on(self.device):
             loss = self.standalone.loss(batch)
         self.log("fed/loss", loss, on_step=False, on_epoch=True, prog_bar=True, batch_size=1)
         return loss
 
-    def validation_step(self, batch: Any, _: int) -> None:
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Answer some of the validation's questions."""
         self._ask("valid", batch)
 
-    def test_step(self, batch: Any, _: int) -> None:
+    def test_step(self, batch: Any, batch_idx: int) -> None:
         """Answer some of the test's questions."""
         self._ask("test", batch)
 
@@ -156,25 +179,16 @@ class NetworkData(lightning.LightningDataModule):
         super().__init__()
         self.standalone, self.num_workers = standalone, num_workers
 
-    def setup(self, stage: str) -> None:
-        """Check that one process has all the data.
-
-        Raises:
-            UserError: there are several.
-        """
-        if self.trainer is not None and self.trainer.world_size > 1:
-            raise UserError(
-                "a paper's network is trained and measured by one process: say devices=1"
-            )
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, _: int) -> Any:
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
         """Move a batch, which is a tree."""
         return batch if device == CPU else moved(batch, device)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Batches of an epoch; the Trainer says of which one."""
         batches = Batches(self.standalone)
-        return self._loader(batches, Epochs(len(batches)))
+        return self._loader(batches, Epochs(len(batches), self._epoch()))
 
     def val_dataloader(self) -> DataLoader[Any]:
         """What is asked in validation."""
@@ -183,6 +197,15 @@ class NetworkData(lightning.LightningDataModule):
     def test_dataloader(self) -> DataLoader[Any]:
         """What is asked in a test."""
         return self._loader(Questions(self.standalone, "test"))
+
+    def _epoch(self) -> int:
+        """The epoch that comes next; workers make its batches before the Trainer says which."""
+        if self.trainer is None:
+            return 0
+        loop = self.trainer.fit_loop
+        seen = loop.epoch_progress.current
+        whole = seen.processed == seen.ready or loop.epoch_loop.batch_progress.is_last_batch
+        return seen.ready if whole else max(seen.ready - 1, 0)
 
     def _loader(self, data: Dataset[Any], order: Sampler[int] | None = None) -> DataLoader[Any]:
         generator = torch.Generator().manual_seed(Key.from_seed(0).seed())  # of the workers' seeds
@@ -237,6 +260,7 @@ class Epochs(Sampler[int]):
 
     Args:
         per_epoch: batches in an epoch.
+        epoch: the first one.
 
     Example:
         >>> order = Epochs(2)
@@ -245,16 +269,16 @@ class Epochs(Sampler[int]):
         ([6, 7], [8, 9])
     """
 
-    def __init__(self, per_epoch: int) -> None:
-        self._count, self._epoch = per_epoch, 0
+    def __init__(self, per_epoch: int, epoch: int = 0) -> None:
+        self._count, self._epoch = per_epoch, epoch
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[int]:
-        first = self._epoch * self._count
-        self._epoch += 1  # for loops that set none
-        return iter(range(first, first + self._count))
+        epoch = self._epoch  # read late: a Trainer sets it between making and using an iterator
+        yield from range(epoch * self._count, (epoch + 1) * self._count)
+        self._epoch = epoch + 1  # for loops that set none
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch is next, as Lightning does."""

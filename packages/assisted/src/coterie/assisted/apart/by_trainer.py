@@ -77,9 +77,7 @@ class ApartTraining(Standalone[B, tuple[Split, Tensor], tuple[Tensor, Tensor]]):
         """Give the rows and the scores of their cells."""
         return question[1], self.scores(*question)
 
-    def measures(
-        self, split: Split, outcomes: Sequence[tuple[Tensor, Tensor]]
-    ) -> dict[str, float]:
+    def measures(self, split: Split, outcomes: Sequence[tuple[Tensor, Tensor]]) -> dict[str, float]:
         """Measure as the organisation does itself."""
         rows, scores = (torch.cat(part) for part in zip(*outcomes, strict=True))
         settings, cells = self.learner.settings, getattr(self.learner.data, split)
@@ -115,8 +113,9 @@ class AutoencoderTraining(ApartTraining[Batch]):
     def __init__(self, learner: Learner) -> None:
         cells = learner.data.train
         self._sizes, self._inputs = learner.network(cells.n_columns), learner.inputs(0)
-        self._pattern, self._loss = Pattern(cells.columns, cells.n_columns), cell_loss(
-            learner.objective
+        self._pattern, self._loss = (
+            Pattern(cells.columns, cells.n_columns),
+            cell_loss(learner.objective),
         )
         super().__init__(learner)
         params = self._sizes.start(self.enrolled().fold("start"), cells.values.dtype)

@@ -12,7 +12,6 @@ from coterie.continual.client import without
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
 from coterie.core.data.interactions.pairs import RankingChunks
-from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.methods.ranking.central import fit_pairwise
 from coterie.core.methods.reference.popularity import popularity
 from coterie.core.metrics.ranking import ranking_metrics
@@ -22,7 +21,6 @@ from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
 Score = Callable[[int], Tensor]
-
 
 
 def popularity_run(settings: Settings) -> RunResult:

@@ -20,7 +20,7 @@ from coterie.core.local_training.losses import Batch, one_number
 from coterie.core.methods.kit.evaluation import share_of
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.kit.quality import MeasuresItself, monitor_of, shown_names
-from coterie.core.methods.kit.training import LocalTraining
+from coterie.core.methods.kit.training import LocalTraining, cut, optimizer_of
 from coterie.core.methods.reference.row_stepped import RowStepped
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.metrics.clients import mean_of_known
@@ -110,7 +110,8 @@ class SampleTraining(Standalone[Batch, Held, Seen]):
             who = "no client has a sample" if client is None else f"client {client} has no sample"
             raise UserError(f"{who} to train on")
         self._train: Samples = train
-        self._local = LocalTraining(self.network, settings, admits_alone=True)
+        # What rows refuse is refused here, too.
+        LocalTraining(self.network, settings, admits_alone=True).batches(train, self._key(1))
         self._drawn: tuple[int, CountedBatches] | None = None
         self.per_epoch = int(self._batches(0).per_epoch[0])
         if any(map(row_sparse, self.network.modules())) and self.clip is not None:
@@ -137,7 +138,7 @@ class SampleTraining(Standalone[Batch, Held, Seen]):
         """SGD or Adam; for large tables Adam of the rows that a batch looks up."""
         how, values = self._settings, list(self.trained())
         if any(map(row_sparse, self.network.modules())):
-            return RowStepped(values, self._local.optimizer, how.lr)
+            return RowStepped(values, optimizer_of(how), how.lr)
         if how.optimizer == "sgd":
             return SGD(values, lr=how.lr, weight_decay=how.weight_decay)
         return Adam(values, lr=how.lr, weight_decay=how.weight_decay)
@@ -192,7 +193,7 @@ class SampleTraining(Standalone[Batch, Held, Seen]):
     def _batches(self, round_: int) -> CountedBatches:
         if self._drawn is None or self._drawn[0] != round_:
             key = self._key(round_ + 1)
-            self._drawn = round_, self._local.batches(self._train, key)
+            self._drawn = round_, cut(self.network, self._settings, self._train, key)
         return self._drawn[1]
 
 
