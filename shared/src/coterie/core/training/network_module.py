@@ -203,7 +203,7 @@ class NetworkData(lightning.LightningDataModule):
         if self.trainer is None:
             return 0
         loop = self.trainer.fit_loop
-        seen = loop.epoch_progress.current
+        seen: Any = loop.epoch_progress.current
         whole = seen.processed == seen.ready or loop.epoch_loop.batch_progress.is_last_batch
         return seen.ready if whole else max(seen.ready - 1, 0)
 
