@@ -1,5 +1,8 @@
 """`coterie.network`: a paper's network under an ordinary Trainer, with all that one is used to."""
 
+import re
+from pathlib import Path
+
 import lightning
 import pytest
 import torch
@@ -168,6 +171,15 @@ def test_a_network_of_samples_can_be_federated():
     assert losses[1] < losses[0]
     with pytest.raises(coterie.UserError, match="nobody calls in a client"):
         coterie.federate(module, clients)
+
+
+def test_the_script_of_the_docs_runs(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[3] / "docs" / "lightning.md").read_text()
+    scripts = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
+    (text,) = [script for script in scripts if "coterie.network(" in script]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(text, "docs/lightning.md", "exec"), {"__name__": "example"})
+    assert "tensor(0." in capsys.readouterr().out
 
 
 # Mistakes
