@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 
 from coterie.core.data.interactions.pairs import EpochBatches
 from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.methods.ranking.central import PairwiseSettings
 from coterie.core.metrics.ranking_report import Split
 from coterie.core.models.batches import Pairs, Triples
 from coterie.core.models.recommender import Recommender
@@ -20,6 +19,22 @@ from coterie.core.tensors.ragged import Ragged
 
 _CHUNK = 1024
 R = TypeVar("R", bound=Recommender)
+
+
+class PairwiseSettings(Protocol):
+    """What pairwise training needs of settings."""
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of Adam."""
+
+    @property
+    def batch_size(self) -> int:
+        """Triples in a batch."""
+
+    @property
+    def patience(self) -> int:
+        """Epochs without a better validation before it ends."""
 
 
 @dataclass(frozen=True)
