@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from coterie.core.front.given import settings
     from coterie.core.front.listing import data_sets, papers
     from coterie.core.front.methods import methods
+    from coterie.core.front.network import network
     from coterie.core.front.own_methods import method
     from coterie.core.front.run import Run
     from coterie.core.front.training import load, train
@@ -37,6 +38,7 @@ __all__ = [
     "load",
     "method",
     "methods",
+    "network",
     "papers",
     "partition",
     "settings",
@@ -51,6 +53,7 @@ _HOMES = {
     "load": "coterie.core.front.training",
     "method": "coterie.core.front.own_methods",
     "methods": "coterie.core.front.methods",
+    "network": "coterie.core.front.network",
     "papers": "coterie.core.front.listing",
     "settings": "coterie.core.front.given",
     "train": "coterie.core.front.training",

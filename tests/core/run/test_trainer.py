@@ -72,7 +72,7 @@ def events(folder):
 
 def test_the_example_of_the_docs(tmp_path, monkeypatch, expected):
     page = Path(__file__).parents[3] / "docs" / "lightning.md"
-    code, note = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    code, _, note = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert len([line for line in code.splitlines() if line]) <= 15
     monkeypatch.chdir(tmp_path)
     told = code.replace('"--preset", "smoke"', ", ".join(f'"{flag}"' for flag in SMALL))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.assisted.apart.by_trainer import standalone
 from coterie.assisted.data.make import share_out
 from coterie.assisted.data.organisations import Organisations
 from coterie.assisted.keys import CLIENT_COLUMNS
@@ -27,6 +28,7 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
+from coterie.core.standalone import Standalone
 
 
 def check_names(key: str, given: Mapping[str, str] | None, names: Sequence[str]) -> None:
@@ -102,6 +104,11 @@ class Experiment(RecommendsToUsers[Settings]):
             }
             for one in self.organisations.each
         ]
+
+    def standalone(self, client: int | None, network: str | None) -> Standalone[Any, Any, Any]:
+        """Give the model of one organisation, or of the one that holds all data."""
+        each = {one.id: one for one in self.organisations.each}
+        return standalone(self.settings, each[0 if client is None else client])
 
     def client_columns(self) -> tuple[str, ...]:
         """Name what is shown of every organisation."""

@@ -63,17 +63,32 @@ def note_quality(
     where, ups = ("test" if split == "test" else "eval"), list(replies.ups.values())
     if not ups:
         return
-    by_name = {
-        name: torch.stack([getattr(up, field) for up in ups]) for name, field in _FIELDS.items()
-    }
-    sizes = {name: torch.stack([getattr(up, name) for up in ups]) for name in ("cells", "rows")}
-    found = {name: _over_all(name, values, sizes) for name, values in by_name.items()}
-    if settings.evaluation == "pooled":
-        found |= pooled([up.held for up in ups if up.held is not None], settings)
-    for name, value in found.items():
+    by_name = _by_name(ups)
+    for name, value in measured(ups, settings).items():
         if not math.isnan(value):
             journal.scalar(f"{where}/{name}", value)
             journal.per_client(f"{where}/{name}", replies.ids, by_name[name])
+
+
+def measured(ups: Sequence[Quality], settings: Settings) -> dict[str, float]:
+    """Measure over all organisations, as `note_quality` tells; NaN where nothing is known.
+
+    Args:
+        ups: what each measured, at least one.
+        settings: with the reading's choices resolved.
+    """
+    sizes = {name: torch.stack([getattr(up, name) for up in ups]) for name in ("cells", "rows")}
+    found = {name: _over_all(name, values, sizes) for name, values in _by_name(ups).items()}
+    if settings.evaluation == "pooled":
+        found |= pooled([up.held for up in ups if up.held is not None], settings)
+    return found
+
+
+def _by_name(ups: Sequence[Quality]) -> dict[str, Tensor]:
+    """What organisations measured, ``(K,)`` each."""
+    return {
+        name: torch.stack([getattr(up, field) for up in ups]) for name, field in _FIELDS.items()
+    }
 
 
 def pooled(held: Sequence[Held], settings: Settings) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from coterie.continual.by_trainer import standalone
 from coterie.continual.client import SAMPLE_BYTES, ContinualClient, make_client
 from coterie.continual.keys import CLIENT_COLUMNS
 from coterie.continual.messages import UPDATE, ItemTable
@@ -27,6 +28,7 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
 from coterie.core.settings.schema import values_of
+from coterie.core.standalone import Standalone
 from coterie.core.tensors.keys import Key
 
 FEW_REPEATS = 0.01
@@ -112,6 +114,12 @@ class Experiment(RecommendsToUsers[Settings]):
             memory = data.n_users * settings.rlp2.capacity * number
             found.append(Need("the error memory of all users", ("rlp2.capacity",), memory))
         return found
+
+    def standalone(self, client: int | None, network: str | None) -> Standalone[Any, Any, Any]:
+        """Give the backbone, or BPR-MF, trained on all blocks and measured on the last one."""
+        newest = self.stream.blocks[-1]
+        sizes = newest.n_users, newest.n_items
+        return standalone(self.settings, self.blocks, sizes, client, network)
 
     def client_columns(self) -> tuple[str, ...]:
         """Name a client's measurements at the cutoff of the run."""

@@ -217,17 +217,29 @@ class Organisation(CountsItems):
 
     def _batches(self, examples: Examples, key: Key, epochs: int) -> list[Examples]:
         """Shuffled batches of all local epochs."""
-        train, found = self.settings.train, []
+        found = []
         for epoch in range(epochs if len(examples) else 0):
-            of_epoch = key.fold("epoch", epoch)
-            drawn = thinned(examples, self.settings.data.max_history, of_epoch.fold("history"))
-            order = of_epoch.bits(torch.arange(len(examples))).argsort(stable=True)
-            found += [drawn.take(index) for index in order.split(train.batch_size)]
+            found += shuffled(examples, self.settings, key, epoch)
         return found
 
     def _strength(self, down: Adapters) -> float:
         """μ of FedProx's μ/2 ‖R_c - R‖², λ/α_k of FedAMP's; 0 for the other methods."""
         return self.settings.train.mu if self.settings.method == "fedprox" else down.pull
+
+
+def shuffled(examples: Examples, settings: Settings, key: Key, epoch: int) -> list[Examples]:
+    """Shuffle examples for a local epoch, draw their histories, and cut them into batches.
+
+    Args:
+        examples: of a client.
+        settings: of the run.
+        key: of the client in the round.
+        epoch: which, from 0.
+    """
+    of_epoch = key.fold("epoch", epoch)
+    drawn = thinned(examples, settings.data.max_history, of_epoch.fold("history"))
+    order = of_epoch.bits(torch.arange(len(examples))).argsort(stable=True)
+    return [drawn.take(index) for index in order.split(settings.train.batch_size)]
 
 
 def make_client(card: Card, folder: Path) -> Client[Any, Any]:

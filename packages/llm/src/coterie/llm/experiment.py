@@ -25,6 +25,7 @@ from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import RecommendsToUsers
 from coterie.core.run.runfolder import located
 from coterie.core.settings.schema import values_of
+from coterie.core.standalone import Standalone
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import as_written, computing_on
 from coterie.core.tensors.keys import Key
@@ -39,6 +40,7 @@ from coterie.llm.baselines import (
     user_client,
     user_server,
 )
+from coterie.llm.by_trainer import BackboneTraining, PairwiseModel
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, build
 from coterie.llm.data.examples import OrganisationData, OwnData
@@ -132,6 +134,25 @@ class Experiment(RecommendsToUsers[Settings]):
         secret = secret_of(split)
         own = {client: client_token(secret, client) for client in ids.tolist()}
         write_tokens(folder / OWN_TOKENS, own)
+
+    @property
+    def blocks(self) -> list[OrganisationData]:
+        """The organisations' data: there is one block."""
+        return [self.clients]
+
+    def standalone(self, client: int | None, network: str | None) -> Standalone[Any, Any, Any]:
+        """Give the backbone, or MF or LightGCN, on the data of all organisations, or of one."""
+        if network is not None:
+            users = all_users(self.data)
+            if client is not None:
+                theirs = self.data.client_of[users.ids] == client
+                users = users.take(theirs.nonzero().flatten())
+            return PairwiseModel(network, self.settings, users, self.data.n_items)
+        data = self.clients
+        place = 0 if client is None else client  # in `central` the first one has everything
+        chosen = slice(None) if client is None else slice(client, client + 1)
+        held = data.valid[chosen], data.test[chosen]
+        return BackboneTraining(self.settings, self.backbone, place, data.train[place], *held)
 
     def left_out(self) -> list[Dropped]:
         """Count what filters left out, repeated items, and rows of users known too late."""

@@ -14,6 +14,7 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.selection import best_of
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.model_server import ModelServer
+from coterie.core.methods.reference.by_trainer import SampleTraining
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import Experiment as BaseExperiment
@@ -24,7 +25,7 @@ from coterie.msmt.data.describe import describe
 from coterie.msmt.data.make import make_task
 from coterie.msmt.data.task import Task
 from coterie.msmt.halves import halves
-from coterie.msmt.methods import remarks
+from coterie.msmt.methods import remarks, settings_of
 from coterie.msmt.models.base import MultiTask
 from coterie.msmt.models.make import network
 from coterie.msmt.readings import resolve
@@ -106,6 +107,11 @@ class Experiment(BaseExperiment[Settings]):
     def halves(self) -> tuple[ModelServer[Any], ModelClient[Any]]:
         """Build both halves."""
         return halves(self.settings, self.build, moved(self.task, self.device))
+
+    def standalone(self, client: int | None, network: str | None) -> SampleTraining:
+        """Give the network on the samples of all scenarios, or of one."""
+        how, seed = settings_of(self.settings), self.settings.seed
+        return SampleTraining(self.build, how, self.task.clients, seed, client)
 
     def client_columns(self) -> tuple[str, ...]:
         """Name a scenario's AUCs."""

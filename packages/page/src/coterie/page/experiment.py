@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.selection import best_of
 from coterie.core.methods.kit.model_client import ModelClient
-from coterie.core.methods.kit.model_server import ModelServer
+from coterie.core.methods.kit.model_server import ModelServer, ServerSamples
 from coterie.core.methods.kit.quality import ACCURACY
+from coterie.core.methods.reference.by_trainer import SampleTraining
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.estimate import Need
 from coterie.core.run.experiment import Experiment as BaseExperiment
@@ -26,7 +27,7 @@ from coterie.page.data.task import Task
 from coterie.page.game.utility import settled
 from coterie.page.halves import halves, write_samples
 from coterie.page.keys import CLIENT_COLUMNS
-from coterie.page.methods import remarks
+from coterie.page.methods import remarks, settings_of
 from coterie.page.models.make import network
 from coterie.page.published import departures, reference
 from coterie.page.readings import idle, resolve
@@ -121,6 +122,12 @@ class Experiment(BaseExperiment[Settings]):
     def halves(self) -> tuple[ModelServer[Any], ModelClient[Any]]:
         """Build both halves; the server's has samples of its own."""
         return halves(self.settings, self.build, moved(self.task, self.device))
+
+    def standalone(self, client: int | None, network: str | None) -> SampleTraining:
+        """Give the network on the samples of all clients, or of one."""
+        how, task, seed = settings_of(self.settings), self.task, self.settings.seed
+        samples = ServerSamples(task.server_valid, task.server_test)
+        return SampleTraining(self.build, how, task.clients, seed, client, samples)
 
     def client_columns(self) -> tuple[str, ...]:
         """Name a client's accuracies, and what it chose."""

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from coterie.core.models.batches import Pairs, Triples
 from coterie.core.models.recommender import Recommender, bce, bpr, table
+from coterie.core.tensors.device import without_autocast
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
@@ -113,9 +114,10 @@ class LightGCN(Recommender):
     def _propagate(self) -> Tensor:
         layer = total = self.start.weight
         adjacency = self.get_buffer("adjacency")
-        for _ in range(self.layers):
-            layer = _SymmetricProduct.apply(adjacency, layer)
-            total = total + layer
+        with without_autocast():  # torch has no sparse product in short formats
+            for _ in range(self.layers):
+                layer = _SymmetricProduct.apply(adjacency, layer)
+                total = total + layer
         return total / (self.layers + 1)
 
 

@@ -77,6 +77,10 @@ class Paper:
             ``benchmarks.`` is in the repository, and needs a clone of it.
         variant_keys: settings whose values name the tuned configurations
             ``configs/<paper>/<variant>.yaml``: each alone, and joined by ``-``, which wins.
+        central: the method that trains a network on all data in one place; None where no network of
+            the paper can be trained by itself, see `coterie.core.run.experiment`'s ``standalone``.
+        local: the method that trains it on the data of one client.
+        networks: names of networks that no setting chooses, which can be trained by themselves.
         unread: methods -> those of these settings that they do not read, which do not name a run.
         data_sets: what the paper adds to the data sets of core.
         keys: what its runs measure, beside what core does.
@@ -96,6 +100,9 @@ class Paper:
     tables: str | None = None
     bench: str | None = None
     variant_keys: tuple[str, ...] = ("data.name",)
+    central: str | None = None
+    local: str | None = None
+    networks: tuple[str, ...] = ()
     unread: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
     data_sets: tuple[DataSet, ...] = ()

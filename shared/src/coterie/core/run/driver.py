@@ -23,6 +23,7 @@ from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.local_training.step_count import counting_steps
 from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.run_keys import RunKeys
 from coterie.core.run.bound import Bound, bound_to, check_bound
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import CPU, as_written, computing_on, moved
@@ -75,10 +76,10 @@ class FederatedRun:
         self.block_open = self.finished = self.closed = self.reopened = False
         check_alike(federation.server, federation.client)
         with self.on_device():
-            root = Key.from_seed(federation.seed)
-            self.secret, self._server_key = root.fold("clients"), root.fold("server")
+            self._keys = RunKeys(federation.seed)
+            self.secret = self._keys.clients
             self.exchange = exchange or self._in_process()
-            self.server_state = federation.server.begin(self._server_key.fold("begin"))
+            self.server_state = federation.server.begin(self._keys.begin)
 
     @property
     def block_history(self) -> list[dict[str, float]]:
@@ -305,7 +306,7 @@ class FederatedRun:
         return ExchangeCohort(self.exchange, ids, when, self.ledger, self.journal)
 
     def _key(self, round_in_block: int) -> Key:
-        return self._server_key.fold("block", self.block, "round", round_in_block)
+        return self._keys.round(self.block, round_in_block)
 
 
 _POSITION = ("block", "round", "block_round", "block_open", "finished")

@@ -25,6 +25,7 @@ from coterie.core.run.estimate import Need
 from coterie.core.run.runfolder import located
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.schema import values_of
+from coterie.core.standalone import Standalone
 from coterie.core.tensors.device import choose_device, computing_on
 from coterie.core.tensors.digest import digest
 from coterie.core.tensors.ragged import Ragged
@@ -136,6 +137,20 @@ class Experiment(Generic[Settings]):
             settings=values_of(located(settings)),
             origin=self.origin,
         )
+
+    def standalone(self, client: int | None, network: str | None) -> Standalone[Any, Any, Any]:
+        """Give a network to be trained by any Trainer, without a federation. Default: none.
+
+        The settings' method is then `Paper.central`, or `Paper.local` with a client.
+
+        Args:
+            client: one of those in the data, on whose data it is trained; None = on those of all.
+            network: one of `Paper.networks`; None = that of the settings.
+
+        Raises:
+            UserError: it cannot be trained by itself.
+        """
+        raise UserError(f"{self.paper} has no network that can be trained by itself")
 
     def origin(self) -> str:
         """Digest of what the numbers of clients, items and fields stand for.

@@ -100,10 +100,7 @@ def as_written(default: torch.dtype = torch.float32) -> Iterator[None]:
         (torch.float32, True)
     """
     before = torch.get_default_dtype()
-    with ExitStack() as inside:
-        for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
-                inside.enter_context(torch.autocast(kind, enabled=False))
+    with without_autocast(), ExitStack() as inside:
         if torch.is_inference_mode_enabled():
             inside.enter_context(torch.inference_mode(False))
         if not torch.is_grad_enabled():
@@ -111,6 +108,23 @@ def as_written(default: torch.dtype = torch.float32) -> Iterator[None]:
         if default != before:
             inside.callback(torch.set_default_dtype, before)
             torch.set_default_dtype(default)
+        yield
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Compute inside the block in the formats that the tensors have, for what cannot in others.
+
+    Example:
+        >>> with torch.autocast("cpu", torch.bfloat16), without_autocast():
+        ...     found = torch.ones(2, 2) @ torch.ones(2, 2)
+        >>> found.dtype
+        torch.float32
+    """
+    with ExitStack() as inside:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                inside.enter_context(torch.autocast(kind, enabled=False))
         yield
 
 

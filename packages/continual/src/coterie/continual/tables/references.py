@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from coterie.continual.central_data import CENTRAL, joined
 from coterie.continual.client import without
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
 from coterie.core.data.interactions.pairs import RankingChunks
-from coterie.core.data.interactions.user_rows import UserRows
 from coterie.core.methods.ranking.central import fit_pairwise
 from coterie.core.methods.reference.popularity import popularity
-from coterie.core.methods.settings.ranking import MFSettings
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.models.mf import MF
 from coterie.core.tables.result import Make, RunResult
@@ -22,10 +21,6 @@ from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ragged import Ragged
 
 Score = Callable[[int], Tensor]
-
-
-CENTRAL = MFSettings(l2=3e-3, epochs=60, patience=5)
-"""Of the centralised matrix factorisation, chosen on validation of ML-100K for all data sets."""
 
 
 def popularity_run(settings: Settings) -> RunResult:
@@ -56,7 +51,7 @@ def central_run(settings: Settings) -> RunResult:
 
     def score(block: int) -> Tensor:
         model = _model(experiment, block, None)
-        train = _joined(experiment.blocks[: block + 1], experiment.stream.blocks[block].n_users)
+        train = joined(experiment.blocks[: block + 1], experiment.stream.blocks[block].n_users)
         return _fitted(experiment, block, model, *train)
 
     return _test(experiment, score)
@@ -120,15 +115,6 @@ def _model(experiment: Experiment, block: int, last: MF | None) -> MF:
             model.users.weight[: last.n_users] = last.users.weight
             model.items.weight[: last.n_items] = last.items.weight
     return model
-
-
-def _joined(blocks: list[UserRows], n_users: int) -> tuple[Tensor, Ragged]:
-    """Training items of all users over several blocks, each item once."""
-    pairs = torch.cat(
-        [torch.stack([data.ids[data.train.rows], data.train.values]) for data in blocks], dim=1
-    )
-    user, item = torch.unique(pairs, dim=1)
-    return torch.arange(n_users), Ragged.from_pairs(user, item, n_users)
 
 
 def _fitted(experiment: Experiment, block: int, model: MF, users: Tensor, train: Ragged) -> Tensor:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from coterie.core.tensors.device import without_autocast
 from coterie.msmt.data.schema import Schema
 from coterie.msmt.models.base import Batch, MultiTask
 from coterie.msmt.models.fast.design import Design, design_of
@@ -71,8 +72,9 @@ class MMoE(MultiTask):
         Raises:
             ValueError: in training, there is normalisation and the batch has one sample.
         """
-        design = self.design(batch)
-        return self.outputs(design, *design.maps(self.weight))
+        with without_autocast():  # layers write in place, in the format of the parameters
+            design = self.design(batch)
+            return self.outputs(design, *design.maps(self.weight))
 
     def outputs(self, design: Design, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Run everything behind the experts' first linear maps.

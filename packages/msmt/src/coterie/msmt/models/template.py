@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from coterie.core.tensors.device import without_autocast
 from coterie.msmt.data.schema import Schema
 from coterie.msmt.models.base import Batch, cross_entropy
 from coterie.msmt.models.fast.design import Design
@@ -113,14 +114,16 @@ class TemplateMMoE(MMoE):
         Raises:
             ValueError: the batch has one sample, in training.
         """
-        return self._logits(batch, self.scenario_weight())
+        with without_autocast():
+            return self._logits(batch, self.scenario_weight())
 
     def loss(self, batch: Batch) -> Tensor:
         """Cross-entropy, and λ times the alignment if there is an anchor (Eq. 24)."""
-        scenario, apart = self._aligned(self.anchor)
-        logits = self._logits(batch, scenario)
-        loss = cross_entropy(logits, batch["labels"].to(logits.dtype))
-        return loss + self.lam * self.has_anchor * apart
+        with without_autocast():
+            scenario, apart = self._aligned(self.anchor)
+            logits = self._logits(batch, scenario)
+            loss = cross_entropy(logits, batch["labels"].to(logits.dtype))
+            return loss + self.lam * self.has_anchor * apart
 
     def alignment(self, anchor: Tensor) -> Tensor:
         """How far W_s is from an anchor: the sum over experts of the mean square (Eq. 23).

@@ -115,7 +115,6 @@ class LocalTraining:
             _refuse(module)
         self._module, self._as_batch, self._admits = module, as_batch, admits_alone
         self._mixes = mixes_samples(module)
-        self._dropping = module if keyed_layers(module) else None
         self.slope: Slope | None = getattr(module, "slope", None)
         self.optimizer = optimizer_of(settings)
         self._stack = StackWidth.of(module)
@@ -152,19 +151,11 @@ class LocalTraining:
             UserError: a batch would have a single sample, and the module has batch normalisation;
                 or the module's loss is none (`coterie.core.local_training.probing`).
         """
-        passes = self.settings.epochs if epochs is None else epochs
-        size = self.settings.batch_size
-        by_place = self.alone or self._dropping is not None  # draws differ from place to place
         self.check(data)
         with self._looking:  # whoever comes meanwhile trains what is made of it
             self._look(data)
-        least = 2 if self._mixes else 1
-        batches = data.batches(passes, size, key, by_place=by_place, at_least=least)
-        if self._dropping is not None:
-            batches = DropoutBatches(batches, self._dropping, key)
-        if self.alone:
-            return SeededBatches(batches, key)
-        if self.slope is not None or not isinstance(data, SampleData):
+        batches = cut(self._module, self.settings, data, key, epochs)
+        if self.alone or self.slope is not None or not isinstance(data, SampleData):
             return batches
         return Stackable(batches, partial(self._why_not, data))
 
@@ -318,6 +309,35 @@ class LocalTraining:
             return width
         say_one_by_one(why)
         return 1
+
+
+def cut(
+    module: nn.Module,
+    settings: FedAvgSettings,
+    data: Samples,
+    key: Key,
+    epochs: int | Tensor | None = None,
+) -> CountedBatches:
+    """Shuffle and cut the samples of each client, with what the module draws by in each step.
+
+    Args:
+        module: is trained on them.
+        settings: epochs and batch size.
+        data: of C clients, each with enough for a batch.
+        key: the clients' keys, ``(C,)``.
+        epochs: local epochs, one for all or ``(C,)``; None = those of the settings.
+    """
+    alone, dropping = trained_alone(module), bool(keyed_layers(module))
+    batches = data.batches(
+        settings.epochs if epochs is None else epochs,
+        settings.batch_size,
+        key,
+        by_place=alone or dropping,  # draws differ from place to place
+        at_least=2 if mixes_samples(module) else 1,
+    )
+    if dropping:
+        batches = DropoutBatches(batches, module, key)
+    return SeededBatches(batches, key) if alone else batches
 
 
 def optimizer_of(settings: FedAvgSettings) -> RowOptimizer:

@@ -16,6 +16,7 @@ from torch.optim import Adam, Optimizer
 
 from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
 from coterie.core.local_training.quiet import quiet
+from coterie.core.methods.ranking.by_trainer import PairwiseSettings
 from coterie.core.metrics.clients import worst_decile
 from coterie.core.metrics.full_ranking import FullRanking
 from coterie.core.models.batches import RankingBatch
@@ -104,22 +105,6 @@ class Central(lightning.LightningModule):
         values[f"{ndcg}_worst10"] = worst_decile(metric.per_client().ndcg)
         named = {f"{prefix}/{name}": value for name, value in values.items()}
         self.log_dict(named, prog_bar=prefix == "eval")
-
-
-class PairwiseSettings(Protocol):
-    """What `fit_pairwise` needs of settings."""
-
-    @property
-    def lr(self) -> float:
-        """Learning rate of Adam."""
-
-    @property
-    def batch_size(self) -> int:
-        """Triples in a batch."""
-
-    @property
-    def patience(self) -> int:
-        """Epochs without a better validation before it ends."""
 
 
 def fit_pairwise(
