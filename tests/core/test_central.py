@@ -4,6 +4,7 @@ import logging
 import math
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import lightning
 import pytest
@@ -15,9 +16,10 @@ from torch.optim import SGD, Adam
 
 from coterie.core.data.interactions.blocks import temporal_blocks
 from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.pairs import RankingChunks
 from coterie.core.data.interactions.splits import split_block
 from coterie.core.data.sources.readers import read_ml_100k
-from coterie.core.methods.ranking.central import Central
+from coterie.core.methods.ranking.central import Central, fit_pairwise
 from coterie.core.methods.reference.popularity import popularity
 from coterie.core.metrics.full_ranking import FullRanking
 from coterie.core.models.batches import Pairs
@@ -129,6 +131,23 @@ def test_logged_validation_equals_the_metric_by_hand() -> None:
         assert record.epochs[-1][f"eval/{name}"] == pytest.approx(value.item(), abs=1e-6)
     worst = metric.per_client().ndcg.sort().values[: N_USERS // 10].mean().item()
     assert record.epochs[-1]["eval/ndcg@5_worst10"] == pytest.approx(worst, abs=1e-6)
+
+
+@pytest.mark.parametrize("epochs", [1, 40])
+def test_the_model_that_is_kept_has_the_score_it_is_kept_for(epochs: int) -> None:
+    data = grouped()
+    users, rows = torch.arange(N_USERS), data.rows
+    chunks = RankingChunks(users, rows.train, rows.valid, 16)
+    model = MODELS["mf"]()
+    settings = SimpleNamespace(lr=0.1, batch_size=128, patience=3)
+    given = settings, epochs, users, rows.train, KEY.fold("kept"), chunks, "ndcg@3"
+    trained, score = fit_pairwise(model, *given)
+    metric = FullRanking(3)
+    with torch.no_grad():
+        metric.update(model.item_scores(users), rows.train, rows.valid)
+    assert score > 0
+    assert metric.compute()["ndcg@3"].item() == pytest.approx(score, abs=1e-6)
+    assert epochs == 1 or trained < epochs, "the best epoch is not the last"
 
 
 def test_sgd_steps_equal_a_loop_by_hand() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from coterie.assisted.aae.losses import CellLoss
 from torch import Tensor, nn
 
 from coterie.assisted.aae.batches import Batch
 from coterie.assisted.aae.cells import Cells
 from coterie.assisted.aae.network import AAE, DECODER, RATINGS, Params
+from coterie.assisted.objective import Objective
 
 
 class Wide(nn.Module):
@@ -107,7 +107,7 @@ class Autoencoder(nn.Module):
         found: Tensor = self.get_submodule(DECODER)(code if keep is None else code * keep)
         return found
 
-    def loss(self, batch: Batch, loss: CellLoss) -> Tensor:
+    def loss(self, batch: Batch, loss: Objective) -> Tensor:
         """Mean loss over the cells of a batch, ``()``.
 
         Args:
@@ -116,7 +116,7 @@ class Autoencoder(nn.Module):
         """
         found = self(dense(batch.inputs, batch.ratings), batch.sides, batch.keep)
         cells = batch.targets
-        values = loss.value(found[cells.row.long(), cells.column.long()], batch.values)
+        values = loss.loss(batch.values, found[cells.row.long(), cells.column.long()])
         if batch.counted is None:
             return values.mean() if len(values) else values.sum()
         return (values * batch.counted).sum() / batch.counted.sum().clamp(min=1.0)

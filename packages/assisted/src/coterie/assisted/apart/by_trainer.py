@@ -14,7 +14,6 @@ from coterie.assisted.aae.batches import Batch, RowBatches
 from coterie.assisted.aae.module import Autoencoder, dense
 from coterie.assisted.aae.pattern import Pattern
 from coterie.assisted.aae.training import batches_of
-from coterie.assisted.apart.autoencoder import cell_loss
 from coterie.assisted.apart.cell_batches import CellBatches
 from coterie.assisted.apart.factors import recommender
 from coterie.assisted.data.organisations import OwnDomain
@@ -113,10 +112,7 @@ class AutoencoderTraining(ApartTraining[Batch]):
     def __init__(self, learner: Learner) -> None:
         cells = learner.data.train
         self._sizes, self._inputs = learner.network(cells.n_columns), learner.inputs(0)
-        self._pattern, self._loss = (
-            Pattern(cells.columns, cells.n_columns),
-            cell_loss(learner.objective),
-        )
+        self._pattern, self._loss = Pattern(cells.columns, cells.n_columns), learner.objective
         super().__init__(learner)
         params = self._sizes.start(self.enrolled().fold("start"), cells.values.dtype)
         self.network = Autoencoder(self._sizes, params)

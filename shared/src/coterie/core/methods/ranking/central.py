@@ -175,8 +175,8 @@ class _KeepBest(lightning.Callback):
         self.metric, self.score = metric, 0.0
         self.state: dict[str, Any] | None = None
 
-    def on_validation_epoch_end(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Compare with the best epoch so far."""
+    def on_validation_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Compare with the best epoch so far; at the end of its epoch the module has not logged."""
         found = trainer.callback_metrics.get(self.metric)
         if found is not None and (self.state is None or float(found) > self.score):
             self.score, self.state = float(found), deepcopy(module.state_dict())
